@@ -1,1 +1,1 @@
-"""Plans launches, starts ranks, watches them, and runs a sweep from its experiment to its table."""
+"""Plan launches, start and watch ranks, and run a sweep from its experiment to its table."""

@@ -1,4 +1,4 @@
-"""The catalog `spec` validates against: the strategies' and workloads' tables, and import paths."""
+"""The catalog against which `spec` validates: the tables of strategies and workloads, and import paths."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ddpbench.workloads.shipped import PREFIX
 
 
 class _OwnOptions(BaseModel, extra="allow", frozen=True):
-    """A user's own options; their meaning is known only in a rank."""
+    """Options of a user's class; only a rank knows their meaning."""
 
 
 def _nothing(_: Case) -> None:
@@ -35,7 +35,7 @@ def _nothing(_: Case) -> None:
 
 @contextmanager
 def _environment_kept() -> Iterator[None]:
-    """Put the variables back that a user's file sets when it is imported: ranks of all cases would inherit them."""
+    """Restore variables that a user's file sets when imported, because ranks of all cases would inherit them."""
     before = dict(os.environ)
     try:
         yield
@@ -48,15 +48,15 @@ def _environment_kept() -> Iterator[None]:
 class TableCatalog:
     """Everything in `ddpbench.strategies.TABLE` and `ddpbench.workloads.TABLE`.
 
-    Profiles to replay are looked for in the folder `beside` first, which is the experiment's. `batches` are those that
-    users' own classes say they take, by name.
+    Profiles to replay are first looked for in `folder`, the experiment's. `batches` are the batches that users' classes
+    state, by name.
     """
 
-    def __init__(self, beside: Path | None = None, batches: Mapping[str, int] | None = None) -> None:
-        self._beside = beside
+    def __init__(self, folder: Path | None = None, batches: Mapping[str, int] | None = None) -> None:
+        self._folder = folder
         self._batches = batches or {}
         self._strategies: dict[str, StrategyInfo] = {}
-        """Users' own, by the name that they were asked for."""
+        """Users' strategies, by the requested name."""
 
     def strategy_names(self) -> list[str]:
         return list(TABLE)
@@ -71,12 +71,12 @@ class TableCatalog:
         if name in TABLE:
             return _info(name, load_strategy(name))
         if name not in self._strategies:
-            path = located(resolved("strategy", name), self._beside)
+            path = located(resolved("strategy", name), self._folder)
             if name.endswith(".py"):
                 raise ValueError(f"{shortened(name)} names no class: write {shortened(f'{name}:Class')}")
             if not user_files.is_import_path(path):
                 raise KeyError(name)
-            check_file(path, self._beside, "strategy")
+            check_file(path, self._folder, "strategy")
             try:
                 with _environment_kept():
                     found = load_strategy(path)
@@ -91,26 +91,26 @@ class TableCatalog:
         return self._strategies[name]
 
     def check_algorithm(self, name: str) -> None:
-        path = located(name, self._beside)
-        check_file(path, self._beside, "algorithm")
+        path = located(name, self._folder)
+        check_file(path, self._folder, "algorithm")
         if why := not_an_algorithm(path):
             raise ValueError(why)
 
     def options_table(self, name: str) -> str:
         try:
-            return owner_of(name, self._beside)
-        except ValueError:  # said of the strategy or workload of that name
+            return owner_of(name, self._folder)
+        except ValueError:  # the strategy or workload of that name reports it
             return name
 
     def workload(self, name: str) -> WorkloadInfo:
         name = resolved("workload", name)
-        if is_import_path(name):  # imported only in a rank
+        if is_import_path(name):  # only a rank imports it
             batch = self._batches.get(name)
             check = own_step_reason if has_own_step(name) else _nothing
             return WorkloadInfo(name=name, options=_OwnOptions, check=check, default_batch=batch, own=True)
         if name.startswith(PREFIX):
-            name = located(name, self._beside)
-            check_profile(name, self._beside)
+            name = located(name, self._folder)
+            check_profile(name, self._folder)
         found = load_workload(name)
         name = f"{found.name}:{found.size}" if found.size else found.name
         return WorkloadInfo(

@@ -1,4 +1,4 @@
-"""What torch can use of a machine's GPUs, and which cases need more than that."""
+"""The GPUs that torch can use here, and the cases that need more than these."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ddpbench.machine.server import ServerProcess
 from ddpbench.spec import OWN_TYPES, Case, Devices, Experiment, PlannedCase
 
 BF16_CAPABILITY = 8.0
-"""From this compute capability on GPUs multiply in bf16; torch emulates it on older ones."""
+"""The compute capability from which GPUs multiply in bf16; torch emulates it on older ones."""
 
 
 def usable_devices(hardware: Hardware) -> Devices:
-    """Return the devices torch can use: without a sign of a GPU there is nothing to ask a rank about."""
+    """Return the devices that torch can use; without a sign of a GPU, no rank needs to be asked."""
     if not hardware.may_have_gpus:
         return hardware.devices(gpus=0)
     with tempfile.TemporaryDirectory(prefix="ddpbench-") as folder:
@@ -34,7 +34,7 @@ def usable_devices(hardware: Hardware) -> Devices:
 
 
 def check_devices(experiment: Experiment, devices: Devices) -> None:
-    """Refuse what was asked for by name where none of it is here; of several, `within_programs` skips what is not.
+    """Refuse what was requested by name if none of it is here; `within_programs` skips the missing ones of several.
 
     Raises:
         MachineError: it is not here.
@@ -62,7 +62,7 @@ def check_devices(experiment: Experiment, devices: Devices) -> None:
 
 
 def missing_backend(backend: str) -> str:
-    """Return why ranks cannot use this backend here, and what to do; empty where they can, or GPUs decide it."""
+    """Return why ranks cannot use this backend here, and what to do; empty if they can, or GPUs decide it."""
     if backend == "ucc" and not has_ucc():
         return (
             'backend = "ucc": this build of torch has no UCC, which is in builds from source and in NVIDIA\'s '
@@ -72,7 +72,7 @@ def missing_backend(backend: str) -> str:
 
 
 def missing_launcher(launcher: str) -> str:
-    """Return why this launcher cannot start ranks here, and what to do; empty where it can. Slurm's jobs tell later."""
+    """Return why this launcher cannot start ranks here, and what to do; empty if it can, or a Slurm job decides it."""
     return _refusal(lambda: check_launcher(launcher)) if launcher != "slurm" else ""
 
 
@@ -85,7 +85,7 @@ def _refusal(check: Callable[[], object]) -> str:
 
 
 def within_programs(entries: Sequence[PlannedCase]) -> list[PlannedCase]:
-    """Return the planned cases; those whose backend or launcher is not here are skipped with the reason."""
+    """Return the planned cases; a case whose backend or launcher is missing is skipped with the reason."""
     runnable = [entry.case for entry in entries if entry.skip_reason is None]
     backends = {name: missing_backend(name) for name in {case.backend for case in runnable}}
     launchers = {name: missing_launcher(name) for name in {case.launcher for case in runnable}}
@@ -100,7 +100,7 @@ def within_programs(entries: Sequence[PlannedCase]) -> list[PlannedCase]:
 
 
 def within_gpus(entry: PlannedCase, devices: Devices) -> PlannedCase:
-    """Return the planned case, skipped with a reason if it needs more GPUs than there are."""
+    """Return the planned case, skipped with a reason if it needs more GPUs than the machine has."""
     case = entry.case
     if entry.skip_reason is not None or case.device != "cuda" or case.world_size <= devices.gpus:
         return entry
@@ -110,12 +110,12 @@ def within_gpus(entry: PlannedCase, devices: Devices) -> PlannedCase:
 
 
 def within_precision(entry: PlannedCase, devices: Devices) -> PlannedCase:
-    """Return the planned case, skipped with a reason if its device or number type has no such precision."""
+    """Return the planned case, skipped with a reason if its device or number type lacks its precision."""
     case = entry.case
     if entry.skip_reason is not None or case.precision == "full":
         return entry
     reason = ""
-    if case.dtype not in ("float32", OWN_TYPES):  # a class's own types are known once it was tried
+    if case.dtype not in ("float32", OWN_TYPES):  # the types of a user's class are known once it was tried
         reason = f'autocast leaves {case.dtype} as it is: {case.precision} needs dtype = "float32"'
     elif case.precision == "bf16" and case.device == "cuda" and devices.without_bf16:
         reason = f"bf16 needs compute capability {BF16_CAPABILITY:.1f} (Ampere); {devices.without_bf16}"

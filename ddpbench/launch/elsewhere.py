@@ -1,4 +1,4 @@
-"""An experiment's cases on nodes whose ranks ddpbench does not start itself, and the run directory that plans them."""
+"""An experiment's cases on nodes where another program starts the ranks, and the run directory that plans them."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ from ddpbench.spec import (
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How many nodes there are, and how many ranks each has room for."""
+    """The number of nodes, and the ranks per node."""
 
     nodes: int
     ranks_per_node: int
 
     @property
     def slots(self) -> int:
-        """Places for ranks on all nodes."""
+        """Ranks that fit on all nodes."""
         return self.nodes * self.ranks_per_node
 
     def __str__(self) -> str:
@@ -59,7 +59,7 @@ class PlannedFor:
     experiment: Experiment
     cases: tuple[PlannedCase, ...]
     notes: tuple[str, ...]
-    """What of the request is not run as it was given, and why."""
+    """Parts of the request that are not run as given, and why."""
 
 
 def planned_for(
@@ -67,11 +67,11 @@ def planned_for(
 ) -> PlannedFor:
     """Return the experiment's cases on these nodes.
 
-    World sizes that are `auto` become 1, 2, 4 ... up to the nodes' ranks. Where the experiment does not say
-    how many nodes a case has, it gets as few as hold it. A case that does not fit is skipped, with a reason.
+    World sizes of `auto` become 1, 2, 4 ... up to the nodes' ranks. If the experiment does not say how many
+    nodes a case has, it gets as few as hold it. A case that does not fit is skipped, with a reason.
 
     Raises:
-        RequestError: the experiment is wrong, or nothing of it fits.
+        RequestError: the experiment is invalid, or none of its cases fits.
     """
     catalog = TableCatalog(source.parent)
     notes: list[str] = []
@@ -108,10 +108,10 @@ def planned_for(
 
 
 def write_run(run: RunDir, plan: Plan, machine: dict[str, Any]) -> None:
-    """Writes a run directory with a plan, and with `machine.json` as far as it is known.
+    """Write a run directory with a plan, and with the known part of `machine.json`.
 
     Raises:
-        OutputError: it cannot be written; nothing of it stays. Or it holds other files.
+        OutputError: it cannot be written, and nothing of it stays; or it holds other files.
     """
     made = run.create()
     try:
@@ -127,7 +127,7 @@ def write_run(run: RunDir, plan: Plan, machine: dict[str, Any]) -> None:
 
 
 def _devices(experiment: Experiment, here: Devices, shape: Shape) -> Devices:
-    """Return what `auto` resolves against: as many ranks as the nodes have places, each with a device of its own."""
+    """Return the devices that `auto` resolves against: one per rank that fits on the nodes."""
     base = experiment.base
     kind = here.kind if base.device == "auto" else base.device
     return Devices(
@@ -144,14 +144,14 @@ def _under_launcher(experiment: Experiment, launcher: Literal["torchrun", "slurm
 
 
 def _fitted(entry: PlannedCase, shape: Shape, catalog: Catalog, *, free: bool) -> PlannedCase:
-    """Return the planned case on these nodes: laid out on as few as hold it if that is `free`, or skipped."""
+    """Return the planned case on these nodes: on as few as hold it if the number is `free`, or skipped."""
     if entry.skip_reason is not None:
         return entry
     case, one_process = entry.case, catalog.strategy(entry.case.strategy).one_process
     if free and not one_process:
         case = _on_fewest(case, shape)
     reason = _reason(case, shape, one_process=one_process)
-    # Whether it is oversubscribed is known when the nodes' cores are: the leading slot fills it in.
+    # Oversubscription is known once the nodes' cores are: the leading slot fills it in.
     return replace(entry, case=case, skip_reason=reason, oversubscribed=False)
 
 

@@ -1,4 +1,4 @@
-"""Finds experiment files by name: as a path, under ./experiments, and among those that come with ddpbench."""
+"""Find experiment files by name: as a path, in ./experiments, and among those that come with ddpbench."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ddpbench.texts import command
 
 
 def experiment_folders() -> list[Path]:
-    """Return the folders searched, in order: `experiments` here, unless another user put it there, and the shipped."""
+    """Return the searched folders in order: `experiments` here, unless another user put it here, and the shipped."""
     here, shipped = Path("experiments"), shipped_experiments()
     if not _reaches_here():
         return [shipped]
-    if is_decoy(str(here)):  # its experiments would run that user's code as this one
+    if is_decoy(str(here)):  # its experiments would run that user's code as this user
         return [shipped]
     return [here] if here.is_dir() and here.resolve() == shipped else [here, shipped]
 
 
 def known_experiments() -> dict[str, Path]:
-    """Name -> file, of every experiment that needs no path."""
+    """Return every experiment that needs no path, as name to file."""
     found: dict[str, Path] = {}
     for folder in experiment_folders():
         for path in sorted(folder.glob("*.toml")):
@@ -33,20 +33,20 @@ def known_experiments() -> dict[str, Path]:
 
 
 def is_not_meant(name: str) -> bool:
-    """Return whether a path that is called as an experiment is another user's, put where this one finds it.
+    """Return whether a path named like an experiment was put here by another user.
 
-    Where the user may not enter the working directory, no path of this name is meant.
+    If the user may not enter the working directory, no path of this name is meant.
     """
     return (is_decoy(name) or not _reaches_here()) and name in known_experiments()
 
 
 def _reaches_here() -> bool:
-    """Return whether the user may enter the working directory: all that is named from it is out of reach otherwise."""
+    """Return whether the user may enter the working directory; if not, nothing named from it can be reached."""
     return os.access(".", os.X_OK)
 
 
 def find_experiment(name: str) -> Path:
-    """Return the file or run directory a user means.
+    """Return the file or run directory that a name means.
 
     Raises:
         RequestError: there is none.
@@ -55,7 +55,7 @@ def find_experiment(name: str) -> Path:
         return known_experiments()[name]
     path = Path(name)
     if path.is_dir():
-        from ddpbench.records.submission_dir import SubmissionDir  # which `ddpbench list` has no use for
+        from ddpbench.records.submission_dir import SubmissionDir  # `ddpbench list` does not need it
 
         if SubmissionDir(path).is_there:
             raise RequestError(
@@ -86,6 +86,6 @@ def find_experiment(name: str) -> Path:
 
 
 def _refuse_device(path: Path) -> None:
-    """Raise a RequestError where the path is a device, a pipe or a socket."""
+    """Raise a RequestError if the path is a device, a pipe or a socket."""
     if path.exists():
         raise RequestError(f"{path} is a device, a pipe or a socket: give a file, a run directory or a name")

@@ -1,4 +1,4 @@
-"""The emulated networks of a sweep: made and proved before its first launch, gone with it."""
+"""The emulated networks of a sweep, made and verified before its first launch and removed with it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ddpbench.fabric import Fabric
 
 MOST_AT_ONCE = 24
-"""Fabrics kept standing; beyond that the one used longest ago makes room, and is made and proved again when needed."""
+"""Fabrics kept at once; beyond that the least recently used is removed, and remade and verified when needed."""
 
 
 def made_links(case: Case) -> Links:
@@ -31,7 +31,7 @@ def made_links(case: Case) -> Links:
 
 
 def check_drawable(cases: Iterable[Case]) -> None:
-    """Refuses what no machine could make, before anything is started.
+    """Refuse fabrics that no machine could make, before anything is started.
 
     Raises:
         FabricError: a case's fabric has too many parts, or links that are too slow once slowed.
@@ -44,10 +44,10 @@ def check_drawable(cases: Iterable[Case]) -> None:
 
 
 class Fabrics:
-    """A context; leaving it leaves no namespace behind."""
+    """A context manager that leaves no namespace behind."""
 
     def __init__(self, run: RunDir, preparing: Callable[[str], None]) -> None:
-        """`preparing` is told what is under way."""
+        """`preparing` is called with a description of current work."""
         self._run = run
         self._preparing = preparing
         self._standing: dict[tuple[Any, ...], Fabric] = {}
@@ -55,20 +55,20 @@ class Fabrics:
         self._stack = ExitStack()
 
     def make(self, cases: Iterable[Case]) -> None:
-        """Makes and proves what these cases need, so that what does not carry is known before they are measured.
+        """Make and verify the fabrics of these cases, so that a faulty one is known before they are measured.
 
         Raises:
-            FabricError: a fabric cannot be made here, or does not carry what was asked for.
+            FabricError: a fabric cannot be made here, or does not carry the requested rate.
         """
         for case in cases:
             if case.fabric:
                 self._of(case)
 
     def placed(self, plan: LaunchPlan) -> LaunchPlan:
-        """Return the plan with each rank told its namespace and where rank 0 is met; as it is without a fabric.
+        """Return the plan with each rank's namespace and rendezvous host; unchanged without a fabric.
 
         Raises:
-            FabricError: the fabric cannot be made here, or does not carry what was asked for.
+            FabricError: the fabric cannot be made here, or does not carry the requested rate.
         """
         case = plan.case
         if not case.fabric:
@@ -93,7 +93,7 @@ class Fabrics:
         return dataclasses.replace(plan, ranks=ranks)
 
     def lost(self, case: Case) -> str:
-        """Return that the network a case is in is gone, and how; nothing while it stands, or without one."""
+        """Return how the network of a case was lost; empty while it exists, or without one."""
         if not case.fabric:
             return ""
         ended = self._standing[made_links(case), case.nodes, case.ranks_per_node].ended
@@ -111,11 +111,11 @@ class Fabrics:
         from ddpbench.fabric import Fabric
 
         links = made_links(case)
-        key = (links, case.nodes, case.ranks_per_node)  # latency is dilated and not shrunk: `links` tells
+        key = (links, case.nodes, case.ranks_per_node)  # `links` has the dilated latency
         if key in self._standing:
             fabric = self._standing.pop(key)
             if _stands(fabric):
-                self._standing[key] = fabric  # the last used is the last to go
+                self._standing[key] = fabric  # the last used is the last to be removed
                 return fabric
             fabric.close()
         while len(self._standing) >= MOST_AT_ONCE:
@@ -137,18 +137,18 @@ class Fabrics:
         return fabric
 
     def _earlier(self) -> list[Any]:
-        """Return what earlier sessions of a resumed sweep recorded of fabrics that this one has not proved again."""
+        """Return earlier sessions' records of fabrics that this session of a resumed sweep has not verified again."""
         try:
             recorded = parse_json(read_bytes(self._run.fabrics, MOST_NOTES))
         except (
             OSError,
             ValueError,
             UnreadableError,
-        ):  # none, or torn: what it told is lost, and the sweep goes on
+        ):  # the file is missing or torn: its content is lost, and the sweep continues
             return []
-        anew = [_which(record) for record in self._proved.values()]
+        proved_again = [_which(record) for record in self._proved.values()]
         entries = recorded if isinstance(recorded, list) else []
-        return [entry for entry in entries if isinstance(entry, dict) and _which(entry) not in anew]
+        return [entry for entry in entries if isinstance(entry, dict) and _which(entry) not in proved_again]
 
     @staticmethod
     def _record(case: Case, fabric: Fabric) -> dict[str, Any]:
@@ -176,10 +176,10 @@ class Fabrics:
 
 
 def _which(record: dict[str, Any]) -> list[Any]:
-    """Return what tells a recorded fabric from others of its run."""
+    """Return the values that distinguish a recorded fabric from others of its run."""
     return [record.get(key) for key in ("links", "nodes", "ranks_per_node", "dilation", "shrink")]
 
 
 def _stands(fabric: Fabric) -> bool:
-    """Whether ranks can still enter it: the process that holds it may have been killed, for want of memory say."""
+    """Return whether ranks can still enter the fabric: the process that holds it may have been killed."""
     return Path(fabric.places[0].net_ns).exists()

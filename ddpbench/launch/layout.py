@@ -1,4 +1,4 @@
-"""Plans an experiment for nodes that another launcher starts ranks on, and writes its lines. Starts nothing."""
+"""Plan an experiment for nodes on which another launcher starts ranks, and write its command lines. Starts nothing."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from ddpbench.texts import command, quoted, shortened
 
 DEFAULT_PORT = 29500
 SLURM_PLACE = "RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID NODE_RANK=$SLURM_NODEID"
-"""A slot's place, from what srun tells each of its tasks; their shell expands it."""
+"""A slot's place, from variables that srun sets for each task; the task's shell expands it."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Nodes:
-    """The nodes to plan for, the first one's address being the rendezvous host."""
+    """The nodes to plan for; the first one's address is the rendezvous host."""
 
     names: tuple[str, ...]
     ranks_per_node: int = 1
@@ -57,36 +57,36 @@ class Nodes:
 
     @property
     def slots(self) -> int:
-        """Places for ranks on all nodes."""
+        """Ranks that fit on all nodes."""
         return len(self.names) * self.ranks_per_node
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lines:
-    """What starts a plan's launches; each of the three is enough."""
+    """The command lines that start a plan's launches; each of the three is enough."""
 
     static: tuple[str, ...]
-    """torchrun, one line a node, in the order of the nodes."""
+    """torchrun, one line per node, in the order of the nodes."""
     c10d: str
-    """torchrun with a rendezvous that numbers the nodes itself: the same line on every node."""
+    """torchrun with a rendezvous that assigns node numbers: the same line on every node."""
     srun: str
-    """In a Slurm allocation of these nodes."""
+    """srun in a Slurm allocation of these nodes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Planned:
-    """A run directory with its plan, and the lines that carry it out."""
+    """A run directory with its plan, and the command lines that run it."""
 
     run: RunDir
     plan: Plan
     nodes: Nodes
     lines: Lines
     notes: tuple[str, ...] = ()
-    """What of the request is not run as it was given, and why."""
+    """Parts of the request that are not run as given, and why."""
 
 
 def launcher_lines(nodes: Nodes, run: RunDir) -> Lines:
-    """Return the lines for these nodes. Restarts are left to the user: the same line again resumes."""
+    """Return the command lines for these nodes. Users restart by hand: the same line again resumes."""
     count, each, first = len(nodes.names), nodes.ranks_per_node, nodes.names[0]
     loopback = all(name in _LOOPBACK for name in nodes.names)
     env = "GLOO_SOCKET_IFNAME=lo " if loopback else ""
@@ -97,7 +97,7 @@ def launcher_lines(nodes: Nodes, run: RunDir) -> Lines:
         f"{env}{torchrun} --node-rank={number} --master-addr={first} --master-port={nodes.port} {worker}"
         for number in range(count)
     )
-    # Nodes that come and go with torchrun's shared store leave gloo half-connected: a store of each attempt's own.
+    # Nodes that join and leave torchrun's shared store leave gloo half-connected: use a separate store per attempt.
     own_store = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 "
     address = f" --local-addr={first}" if loopback else ""
     endpoint = f"--rdzv-backend=c10d --rdzv-endpoint={first}:{nodes.port} --rdzv-id={quoted(run.path.name)}"
@@ -110,11 +110,11 @@ def launcher_lines(nodes: Nodes, run: RunDir) -> Lines:
 
 
 def srun(nodes: int, ranks_per_node: int) -> str:
-    """Return what starts a slot for each rank in an allocation of Slurm; it ends all where one ends badly.
+    """Return the srun command that starts a slot per rank in a Slurm allocation; it ends all if one fails.
 
-    Slots get the environment that the line has, even if the job was given another, and all of the job's cores on their
-    node, which they deal among their ranks: bound by Slurm, each knows only its own. No cores are asked for each task:
-    from 22.05 on that would leave a step just as many.
+    Slots get the environment of the command line, even if the job was given another, and all of the job's cores on
+    their node, which they divide among their ranks: bound by Slurm, each would know only its own. The command
+    requests no cores per task: from 22.05 on that would limit a step to just these.
     """
     return (
         f"srun --nodes={nodes} --ntasks={nodes * ranks_per_node} --ntasks-per-node={ranks_per_node} "
@@ -125,10 +125,10 @@ def srun(nodes: int, ranks_per_node: int) -> str:
 def plan_for(
     source: Path, nodes: Nodes, *, overrides: Sequence[str] = (), out: Path | None = None
 ) -> Planned:
-    """Writes a run directory with the experiment's plan for these nodes, and measures nothing.
+    """Write a run directory with the experiment's plan for these nodes, and measure nothing.
 
     Raises:
-        RequestError: the experiment is wrong, nothing of it fits, or the directory cannot be written.
+        RequestError: the experiment is invalid, nothing of it fits, or the directory cannot be written.
     """
     shape = Shape(len(nodes.names), nodes.ranks_per_node)
     planned = planned_for(source, shape, launcher="torchrun", overrides=overrides)
@@ -145,10 +145,10 @@ def plan_for(
 
 
 def lines_of(run: RunDir, **changes: Any) -> Lines:
-    """Return the lines of a directory that is planned already, with `changes` to the nodes it was planned for.
+    """Return the command lines of a planned directory, with `changes` to the nodes that it was planned for.
 
     Raises:
-        RequestError: it is not a run directory, or not one for a launcher.
+        RequestError: it is not a run directory, or not planned for a launcher.
     """
     context = read_machine(run).get("context", {})
     try:
@@ -164,9 +164,9 @@ def lines_of(run: RunDir, **changes: Any) -> Lines:
         raise RequestError(
             f"{run.path} was measured by ddpbench sweep, which also resumes it; plan the experiment itself"
         ) from None
-    with contextlib.suppress(OSError, OutputError):  # the job says so
+    with contextlib.suppress(OSError, OutputError):  # the job reports it
         check_own(run.path)
-        make_job_key(run)  # one planned by an older version
+        make_job_key(run)  # an older version planned the run
     return launcher_lines(replace(planned, **changes), run)
 
 

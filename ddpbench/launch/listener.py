@@ -1,4 +1,4 @@
-"""Events of a sweep while it works; the command line shows it, a program may ignore it."""
+"""Events of a running sweep; the command line shows them, a program may ignore them."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from ddpbench.spec import PlannedCase
 
 
 class Listener:
-    """Hears everything and does nothing; derive from it."""
+    """Receives every event and does nothing; derive from it."""
 
     names = Namer(())
     """Names of the plan's cases, once it is made."""
 
     def planned(self, plan: Plan, run: RunDir, done: int, estimate_s: float) -> None:
-        """The plan is made. `done` launches are there from before; the rest takes about `estimate_s`."""
+        """Handle the finished plan. `done` launches exist from before; the rest takes about `estimate_s`."""
         self.names = plan.names
 
     def preparing(self, what: str) -> None:
-        """Something is under way that is not a launch."""
+        """Handle the start of work other than a launch."""
 
     def looked_at(self, what: str) -> None:
-        """A user's own workload was tried and works: a line on it."""
+        """Handle a line on a user's workload that was tried and works."""
 
     def launch_started(self, entry: PlannedCase, what: str, done: int, total: int, left_s: float) -> None:
-        """A launch begins: `what` is `proof` or `round 3`; `done` of `total` launches are done.
+        """Handle the start of a launch: `what` is `proof` or `round 3`; `done` of `total` launches are done.
 
         `left_s` is how long the rest of the promised rounds will take, from the launches so far.
         """
 
     def pulse(self, entry: PlannedCase, pulse: Pulse, samples_per_s: float | None) -> None:
-        """A sign of life of the launch under way, a few times a second."""
+        """Handle a sign of life of the running launch, sent a few times per second."""
 
     def launch_ended(self, entry: PlannedCase, outcome: LaunchOutcome, samples_per_s: float | None) -> None:
-        """A launch has ended; its throughput if it was a measuring one that went well."""
+        """Handle the end of a launch, with its throughput if it measured and was ok."""
 
     def round_ended(self, number: int, half_widths: dict[str, float | None], stop_reason: str) -> None:
-        """A round is complete; `stop_reason` is empty when another follows."""
+        """Handle the end of a round; `stop_reason` is empty if another follows."""
 
     def note(self, text: str) -> None:
-        """A message that the user may want to know, without any concern."""
+        """Handle information for the user without any concern."""
 
     def warn(self, text: str) -> None:
-        """Something the user should know that is not a failure."""
+        """Handle a warning, which is not a failure."""

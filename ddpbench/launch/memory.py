@@ -1,4 +1,4 @@
-"""The memory that a case's ranks will need together, predicted before anything is started."""
+"""The memory that a case's ranks need together, predicted before anything is started."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from ddpbench.units import format_bytes
 from ddpbench.workloads.work import state_bytes, work_of
 
 PROOF_COPIES = 19
-"""So many times a rank's gradients fit into what it takes during its proof: models, gradients and buckets in float32
-and in float64, the strategy's and the reference's. Measured with ResNet-50's 102 MB at 2 and at 4 ranks under DDP:
-18.6 and 18.4. The measured steps afterwards take about 3."""
+"""Memory of a rank's proof over its gradient bytes: models, gradients and buckets in float32 and in float64, the
+strategy's and the reference's. Measured with ResNet-50's 102 MB under DDP: 18.6 at 2 ranks and 18.4 at 4. The
+measured steps afterwards take about 3."""
 MASTER_COPIES = 2
-"""Likewise of each rank's gradients that a master gathers, in float64."""
+"""Memory over gradient bytes for each rank's gradients that a master gathers, in float64."""
 RANK_BYTES = 30 * 2**20
-"""What a rank has beside, for itself."""
+"""A rank's own memory besides these."""
 SERVER_BYTES = 300 * 2**20
-"""The controlling side and the fork server, whose libraries all ranks share."""
+"""Memory of the controlling side and the fork server, whose libraries all ranks share."""
 MOST = 0.9
 """Usable fraction of the memory."""
 
 
 def needed_bytes(case: Case) -> int | None:
-    """The memory that all ranks of a replay take together at most; None for other workloads: no profile tells."""
+    """Return the most memory that all ranks of a replay take together; None for other workloads, without a profile."""
     replay = replay_of(case)
     if replay is None:
         return None
@@ -41,9 +41,9 @@ def needed_bytes(case: Case) -> int | None:
 
 
 def _gathered(case: Case) -> int:
-    """Return how many gradients of others all ranks together keep at once."""
+    """Return how many gradients of other ranks all ranks together keep at once."""
     ranks = case.world_size
-    # Of an asynchronous server's parameters every rank's proof keeps as many versions as there are workers.
+    # In the proof of an asynchronous server, every rank keeps one version of its parameters per worker.
     known = {"master": ranks, "naive_ring": ranks * ranks, "async_server": ranks * ranks}
     return known.get(case.algorithm, 0)
 
@@ -55,10 +55,10 @@ def memory_limit() -> int:
 
 
 def least_bytes(case: Case) -> int | None:
-    """The memory that all ranks of a training on CPUs take together at least; None where its model's size is unknown.
+    """Return the least memory that all ranks of a training on CPUs take together; None if the model's size is unknown.
 
-    It is that of parameters, gradients and optimizer state, without activations; strategies that share these out, or
-    train in one process, keep them once.
+    It counts parameters, gradients and optimizer state, without activations; strategies that shard these, or train
+    in one process, keep them once.
     """
     held = state_bytes(case) if case.device == "cpu" else None
     if held is None:
@@ -68,7 +68,7 @@ def least_bytes(case: Case) -> int | None:
 
 
 def within_memory(entry: PlannedCase, limit: int) -> PlannedCase:
-    """Return the planned case, skipped with a reason if its ranks would not fit into `limit` bytes together."""
+    """Return the planned case, skipped with a reason if its ranks together would not fit into `limit` bytes."""
     case = entry.case
     if entry.skip_reason is not None:
         return entry

@@ -1,4 +1,4 @@
-"""The batch that a user's own class says it takes: asked of a rank, since only a rank imports the class."""
+"""The batch that a user's class states; a rank is asked, since only ranks import the class."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from ddpbench.texts import shortened
 from ddpbench.workloads import is_import_path
 
 _NAMES = ("batch", "default_batch")
-"""How a class says it: a plain one, and one that derives from `Workload`."""
+"""The names under which a plain class, and one derived from `Workload`, state it."""
 _BATCHLESS_BASES = ("Workload", "object")
 
 
 def own_names(experiment: Experiment) -> list[str]:
-    """Return the user's own workloads that an experiment names."""
+    """Return the user's workloads that an experiment names."""
     return [
         name for name in experiment.axes.get("workload", [experiment.base.workload]) if is_import_path(name)
     ]
 
 
 def stated_batches(names: Iterable[str]) -> dict[str, int]:
-    """Return the batch of each own workload whose class says one. Starts nothing where none can say any.
+    """Return the batch of each user's workload whose class states one. Start nothing if none can.
 
-    A class that cannot be imported says none; what is wrong with it is for the inspection to say.
+    A class that cannot be imported states none; the inspection reports what is wrong with it.
 
     Raises:
-        WorkloadError: a class says one that no case can have.
+        WorkloadError: a class states a batch that no case can have.
     """
     able = [name for name in names if may_state_batch(name)]
     if not able:
@@ -54,17 +54,17 @@ def stated_batches(names: Iterable[str]) -> dict[str, int]:
 
 
 def stored_batches(stored: StoredPlan | None) -> dict[str, int]:
-    """Return the local batch that each own workload of a run was planned with."""
+    """Return the local batch that each user's workload of a run was planned with."""
     cases = [entry.case for entry in stored.cases] if stored is not None else []
     return {case.workload: case.local_batch for case in cases if is_import_path(case.workload)}
 
 
 def may_state_batch(name: str) -> bool:
-    """Return whether a class may say a batch, by the text of its file alone; True where that does not tell."""
+    """Return whether a class may state a batch, from the text of its file alone; True if that does not show it."""
     attribute = name.rpartition(":")[2]
     tree = tree_of(name)
     if tree is None:
-        return not name.rpartition(":")[0].endswith(".py")  # the inspection says what is wrong with a file
+        return not name.rpartition(":")[0].endswith(".py")  # the inspection reports what is wrong with a file
     node = class_of(tree, attribute)
     if node is None:
         return True
@@ -73,13 +73,13 @@ def may_state_batch(name: str) -> bool:
 
 
 def _batchless(base: ast.expr) -> bool:
-    """Return whether a base class is known to say no batch."""
+    """Return whether a base class is known to state no batch."""
     base = base.value if isinstance(base, ast.Subscript) else base
     return isinstance(base, ast.Name) and base.id in _BATCHLESS_BASES
 
 
 def _set_later(tree: ast.Module, attribute: str) -> bool:
-    """Return whether the module sets a batch of the class outside its body."""
+    """Return whether the module sets a batch of the class outside the class body."""
     return any(
         isinstance(node, ast.Attribute)
         and isinstance(node.ctx, ast.Store)
@@ -91,7 +91,7 @@ def _set_later(tree: ast.Module, attribute: str) -> bool:
 
 
 def batch_notes(experiment: Experiment, batches: Mapping[str, int]) -> list[str]:
-    """Return what becomes of the batches that own classes say, a sentence for each."""
+    """Return how the batches stated by users' classes are used, one sentence each."""
     base, axes = experiment.base, experiment.axes
     local = axes.get("local_batch", [base.local_batch])
     whole = axes.get("global_batch", [base.global_batch])

@@ -1,4 +1,4 @@
-"""What the text of a user's file tells of a class in it, without importing it: only a rank does that."""
+"""Facts about a class that the text of a user's file shows, without importing it: only a rank imports it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddpbench.errors import nearest
 
 
 def tree_of(name: str) -> ast.Module | None:
-    """Return the syntax tree of the file that a name such as `train.py:Mine` is in; None where it cannot be read."""
+    """Return the syntax tree of the file in a name such as `train.py:Mine`; None if it cannot be read."""
     head = name.rpartition(":")[0]
     if not head.endswith(".py"):
         return None
@@ -25,10 +25,10 @@ def tree_of(name: str) -> ast.Module | None:
 
 
 def missing(name: str, kind: str = "") -> str:
-    """Return why there is certainly no class of a name such as `train.py:Mine`; empty where only a rank can tell.
+    """Return why there is certainly no class of a name such as `train.py:Mine`; empty if only a rank can tell.
 
-    `kind` is what it should be: `workload`, `strategy` or `algorithm`; empty: any of them. A file that cannot be parsed
-    has no class, and one in which nothing has that name, so long as all names in it are written there.
+    `kind` is `workload`, `strategy` or `algorithm`; empty: any of them. A file that cannot be parsed has no class; nor
+    has one without that name, if its text shows all names that it defines.
     """
     head, _, attribute = name.rpartition(":")
     path = Path(head)
@@ -37,7 +37,7 @@ def missing(name: str, kind: str = "") -> str:
     try:
         source = path.read_bytes()
         before, null, _ = source.partition(b"\0")
-        if null:  # Python 3.11 does not say where
+        if null:  # Python 3.11 does not report the line
             line = before.count(b"\n") + 1
             return f"{head}, line {line}: a null byte; save the file as UTF-8 text"
         tree = ast.parse(source)
@@ -61,8 +61,8 @@ def missing(name: str, kind: str = "") -> str:
 def missing_module(name: str) -> str:
     """Return why there is certainly no module of a name such as `package.module:Mine`; empty if only a rank can tell.
 
-    Nothing is imported. Its first part is looked for in the working directory, as a rank does, and among what is
-    installed: there must be such a package.
+    Nothing is imported. The first part is searched in the working directory, as in a rank, and among installed
+    packages: it must be such a package.
     """
     head, _, attribute = name.rpartition(":")
     if head.endswith(".py"):
@@ -88,7 +88,7 @@ def missing_module(name: str) -> str:
 
 
 def _is_file(found: ModuleSpec | None) -> TypeGuard[ModuleSpec]:
-    """Return whether a module was found that is a file, and so has no modules in it."""
+    """Return whether the found module is a file, which has no modules in it."""
     return found is not None and found.submodule_search_locations is None
 
 
@@ -96,18 +96,18 @@ _NAMING = frozenset(
     {"*", "__getattr__", "__setattr__", "__dict__", "__class__"}
     | {"exec", "eval", "globals", "locals", "vars", "setattr", "modules", "f_globals"}
 )
-"""Names whose use may give a module names that are not written in it, or others that are."""
+"""Names whose use may define names that the module's text does not show, or change those that it shows."""
 _TELLING: dict[str, set[str]] = {
     "workload": {"model"},
     "strategy": {"build", "hook"},
     "algorithm": {"_all_reduce"},
 }
-"""Methods by which a class may be of a kind."""
+"""Methods from which the kind of a class may follow."""
 _LOGGERS = frozenset({"getLogger", "get_logger"})
 
 
 def _named_in(tree: ast.Module) -> Iterator[str]:
-    """Yield every name that a file mentions anywhere; `*` where it hands on which module it is."""
+    """Yield every name that a file mentions; `*` if it passes its module on as an object."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name
@@ -131,7 +131,7 @@ def _last_names(node: ast.expr) -> list[str]:
 
 
 def _declared(node: ast.ClassDef) -> set[str]:
-    """Return the names that a class's body binds to a function or by an assignment."""
+    """Return the names that a class's body defines as functions or by assignment."""
     found = {child.name for child in node.body if isinstance(child, ast.FunctionDef)}
     for child in node.body:
         targets = child.targets if isinstance(child, ast.Assign) else []
@@ -140,15 +140,15 @@ def _declared(node: ast.ClassDef) -> set[str]:
 
 
 def _base_name(base: ast.expr) -> str:
-    """Return the name of a base class, `Strategy` of `Strategy[Options]`; empty where it is not a bare name."""
+    """Return the name of a base class, `Strategy` of `Strategy[Options]`; empty if it is not a bare name."""
     inner = base.value if isinstance(base, ast.Subscript) else base
     return inner.id if isinstance(inner, ast.Name) else ""
 
 
 def not_an_algorithm(name: str) -> str:
-    """Return why the class of a name such as `mine.py:MyRing` is not an algorithm; empty where only a rank can tell.
+    """Return why the class of a name such as `mine.py:MyRing` is not an algorithm; empty if only a rank can tell.
 
-    It is certain where every class that it derives from is in the file too, or a strategy of ddpbench's.
+    This is certain if each of its base classes is also in the file, or is a strategy of ddpbench.
     """
     head, _, attribute = name.rpartition(":")
     tree = tree_of(name)
@@ -158,7 +158,7 @@ def not_an_algorithm(name: str) -> str:
 
 
 def _is_other(tree: ast.Module, name: str, derived: frozenset[str] = frozenset()) -> bool:
-    """Return whether what a file calls so is certainly a class that does not derive from an algorithm."""
+    """Return whether this name in a file is certainly a class that does not derive from an algorithm."""
     binding = [node for node in ast.walk(tree) if name in _bound_by(node)]
     if name == "object" and not binding:
         return True
@@ -183,23 +183,23 @@ def _bound_by(node: ast.AST) -> set[str]:
 
 
 def class_of(tree: ast.Module, attribute: str) -> ast.ClassDef | None:
-    """Return the class of that name, the last where there are several."""
+    """Return the class of that name, the last if there are several."""
     found = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == attribute]
     return found[-1] if found else None
 
 
 def bound_in(node: ast.ClassDef) -> Iterator[str]:
-    """Yield the names to which a class's body, or what is in it, assigns something."""
+    """Yield the names to which a class's body, including nested statements, assigns something."""
     for child in ast.walk(node):
         if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
             yield child.id
 
 
 def has_own_step(name: str) -> bool:
-    """Return whether the class makes its steps itself, as far as files tell: by `step`, its own or a base class's.
+    """Return whether the class makes its steps itself, as far as files show: with `step`, its own or a base class's.
 
-    A base class may be in another file that is imported by its name: one beside the class's, or below the working
-    directory. What is not found in a file, such as a base class of an installed package, is for the inspection to say.
+    A base class may be in another file that is imported by name, next to the class's file or below the working
+    directory. The inspection decides what no file shows, such as a base class in an installed package.
     """
     head, _, attribute = name.rpartition(":")
     path = Path(head) if head.endswith(".py") else _module_file(head, Path())
@@ -238,16 +238,16 @@ def _parsed_as_of(path: Path, _changed_ns: int) -> ast.Module | None:
     return tree_of(f"{path}:")
 
 
-def _imported(tree: ast.Module, path: Path, name: str, beside: Path) -> list[tuple[Path, str]]:
-    """Return the file and the name there of a class that a file calls `Name` or `module.Name`, if it imports that.
+def _imported(tree: ast.Module, path: Path, name: str, base: Path) -> list[tuple[Path, str]]:
+    """Return the file and the name in it of a class that a file calls `Name` or `module.Name`, if it imports that.
 
-    Modules are looked for `beside` the file that a user named, which is where a rank imports it from.
+    Modules are looked for in `folder`, that of the file that a user named, from which a rank imports.
     """
     head, _, attribute = name.rpartition(".")
     found: list[tuple[Path | None, str]] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
-            folder = path.resolve().parents[node.level - 1] if node.level else beside
+            folder = path.resolve().parents[node.level - 1] if node.level else base
             for each in node.names:
                 known = each.asname or each.name
                 if known == name:
@@ -257,7 +257,7 @@ def _imported(tree: ast.Module, path: Path, name: str, beside: Path) -> list[tup
                     found.append((_module_file(within, folder), attribute))
         elif isinstance(node, ast.Import):
             found += [
-                (_module_file(each.name, beside), attribute)
+                (_module_file(each.name, base), attribute)
                 for each in node.names
                 if head and (each.asname or each.name) == head
             ]
@@ -265,9 +265,9 @@ def _imported(tree: ast.Module, path: Path, name: str, beside: Path) -> list[tup
 
 
 def _module_file(module: str, folder: Path) -> Path | None:
-    """Return the file of a module that lies in a folder, or else in the working directory; None for one of ours.
+    """Return the file of a module in a folder, or else in the working directory; None for a module of ddpbench.
 
-    `Workload`, from which a class may derive, has a `step` of its own that says that there is none.
+    `Workload`, from which a class may derive, has a `step` that only says that there is none.
     """
     if module.partition(".")[0] == "ddpbench":
         return None
@@ -281,7 +281,7 @@ def _module_file(module: str, folder: Path) -> Path | None:
 
 
 def _binds_step(statement: ast.stmt) -> bool | None:
-    """Return whether it makes `step` something, or takes it away with `step = None`; None where it does neither."""
+    """Return True if a statement defines `step`, False if it removes it with `step = None`, None if neither."""
     if isinstance(statement, ast.FunctionDef):
         return True if statement.name == "step" else None
     if not isinstance(statement, ast.Assign):

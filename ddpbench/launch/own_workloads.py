@@ -1,4 +1,4 @@
-"""Users' own workloads, strategies and profiles: where their files are. Whether they work is for others to say."""
+"""The files of users' workloads, strategies and profiles. Other modules check that they work."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ddpbench.workloads.shipped import PREFIX, is_path, profile_path
 
 
 def located(name: str, own_folder: Path | None) -> str:
-    """Return the name with its file's path as the ranks find it: from the working directory where it lies below it.
+    """Return the name with its file's path as the ranks find it: relative if below the working directory.
 
     A relative path is looked for in the experiment's folder (`own_folder`) first, then in the working directory. A
     name without a path, or whose file does not exist, stays as it is.
@@ -35,10 +35,10 @@ def located(name: str, own_folder: Path | None) -> str:
 
 
 def resolved(kind: str, name: str) -> str:
-    """Return the import path of a name that an installed package has registered; another name as it is.
+    """Return the import path of a name that an installed package has registered; return other names unchanged.
 
     Raises:
-        ValueError: several packages have, or what is registered is not a class.
+        ValueError: several packages have registered it, or the registered object is not a class.
     """
     if name in SHIPPED[kind] or name.partition(":")[0] in SHIPPED[kind] or is_own(name):
         return name
@@ -46,10 +46,10 @@ def resolved(kind: str, name: str) -> str:
 
 
 def located_among(kind: str, name: str, folders: Iterable[Path], advice: str) -> str:
-    """Return the same of the first of these folders that has the file of a workload or strategy (`kind`).
+    """Return the same for the first of these folders that has the file of a workload or strategy (`kind`).
 
     Raises:
-        RequestError: none has; the sentence says which were looked in, and what to do.
+        RequestError: none has it; the message lists the folders, and what to do.
     """
     head, attribute = _file_of(name)
     if not head:
@@ -58,13 +58,13 @@ def located_among(kind: str, name: str, folders: Iterable[Path], advice: str) ->
     path = _found(head, folders)
     if path is not None:
         return _named(name, path, attribute)
-    if Path(head).is_file():  # a whole path
+    if Path(head).is_file():  # an absolute path
         return name
     raise RequestError(f"{kind} {name!r}: {_nowhere('file', head, folders, advice)}")
 
 
 def _file_of(name: str) -> tuple[str, str]:
-    """Return a name's own file, a profile's or a module's, and what follows it; both empty without a file."""
+    """Return the file in a name, a profile's or a module's, and the rest of the name; both empty without a file."""
     if name.startswith(PREFIX):
         profile = name.removeprefix(PREFIX)
         return (profile if is_path(profile) else ""), ""
@@ -77,7 +77,7 @@ def _named(name: str, path: Path, attribute: str) -> str:
 
 
 def _found(name: str, folders: Iterable[Path]) -> Path | None:
-    """Return a relative path's file; None for an absolute path, or where there is no such file."""
+    """Return a relative path's file; None for an absolute path, or if the file does not exist."""
     if Path(name).is_absolute():
         return None
     for folder in folders:
@@ -90,7 +90,7 @@ def _found(name: str, folders: Iterable[Path]) -> Path | None:
 
 
 def _nowhere(kind: str, name: str, folders: Sequence[Path], advice: str) -> str:
-    """Return in words that a file is in none of these folders, and what to do."""
+    """Return the message that a file is in none of these folders, and what to do."""
     places = " or ".join(dict.fromkeys(str((folder / name).resolve()) for folder in folders))
     near = (meant_path(path, Path.is_file) for path in (Path(name), *(folder / name for folder in folders)))
     meant = next(filter(None, near), "")
@@ -98,7 +98,7 @@ def _nowhere(kind: str, name: str, folders: Sequence[Path], advice: str) -> str:
 
 
 def _advice(name: str, own_folder: Path | None) -> str:
-    """Return what to do where a file is neither in the experiment's folder nor in the working directory."""
+    """Return what to do if a file is neither in the experiment's folder nor in the working directory."""
     if own_folder is None or not is_run(own_folder):
         return "give its path from the experiment's folder"
     started = "resume it in the folder in which the run was started"
@@ -110,7 +110,7 @@ def _advice(name: str, own_folder: Path | None) -> str:
 
 
 def cast_notes(cases: Iterable[PlannedCase]) -> list[str]:
-    """Return a sentence on each own class whose model and batches are cast, because the experiment sets a dtype."""
+    """Return a sentence on each user's class whose model and batches are cast because the experiment sets a dtype."""
     found = dict.fromkeys(
         (entry.case.workload, entry.case.dtype)
         for entry in cases
@@ -123,10 +123,10 @@ def cast_notes(cases: Iterable[PlannedCase]) -> list[str]:
 
 
 def check_profile(name: str, own_folder: Path | None) -> None:
-    """Refuses a replay of a profile that is nowhere.
+    """Refuse a replay of a profile that does not exist.
 
     Raises:
-        ValueError: there is no such file; the sentence says where it was looked for.
+        ValueError: there is no such file; the message says where it was looked for.
     """
     profile = name.removeprefix(PREFIX)
     if is_path(profile) and not profile_path(profile).exists():
@@ -134,13 +134,13 @@ def check_profile(name: str, own_folder: Path | None) -> None:
 
 
 def check_file(name: str, own_folder: Path | None, kind: str = "") -> None:
-    """Refuses a name such as `mine.py:TopK`, as `located` returns it, of a file that is nowhere, or without the class.
+    """Refuse a name such as `mine.py:TopK`, as `located` returns it, if the file does not exist or lacks the class.
 
-    Of `package.module:TopK` it refuses a package that is nowhere.
+    For `package.module:TopK`, refuse a package that does not exist.
 
     Raises:
-        ValueError: the file or package does not exist, and of a file the sentence says where it was looked for; or
-            nothing in the file is called so.
+        ValueError: the file or package does not exist (the message says where a file was looked for), or nothing in
+            the file has that name.
     """
     head, _, _ = name.rpartition(":")
     if is_import_path(name) and head.endswith(".py") and not Path(head).is_file():
@@ -158,15 +158,15 @@ SHIPPED: Mapping[str, Collection[str]] = {
     "strategy": STRATEGIES,
     "algorithm": ALGORITHMS,
 }
-"""Names of ddpbench itself, by the settings whose values may also be the names of users' own classes."""
+"""ddpbench's own names, by the settings whose values may also name users' classes."""
 
 
 def with_located(experiment: Experiment, own_folder: Path) -> Experiment:
-    """Return the experiment with the files of its own workloads as `located` names them, so that it can be resumed.
+    """Return the experiment with its users' files in the form of `located`, so that it can be resumed.
 
     Raises:
-        RequestError: one of them is not there, and the sentence says where it was looked for, or has no such class; or
-            one is named twice, in two ways.
+        RequestError: a file does not exist (the message says where it was looked for) or lacks the class; or one is
+            named twice, in two ways.
     """
 
     def name_of(kind: str, name: str) -> str:
@@ -204,10 +204,10 @@ def with_located(experiment: Experiment, own_folder: Path) -> Experiment:
 
 
 def _check_values(kind: str, found: Sequence[str], given: Sequence[str]) -> None:
-    """Refuses two names of one strategy, workload or algorithm (`kind`): their cases would be the same.
+    """Refuse two names of one strategy, workload or algorithm (`kind`): their cases would be the same.
 
     Raises:
-        RequestError: an axis has such.
+        RequestError: an axis has two such names.
     """
     same = [_whole(kind, name) for name in found]
     for place, name in enumerate(same):
@@ -218,7 +218,7 @@ def _check_values(kind: str, found: Sequence[str], given: Sequence[str]) -> None
 
 
 def _whole(kind: str, name: str) -> str:
-    """Return the name with its file's whole path, or a workload's with its size: as no other name has it."""
+    """Return the unique form of a name: with its file's absolute path, or a workload's with its size."""
     head, attribute = _file_of(name)
     if head:
         return _named(name, Path(head).resolve(), attribute)
@@ -229,10 +229,10 @@ def _whole(kind: str, name: str) -> str:
 
 
 def _check_apart(found: Sequence[str], given: Sequence[str]) -> None:
-    """Refuses two names of one file or class, of which one's values would be lost.
+    """Refuse two names of one file or class, because the values of one would be lost.
 
     Raises:
-        RequestError: there are such.
+        RequestError: there are such names.
     """
     for place, name in enumerate(found):
         if (first := found.index(name)) != place:
@@ -241,7 +241,7 @@ def _check_apart(found: Sequence[str], given: Sequence[str]) -> None:
 
 
 def _setting(name: str, own_folder: Path) -> str:
-    """Return the name of an axis, or of a setting that selects; options of an own workload have its file's path."""
+    """Return the name of an axis or a selecting setting; options of a user's workload have its file's path."""
     if not name.startswith("options."):
         return name
     owner, dot, key = name.removeprefix("options.").rpartition(".")
@@ -249,10 +249,10 @@ def _setting(name: str, own_folder: Path) -> str:
 
 
 def owner_of(owner: str, own_folder: Path | None) -> str:
-    """Return the name of an options table: a strategy's own name, or a workload's without its class.
+    """Return the name of an options table: a strategy's name, or a workload's without its class.
 
     Raises:
-        ValueError: it is a name that several packages have registered, or of what is not a class.
+        ValueError: several packages have registered the name, or the registered object is not a class.
     """
     if is_import_path(owner):
         return located(owner, own_folder)

@@ -1,4 +1,4 @@
-"""A plan: which case is launched in which round in which order, and where its ranks stand. Pure data."""
+"""A plan: the launches of each round in order, and the places of their ranks. Pure data."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ FABRIC_INTERFACE = "eth0"
 
 
 def skip_reasons(entries: Sequence[PlannedCase]) -> str:
-    """Return why each of these cannot run, a line for each."""
+    """Return why each of these cannot run, one line each."""
     names = Namer(entry.case for entry in entries)
     return "\n".join(f"  {names.full(entry.case)}: {entry.skip_reason}" for entry in entries)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedRank:
-    """One rank of a launch: the environment it gets beside its parent's, and so its place."""
+    """One rank of a launch: its place, as the environment that is added to its parent's."""
 
     env: dict[str, str]
 
     def command(self, run: RunDir, case_id: str, what: str) -> str:
-        """Return the same rank as a command line for a shell."""
+        """Return the rank as a command line for a shell."""
         env = [f"{key}={quoted(value)}" for key, value in sorted(self.env.items()) if value]
         unset = [command("-u", key) for key, value in sorted(self.env.items()) if not value]
         argv = [sys.executable, "-P", "-m", "ddpbench.worker", str(run.path), case_id, what]
@@ -50,16 +50,16 @@ class PlannedRank:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchPlan:
-    """One launch, whole: what to start, with which environment, on which cores."""
+    """One complete launch: the ranks to start, with their environment and cores."""
 
     case: Case
     purpose: Purpose
     round: int
     server_env: dict[str, str]
-    """What must be set before a rank's process imports anything; launches that share it share a server."""
+    """Variables that must be set before a rank's process imports anything; launches with the same share a server."""
     ranks: tuple[PlannedRank, ...]
     cores: tuple[int, ...]
-    """The cores its ranks and their loader workers may use."""
+    """The cores that its ranks and their loader workers may use."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,11 +71,11 @@ class Plan:
     order: tuple[tuple[int, str], ...]
     """(round, case id) of every launch."""
     run_id: str = ""
-    """What the run's records name, so that none of another run passes for one of its own; older runs have none."""
+    """The id in the run's records, so that records of another run are recognized; older runs have none."""
     tried: Mapping[str, Tried] = field(default_factory=dict)
-    """What is known of users' own workloads once they were tried, by name with options: estimates are made from it."""
+    """Facts about users' workloads from trying them, by name with options; estimates use them."""
     claims: tuple[PlannedClaim, ...] = ()
-    """The experiment's, with the pairs of cases that decide them."""
+    """The experiment's claims, with the pairs of cases that decide them."""
     crowded: frozenset[str] = field(init=False, repr=False, compare=False)
     """The ids of cases whose ranks share cores."""
 
@@ -88,7 +88,7 @@ class Plan:
 
     @property
     def budget(self) -> Budget:
-        """The experiment's."""
+        """The experiment's budget."""
         return self.experiment.budget
 
     @property
@@ -102,12 +102,12 @@ class Plan:
         return Namer(entry.case for entry in self.cases)
 
     def launch_s(self, case: Case) -> float:
-        """About how long one launch of a case takes, seconds."""
+        """Return about how long one launch of a case takes, seconds."""
         tried, crowded = self.tried.get(case.workload_with_options), case.case_id in self.crowded
         return launch_s(case, self.experiment.budget, tried, crowded=crowded)
 
     def proof_s(self, case: Case) -> float:
-        """About how long the proof of a case takes, seconds."""
+        """Return about how long the proof of a case takes, seconds."""
         tried, crowded = self.tried.get(case.workload_with_options), case.case_id in self.crowded
         return proof_s(case, tried, crowded=crowded)
 
@@ -119,9 +119,9 @@ class Plan:
         *,
         shared: bool = False,
     ) -> float:
-        """About how long so many rounds take, seconds, with the proofs before them.
+        """Return about how long this many rounds take, seconds, with the proofs before them.
 
-        `left` says of each case id how many launches are to be done, and `proofs` which are; by default all.
+        `left` has the number of launches left for each case id, and `proofs` the proofs left; by default all.
         `shared`: sweeps share the machine, so that all rounds have the same fork servers.
         """
         cases = [entry.case for entry in self.runnable]
@@ -132,14 +132,14 @@ class Plan:
         return launches_s + server_starts_s(rounds, cases, shared=shared) + proofs_s
 
     def left_s(self, done: Done, *, shared: bool) -> float:
-        """About how long what is left of the promised rounds takes, seconds, with the proofs that are left."""
+        """Return about how long the rest of the promised rounds takes, seconds, with the remaining proofs."""
         promised, proofs = self.budget.rounds_min, to_prove(done.unproved)
         left = {entry.case.case_id: done.unfinished(entry, promised) for entry in done.worthwhile}
         rounds = max([*left.values(), 1 if proofs else 0], default=0)
         return self.estimate_s(min(promised, rounds), left, proofs, shared=shared)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as `plan.json` holds it."""
+        """Return the plan in the form of `plan.json`."""
         return {
             "schema_version": SCHEMA_VERSION,
             **({"run_id": self.run_id} if self.run_id else {}),
@@ -153,12 +153,12 @@ class Plan:
         }
 
     def dumps(self) -> str:
-        """`to_json` as text."""
+        """Return `to_json` as text."""
         return json.dumps(self.to_json(), indent=1) + "\n"
 
 
 def with_seed(experiment: Experiment, stored: StoredPlan | None = None) -> Experiment:
-    """Return the experiment with a seed: its own, else that of the run it goes on with, else one drawn now."""
+    """Return the experiment with a seed: its own, else that of the resumed run, else a new one."""
     if experiment.budget.seed is not None:
         return experiment
     seed = stored.budget.seed if stored is not None else None
@@ -167,13 +167,13 @@ def with_seed(experiment: Experiment, stored: StoredPlan | None = None) -> Exper
 
 
 def make_plan(experiment: Experiment, cases: Sequence[PlannedCase], stored: StoredPlan | None = None) -> Plan:
-    """Orders every round at random from the budget's seed, balanced over rounds (see `ddpbench.machine.order`).
+    """Order every round at random from the budget's seed, balanced over rounds (see `ddpbench.machine.order`).
 
-    Without a seed one is drawn, which the plan's experiment then has. A run that is resumed keeps the order that is
-    `stored` of it, unless it was planned with other cases, which a sweep refuses.
+    Without a seed, draw one and store it in the plan's experiment. A resumed run keeps its `stored` order unless it was
+    planned with other cases, which a sweep refuses.
 
     Raises:
-        ExperimentError: it would be too many launches; told before their order is made.
+        ExperimentError: it would be too many launches; raised before their order is made.
     """
     experiment = with_seed(experiment, stored)
     budget = experiment.budget
@@ -202,10 +202,10 @@ def plan_launch(
     catalog: Catalog,
     gpu_addresses: Sequence[str | None] = (),
 ) -> LaunchPlan:
-    """Places a case's ranks: cores of their own while there are enough, the GPU's own cores beside a GPU.
+    """Place a case's ranks: one core or more each while there are enough; with GPUs, the cores near each GPU.
 
-    More ranks than cores share them, rank modulo core. Loader workers get the cores left over: each its own
-    where there are enough, all of them together where there are fewer; without any they share the rank's.
+    More ranks than cores share them, rank modulo core. Loader workers get the cores left over: each one or more
+    if there are enough, all of them together if there are fewer; without any they share the rank's.
     """
     processes = 1 if catalog.strategy(case.strategy).one_process else case.world_size
     stands = deal(
@@ -214,12 +214,12 @@ def plan_launch(
         threads=case.threads_per_rank * (case.world_size // processes),
         loader_workers=case.loader_workers,
         nearby=_nearby(hardware, processes, gpu_addresses) if case.device == "cuda" else (),
-        pinned=case.compute == "real",  # a replay's ranks sleep; their transfers take whatever core is free
+        pinned=case.compute == "real",  # a replay's ranks sleep; their transfers use any free core
     )
     server_env = dict(early_env(case))
     a_node = case.ranks_per_node if case.fabric else processes
     meeting = (
-        # Addresses are the fabric's; the port is free in a network that nobody else is in.
+        # The fabric has its own addresses; every port is free in its separate network.
         {"MASTER_PORT": str(FABRIC_PORT), "GLOO_SOCKET_IFNAME": FABRIC_INTERFACE}
         if case.fabric
         else {"DDPBENCH_RENDEZVOUS": str(directory.rendezvous.absolute()), "GLOO_SOCKET_IFNAME": "lo"}
@@ -235,7 +235,7 @@ def plan_launch(
                 "GROUP_RANK": str(rank // a_node),
                 **meeting,
                 **stand.env,
-                **case.env,  # an interface that was asked for is not the one above
+                **case.env,  # a requested interface overrides the one above
             }
         )
         for rank, stand in enumerate(stands)
@@ -251,7 +251,7 @@ def plan_launch(
 
 
 def _nearby(hardware: Hardware, processes: int, gpu_addresses: Sequence[str | None]) -> list[tuple[int, ...]]:
-    """Return the cores next to each rank's GPU; all cores where these, or the GPUs, are not known."""
+    """Return the cores next to each rank's GPU; all cores if these or the GPUs are unknown."""
     if not gpu_addresses:
         return [hardware.cores] * processes
     found = [numa_cores(gpu_addresses[rank % len(gpu_addresses)]) for rank in range(processes)]

@@ -1,4 +1,4 @@
-"""A profile on request: understood and looked at first, then measured in a process of its own, then written."""
+"""Measure a profile on request: validate, measure in a separate process, and write the file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ddpbench.workloads.profile import Profile, parse_profile
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProfileRequest:
-    """What to profile and where to. Without a number of steps as many as intervals need."""
+    """The workload to profile and the output. Without a number of steps, intervals decide it."""
 
     workload: str
     device: str = "auto"
@@ -43,7 +43,7 @@ class ProfileRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreparedProfile:
-    """A request understood; nothing has been started."""
+    """A validated request; nothing has been started."""
 
     case: Case
     hardware: Hardware
@@ -52,7 +52,7 @@ class PreparedProfile:
 
 
 def prepare_profile(request: ProfileRequest) -> PreparedProfile:
-    """Validates the request as an experiment of one case.
+    """Validate the request as an experiment of one case.
 
     Raises:
         RequestError: it cannot be met; the message says why.
@@ -98,7 +98,7 @@ def _out(given: Path | None, case: Case) -> Path:
 
 
 def measure_profile(prepared: PreparedProfile) -> Profile:
-    """Measures and writes the profile; an interruption leaves nothing.
+    """Measure and write the profile; leave nothing behind if interrupted.
 
     Raises:
         MachineError: a sweep holds this machine's cores.

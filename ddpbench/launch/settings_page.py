@@ -1,6 +1,6 @@
-"""`docs/settings.md`: every key of an experiment file. Types, limits and sentences come from where keys are declared.
+"""Generates `docs/settings.md`: every key of an experiment file, with type, limits and text from its declaration.
 
-It lives in `launch`, because it reads `spec` as well as the options of strategies and workloads. `make docs` writes
+It is in `launch` because it reads `spec` as well as the options of strategies and workloads. `make docs` writes
 the page.
 """
 
@@ -57,7 +57,7 @@ class Key:
     name: str
     type: str
     default: str
-    """As in TOML; empty if the key is not set by default."""
+    """The default in TOML; empty if the key is not set by default."""
     unit: str
     allowed: str
     meaning: str
@@ -67,7 +67,7 @@ def keys(model: type[BaseModel]) -> list[Key]:
     """Return a section's keys in the order of their declaration.
 
     Raises:
-        ValueError: a field has no sentence: no text under its declaration.
+        ValueError: a field has no text under its declaration.
     """
     sentences = _sentences(model)
     if missing := [name for name in model.model_fields if not sentences.get(name)]:
@@ -93,7 +93,7 @@ def sections() -> dict[str, list[Key]]:
 
 
 def page() -> str:
-    """`docs/settings.md`."""
+    """Return the text of `docs/settings.md`."""
     catalog = TableCatalog()
     choices = {
         "strategy": list(STRATEGIES),
@@ -102,8 +102,8 @@ def page() -> str:
             *dict.fromkeys(a for n in STRATEGIES for a in catalog.strategy(n).algorithms),
         ],
     }
-    told = _INTRODUCTION.format(combinations=MAX_COMBINATIONS, launches=MAX_LAUNCHES)
-    lines = [told.rstrip()]
+    introduction = _INTRODUCTION.format(combinations=MAX_COMBINATIONS, launches=MAX_LAUNCHES)
+    lines = [introduction.rstrip()]
     for heading, listed in sections().items():
         lines += ["", f"## {heading}", "", _HEAD, *(_row(key, choices) for key in listed)]
     return "\n".join([*lines, ""])
@@ -117,7 +117,7 @@ def _row(key: Key, choices: Mapping[str, Sequence[str]]) -> str:
 
 
 def _sentences(model: type[BaseModel]) -> dict[str, str]:
-    """Return the text under each field's declaration, on one line; a field may be declared in a class derived from."""
+    """Return the text under each field's declaration, on one line; the field may be a base class's."""
     found: dict[str, str] = {}
     for owner in reversed(model.__mro__):
         if issubclass(owner, BaseModel) and owner is not BaseModel:
@@ -143,10 +143,10 @@ def _key(name: str, field: FieldInfo, meaning: str) -> Key:
     units = [unit for _, metadata in found for unit in metadata if isinstance(unit, Unit)]
     unit = units[0] if units else Unit("")
     allowed = [text for kind, metadata in found if (text := _allowed(kind, metadata))]
-    told = dict.fromkeys(_type(kind) for kind, _ in found)
+    types = dict.fromkeys(_type(kind) for kind, _ in found)
     return Key(
         name=name,
-        type=unit.type or " or ".join(told),
+        type=unit.type or " or ".join(types),
         default=_default(field),
         unit=unit.name,
         allowed=unit.allowed or "; ".join(allowed),
@@ -155,7 +155,7 @@ def _key(name: str, field: FieldInfo, meaning: str) -> Key:
 
 
 def _alternatives(annotation: Any, metadata: Sequence[Any]) -> Iterator[tuple[Any, list[Any]]]:
-    """Yield each type that a value may have, with what limits or describes it; `None` is left out."""
+    """Yield each type that a value may have, with the metadata that limits or describes it; leave out `None`."""
     if get_origin(annotation) is Annotated:
         inner, *more = get_args(annotation)
         flat = [one for item in more for one in (item.metadata if isinstance(item, FieldInfo) else [item])]

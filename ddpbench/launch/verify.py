@@ -1,4 +1,4 @@
-"""Proves strategies right, without timing them: every strategy, workload and world size asked for."""
+"""Prove strategies correct without timing them: every requested strategy, workload and world size."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ from ddpbench.user_files import short_name
 from ddpbench.workloads.shipped import PREFIX
 
 NOTHING_TO_PROVE = "it aggregates nothing, so that there is nothing to prove"
-"""Reason why a step that works proves nothing where ranks train apart."""
+"""Reason why a working step proves nothing if ranks train separately."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """What a case's proof came to. `proofs` holds every comparison made."""
+    """The result of a case's proof. `proofs` holds every comparison made."""
 
     strategy: str
     algorithm: str
     schedule: str
     chosen: tuple[str, ...]
-    """Algorithm and schedule in words, where they are not the strategy's usual ones."""
+    """Algorithm and schedule, if they are not the strategy's defaults."""
     options: str
-    """Options that are not the defaults, such as `compression=fp16`."""
+    """Options that differ from their defaults, such as `compression=fp16`."""
     promise: str
-    """What is proved, one of `strategies.PROMISES`; those but `gradients` are inexact by design."""
+    """The proved promise, one of `strategies.PROMISES`; all but `gradients` are inexact by design."""
     workload: str
     world_size: int
     status: Status
@@ -60,12 +60,12 @@ class Verdict:
 
     @property
     def name(self) -> str:
-        """The strategy with what was chosen, as a line of the table begins."""
+        """The strategy with the chosen options, as in the first column of the table."""
         return " ".join(filter(None, [self.strategy, *self.chosen, self.options]))
 
     @property
     def unproved(self) -> str:
-        """Why a case that ran is not proved, as where the model draws random numbers in another order; else empty."""
+        """Why a case that ran is not proved, such as a model's other order of random numbers; else empty."""
         if self.status != "ok":
             return ""
         return NOTHING_TO_PROVE if self.promise == "nothing" else why_unproved(self.proofs)
@@ -82,7 +82,7 @@ def name_of(case: Case) -> str:
 
 
 def registered_names(strategies: Iterable[str], workloads: Iterable[str]) -> dict[str, str]:
-    """Return those of the names that installed packages have registered, by the paths that they stand for."""
+    """Return the names that installed packages have registered, by the paths that they stand for."""
     asked = (("strategy", strategies), ("workload", workloads))
     found = {resolved(kind, name): name for kind, names in asked for name in names}
     return {path: name for path, name in found.items() if path != name}
@@ -91,10 +91,10 @@ def registered_names(strategies: Iterable[str], workloads: Iterable[str]) -> dic
 def owned_overrides(
     overrides: Sequence[str], strategies: Iterable[str], workloads: Iterable[str]
 ) -> list[str]:
-    """Return the overrides, with the bare name of an option as that of its strategy or workload among these.
+    """Return the overrides, with an option's bare name assigned to its strategy or workload among these.
 
     Raises:
-        ExperimentError: with every option of a strategy or workload that is not among those to prove, or of several.
+        ExperimentError: lists every option of a strategy or workload that is not to be proved, or of several.
     """
     asked = [
         *(Owner("strategy", name) for name in strategies),
@@ -123,14 +123,14 @@ def verification_cases(
     schedules: Sequence[str] | None = None,
     overrides: Sequence[str] = (),
 ) -> list[PlannedCase]:
-    """Return the cases to prove: strategies that leave a choice by each algorithm and schedule, or those named.
+    """Return the cases to prove: a strategy with a choice by each algorithm and schedule, or by those named.
 
-    What a strategy has as variants, with options of its own, is proved by its own algorithm and schedule. Of
-    `overrides` an option goes to its strategy or workload alone.
+    A strategy's variants, which have options, are proved with their usual algorithm and schedule. An option among the
+    `overrides` applies to its strategy or workload alone.
 
     Raises:
         ExperimentError: a name is unknown.
-        MachineError: nccl is asked for and there is no GPU, or mpi and there is no MPI.
+        MachineError: nccl is requested without a GPU, or mpi without an MPI.
     """
     _check_names(strategies, workloads, algorithms or ())
     cases: list[PlannedCase] = []
@@ -150,10 +150,10 @@ def verification_cases(
 
 
 def _check_names(strategies: Sequence[str], workloads: Sequence[str], algorithms: Sequence[str]) -> None:
-    """Refuse unknown names, and users' own strategies that cannot be used.
+    """Refuse unknown names, and users' strategies that cannot be used.
 
     Raises:
-        ExperimentError: there are such.
+        ExperimentError: there are such names.
     """
     catalog = TableCatalog()
     problems: list[Problem] = []
@@ -163,7 +163,7 @@ def _check_names(strategies: Sequence[str], workloads: Sequence[str], algorithms
         except KeyError:
             message = f"unknown strategy {name!r}; {nearest(name, known_names('strategy', catalog))}"
             problems.append(Problem(path="--strategy", message=message))
-        except ValueError as error:  # a user's own that cannot be used
+        except ValueError as error:  # a user's strategy that cannot be used
             problems.append(Problem(path="--strategy", message=str(error)))
     known = [*catalog.workload_names(), *(n.partition(":")[0] for n in catalog.workload_names())]
     for name in workloads:
@@ -177,7 +177,7 @@ def _check_names(strategies: Sequence[str], workloads: Sequence[str], algorithms
 
 
 def _registered(what: str, name: str, problems: list[Problem]) -> bool:
-    """Return whether an installed package has a name that ddpbench itself has not."""
+    """Return whether an installed package has a name that ddpbench itself does not have."""
     try:
         return resolved(what, name) != name
     except ValueError as error:
@@ -186,7 +186,7 @@ def _registered(what: str, name: str, problems: list[Problem]) -> bool:
 
 
 def _by_local_batch(workloads: Sequence[str]) -> list[tuple[list[str], int | None]]:
-    """Return the workloads in groups with the local batch of each: a replay has its profile's, which is None here."""
+    """Return the workloads grouped by local batch: a replay has its profile's, which is None here."""
     replays = [name for name in workloads if name.startswith(PREFIX)]
     others = [name for name in workloads if name not in replays]
     return [(group, batch) for group, batch in ((others, 4), (replays, None)) if group]
@@ -201,7 +201,7 @@ def _variants(
     local_batch: int | None,
     overrides: Sequence[str],
 ) -> list[PlannedCase]:
-    """Return the cases of what strategies have as variants."""
+    """Return the cases of strategies' variants."""
     return [
         entry
         for name in strategies
@@ -230,7 +230,7 @@ def _cases(
     overrides: Sequence[str],
     options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[PlannedCase]:
-    """Return the cases of workloads that take this local batch, or their own.
+    """Return the cases of workloads that use this local batch, or their own.
 
     `among` are the algorithms and the schedules; None: all that the strategies have.
     """
@@ -264,7 +264,7 @@ def _cases(
     devices = usable_devices(hardware)
 
     def another(case: Case) -> bool:
-        """Return whether a case is one of several that differ in a choice of its strategy's, and not the first."""
+        """Return whether a case is one of several that differ in a choice of its strategy, and not the first."""
         chosen = bool(catalog.strategy(case.strategy).algorithms)
         return chosen and (case.algorithm in by[1:] or case.schedule in when[1:])
 
@@ -282,13 +282,13 @@ def _cases(
 
 
 def _option_owner(override: str) -> str:
-    """Return whose option is set: `ddp` of `options.ddp.X=1`; empty of another setting."""
+    """Return the owner of a set option: `ddp` of `options.ddp.X=1`; empty for another setting."""
     keys = setting_keys(override.partition("=")[0].strip())
     return keys[1] if keys[0] == "options" and len(keys) > 1 else ""
 
 
 def _chosen(case: Case, strategy: Strategy[Any]) -> tuple[str, ...]:
-    """Return algorithm and schedule in words, where the strategy leaves the choice and does another one unasked."""
+    """Return algorithm and schedule, if the strategy leaves the choice and they are not its defaults."""
     choices = (
         (case.algorithm, strategy.algorithm, strategy.algorithms),
         (case.schedule, strategy.schedule, strategy.schedules),
@@ -301,7 +301,7 @@ def _chosen(case: Case, strategy: Strategy[Any]) -> tuple[str, ...]:
 def _verdict(case: Case, status: Status, proofs: tuple[Proof, ...] = (), reason: str = "") -> Verdict:
     strategy = load_strategy(case.strategy)
     usual: dict[str, Any] = {}
-    with suppress(Exception):  # one of a user's own has no default, or one that JSON does not know
+    with suppress(Exception):  # a user's option has no default, or one that JSON cannot hold
         usual = strategy.options().model_dump(mode="json")
     given = [name for name, value in case.options.items() if value != usual.get(name)]
     return Verdict(
@@ -324,13 +324,13 @@ _POINT_TO_LOGS: tuple[Status, ...] = ("failed", "hung", "oom")
 
 @contextmanager
 def _folder(verdicts: Sequence[Verdict], on_logs: Callable[[Path], None] | None) -> Iterator[Path]:
-    """Yield a new folder for records and logs, kept where `on_logs` is to be told of it."""
+    """Yield a new folder for records and logs; keep it if `on_logs` is to be called with it."""
     made = TemporaryFolder("ddpbench-verify-")
     folder = made.path
     named = False
     try:
         yield folder
-    except LaunchError as error:  # such as one that names a fork server's log
+    except LaunchError as error:  # for example one that names a fork server's log
         named = str(folder) in str(error)
         raise
     finally:
@@ -347,14 +347,14 @@ def verify(
     hang_timeout_s: float = 120.0,
     on_logs: Callable[[Path], None] | None = None,
 ) -> list[Verdict]:
-    """Runs every case's proof on real ranks, one fork server for all whose strategy has no launcher of its own.
+    """Run every case's proof on real ranks, with one fork server for all strategies that use no other launcher.
 
-    `on_logs` is given the folder with the ranks' logs at the end, also at an exception, where a case failed or hung:
-    it is then kept. Without it, and otherwise, the folder is removed.
+    If a case failed or hung, `on_logs` is called at the end, also after an exception, with the folder of the ranks'
+    logs, which is then kept. Without it, and otherwise, the folder is removed.
 
     Raises:
         MachineError: another command holds this machine's cores.
-        WorkloadError: a user's own workload does not work.
+        WorkloadError: a user's workload does not work.
         LaunchError: ranks cannot be started.
     """
     hardware = read_hardware()

@@ -1,4 +1,4 @@
-"""Runs one launch to its end: starts its ranks, watches their heartbeats, and says how they ended."""
+"""Run one launch to its end: start its ranks, watch their heartbeats, and report how they ended."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ddpbench.spec import Case, Links, TargetLoss
 from ddpbench.units import utc_now
 
 RESTART_S = 40.0
-"""torchrun kills ranks that do not end when asked after 30 s, and those that it starts then import torch."""
+"""torchrun kills ranks that have not ended 30 s after the request, and those that it starts then import torch."""
 
 
 class LaunchRunner:
@@ -41,10 +41,10 @@ class LaunchRunner:
         run_id: str = "",
         turn: Turn | None = None,
     ) -> None:
-        """`hang_setting` is what a user changes to wait longer; `shared` that other sweeps may run beside.
+        """`hang_setting` is the setting that makes the wait longer; `shared`: other sweeps may run at the same time.
 
-        `turn` is what blocks of steps wait for, where another side's are measured in between. `session` and `run_id`
-        are noted in every outcome, and `run_id` also by every rank.
+        `turn` is the turnstile for which blocks of steps wait if another side is measured in between. `session` and
+        `run_id` are noted in every outcome, and `run_id` also by every rank.
         """
         self._run = run
         self._hang_timeout_s = hang_timeout_s
@@ -65,11 +65,11 @@ class LaunchRunner:
         on_pulse: Callable[[Pulse], None] = lambda _: None,
         lost: Callable[[], str] = str,
     ) -> LaunchOutcome:
-        """Return one launch from request to outcome. `lost` says what it cannot go on without and is gone, or nothing.
+        """Return one launch from request to outcome. `lost` returns what it needs and has lost, or an empty text.
 
         Raises:
             LaunchError: ranks cannot be started at all, or their records cannot be written.
-            OSError: the run directory cannot be written any more.
+            OSError: the run directory can no longer be written.
         """
         request = self._request(plan, measured_s, target_loss)
         directory = self._fresh(request)
@@ -84,7 +84,7 @@ class LaunchRunner:
             if server.launch([rank.env | asked for rank in plan.ranks], directory):
                 server_share_s += (
                     time.monotonic() - start
-                )  # it was its server's start, and no part of the launch
+                )  # charged to the server's start and not to the launch
                 noise, start = self._noise_of(server, plan), time.monotonic()
                 seen.alive_at = start
             self._watch(server, seen, noise, on_pulse, lost)
@@ -92,7 +92,7 @@ class LaunchRunner:
             server.signal_ranks(signal.SIGKILL)
             seen.server_gone = str(error)
         except BaseException:
-            server.signal_ranks(signal.SIGKILL)  # their server may serve others after this
+            server.signal_ranks(signal.SIGKILL)  # their server may serve other launches after this
             server.forget()
             _remove_checkpoints(request, directory)
             raise
@@ -122,7 +122,7 @@ class LaunchRunner:
         )
 
     def _fresh(self, request: LaunchRequest) -> LaunchDir:
-        """Return the launch's new directory, with its request; what was there is set aside."""
+        """Return the launch's new directory, with its request; an existing one is set aside."""
         directory = self._run.launch(request.case.case_id, request.purpose, request.round)
         if directory.path.exists():
             self._run.set_aside(directory)
@@ -131,19 +131,19 @@ class LaunchRunner:
         return directory
 
     def _noise_of(self, server: Ranks, plan: LaunchPlan) -> NoiseWatch:
-        """Begin to watch for foreign load."""
+        """Start watching for load of other programs."""
         return NoiseWatch(
             plan.cores,
             lambda: [
                 pid for pid in server.pids if pid != server.pid
             ],  # the launcher's, for one not yet known
             shared_machine=self._shared,
-            # A fork server tells of them with the ranks' ends.
+            # A fork server reports them with the ranks' ends.
             helpers=plan.case.loader_workers > 0 and not server.tells_of_helpers,
         )
 
     def _turn_of(self, plan: LaunchPlan) -> dict[str, str]:
-        """Return the variable that tells ranks whom to wait for between blocks; empty where they wait for nobody."""
+        """Return the variable that names whom ranks wait for between blocks; empty if they wait for nobody."""
         turn = self._turn
         waits = (
             turn is not None and not turn.alone and plan.purpose == "measure" and not whole_because(plan.case)
@@ -185,7 +185,7 @@ class LaunchRunner:
         server.signal_ranks(signal.SIGKILL, tuple(server.pids[rank] for rank in seen.left))
 
     def _explain_hang(self, server: Ranks, seen: Seen) -> None:
-        """Notes which rank holds the others up, and has each write its stacks into its log.
+        """Note which rank the others wait for, and have each write its stacks into its log.
 
         Raises:
             ServerGoneError: the server is stopped, and the ranks may have ended long ago.
@@ -201,9 +201,9 @@ class LaunchRunner:
 
 
 def whole_because(case: Case) -> str:
-    """Return why launches of a case are measured in turn with another's, and not their blocks of steps.
+    """Return why entire launches of a case are measured in turn with another's, and not their blocks of steps.
 
-    The end of a sentence; empty where blocks are.
+    The text ends a sentence; it is empty if blocks are measured in turn.
     """
     if case.device != "cpu":
         return "both launches would hold a GPU's memory"
@@ -219,7 +219,7 @@ def whole_because(case: Case) -> str:
 
 
 def _unseen(plan: LaunchPlan, start: float) -> Seen:
-    """Return what is seen of a launch's ranks before any has begun."""
+    """Return the view of a launch's ranks before any has started."""
     recovers = plan.case.recovery != "off"
     return Seen(
         ranks=len(plan.ranks),
@@ -230,8 +230,8 @@ def _unseen(plan: LaunchPlan, start: float) -> Seen:
 
 
 def _remove_checkpoints(request: LaunchRequest, directory: LaunchDir) -> None:
-    """Removes what a rank that was killed could not."""
+    """Remove what a killed rank could not."""
     case = request.case
     if case.checkpoint or case.recovery != "off":
-        with contextlib.suppress(OutputError):  # others can write there meanwhile
+        with contextlib.suppress(OutputError):  # other users can write there meanwhile
             remove_tree(directory.checkpoints(case.checkpoint_dir, request.run_id), private=True)

@@ -1,7 +1,7 @@
-"""What can run on this machine and, if not, why and what to do: findings, as data.
+"""Findings on what can run on this machine, and for the rest why not and what to do.
 
-A check is a function of a `Host` that yields findings, and one entry in `CHECKS`. It only reads; the one
-thing tried is a link in a network namespace of its own. Whatever goes wrong in a check is a finding too.
+A check is a function of a `Host` that yields findings, and an entry in `CHECKS`. Checks only read, except for one
+that makes a link in a separate network namespace. A check that fails yields a finding too.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ CHECKS: dict[str, tuple[Check, ...]] = {
     ),
     "Launchers": (launchers.torchrun, launchers.slurm, launchers.emulated_links),
 }
-"""Topic -> its checks, in the order of the page."""
+"""Checks by topic, in the order of the page."""
 
 
 def examine(host: Host | None = None) -> list[Finding]:
-    """Yield all findings in the table's order, and the verdict last: `ok` if anything can be trained here."""
+    """Return all findings in the table's order, and last the verdict: `ok` if anything can be trained here."""
     host = host or Host()
     host.load = _load_of(host)
     with ThreadPoolExecutor(max_workers=4) as pool:
         host.begin(pool)
-        # Those that wait for torch come last in time, whatever their place on the page.
+        # Checks that wait for torch run last, wherever their topic is on the page.
         waiting = ("Software", "Training", "Launchers")
         order = sorted(CHECKS, key=lambda topic: topic in waiting)
         found = {
@@ -75,7 +75,7 @@ def examine(host: Host | None = None) -> list[Finding]:
 
 
 def _load_of(host: Host) -> Load | None:
-    """Return what uses the cores now, before anything here does; None if it cannot be told."""
+    """Return the load of the cores before the checks add to it; None if the system does not report it."""
     try:
         return load.watch(host)
     except Exception:
@@ -83,7 +83,7 @@ def _load_of(host: Host) -> Load | None:
 
 
 def carry_out(check: Check, host: Host, topic: str) -> list[Finding]:
-    """Return a check's findings under their heading; one that fails is a finding itself."""
+    """Return a check's findings under their topic; a check that fails is itself a finding."""
     found: list[Finding] = []
     try:
         found.extend(check(host))

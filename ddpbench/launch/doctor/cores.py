@@ -1,4 +1,4 @@
-"""Checks of the cores: how many ranks may have one of their own, and what their clocks do."""
+"""Checks of the cores: how many ranks can have one each, and how their clocks behave."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CPUS = "devices/system/cpu"
 
 
 def cores(host: Host) -> Iterator[Finding]:
-    """Yield the usable cores, and what keeps ranks from others."""
+    """Yield the usable cores, and what keeps ranks from the others."""
     try:
         found = host.hardware()
     except MachineError as error:
@@ -50,7 +50,7 @@ def cores(host: Host) -> Iterator[Finding]:
 
 
 def hyper_threads(host: Host) -> Iterator[Finding]:
-    """Yield whether cores have two threads, which would share what one rank measures."""
+    """Yield whether cores have two threads, which would share the core that a rank measures."""
     found = host.hardware()
     shared = len(found.cores) - len(
         {
@@ -69,25 +69,25 @@ def hyper_threads(host: Host) -> Iterator[Finding]:
 
 
 def numa(host: Host) -> Iterator[Finding]:
-    """Yield the memory nodes, and which usable cores are beside each."""
+    """Yield the memory nodes, with the usable cores of each."""
     usable = set(host.hardware().cores)
     folder = host.sys_root / "devices/system/node"
     nodes = [name for name in host.names(folder) if name.removeprefix("node").isdigit()]
     nodes.sort(key=lambda name: int(name.removeprefix("node")))
-    beside = {name: _numbers(host.read(folder / name / "cpulist")) & usable for name in nodes}
-    beside = {name: mine for name, mine in beside.items() if mine}
-    if len(beside) < 2:
+    cores_of = {name: _numbers(host.read(folder / name / "cpulist")) & usable for name in nodes}
+    cores_of = {name: mine for name, mine in cores_of.items() if mine}
+    if len(cores_of) < 2:
         yield ok("numa", "one node" if nodes else "not told by the system")
         return
-    listed = "; ".join(f"{name}: cores {_ranges(mine)}" for name, mine in beside.items())
+    listed = "; ".join(f"{name}: cores {_ranges(mine)}" for name, mine in cores_of.items())
     yield ok(
         "numa",
-        f"{len(beside)} nodes: {listed}. Ranks fill them in order: a step in the curve can be a node's edge",
+        f"{len(cores_of)} nodes: {listed}. Ranks fill them in order: a step in the curve can be a node's edge",
     )
 
 
 def clocks(host: Host) -> Iterator[Finding]:
-    """Yield whether the system changes the cores' clocks with their load."""
+    """Yield whether the system changes the cores' clock rates with load."""
     names = Counter(
         host.read(host.sys_root / _CPUS / f"cpu{core}/cpufreq/scaling_governor")
         for core in host.hardware().cores
@@ -112,7 +112,7 @@ def clocks(host: Host) -> Iterator[Finding]:
 
 
 def _turbo(host: Host) -> str:
-    """Turbo's state in words; nothing where the system does not tell."""
+    """Return turbo's state as text; empty if the system does not report it."""
     if no_turbo := host.read(host.sys_root / _CPUS / "intel_pstate/no_turbo"):
         return ", turbo off" if no_turbo == "1" else ", turbo on (the more cores work, the lower the clock)"
     if boost := host.read(host.sys_root / _CPUS / "cpufreq/boost"):
@@ -125,7 +125,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _numbers(text: str) -> set[int]:
-    """Core numbers from the kernel's `0-3,8`."""
+    """Return the core numbers of the kernel's `0-3,8`."""
     numbers: set[int] = set()
     for part in text.split(","):
         low, _, high = part.strip().partition("-")
@@ -135,7 +135,7 @@ def _numbers(text: str) -> set[int]:
 
 
 def _ranges(numbers: set[int]) -> str:
-    """Core numbers as the kernel writes them."""
+    """Return core numbers in the kernel's notation."""
     parts: list[str] = []
     start = last = None
     for number in [*sorted(numbers), None]:

@@ -1,4 +1,4 @@
-"""Checks of the environment's variables: which ddpbench sets itself, and which change what is measured."""
+"""Checks of environment variables: those that ddpbench sets, and those that change measurements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ddpbench.launch.doctor.host import Host
 from ddpbench.spec.environment import meant
 
 SET_FOR_RANKS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-"""`ddpbench.launch.plan` gives them to every rank."""
+"""Variables that `ddpbench.launch.plan` sets for every rank."""
 
 _EFFECTS = {
     "CUDA_LAUNCH_BLOCKING": "every kernel is waited for, so that nothing overlaps",
@@ -47,13 +47,13 @@ _HARMLESS = {
     *("PYTORCH_BUILD_VERSION", "PYTORCH_BUILD_NUMBER", "PYTORCH_VERSION", "TORCH_EXTENSIONS_DIR"),
     *("TORCH_SHOW_CPP_STACKTRACES", "MKL_SERVICE_FORCE_INTEL", "PYTORCH_DOWNLOAD_LINK"),
 }
-"""Labels and folders, and what is looked at under another heading."""
+"""Labels and folders, and variables checked under another topic."""
 _OFF = ("", "0", "OFF", "FALSE", "PASSIVE", "WARN", "VERSION")
-"""Values that change nothing."""
+"""Values without effect."""
 
 
 def threads(host: Host) -> Iterator[Finding]:
-    """Yield the variables of threads that are set, and that ranks get their own."""
+    """Yield the thread variables that are set, and that ranks get other values."""
     given = [f"{name}={host.env[name]}" for name in SET_FOR_RANKS if name in host.env]
     if given:
         yield ok(
@@ -67,7 +67,7 @@ def threads(host: Host) -> Iterator[Finding]:
 
 
 def debugging(host: Host) -> Iterator[Finding]:
-    """TORCH_DISTRIBUTED_DEBUG=DETAIL, under which DDP over gloo ends with a segmentation fault (torch 2.13)."""
+    """Yield TORCH_DISTRIBUTED_DEBUG=DETAIL, under which DDP over gloo ends with a segmentation fault (torch 2.13)."""
     if host.env.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
         yield problem(
             "TORCH_DISTRIBUTED_DEBUG",
@@ -77,14 +77,14 @@ def debugging(host: Host) -> Iterator[Finding]:
 
 
 def variables(host: Host) -> Iterator[Finding]:
-    """Other variables that reach the ranks and change what is measured."""
+    """Yield other variables that reach the ranks and change measurements."""
     plain: list[str] = []
     for name in sorted(host.env):
         value = host.env[name]
         if name in _HARMLESS or name in SET_FOR_RANKS or value.upper() in _OFF:
             continue
         if name == "TORCH_DISTRIBUTED_DEBUG" and value.upper() == "DETAIL":
-            continue  # said above
+            continue  # reported above
         if other := meant(name):
             yield note(
                 name,
@@ -104,7 +104,7 @@ def variables(host: Host) -> Iterator[Finding]:
 
 
 def files(host: Host) -> Iterator[Finding]:
-    """Configuration files of nccl, which act like variables."""
+    """Yield configuration files of nccl, which act like variables."""
     own = [Path(host.env["HOME"]) / ".nccl.conf"] if host.env.get("HOME") else []
     for path in (host.etc_root / "nccl.conf", *own):
         lines = [line for line in host.read(path).splitlines() if line.strip() and not line.startswith("#")]
@@ -117,7 +117,7 @@ def files(host: Host) -> Iterator[Finding]:
 
 
 def sharing(host: Host) -> Iterator[Finding]:
-    """Yield whether sweeps beside each other are allowed."""
+    """Yield whether concurrent sweeps are allowed."""
     if host.env.get("DDPBENCH_SHARED_MACHINE") == "1":
         yield note(
             "DDPBENCH_SHARED_MACHINE",
@@ -127,7 +127,7 @@ def sharing(host: Host) -> Iterator[Finding]:
 
 
 def job(host: Host) -> Iterator[Finding]:
-    """Yield whether this is inside a job of Slurm or of another launcher."""
+    """Yield whether this process is in a job of Slurm or another launcher."""
     if "SLURM_JOB_ID" in host.env:
         count = host.env.get("SLURM_JOB_NUM_NODES", "1")
         yield ok("job", f"Slurm job {host.env['SLURM_JOB_ID']} on {count} node{'s' if count != '1' else ''}")

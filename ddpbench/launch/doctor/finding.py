@@ -1,4 +1,4 @@
-"""What a check has to say: one finding each thing looked at, with what to do unless all is well."""
+"""The finding of a check, one per thing checked, with what to do unless it is ok."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ Level = Literal["ok", "note", "problem"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """One thing that was looked at.
+    """The result for one thing checked.
 
-    `ok`: nothing to do. `note`: training runs, and something about it or its numbers could be better.
+    `ok`: nothing to do. `note`: training runs, but it or its numbers could be better.
     `problem`: some training that ddpbench offers fails here; with `blocks`, all of it.
     """
 
     topic: str = ""
-    """The heading it stands under; the table of checks gives it."""
+    """The topic under which it is listed; the table of checks sets it."""
     subject: str
     level: Level
     found: str
     advice: str = ""
-    """What to do; never empty unless the level is ok."""
+    """The remedy; never empty unless the level is ok."""
     blocks: bool = False
 
     def __post_init__(self) -> None:
@@ -30,15 +30,15 @@ class Finding:
 
 
 def ok(subject: str, found: str) -> Finding:
-    """Return all is well."""
+    """Return a finding of level ok."""
     return Finding(subject=subject, level="ok", found=found)
 
 
 def note(subject: str, found: str, advice: str) -> Finding:
-    """It runs, but."""
+    """Return a finding of level note: training runs, but could be better."""
     return Finding(subject=subject, level="note", found=found, advice=advice)
 
 
 def problem(subject: str, found: str, advice: str, *, blocks: bool = False) -> Finding:
-    """Some training fails, or with `blocks` all."""
+    """Return a finding of level problem: some training fails, or all of it with `blocks`."""
     return Finding(subject=subject, level="problem", found=found, advice=advice, blocks=blocks)

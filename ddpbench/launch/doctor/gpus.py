@@ -1,4 +1,4 @@
-"""Checks of the GPUs: which are here, in which state, and how they are joined."""
+"""Checks of the GPUs: which are here, their state, and how they are connected."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _LINKS = (
     (r"NODE", "PCIe through several host bridges of one NUMA node"),
     (r"SYS|SOC", "PCIe and the processors' own link between NUMA nodes"),
 )
-"""The words of `nvidia-smi topo -m`, fastest first."""
+"""The link names of `nvidia-smi topo -m`, fastest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU as nvidia-smi describes it; memory in bytes."""
+    """A GPU as nvidia-smi reports it; memory in bytes."""
 
     index: int
     name: str
@@ -34,7 +34,7 @@ class Gpu:
     memory_used: int
     busy_percent: int
     address: str
-    """As sysfs writes PCI addresses."""
+    """The PCI address as sysfs writes it."""
     driver: str
     persistent: bool
     compute_mode: str
@@ -46,7 +46,7 @@ def _whole(text: str) -> int:
 
 
 def parse_gpus(text: str) -> list[Gpu]:
-    """The GPUs of `nvidia-smi --query-gpu=... --format=csv,noheader,nounits`; lines of another shape are left out."""
+    """Return the GPUs of `nvidia-smi --query-gpu=... --format=csv,noheader,nounits`; skip lines of another form."""
     found: list[Gpu] = []
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
@@ -73,7 +73,7 @@ def parse_gpus(text: str) -> list[Gpu]:
 
 
 def parse_links(text: str) -> dict[tuple[str, str], str]:
-    """GPU pairs of `nvidia-smi topo -m` with its words, such as `("GPU0", "GPU1"): "NV18"`."""
+    """Return the links of `nvidia-smi topo -m` by GPU pair, such as `("GPU0", "GPU1"): "NV18"`."""
     rows = [
         [cell.strip() for cell in line.split("\t")]
         for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
@@ -90,7 +90,7 @@ def parse_links(text: str) -> dict[tuple[str, str], str]:
 
 
 def gpus(host: Host) -> Iterator[Finding]:
-    """Yield each GPU, what holds it, and whether it is ready."""
+    """Yield each GPU, the processes that use it, and whether it is ready."""
     hidden = host.env.get("CUDA_VISIBLE_DEVICES")
     if hidden is not None and hidden.strip() in ("", "-1"):
         yield note(
@@ -123,7 +123,7 @@ def gpus(host: Host) -> Iterator[Finding]:
 
 
 def _no_sign_of_any(host: Host) -> Finding:
-    """Return what there is to say where nothing speaks of an NVIDIA GPU."""
+    """Return the finding for a machine without any sign of an NVIDIA GPU."""
     if (host.dev_root / "kfd").exists():
         return note(
             "gpus",
@@ -134,9 +134,9 @@ def _no_sign_of_any(host: Host) -> Finding:
 
 
 def _settings(found: list[Gpu], *, chosen: bool) -> Iterator[Finding]:
-    """Yield whether GPUs differ, which may fall asleep between launches, and which are split into instances.
+    """Yield whether GPUs differ, may sleep between launches, or are split into instances.
 
-    Of `chosen` ones nvidia-smi does not tell which they are.
+    If GPUs are `chosen`, nvidia-smi does not report which ones.
     """
     if not chosen and len(kinds := dict.fromkeys(gpu.name for gpu in found)) > 1:
         yield note(
@@ -162,7 +162,7 @@ def _settings(found: list[Gpu], *, chosen: bool) -> Iterator[Finding]:
 
 
 def _compute_mode(gpu: Gpu) -> Iterator[Finding]:
-    """Yield whether the GPU keeps processes out."""
+    """Yield whether the GPU's compute mode refuses processes."""
     if gpu.compute_mode == "Prohibited":
         yield problem(
             "compute mode",
@@ -179,7 +179,7 @@ def _compute_mode(gpu: Gpu) -> Iterator[Finding]:
 
 def _gpu(host: Host, gpu: Gpu) -> Iterator[Finding]:
     node = host.read(host.sys_root / "bus/pci/devices" / gpu.address / "numa_node")
-    where = f", NUMA {node}" if node.isdigit() else ""  # -1: the firmware does not tell
+    where = f", NUMA {node}" if node.isdigit() else ""  # -1: the firmware does not report it
     found = f"{gpu.name}, {format_bytes(gpu.memory)}, {gpu.address}{where}"
     if gpu.busy_percent > BUSY_PERCENT or gpu.memory_used > IN_USE_BYTES:
         yield note(
@@ -192,7 +192,7 @@ def _gpu(host: Host, gpu: Gpu) -> Iterator[Finding]:
 
 
 def links(host: Host) -> Iterator[Finding]:
-    """Yield how the GPUs are joined."""
+    """Yield how the GPUs are connected."""
     if not host.hardware().may_have_gpus:
         return
     reply = host.ask(*ASK_GPU_LINKS)
@@ -222,7 +222,7 @@ def links(host: Host) -> Iterator[Finding]:
 
 
 def _nearer(pairs: dict[tuple[str, str], str], far: list[tuple[str, str]]) -> str:
-    """Return what to do about pairs that are far apart: GPUs of which all are near each other, as many as are found."""
+    """Return the remedy for pairs that are far apart: the largest set of GPUs that are all near each other."""
     names = sorted({name for pair in pairs for name in pair}, key=lambda name: int(name[3:]))
     near = set(pairs) - set(far)
     near |= {(other, one) for one, other in near}
@@ -246,7 +246,7 @@ def _nearer(pairs: dict[tuple[str, str], str], far: list[tuple[str, str]]) -> st
 
 
 def _rank(word: str) -> int:
-    """0 is the fastest; a word unknown to us comes last."""
+    """Return the position of a link name, 0 the fastest; unknown names come last."""
     return next((n for n, (pattern, _) in enumerate(_LINKS) if re.fullmatch(pattern, word)), len(_LINKS))
 
 
@@ -261,7 +261,7 @@ def _explained(word: str) -> str:
 
 
 def _some(names: list[str], all_pairs: int) -> str:
-    """Pairs by name, or their number where they are many."""
+    """Return pairs by name, or their number if they are many."""
     if len(names) == all_pairs and all_pairs > 1:
         return f"all {all_pairs} pairs"
     shown = ", ".join(names[:4])

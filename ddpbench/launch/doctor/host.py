@@ -1,4 +1,4 @@
-"""Where the checks read from: the system's files, its commands, the network. Each can be replaced in a test."""
+"""The sources of the checks: system files, commands and the network. A test can replace each."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from ddpbench.machine.interfaces import Interface, list_interfaces, look_up
 from ddpbench.spec import Catalog
 
 TORCH_TIMEOUT_S = 120.0
-"""A first import of torch from a slow disk takes its time."""
+"""Seconds for a first import of torch, which is slow from a slow disk."""
 COMMAND_TIMEOUT_S = 20.0
-"""nvidia-smi takes seconds where no process keeps the driver loaded."""
+"""Seconds for nvidia-smi, which is slow if no process keeps the driver loaded."""
 
 ASK_TORCH = (sys.executable, "-P", "-m", "ddpbench.worker.checkup")
 GPU_FIELDS = (
@@ -40,7 +40,7 @@ ASK_GPU_LINKS = ("nvidia-smi", "topo", "-m")
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a command answered. `code` is None when it could not be started or took too long."""
+    """A command's result. `code` is None if it could not be started or took too long."""
 
     code: int | None
     out: str = ""
@@ -48,7 +48,7 @@ class Reply:
 
     @property
     def last_words(self) -> str:
-        """The last line of what it said, errors first; or how it ended."""
+        """The last line of its output, errors first; or how it ended."""
         for text in (self.err, self.out):
             lines = [line.strip() for line in text.splitlines() if line.strip()]
             if lines:
@@ -60,7 +60,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """A file system's size and what is free of it, bytes."""
+    """A file system's size and free space, bytes."""
 
     total: int
     free: int
@@ -68,17 +68,17 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What was used between two looks: cores' worth of busy time, a share of stolen time."""
+    """Usage between two readings: busy time in cores, and the share of stolen time."""
 
     busy_cores: float
     stolen_share: float
     users: tuple[tuple[str, float], ...]
-    """The processes that used most, with cores' worth each; other users' and those beside our cores too."""
+    """The busiest processes, in cores each; also other users' and those on other cores."""
 
 
 @dataclass(frozen=True, slots=True)
 class TorchAnswer:
-    """What torch said of itself (`ddpbench.worker.checkup`), or why it said nothing."""
+    """Torch's report on itself (`ddpbench.worker.checkup`), or why there is none."""
 
     facts: dict[str, Any] | None
     failure: str = ""
@@ -86,7 +86,7 @@ class TorchAnswer:
 
 
 def run_command(argv: Sequence[str], timeout_s: float) -> Reply:
-    """Runs a command to its end; what cannot be run is a reply too."""
+    """Run a command to its end and return its reply, also if it cannot be run."""
     try:
         done = subprocess.run(
             argv,
@@ -112,14 +112,14 @@ def _disk(path: Path) -> Disk:
 
 @dataclass(kw_only=True)
 class Host:
-    """The machine as the checks see it. A field each way in; the defaults are the real ones."""
+    """The machine as the checks see it. One field per source; the defaults read the real machine."""
 
     sys_root: Path = Path("/sys")
     proc_root: Path = Path("/proc")
     dev_root: Path = Path("/dev")
     etc_root: Path = Path("/etc")
     folder: Path = field(default_factory=Path.cwd)
-    """The working directory, in which reports/ is or will be."""
+    """The working directory, which contains or will contain reports/."""
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     host_name: str = field(default_factory=socket.gethostname)
     run: Callable[[Sequence[str], float], Reply] = run_command
@@ -130,42 +130,42 @@ class Host:
     limit: Callable[[int], tuple[int, int]] = resource.getrlimit
     which: Callable[[str], str | None] = shutil.which
     c_library: str = field(default_factory=lambda: platform.libc_ver()[0])
-    """`glibc`, or empty where it is another."""
+    """`glibc`, or empty for another C library."""
     pause: Callable[[float], None] = time.sleep
     catalog: Catalog = field(default_factory=TableCatalog)
-    """The strategies and workloads there are."""
+    """The available strategies and workloads."""
     load: Load | None = None
-    """What used the cores just before; `examine` looks before anything here works."""
+    """The load just before; `examine` measures it before the checks start working."""
     _asked: dict[tuple[str, ...], Future[Reply]] = field(default_factory=dict)
 
     def begin(self, pool: ThreadPoolExecutor) -> None:
-        """Starts what takes seconds, so that it runs while the rest is looked at."""
+        """Start slow commands, so that they run while the rest is checked."""
         self._asked[ASK_TORCH] = pool.submit(self.run, ASK_TORCH, TORCH_TIMEOUT_S)
         if self.which("nvidia-smi") is not None:
             for argv in (ASK_GPUS, ASK_GPU_LINKS):
                 self._asked[argv] = pool.submit(self.run, argv, COMMAND_TIMEOUT_S)
 
     def ask(self, *argv: str) -> Reply:
-        """Return a command's answer; that of one already begun is waited for."""
+        """Return a command's reply; wait for one that was started before."""
         begun = self._asked.get(argv)
         return begun.result() if begun is not None else self.run(argv, COMMAND_TIMEOUT_S)
 
     def read(self, path: Path) -> str:
-        """Return a file's text without the white space around it; empty if it cannot be read."""
+        """Return a file's text, stripped; empty if it cannot be read."""
         try:
             return path.read_text(encoding="utf-8", errors="replace").strip()
         except OSError:
             return ""
 
     def names(self, folder: Path) -> list[str]:
-        """Return what lies in a folder, sorted; nothing if it cannot be read."""
+        """Return the names in a folder, sorted; none if it cannot be read."""
         try:
             return sorted(path.name for path in folder.iterdir())
         except OSError:
             return []
 
     def hardware(self) -> Hardware:
-        """Cores and signs of GPUs.
+        """Return the cores and signs of GPUs.
 
         Raises:
             MachineError: this is not Linux.
@@ -173,7 +173,7 @@ class Host:
         return read_hardware(self.sys_root, self.proc_root, self.dev_root)
 
     def torch(self) -> TorchAnswer:
-        """Return what torch says; waits for it."""
+        """Return torch's report; wait for it."""
         reply = self.ask(*ASK_TORCH)
         if reply.code == 0:
             try:
@@ -184,9 +184,9 @@ class Host:
         return TorchAnswer(None, reply.last_words, reply.code)
 
     def group_numbers(self, controller: str, unified: str, legacy: str) -> list[int]:
-        """Return a limit of this process's control group and of its parents: version 2's file and version 1's.
+        """Return a limit of this process's control group and its parents: version 2's file and version 1's.
 
-        `max` and what cannot be read are left out.
+        `max` and unreadable values are left out.
         """
         found: list[int] = []
         for line in self.read(self.proc_root / "self/cgroup").splitlines():

@@ -1,4 +1,4 @@
-"""Checks of what can start ranks on several nodes, or put a slow link between them."""
+"""Checks of the launchers that start ranks on several nodes, and of emulated links."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddpbench.launch.doctor.host import Host
 
 
 def torchrun(host: Host) -> Iterator[Finding]:
-    """Torch's own launcher; it comes with torch."""
+    """Yield torchrun, which comes with torch."""
     if path := host.which("torchrun"):
         yield ok("torchrun", path)
     elif host.torch().facts is not None:
@@ -20,7 +20,7 @@ def torchrun(host: Host) -> Iterator[Finding]:
 
 
 def slurm(host: Host) -> Iterator[Finding]:
-    """Slurm's commands."""
+    """Yield Slurm's commands."""
     found = [name for name in ("srun", "sbatch") if host.which(name)]
     yield ok(
         "slurm", f"{' and '.join(found)} on PATH" if found else "not here: srun and sbatch are not on PATH"
@@ -28,7 +28,7 @@ def slurm(host: Host) -> Iterator[Finding]:
 
 
 def emulated_links(host: Host) -> Iterator[Finding]:
-    """Yield whether a `[fabric]` can be made on this machine: tried in a namespace that ends with what tries it."""
+    """Yield whether a `[fabric]` can be made here: tried in a namespace that ends with the process that tries it."""
     subject, purpose = "emulated links", "wanted only to emulate a network on one machine"
     reply = host.ask(sys.executable, "-P", "-m", "ddpbench.fabric", "--capabilities")
     try:

@@ -1,4 +1,4 @@
-"""Checks of the limits: shared memory, open files, locked memory, processes, disks."""
+"""Checks of limits: shared memory, open files, locked memory, processes, disks."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ddpbench.texts import command
 from ddpbench.units import format_bytes
 
 SHARED_MEMORY_BYTES = 2**30
-"""Docker gives 64 MiB, which a few loader workers' batches fill."""
+"""Docker's default of 64 MiB, which the batches of a few loader workers fill."""
 FILES_BESIDE = 256
-"""Files a rank has open beside its sockets, with room to spare."""
+"""Files that a rank has open besides its sockets, with some to spare."""
 SOCKETS_A_PEER = 4
-"""Two gloo groups join every rank with every other; both may hold a socket each way."""
+"""Two gloo groups connect each rank with every other; each may use a socket per direction."""
 THREADS_A_RANK = 64
-"""With a rank's own threads, gloo's, nccl's and its loader workers'."""
+"""Threads per rank: its computation's, gloo's, nccl's and its loader workers'."""
 DISK_BYTES = 2**30
 
 
 def shared_memory(host: Host) -> Iterator[Finding]:
-    """/dev/shm, through which loader workers hand over batches and nccl moves data between processes."""
+    """Yield /dev/shm, through which loader workers pass batches and nccl passes data between processes."""
     path = host.dev_root / "shm"
     try:
         disk = host.disk(path)
@@ -53,7 +53,7 @@ def _ranks(host: Host) -> int:
 
 
 def open_files(host: Host) -> Iterator[Finding]:
-    """Yield how many files and sockets a rank may have open."""
+    """Yield how many files and sockets a rank may open."""
     soft, hard = host.limit(resource.RLIMIT_NOFILE)
     needed = FILES_BESIDE + SOCKETS_A_PEER * _ranks(host)
     found = f"{_shown(soft)} (may be raised to {_shown(hard)})" if soft != hard else _shown(soft)
@@ -98,7 +98,7 @@ def processes(host: Host) -> Iterator[Finding]:
 
 
 def disks(host: Host) -> Iterator[Finding]:
-    """Room for run directories and for temporary files."""
+    """Yield the free space for run directories and for temporary files."""
     reports = host.folder / "reports"
     yield from _disk(
         host, "reports", reports if reports.is_dir() else host.folder, "write elsewhere with --out DIR"

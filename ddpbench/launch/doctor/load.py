@@ -1,4 +1,4 @@
-"""What else uses the cores now: two looks a moment apart, and what would disturb a sweep."""
+"""The current load of the cores from other programs: two readings a moment apart, and what would disturb a sweep."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ddpbench.launch.doctor.host import Host, Load
 
 BETWEEN_LOOKS_S = 0.3
 BUSY_CORES = 0.1
-"""So much of one core, used by others, is worth a note."""
+"""Cores used by others from which a note is worthwhile."""
 STEAL_SHARE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The usable cores' clock ticks so far: used, stolen by the host, all; and those of every process."""
+    """The usable cores' clock ticks so far: used, stolen by the host, total; and those of every process."""
 
     busy: int
     stolen: int
@@ -27,7 +27,7 @@ class Look:
 
 
 def look(host: Host, cores: frozenset[int]) -> Look:
-    """Return one look at /proc."""
+    """Return one reading of /proc."""
     busy = stolen = total = 0
     for line in host.read(host.proc_root / "stat").splitlines():
         name, *fields = line.split()
@@ -44,15 +44,15 @@ def look(host: Host, cores: frozenset[int]) -> Look:
             continue
         head, _, tail = host.read(host.proc_root / name / "stat").rpartition(")")
         fields = tail.split()
-        if len(fields) > 12:  # what follows the name in proc(5): state is 3, utime 14, stime 15
+        if len(fields) > 12:  # fields after the name in proc(5): state is 3, utime 14, stime 15
             processes[int(name), head.partition("(")[2]] = int(fields[11]) + int(fields[12])
     return Look(busy, stolen, total, processes)
 
 
 def watch(host: Host) -> Load | None:
-    """Looks twice, `BETWEEN_LOOKS_S` apart; None where /proc/stat tells nothing.
+    """Read twice, `BETWEEN_LOOKS_S` apart, and return the load; None if /proc/stat is empty.
 
-    For a moment in which this process does nothing itself: what it uses would count.
+    This process must be idle meanwhile: its own usage would count.
     """
     cores = frozenset(host.hardware().cores)
     before = look(host, cores)
@@ -61,9 +61,9 @@ def watch(host: Host) -> Load | None:
     passed = after.total - before.total
     if not after.total:
         return None
-    if passed <= 0:  # no tick between them
+    if passed <= 0:  # no tick between the readings
         return Load(0.0, 0.0, ())
-    each = passed / len(cores)  # one core's ticks between the looks
+    each = passed / len(cores)  # ticks per core between the readings
     used = [
         (f"{name} (process {pid})", (ticks - before.processes[pid, name]) / each)
         for (pid, name), ticks in after.processes.items()
@@ -74,7 +74,7 @@ def watch(host: Host) -> Load | None:
 
 
 def others(host: Host) -> Iterator[Finding]:
-    """Yield what uses the cores now."""
+    """Yield the programs that use the cores now."""
     load = host.load
     if load is None:
         yield ok("in use now", "not readable")
@@ -102,7 +102,7 @@ def others(host: Host) -> Iterator[Finding]:
 
 
 def sweeps(host: Host) -> Iterator[Finding]:
-    """Yield whether another sweep holds cores of ours; it does so by the names of abstract sockets."""
+    """Yield whether another sweep has claimed cores of ours, by the names of abstract sockets."""
     usable = set(host.hardware().cores)
     text = host.read(host.proc_root / "net/unix")
     held = {int(number) for number in re.findall(r"@ddpbench-core-(\d+)", text)} & usable

@@ -1,4 +1,4 @@
-"""Checks of the memory: how much there is for ranks, and whether the system swaps."""
+"""Checks of the memory: how much ranks can use, and whether the system swaps."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ddpbench.launch.doctor.host import Host
 from ddpbench.units import format_bytes
 
 RANK_BYTES = 2**29
-"""What a rank takes beside its model, roughly: torch, its buffers, a loader."""
+"""Rough memory of a rank besides its model: torch, its buffers, a loader."""
 SWAP_IN_USE_BYTES = 2**26
 
 
 def memory(host: Host) -> Iterator[Finding]:
-    """Yield what ranks may take: the system's available memory, and no more than the control group's limit."""
+    """Yield the memory for ranks: the available memory, limited by the control group."""
     system = _meminfo(host)
     limits = host.group_numbers("memory", "memory.max", "memory.limit_in_bytes")
     if "MemAvailable" not in system:
@@ -23,7 +23,7 @@ def memory(host: Host) -> Iterator[Finding]:
     total, available = system["MemTotal"], system["MemAvailable"]
     found = f"{format_bytes(available)} of {format_bytes(total)} available"
     limit = min(limits, default=total)
-    if limit < total:  # version 1 writes a huge number for no limit
+    if limit < total:  # version 1 writes a huge number if there is no limit
         used = max(host.group_numbers("memory", "memory.current", "memory.usage_in_bytes"), default=0)
         found += f"; a control group allows {format_bytes(limit)}, of which {format_bytes(used)} are used"
         available = min(available, max(0, limit - used))
@@ -40,7 +40,7 @@ def memory(host: Host) -> Iterator[Finding]:
 
 
 def swap(host: Host) -> Iterator[Finding]:
-    """Yield whether something has been swapped out."""
+    """Yield whether anything has been swapped out."""
     system = _meminfo(host)
     total = system.get("SwapTotal", 0)
     used = total - system.get("SwapFree", 0)
@@ -58,7 +58,7 @@ def swap(host: Host) -> Iterator[Finding]:
 
 
 def _meminfo(host: Host) -> dict[str, int]:
-    """/proc/meminfo's entries in bytes."""
+    """Return /proc/meminfo's entries in bytes."""
     found: dict[str, int] = {}
     for line in host.read(host.proc_root / "meminfo").splitlines():
         name, _, rest = line.partition(":")

@@ -1,4 +1,4 @@
-"""Checks of the software: Python, this package, torch, and what torch makes of the GPUs."""
+"""Checks of the software: Python, this package, torch, and torch's use of the GPUs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ddpbench.texts import command
 from ddpbench.version import VERSION
 
 OLDEST_TORCH = (2, 5)
-"""As in pyproject.toml."""
+"""The requirement from pyproject.toml."""
 CHOOSE_A_BUILD = "choose the command for your system at pytorch.org/get-started/locally"
 
 _REMEDIES = (
@@ -59,17 +59,17 @@ _REMEDIES = (
 
 
 def python(host: Host) -> Iterator[Finding]:
-    """Yield which Python this is."""
+    """Yield the Python version."""
     yield ok("python", f"{platform.python_version()}, {sys.executable}")
 
 
 def package(host: Host) -> Iterator[Finding]:
-    """Yield which ddpbench this is."""
+    """Yield the ddpbench version."""
     yield ok("ddpbench", f"{VERSION}, {Path(__file__).resolve().parents[2]}")
 
 
 def torch(host: Host) -> Iterator[Finding]:
-    """Yield whether torch is here and can be imported, and which it is."""
+    """Yield whether torch is installed and can be imported, and its version."""
     answer = host.torch()
     facts = answer.facts
     if facts is None:
@@ -188,7 +188,7 @@ def runs_on(capability: str, architectures: list[str]) -> bool:
     """Return whether a build with code for these architectures (`sm_80`, `compute_90`) runs on a GPU.
 
     Machine code runs on its own major version from its minor version on; PTX (`compute_`) on anything newer.
-    No list at all is no evidence against it.
+    Return True if the list is empty: it shows nothing.
     """
     major, minor = _version(capability)
     for name in architectures:

@@ -15,14 +15,14 @@ from ddpbench.texts import toml_text
 
 _MPI_ASKED = 'backend = "mpi": '
 WORLD_SIZES = (1, 2, 4)
-"""At one of these, on one node or two, a strategy that can run here at all can run."""
+"""World sizes, on one or two nodes, of which at least one suits any strategy that can run here."""
 MODELS = ("mlp", "two_branch")
-"""Every strategy that can run here trains one of these: some need a model with branches."""
+"""Models of which at least one suits any strategy that can run here: some need a model with branches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way to train here: a kind of device, the backend beside it, and how many ranks have one of their own."""
+    """A way to train here: a kind of device, the backend for it, and the number of ranks with one device each."""
 
     device: str
     backend: str
@@ -33,7 +33,7 @@ class Way:
 
 
 def ways(host: Host) -> list[Way]:
-    """Return the ways there are, GPUs first; none where torch does not work or has no gloo, which the harness needs."""
+    """Return the ways to train, GPUs first; none if torch is broken or lacks gloo, which the harness needs."""
     facts = host.torch().facts
     if facts is None or not facts["distributed"] or not facts["built_in"]["gloo"]:
         return []
@@ -48,7 +48,7 @@ def ways(host: Host) -> list[Way]:
 
 
 def backends(host: Host) -> Iterator[Finding]:
-    """Yield which backends torch has, and why not."""
+    """Yield torch's backends, and why others are missing."""
     facts = host.torch().facts
     if facts is None or not facts["distributed"]:
         return
@@ -84,7 +84,7 @@ def backends(host: Host) -> Iterator[Finding]:
 
 
 def devices(host: Host) -> Iterator[Finding]:
-    """Yield the kinds of devices, with the ranks that have one of their own."""
+    """Yield the kinds of devices, with the number of ranks that can have one each."""
     facts = host.torch().facts
     for way in ways(host):
         unit = "GPU" if way.device == "cuda" else "core"
@@ -140,7 +140,7 @@ def strategies(host: Host) -> Iterator[Finding]:
 
 
 def workloads(host: Host) -> Iterator[Finding]:
-    """Yield each workload on each kind of device; `single` runs whatever runs at all."""
+    """Yield each workload on each kind of device; `single` runs wherever anything runs."""
     for way in ways(host):
         reasons = {
             name: why_not(host.catalog, way, strategy="single", workload=name)
@@ -150,7 +150,7 @@ def workloads(host: Host) -> Iterator[Finding]:
 
 
 def _listed(subject: str, way: Way, reasons: dict[str, str | None]) -> Iterator[Finding]:
-    """Yield what runs in one finding, and what does not in one for each reason."""
+    """Yield one finding for what runs, and one per reason for what does not."""
     names_of: dict[str | None, list[str]] = {}
     for name, reason in reasons.items():
         names_of.setdefault(reason, []).append(name)
@@ -165,7 +165,7 @@ def _listed(subject: str, way: Way, reasons: dict[str, str | None]) -> Iterator[
 
 
 def features(host: Host) -> Iterator[Finding]:
-    """Parts of torch that builds may lack and some kinds of training need."""
+    """Yield parts of torch that builds may lack and some kinds of training need."""
     facts = host.torch().facts
     if facts is None or not facts["distributed"]:
         return
@@ -180,7 +180,7 @@ def features(host: Host) -> Iterator[Finding]:
 
 
 def verdict(host: Host, findings: Sequence[Finding]) -> Finding:
-    """Return whether anything can be trained here, and how; or what is missing."""
+    """Return the verdict: whether and how anything can be trained here, or what is missing."""
     blocking = [finding for finding in findings if finding.blocks]
     found = ways(host)
     if found and not blocking:

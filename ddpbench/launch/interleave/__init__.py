@@ -1,1 +1,1 @@
-"""Two sides of a comparison measured in turn, round by round, each by a sweep of its own."""
+"""Measure two sides of a comparison in turn, round by round, each in a separate sweep."""

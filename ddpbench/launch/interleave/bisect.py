@@ -1,8 +1,8 @@
-"""Which commit made training slower: a binary search in which every step is measured in turn, and decided or skipped.
+"""Find the commit that made training slower by binary search; each step is measured in turn, and decided or skipped.
 
-The two ends are compared first. A commit then counts as slow where its ratio to the good one is shown to be above the
-middle (of logarithms) between 1 and that of the bad one, as fast where it is shown to be below. What cannot be decided
-in its time, or does not run, is skipped, as `git bisect skip` does: its neighbours are tried.
+The two ends are compared first. A commit then counts as slow if its ratio to the good one is shown to be above the
+middle (of logarithms) between 1 and the bad one's ratio, as fast if it is shown to be below. A commit that is not
+decided in its time, or does not run, is skipped as in `git bisect skip`: its neighbours are tried.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 class Measure(Protocol):
-    """How two commits are compared."""
+    """Compares two commits."""
 
     def __call__(self, good: str, other: str, limit: float | None, alpha: float) -> Change:
         """Return how the other commit's step compares with the good one's.
 
-        Rounds end once the interval at confidence `1 - alpha` lies on one side of `limit`, a fraction.
+        Rounds end once the interval at confidence `1 - alpha` is on one side of `limit`, a fraction.
 
         Raises:
             DdpbenchError: one of them cannot be measured.
@@ -36,7 +36,7 @@ class Measure(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tried:
-    """A commit that was looked at."""
+    """A commit that was measured, or skipped."""
 
     commit: str
     verdict: Literal["fast", "slow", "skipped"]
@@ -46,7 +46,7 @@ class Tried:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
-    """What a search came to. `commits` has one where the guilty one is known, else those that it is among.
+    """The result of a search. `commits` is the slow commit if it is known, else the commits it is among.
 
     `ratio` is the bad end's step time over the good one's, with its interval.
     """
@@ -60,7 +60,7 @@ def commits_between(folder: Path, good: str, bad: str) -> list[str]:
     """Return the commits after `good` up to `bad`, oldest first, along the first parents of `bad`.
 
     Raises:
-        RequestError: one is no commit, or the bad one does not come from the good one.
+        RequestError: a name is not a commit, or the bad commit does not descend from the good one.
     """
     try:
         git(folder, "rev-parse", "--git-dir")
@@ -73,7 +73,7 @@ def commits_between(folder: Path, good: str, bad: str) -> list[str]:
         except RequestError as error:
             raise RequestError(f"{name}: {error}") from None
     between = f"{good}..{bad}"
-    # Git's two flags together find nothing where the good one lies on a branch that was merged.
+    # With both flags together, git finds nothing if the good commit is on a merged branch.
     later = set(git(folder, "rev-list", "--ancestry-path", between).split())
     line = git(folder, "rev-list", "--reverse", "--first-parent", between).split()
     found = [commit for commit in line if commit in later]
@@ -90,7 +90,7 @@ def search(
     alpha: float = 0.05,
     event: Callable[[str], None] = lambda _: None,
 ) -> Found:
-    """Find the first slow one of `commits`, of which the last is the bad end; `good` comes before them.
+    """Find the first slow one of `commits`, the last of which is the bad end; `good` precedes them.
 
     All steps together are right with confidence `1 - alpha`.
 
@@ -113,7 +113,7 @@ def search(
     skipped: set[int] = set()
     fast, slow = -1, len(commits) - 1
     while open_ := [index for index in range(fast + 1, slow) if index not in skipped]:
-        # As many of those that can be measured lie before it as after: so `steps` verdicts are enough.
+        # Choose the middle of the measurable commits, so that `steps` verdicts are enough.
         index = open_[len(open_) // 2]
         one = _look(good, commits[index], measure, limit, level)
         tried.append(one)
@@ -135,7 +135,7 @@ def search(
 def _look(good: str, commit: str, measure: Measure, limit: float, alpha: float) -> Tried:
     try:
         change = measure(good, commit, limit, alpha)
-    except DdpbenchError as error:  # it does not run: another one may
+    except DdpbenchError as error:  # it does not run, but another one may
         return Tried(commit=commit, verdict="skipped", ratio=None, why=str(error))
     ratio = change.ratio
     if ratio is None:
@@ -162,7 +162,7 @@ def _short(commit: str) -> str:
 
 
 def found_words(found: Found) -> str:
-    """Return what a search came to, in a sentence."""
+    """Return a search's result as a sentence."""
     ratio = found.ratio
     value, low, high = (f"{100 * (one - 1):+.1f}" for one in (ratio.value, ratio.low, ratio.high) if one)
     change = f"{value} % ({low} to {high})"

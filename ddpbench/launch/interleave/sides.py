@@ -1,4 +1,4 @@
-"""What a side of a comparison is: an interpreter, a folder or a commit, and settings; and where its code lies."""
+"""A side of a comparison: an interpreter, a folder or commit, and settings; and the place of its code."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ _SEED = "budget.seed"
 _OF_BOTH = {_SEED: "leave it out", **_TIMES}
 """Settings that a comparison sets itself, each with what to do instead; `fewest` is the option for rounds."""
 COPIES = ".code"
-"""The folder of commits' files, in a comparison's. By the dot pytest, mypy and others of a repository pass it over."""
+"""The folder for commits' files in a comparison's folder. Its dot makes pytest, mypy and others skip it."""
 _ASK_S = 120
-"""How long git may take, and an interpreter to import what is measured."""
+"""Time limit for git, and for an interpreter to import what is measured."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SideSpec:
-    """One side. Empty texts: as the command itself has it."""
+    """One side. An empty text means the value that the command itself has."""
 
     name: str
     """`base` or `new`."""
@@ -57,7 +57,7 @@ class SideSpec:
 
     @property
     def words(self) -> str:
-        """What a sentence calls it: `new (ref=main, set=base.bucket_cap_mb=1)`."""
+        """Its name in a sentence: `new (ref=main, set=base.bucket_cap_mb=1)`."""
         given = [
             *([f"ref={self.ref}"] if self.ref else []),
             *([f"path={self.path}"] if self.path else []),
@@ -71,7 +71,7 @@ def parse_side(name: str, words: Sequence[str]) -> SideSpec:
     """Return a side from the words of its flag.
 
     Raises:
-        RequestError: a word means nothing, or what one says contradicts another.
+        RequestError: a word means nothing, or contradicts another.
     """
     overrides: list[str] = []
     given: dict[str, str] = {}
@@ -104,12 +104,12 @@ def parse_side(name: str, words: Sequence[str]) -> SideSpec:
 
 
 def check_common(overrides: Sequence[str], sides: Sequence[SideSpec] = (), fewest: str = "--rounds") -> None:
-    """Refuse settings of both sides that the comparison sets itself, or that a side gives another value.
+    """Refuse settings of both sides that the comparison sets itself, or that one side sets differently.
 
     Args:
         overrides: the settings of both sides.
         sides: the sides.
-        fewest: the command's flag for the fewest rounds, or for what decides on them.
+        fewest: the command's flag for the fewest rounds, or for what determines them.
 
     Raises:
         RequestError: there is such a setting.
@@ -117,7 +117,9 @@ def check_common(overrides: Sequence[str], sides: Sequence[SideSpec] = (), fewes
     for text in overrides:
         keys = sure_keys(text)
         for key in keys:
-            if key in _TIMES or (key == _SEED and len(keys) > 1):  # a seed alone is left out: `without_order`
+            if key in _TIMES or (
+                key == _SEED and len(keys) > 1
+            ):  # a single seed is left out by `without_order`
                 raise RequestError(f"--set {_refusal(key, fewest)}")
     for side in sides:
         if twice := contradiction([*overrides, *side.overrides]):
@@ -131,12 +133,12 @@ def _refusal(key: str, fewest: str = "--rounds") -> str:
 
 
 def without_order(overrides: Sequence[str]) -> list[str]:
-    """Return the settings of both sides but for the seed, which a comparison draws."""
+    """Return the settings of both sides without the seed, which a comparison draws."""
     return [text for text in overrides if sure_keys(text) != [_SEED]]
 
 
 def check_apart(base: SideSpec, new: SideSpec) -> None:
-    """Whether two sides differ at all.
+    """Check that two sides differ.
 
     Raises:
         RequestError: they are the same.
@@ -151,21 +153,21 @@ def _unnamed(side: SideSpec) -> SideSpec:
 
 
 def is_side_word(word: str) -> bool:
-    """Return whether a word says how to measure a side: `ref=main`, or a folder that is no run directory."""
+    """Return whether a word describes a side: `ref=main`, or a folder that is not a run directory."""
     key, equals, _ = word.partition("=")
     return bool(equals and key in _KINDS) or (_is_folder(word) and not RunDir(Path(word)).plan.is_file())
 
 
 def _is_folder(word: str) -> bool:
-    """Return whether a word without `=` means a folder: not another user's, called as a commit in a shared folder."""
+    """Return whether a word without `=` means a folder; not a decoy that another user named like a commit."""
     return Path(word).is_dir() and not is_decoy(word)
 
 
 def beside_this_code(words: Sequence[str]) -> tuple[SideSpec, SideSpec]:
-    """Return the base side that these words mean, and the code that is worked on as the new one.
+    """Return the base side that these words describe, and the code in the working directory as the new side.
 
-    Where the base has code of its own, the new side's is the repository that holds the working directory, or else that
-    directory. What the words name is looked for, and nothing is written.
+    If the base has its own code, the new side's code is the repository that holds the working directory, or else that
+    directory. The words are looked up, and nothing is written.
 
     Raises:
         RequestError: a word means nothing, what it names is not here, or both sides are the same.
@@ -182,10 +184,10 @@ def beside_this_code(words: Sequence[str]) -> tuple[SideSpec, SideSpec]:
 
 
 def check_there(spec: SideSpec) -> None:
-    """Whether what a side names is here; nothing is written.
+    """Check that what a side names is here; write nothing.
 
     Raises:
-        RequestError: there is no such commit, folder or interpreter.
+        RequestError: the commit, folder or interpreter does not exist.
     """
     _interpreter(spec)
     _checked_folder(spec)
@@ -195,18 +197,18 @@ def check_there(spec: SideSpec) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Placed:
-    """A side whose code is at hand. `folder` is where its processes work; None: where this one does."""
+    """A side whose code is in place. `folder` is its processes' working directory; None: this process's."""
 
     spec: SideSpec
     python: str
     folder: Path | None
     commit: str
-    """The commit of its code, with `+` where the folder has changes or new files; empty outside a repository."""
+    """The commit of its code, with `+` if the folder has changes or new files; empty outside a repository."""
     experiment: Path
 
     @property
     def notes(self) -> list[str]:
-        """Sentences on what is measured that a reader might not expect."""
+        """Sentences on measured code that a reader might not expect."""
         found = []
         if self.folder is not None and self.commit.endswith("+"):
             found.append(
@@ -218,18 +220,18 @@ class Placed:
 
 
 def place(spec: SideSpec, experiment: Path, out: Path, other: SideSpec | None = None) -> Placed:
-    """Return a side with its code at hand; a commit's goes into a folder below `out`.
+    """Return a side with its code in place; a commit's files go into a folder below `out`.
 
-    The experiment's file is the side's own where it lies in a repository that is compared.
+    If the experiment's file is in a compared repository, each side uses its own version.
 
     Args:
         spec: the side.
         experiment: the experiment's file.
-        out: where commits' files go.
+        out: the folder for commits' files.
         other: the side that it is compared with.
 
     Raises:
-        RequestError: there is no such commit, folder or interpreter.
+        RequestError: the commit, folder or interpreter does not exist.
         OutputError: the code cannot be written.
     """
     python = _interpreter(spec)
@@ -247,7 +249,7 @@ def place(spec: SideSpec, experiment: Path, out: Path, other: SideSpec | None = 
 
 
 def same_code(base: Placed, new: Placed) -> str:
-    """Return a sentence where both sides are one whole commit, measured alike; empty where they are not."""
+    """Return a sentence if both sides are the same complete commit, measured alike; otherwise an empty string."""
     alike = (
         base.commit == new.commit
         and base.python == new.python
@@ -260,16 +262,16 @@ def same_code(base: Placed, new: Placed) -> str:
 
 
 def _is_whole(side: Placed) -> bool:
-    """Return whether a side has all files of its commit: not where its folder is one inside a repository."""
+    """Return whether a side has all files of its commit; False if its folder is inside a repository."""
     folder = side.folder or Path.cwd()
     return bool(side.spec.ref) or _top(folder) == folder.resolve()
 
 
 def _checked_folder(spec: SideSpec) -> Path | None:
-    """Return the folder that a side names; None where it names none.
+    """Return the folder that a side names; None if it names none.
 
     Raises:
-        RequestError: it is not there.
+        RequestError: it does not exist.
     """
     if not spec.path:
         return None
@@ -287,12 +289,12 @@ def _repository(spec: SideSpec) -> Path:
 
 
 def _own_experiment(spec: SideSpec, experiment: Path, top: Path | None, folder: Path) -> Path:
-    """Return the side's own file of an experiment that lies in its repository; another one's stays where it is.
+    """Return the side's version of an experiment in its repository; an experiment elsewhere is shared.
 
-    A file that no commit has yet is copied into a commit's folder, so that its paths are the side's.
+    An uncommitted file is copied into a commit's folder, so that its relative paths mean the side's files.
 
     Raises:
-        RequestError: the side has none.
+        RequestError: the side has no such file.
         OutputError: it cannot be copied.
     """
     if top is None or not experiment.is_relative_to(top):
@@ -320,15 +322,15 @@ def _own_experiment(spec: SideSpec, experiment: Path, top: Path | None, folder: 
 
 
 def _check_workloads(spec: SideSpec, experiment: Path, folder: Path) -> None:
-    """Whether a workload that the experiment names by a file is the side's: sides that share it differ in nothing.
+    """Check that a workload that the experiment names by file is the side's: sides that share it would not differ.
 
     Raises:
-        RequestError: it is another place's.
+        RequestError: the file is outside the side's code.
     """
     try:
         data = documents.parse(documents.read_text(experiment))
     except (OSError, ValueError):
-        return  # said when it is read in earnest
+        return  # reported when the experiment is read for the sweep
     base, axes = data.get("base", {}), data.get("axes", {})
     named = [base.get("workload")] if isinstance(base, dict) else []
     varied = axes.get("workload") if isinstance(axes, dict) else None
@@ -347,15 +349,15 @@ def _check_workloads(spec: SideSpec, experiment: Path, folder: Path) -> None:
 
 
 def _commit_of(spec: SideSpec, folder: Path | None, out: Path) -> str:
-    """Return the commit of a side's code, with `+` where there is more than that; empty where there is none."""
+    """Return the commit of a side's code, with `+` if there are changes; empty if there is no commit."""
     if spec.ref:
         return git(Path.cwd(), "rev-parse", "--short=12", f"{spec.ref}^{{commit}}")
     where = folder or Path.cwd()
     top = _top(where)
     if top is None:
         return ""
-    # What Python keeps beside a module that it imports, as it does when the side is measured, is no change; nor is
-    # what this comparison writes, or what ddpbench has written before.
+    # Python's caches of the modules that it imports when the side is measured are not changes; nor are files
+    # that this comparison writes, or that ddpbench has written before.
     own = [":(exclude,top,glob)**/__pycache__/**"]
     if out.resolve().is_relative_to(top):
         own.append(f":(exclude,top,literal){out.resolve().relative_to(top)}")
@@ -379,7 +381,7 @@ def _interpreter(spec: SideSpec) -> str:
 
 @cache
 def _lacking(python: str) -> str:
-    """Return why an interpreter cannot measure; empty where it can."""
+    """Return why an interpreter cannot measure; empty if it can."""
     try:
         done = subprocess.run(
             [python, "-P", "-c", "import torch, ddpbench.launch.sweep.sweep"],
@@ -401,7 +403,7 @@ def _lacking(python: str) -> str:
 
 
 def _top(folder: Path) -> Path | None:
-    """Return the root of the repository that holds a folder; None where none does."""
+    """Return the root of the repository that holds a folder; None if none does."""
     if shutil.which(GIT[0]) is None:
         return None
     done = _ask(folder, "rev-parse", "--show-toplevel")
@@ -415,7 +417,7 @@ def _top_among(folder: Path, places: Sequence[Path]) -> Path | None:
 
 
 def _store(folder: Path) -> Path | None:
-    """Return where the repository that holds a folder keeps its commits, as do all its worktrees."""
+    """Return the folder in which a folder's repository keeps its commits, shared by all its worktrees."""
     try:
         return (folder / git(folder, "rev-parse", "--git-common-dir")).resolve()
     except RequestError:
@@ -430,10 +432,10 @@ def _is_tracked(top: Path, path: Path) -> bool:
 
 
 def git(folder: Path, *words: str, index: Path | None = None) -> str:
-    """Return what git answers, with another index if one is named: the user's is left as it is.
+    """Return git's output, with another index if one is named, so that the user's index stays as it is.
 
     Raises:
-        RequestError: it refuses, or is not here.
+        RequestError: git refuses, or is not installed.
     """
     done = _ask(folder, *words, index=index)
     if done.returncode:
@@ -464,11 +466,11 @@ def _no_answer(folder: Path) -> RequestError:
 
 
 def why_no_repository(folder: Path) -> str:
-    """Return why git finds no repository that holds a folder, and what to do where there is one."""
+    """Return why git finds no repository that holds a folder, and what to do if there is one."""
     if shutil.which(GIT[0]) is None:
         return "git is not installed here, or not on PATH"
     said = _ask(folder, "rev-parse", "--git-dir").stderr
-    if "safe.directory" in said:  # git's own setting: it is called so in every language
+    if "safe.directory" in said:  # git's setting, not translated in any language
         place = next(
             (one for one in (folder.resolve(), *folder.resolve().parents) if (one / ".git").exists()), folder
         )
@@ -511,19 +513,19 @@ collect_ignore_glob = ["*"]
 
 
 def _hide(folder: Path) -> None:
-    """Keep pytest, git and linters of the repository that may hold this folder from the copies in it."""
+    """Hide the copies in this folder from pytest, git and linters of the repository that may hold it."""
     write_atomically(folder / "conftest.py", _NOT_COLLECTED)
     write_atomically(folder / ".gitignore", "*\n")
 
 
 _MOST_FILES, _MOST_BYTES = 500_000, 16 << 30
-"""Files and folders of a commit, and their bytes: six times as many files as Linux has."""
+"""The most files and folders of a commit, and bytes: six times as many files as Linux has."""
 _BLOCK = 4096
-"""Bytes that a small file takes on a disk."""
+"""Bytes that a small file occupies on disk."""
 
 
 def _check_size(top: Path, commit: str, spec: SideSpec) -> None:
-    """Refuse a commit that no disk and no memory holds: a few KB of folders that are all alike may hold 10^9 files.
+    """Refuse a commit too large for disk or memory: a few KB of identical nested folders can hold 10^9 files.
 
     Raises:
         RequestError: it has too many files or too many bytes, or git gives no answer.
@@ -542,7 +544,7 @@ def _sizes(top: Path, commit: str) -> Iterator[int]:
     """Yield the bytes of each file of a commit, and 0 for each folder.
 
     Raises:
-        RequestError: git gives no answer, cannot list all of them, or is not here.
+        RequestError: git gives no answer, cannot list all of them, or is not installed.
     """
     with _listing(top, commit) as listing:
         timer = threading.Timer(_ASK_S, listing.kill)
@@ -578,7 +580,7 @@ def _listing(top: Path, commit: str) -> subprocess.Popen[bytes]:
 
 
 def _exported(top: Path, spec: SideSpec, out: Path) -> Path:
-    """Write the files of a commit into a folder of their own, and return it; the repository is left as it is."""
+    """Write the files of a commit into a new folder, and return it; do not change the repository."""
     commit = _commit_named(top, spec)
     folder = out.resolve() / COPIES / commit[:12]
     if folder.is_dir():
@@ -590,7 +592,7 @@ def _exported(top: Path, spec: SideSpec, out: Path) -> Path:
         remove_tree(unfinished)
         unfinished.mkdir(parents=True)
         _hide(folder.parent)
-        # An archive would leave out what .gitattributes marks export-ignore: often the tests and benchmarks.
+        # An archive would omit what .gitattributes marks export-ignore: often the tests and benchmarks.
         git(top, "-c", "core.sparseCheckout=false", "read-tree", commit, index=index)
         git(top, "checkout-index", "--all", "--force", f"--prefix={unfinished}/", index=index)
         unfinished.rename(folder)

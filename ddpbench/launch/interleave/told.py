@@ -1,4 +1,4 @@
-"""A comparison that is measured in turn, from what was asked to what may be said."""
+"""A comparison measured in turn, from the request to its result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Asked:
-    """What is to be measured. `limit` is the gate's, as a fraction: rounds end once each case is on one side of it."""
+    """The request. `limit` is the gate's, as a fraction: rounds end once each case is on one side of it."""
 
     experiment: Path
     base: SideSpec
@@ -33,37 +33,37 @@ class Asked:
     overrides: Sequence[str] = ()
     out: Path | None = None
     code: Path | None = None
-    """Where the files of commits go, in a folder `code`, or lie from before; None: into `out`."""
+    """The folder whose subfolder `code` holds commits' files, perhaps from before; None: `out`."""
     total_s: float
     fewest: int
     limit: float | None = None
     rare: bool = True
-    """Being within the limit takes rounds enough to see a slow-down of some of them; False: typical rounds decide."""
+    """True: enough rounds to see a slow-down of a few rounds; False: typical rounds decide."""
     alpha: float = 0.05
-    """One minus the confidence of all verdicts together."""
+    """One minus the joint confidence of all verdicts."""
     turns: Turn = "blocks"
 
 
 class Listener(Protocol):
-    """Who hears of it."""
+    """Receives the comparison's progress."""
 
     def begun(self, out: Path) -> None:
-        """Told where it goes."""
+        """Handle the start of a comparison in this directory."""
 
     def event(self, text: str) -> None:
-        """Told once."""
+        """Handle an event, a sentence that is reported once."""
 
     def round_made(self, number: int, left_s: float) -> None:
-        """Told after each round of both sides."""
+        """Handle the end of a round of both sides."""
 
 
 def differing(overrides: Sequence[str]) -> tuple[str, ...]:
-    """Return the fields of a case that a side's settings may change, which cases are not to be matched by."""
+    """Return the fields of a case that a side's settings may change, which matching cases must ignore."""
     names = {field.name for field in fields(Case)}
     found: set[str] = set()
     for key in (key for text in overrides for key in whole_keys(text)):
         section, dot, name = key.partition(".")
-        if section == "options" or not dot:  # an option's bare name
+        if section == "options" or not dot:  # the bare name of an option
             found |= {"options_json", "workload_options_json"}
         elif section == "env":
             found.add("env_json")
@@ -77,10 +77,10 @@ def differing(overrides: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_empty(out: Path) -> None:
-    """Refuse a directory that holds something.
+    """Refuse a directory that is not empty.
 
     Raises:
-        OutputError: it does, or is none.
+        OutputError: it holds something, or is not a directory.
     """
     if out.exists() and not out.is_dir():
         raise OutputError(f"{out} is a file: choose another --out")
@@ -89,11 +89,11 @@ def check_empty(out: Path) -> None:
 
 
 def interleave(asked: Asked, listener: Listener) -> Changes:
-    """Measure both sides in turn until each case is decided or the time is spent; return what may be said.
+    """Measure both sides in turn until each case is decided or the time is spent; return the changes.
 
     Raises:
-        RequestError: a side's code is nowhere, or it cannot begin.
-        LaunchError: a side cannot go on.
+        RequestError: a side's code is missing, or it cannot start.
+        LaunchError: a side cannot continue.
         OutputError: the directory cannot be written, or holds something else.
     """
     if asked.fewest > MOST_ROUNDS_IN_TURN:
@@ -124,7 +124,7 @@ def interleave(asked: Asked, listener: Listener) -> Changes:
             ),
         )
         seed = random.SystemRandom().randrange(2**31)
-        order = f"budget.seed={seed}"  # of both sides, so that launches of the same case are there together
+        order = f"budget.seed={seed}"  # the same for both sides, so that launches of a case overlap
         cores = read_hardware().cores
         turns = Turns(
             sides, out, listener, (*without_order(asked.overrides), order, *own), asked.turns, cores
@@ -140,7 +140,7 @@ def interleave(asked: Asked, listener: Listener) -> Changes:
 
     try:
         turns.measure(asked.total_s, enough, rounds=(asked.fewest, MOST_ROUNDS_IN_TURN), seed=seed)
-    except (SideError, KeyboardInterrupt):  # a side that cannot begin has said why
+    except (SideError, KeyboardInterrupt):  # a side that cannot start has reported why
         if not turns.made:
             made.remove()
         raise
@@ -151,10 +151,10 @@ def interleave(asked: Asked, listener: Listener) -> Changes:
 
 
 def _made(out: Path) -> Made:
-    """Make the directory; return what was made of it.
+    """Create the directory; return what was created.
 
     Raises:
-        OutputError: it cannot be made, or holds something.
+        OutputError: it cannot be created, or is not empty.
     """
     try:
         return make_dir(out, {"base", "new", COPIES, FILE}.__contains__)
@@ -163,7 +163,7 @@ def _made(out: Path) -> Made:
 
 
 def _decided(change: Change, limit: float | None, *, rare: bool = True) -> bool:
-    """Return whether more rounds would say nothing that is asked for."""
+    """Return whether more rounds could not change the requested verdict."""
     if change.verdict == "not comparable":
         return True
     if limit is None:
@@ -172,11 +172,11 @@ def _decided(change: Change, limit: float | None, *, rare: bool = True) -> bool:
 
 
 def changes_in(out: Path, alpha: float = 0.05) -> Changes:
-    """Return what may be said of the rounds that a directory holds, with confidence `1 - alpha`.
+    """Return the changes shown by the rounds in a directory, with confidence `1 - alpha`.
 
     Raises:
         RequestError: it holds no comparison.
-        IdentityError: it is damaged, or a side has measured nothing.
+        IdentityError: it is damaged, or a side has no measurements.
     """
     from ddpbench.analysis.regression import changes_of, read_side, unlike
 

@@ -1,8 +1,8 @@
-"""`python -m ddpbench.launch.interleave.turn`: one side's sweep, which makes a round when it is told to.
+"""`python -m ddpbench.launch.interleave.turn`: one side's sweep, which runs a round on request.
 
-Its standard input says `go`, `go in turn` or `stop`, a line each; its standard output tells, a line of JSON each, what
-it is doing, that it is ready for a round, how each launch ended, and what went wrong. Where its environment names a
-turnstile, it can measure while another side does, and says so when it is ready; with `go in turn` it asks for turns.
+It reads `go`, `go in turn` or `stop` from standard input, one per line. It writes lines of JSON to standard output:
+what it is doing, when it is ready for a round, how each launch ended, and errors. If its environment names a
+turnstile, it can measure while another side does, and says so when it is ready; after `go in turn` it asks for turns.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ddpbench.records.heartbeat import Pulse
 from ddpbench.spec import PlannedCase
 
 _MESSAGES: list[TextIO] = []
-"""Where messages go: standard output as it was, which is standard error for whatever else prints."""
+"""The stream for messages: the original standard output; other output goes to standard error instead."""
 
 
 def _tell(event: str, **more: Any) -> None:
@@ -47,7 +47,7 @@ def _keep_messages_apart() -> None:
 
 
 _PULSE_S = 5.0
-"""Between two words of a launch that goes on."""
+"""Seconds between two messages on a running launch."""
 
 
 class _Telling(Listener):
@@ -86,9 +86,9 @@ class _Telling(Listener):
 
 
 def _told_to_go(number: int, *, turn: Turn | None, cases: Sequence[PlannedCase]) -> bool:
-    """Say that a round can begin, of which cases, and of which blocks cannot be in turn; return whether it shall.
+    """Report that a round can start, its cases, and those whose blocks cannot be in turn; return whether to start.
 
-    `cases` are all, those that are skipped as well: sides name them by their numbers, since settings may differ.
+    `cases` includes skipped cases: sides identify cases by number, since settings may differ.
     """
     own = [(at, entry.case) for at, entry in enumerate(cases) if entry.skip_reason is None]
     whole = {at: why for at, case in own if (why := whole_because(case))}
@@ -104,7 +104,7 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 
 
 def main() -> None:
-    """Carry out a side's sweep, round by round."""
+    """Run a side's sweep, round by round."""
     parser = argparse.ArgumentParser()
     parser.add_argument("experiment", type=Path)
     parser.add_argument("out", type=Path)
@@ -114,7 +114,7 @@ def main() -> None:
     _keep_messages_apart()
     _tell("doing", what="planning the experiment")
     turn, parent = None, os.getppid()
-    with contextlib.suppress(TurnstileGoneError):  # such as where this side sees other files
+    with contextlib.suppress(TurnstileGoneError):  # for example if this side sees other files
         turn = turn_from(TURNSTILE)
     try:
         request = SweepRequest(
@@ -123,9 +123,7 @@ def main() -> None:
         prepared = prepare(request)
         for note in prepared.notes:
             _tell("warning", text=note)
-        own = [
-            entry for entry in prepared.plan.cases if not entry.added_as_baseline
-        ]  # no speed-up is asked for
+        own = [entry for entry in prepared.plan.cases if not entry.added_as_baseline]  # no speed-up is needed
         if all(entry.skip_reason is not None for entry in own):
             raise RequestError(f"no case of this experiment can run here\n{skip_reasons(own)}")
         prepared = replace(prepared, plan=make_plan(prepared.experiment, own))
@@ -145,7 +143,7 @@ def main() -> None:
     finally:
         if turn is not None:
             turn.close()
-            if os.getppid() != parent:  # it was killed, and leaves the turnstile behind
+            if os.getppid() != parent:  # the parent was killed and has left the turnstile
                 turn.remove()
 
 

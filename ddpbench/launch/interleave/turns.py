@@ -1,8 +1,8 @@
-"""Two sides at work: who has a turn, when there are enough rounds, and what stays in the directory.
+"""Two sides at work: whose turn it is, when there are enough rounds, and the files in the directory.
 
-comparison.json   what was asked, by whom it was measured, and the order of turns
-base/  new/       run directories; rounds of one number ran one after the other, or their blocks of steps did
-code/             the files of commits that were measured
+comparison.json   the request, the sides, and the order of turns
+base/  new/       run directories; rounds of the same number ran one after the other, or in alternating blocks of steps
+code/             the files of the commits that were measured
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ from ddpbench.units import format_about, format_seconds
 
 FILE = "comparison.json"
 START_S = 300.0
-"""How long a side's interpreter may take until it says anything."""
+"""Seconds for a side's interpreter to send its first message."""
 SILENT_S = 600.0
-"""How long it may then say nothing. Launches are watched by itself, and tried models end after two minutes each."""
+"""Longest silence after that, s. A sweep watches its launches itself, and tried models end after two minutes each."""
 _END_S = 20.0
-"""Seconds that a side may take to end after its launch, and again after SIGTERM."""
+"""Seconds for a side to end after its launch, and again after SIGTERM."""
 _AT_ONCE_S = 3.0
-"""Seconds that both sides may take to end where they are interrupted; then their processes are killed."""
+"""Seconds for both sides to end when interrupted; then their processes are killed."""
 _STACK_S = 5.0
 _MOST_WORDS = 400
 
 
 Turn = Literal["blocks", "launches"]
-"""The unit in which sides take turns: blocks of steps of launches that are there together, or a launch each."""
+"""The unit in which sides take turns: blocks of steps of concurrent launches, or single launches."""
 
 
 class StoredSide(BaseModel, strict=True):
-    """A side as comparison.json has it."""
+    """A side in comparison.json."""
 
     words: str
     commit: str = ""
@@ -65,26 +65,26 @@ class StoredSide(BaseModel, strict=True):
 
 
 class Stored(BaseModel, strict=True):
-    """comparison.json."""
+    """The content of comparison.json."""
 
     schema_version: int
     experiment: str
     base: StoredSide
     new: StoredSide
     order: list[Literal["base", "new"]] = []
-    """Whose turn it was first, round by round."""
+    """The side that started each round."""
     turns: Turn = "launches"
-    """The unit that was in turn: blocks of steps, of some cases at least, or launches alone."""
+    """The unit that was in turn: blocks of steps, of some cases at least, or single launches."""
     foreign: list[Annotated[float, Field(ge=0, allow_inf_nan=False)]] = []
-    """The share of the cores' time that other programs used, round by round; older versions did not look."""
+    """The share of the cores' time that other programs used, by round; older versions did not measure it."""
 
 
 def read_comparison(path: Path) -> Stored:
-    """Return what a directory of `--interleave` says of itself.
+    """Return the comparison.json of a directory of `--interleave`.
 
     Raises:
-        RequestError: it is none.
-        IdentityError: its file is damaged, or of another schema.
+        RequestError: the directory has none.
+        IdentityError: the file is damaged, or has another schema.
     """
     try:
         stored = read_checked(Stored, path / FILE, MOST_NOTES)
@@ -96,13 +96,13 @@ def read_comparison(path: Path) -> Stored:
 
 
 class Listener(Protocol):
-    """Who hears of a comparison's progress."""
+    """Receives a comparison's progress."""
 
     def event(self, text: str) -> None:
-        """Told once."""
+        """Handle an event, a sentence that is reported once."""
 
     def round_made(self, number: int, left_s: float) -> None:
-        """Told after each round of both sides."""
+        """Handle the end of a round of both sides."""
 
 
 @dataclass
@@ -115,9 +115,9 @@ class Turns:
     overrides: Sequence[str] = ()
     turns: Turn = "launches"
     cores: Sequence[int] = ()
-    """On which both sides measure."""
+    """The cores on which both sides measure."""
     made: int = 0
-    """Rounds of both sides."""
+    """Rounds that both sides have finished."""
     _foreign: list[float] = field(default_factory=list)
     _processes: list[_Process] = field(default_factory=list)
     _turnstile: Turnstile | None = None
@@ -131,22 +131,22 @@ class Turns:
         seed: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> int:
-        """Make rounds until `enough` says so, the time or the most rounds are spent; return how many were made.
+        """Run rounds until `enough` is true, or the time or the most rounds are spent; return their number.
 
-        `enough` is asked after each round from the fewest on. Two rounds in a row have opposite orders.
+        `enough` is called after each round from the fewest on. Two consecutive rounds have opposite orders.
 
         Raises:
-            LaunchError: a side cannot go on; what was measured stays.
-            RequestError: a side cannot even begin.
+            LaunchError: a side cannot continue; measurements are kept.
+            RequestError: a side cannot start.
         """
         start, dice, order = clock(), random.Random(seed), list[Literal["base", "new"]]()
         try:
             self._turnstile = self._opened() if self.turns == "blocks" else None
             self._write(order)
-            for placed in self.sides:  # one after the other: proofs are not to disturb each other
+            for placed in self.sides:  # one after the other, so that proofs do not disturb each other
                 run = self.out / placed.spec.name
                 self._processes.append(_Process(placed, run, self.overrides, self.listener, self._turnstile))
-                if not self._processes[-1].await_ready(first=True):  # no case of it can be measured
+                if not self._processes[-1].await_ready(first=True):  # none of its cases can be measured
                     self.end()
                     return self.made
             self._tell_whole()
@@ -183,7 +183,7 @@ class Turns:
         return self.made
 
     def _opened(self) -> Turnstile | None:
-        """Return a turnstile; None where there can be none, which is reported: then launches are in turn."""
+        """Return a turnstile; None if it cannot be made, which is reported: then single launches are in turn."""
         try:
             return Turnstile()
         except OSError as error:
@@ -192,7 +192,7 @@ class Turns:
             return None
 
     def _tell_whole(self) -> None:
-        """Tells of which launches blocks cannot be in turn; where they can be of none, whole ones are from here on."""
+        """Report launches whose blocks cannot be in turn; if no case has any, single launches are from here on."""
         words, of_all = why_whole(self._processes)
         if self._turnstile is None or not words:
             return
@@ -203,7 +203,7 @@ class Turns:
             self._turnstile = None
 
     def _make_round(self, first: int) -> list[bool]:
-        """Have both sides make a round, the one of this index first; return of each whether there is another.
+        """Have both sides run a round, the one of this index first; return for each whether it has another.
 
         Raises:
             LaunchError: a side cannot.
@@ -218,7 +218,7 @@ class Turns:
         return [one.await_ready(other=other), other.await_ready()]
 
     def _write(self, order: Sequence[Literal["base", "new"]]) -> None:
-        def told(placed: Placed) -> StoredSide:
+        def as_stored(placed: Placed) -> StoredSide:
             return StoredSide(
                 words=placed.spec.words, commit=placed.commit, overrides=list(placed.spec.overrides)
             )
@@ -227,8 +227,8 @@ class Turns:
         stored = Stored(
             schema_version=SCHEMA_VERSION,
             experiment=str(base.experiment),
-            base=told(base),
-            new=told(new),
+            base=as_stored(base),
+            new=as_stored(new),
             order=list(order),
             turns=self.turns,
             foreign=self._foreign,
@@ -239,7 +239,7 @@ class Turns:
             raise OutputError(f"{self.out} cannot be written: {explain_os_error(error)}") from None
 
     def end(self, *, at_once: bool = False) -> None:
-        """Ends both sides' processes, in the midst of a launch where it is `at_once`; finished launches stay."""
+        """End both sides' processes, during a launch if `at_once`; finished launches are kept."""
         processes, self._processes = self._processes, []
         for process in processes:
             process.ask_to_end(at_once=at_once)
@@ -252,7 +252,7 @@ class Turns:
 
 
 def too_short(total_s: float, left_s: float, round_s: float, fewest: int) -> str:
-    """Return that the time will not do, as the first round tells; empty where it will."""
+    """Return that the time is too short, judged by the first round; empty if it is enough."""
     rounds = 1 + max(0, math.floor(left_s / round_s)) if round_s > 0 else fewest
     if rounds >= fewest:
         return ""
@@ -265,7 +265,7 @@ def too_short(total_s: float, left_s: float, round_s: float, fewest: int) -> str
 
 
 class ReadySide(Protocol):
-    """A side that has described itself before its first round."""
+    """A side that has sent its description before its first round."""
 
     at_turnstile: bool
     cases: Sequence[int]
@@ -277,12 +277,12 @@ class ReadySide(Protocol):
 
 
 def why_whole(sides: Sequence[ReadySide]) -> tuple[str, bool]:
-    """Return why launches are in turn, and whether all are; nothing where blocks of all are."""
+    """Return why single launches are in turn, and whether for all cases; empty if blocks of all cases are."""
     for side in sides:
         if not side.at_turnstile:
             return f"{WHOLE}: {side.words} has no access to whose turn it is, as with an older ddpbench", True
     base, new = sides
-    if base.cases != new.cases:  # their orders would have launches of other cases together
+    if base.cases != new.cases:  # their orders would pair launches of different cases
         return f"{WHOLE}: the sides cannot measure the same cases", True
     whole = {**base.whole, **new.whole}
     if not whole:
@@ -293,7 +293,7 @@ def why_whole(sides: Sequence[ReadySide]) -> tuple[str, bool]:
 
 
 def side_environment(folder: Path | None) -> dict[str, str]:
-    """Return the environment of a side's processes: the code of its folder comes before all other."""
+    """Return the environment of a side's processes: the code of its folder comes first on the path."""
     code = [folder, folder / "src"] if folder is not None else []
     first = os.pathsep.join(str(one) for one in code if one.is_dir())
     env = child_environment()
@@ -302,7 +302,7 @@ def side_environment(folder: Path | None) -> dict[str, str]:
 
 
 class _Process:
-    """A side's sweep in a process of its own."""
+    """A side's sweep in a separate process."""
 
     def __init__(
         self,
@@ -317,12 +317,12 @@ class _Process:
         self.name = placed.spec.name
         self.words = placed.spec.words
         self.cases: Sequence[int] = ()
-        """The cases of its rounds, by their numbers among all."""
+        """The cases of its rounds, by their numbers among all cases."""
         self.whole: Mapping[str, str] = {}
-        """By case, why its launches are in turn and not its blocks of steps."""
+        """By case, why single launches are in turn and not blocks of steps."""
         self.heard_at = time.monotonic()
         self.at_turnstile = False
-        """It measures only while the turnstile says that it is its turn; older versions do not."""
+        """True if it only measures while the turnstile gives it the turn; older versions do not."""
         env = side_environment(placed.folder)
         if turnstile is not None:
             env[TURNSTILE] = turnstile.address(self.name)
@@ -357,19 +357,19 @@ class _Process:
         with self._process.stdout as lines:
             for line in lines:
                 try:
-                    told = json.loads(line)
+                    message = json.loads(line)
                 except ValueError:
-                    continue  # somebody's print
-                if isinstance(told, dict):
+                    continue  # printed by other code
+                if isinstance(message, dict):
                     self.heard_at = time.monotonic()
-                    if told.get("event") == "ready":
+                    if message.get("event") == "ready":
                         self._leave_turnstile()
-                    self._heard.put(told)
+                    self._heard.put(message)
         self._leave_turnstile()
         self._heard.put(None)
 
     def _leave_turnstile(self) -> None:
-        """Has the other side not wait for this one, which needs no turn: at once, before its word is read."""
+        """Free the other side from waiting for this one, which needs no turn: at once, before its message is read."""
         if self._turnstile is not None:
             self._turnstile.leave(self.name)
 
@@ -380,79 +380,81 @@ class _Process:
                 self._last_words = [*self._last_words[-_MOST_WORDS:], line.rstrip()]
 
     def await_ready(self, *, first: bool = False, other: _Process | None = None) -> bool:
-        """Waits until the side can begin a round; returns whether there is one. `other` is a side that is at work too.
+        """Wait until the side can start a round; return whether there is one. `other` is a side that works meanwhile.
 
         Raises:
-            SideError: the side cannot begin (`first`).
-            LaunchError: it cannot continue, or the `other` does not, for which it may wait.
+            SideError: the side cannot start (`first`).
+            LaunchError: it cannot continue; or the `other`, for which it may wait, cannot.
         """
         while True:
-            told = self._hear(first=first)
+            message = self._hear(first=first)
             if other is not None:
                 other.check_alive()
-            kind = str(told.get("event"))
+            kind = str(message.get("event"))
             if kind == "done":
                 return False
             if kind == "failed":
-                raise self._error(str(told.get("error")), first=first)
+                raise self._error(str(message.get("error")), first=first)
             if kind == "ready":
-                cases, whole = told.get("cases"), told.get("whole")
+                cases, whole = message.get("cases"), message.get("whole")
                 # Versions that do not send these ask for the turn in another way.
-                self.at_turnstile = told.get("turnstile") is True and isinstance(whole, dict)
+                self.at_turnstile = message.get("turnstile") is True and isinstance(whole, dict)
                 self.cases = tuple(cases) if isinstance(cases, list) else ()
                 self.whole = whole if isinstance(whole, dict) else {}
                 return True
             if kind == "doing":
-                self._doing = f"it was {told.get('what')}"
+                self._doing = f"it was {message.get('what')}"
             elif kind == "warning":
-                self._listener.event(f"{self._placed.spec.words}: {told.get('text', '')}")
-            elif kind == "launch" and told.get("status") != "ok":
-                self._listener.event(f"{self._placed.spec.words}: {told.get('label')}: {told.get('error')}")
+                self._listener.event(f"{self._placed.spec.words}: {message.get('text', '')}")
+            elif kind == "launch" and message.get("status") != "ok":
+                self._listener.event(
+                    f"{self._placed.spec.words}: {message.get('label')}: {message.get('error')}"
+                )
 
     def check_alive(self) -> None:
-        """End a side that has said nothing for too long, though nobody listens to it now.
+        """End a side that has been silent for too long while nothing reads its messages.
 
         Raises:
-            LaunchError: it is one.
+            LaunchError: it was silent for too long.
         """
         if time.monotonic() - self.heard_at > SILENT_S:
             silent = f"it said nothing for {format_seconds(SILENT_S)} while {self._doing}"
             raise self._error(f"{silent}{self._where()}: it was ended", first=False)
 
     def _hear(self, *, first: bool) -> dict[str, Any]:
-        """Return what it says next.
+        """Return its next message.
 
         Raises:
-            SideError: it has ended, or says nothing for too long, and cannot begin (`first`).
-            LaunchError: it cannot go on.
+            SideError: it has ended, or was silent for too long, and cannot start (`first`).
+            LaunchError: it cannot continue.
         """
         try:
-            told = self._heard.get(timeout=self._patience_s)
+            message = self._heard.get(timeout=self._patience_s)
         except queue.Empty:
             silent = f"it said nothing for {format_seconds(self._patience_s)} while {self._doing}"
             raise self._error(f"{silent}{self._where()}: it was ended", first=first) from None
         self._patience_s = SILENT_S
-        if told is None:
+        if message is None:
             self._words.join(1)
             raise self._error("\n".join(self._last_words[-5:]) or "it ended and said nothing", first=first)
-        return told
+        return message
 
     def _error(self, why: str, *, first: bool) -> SideError | LaunchError:
         sentence = f"{self._placed.spec.words}: {why}"
         return SideError(self._placed.spec.name, sentence) if first else LaunchError(sentence)
 
     def _where(self) -> str:
-        """End it, and return in which line of which file it was; empty where it does not say."""
+        """End it, and return the file and line at which it was; empty if it does not report them."""
         with contextlib.suppress(OSError):
             resource.prlimit(self._process.pid, resource.RLIMIT_CORE, (0, 0))
-        self._process.send_signal(signal.SIGABRT)  # on which Python writes its stack
+        self._process.send_signal(signal.SIGABRT)  # on which Python prints its stack
         self._words.join(_STACK_S)
         stack = "\n".join(self._last_words).rpartition("Current thread")[2]
         found = re.search(r'File "(.+)", line (\d+)', stack)
         return f", at line {found[2]} of {found[1]}" if found else ""
 
     def make_round(self) -> bool:
-        """Have it make a round, and wait for its end; returns whether there is another.
+        """Have it run a round, and wait for the end; return whether there is another.
 
         Raises:
             LaunchError: it cannot.
@@ -461,14 +463,14 @@ class _Process:
         return self.await_ready()
 
     def say(self, word: str) -> None:
-        """Tells it `go`, `IN_TURN` or `stop`."""
+        """Send it `go`, `IN_TURN` or `stop`."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError, ValueError):
             self._process.stdin.write(f"{word}\n")
             self._process.stdin.flush()
 
     def ask_to_end(self, *, at_once: bool) -> None:
-        """Ask it to end, after its launch or `at_once`. A process that is stopped is continued: it hears nothing."""
+        """Ask it to end, after its launch or `at_once`. Continue a stopped process, which would not react."""
         self.say("stop")
         if at_once:
             self._process.terminate()
@@ -491,14 +493,14 @@ class _Process:
         return True
 
     def end(self, until: float, *, signalled: bool) -> None:
-        """Wait for its end until then, of the monotonic clock, and kill it and its processes where it does not come.
+        """Wait for its end until that time of the monotonic clock, then kill it and its child processes.
 
-        One that was not `signalled` is, after half of the time.
+        If it was not `signalled`, signal it after half of the time.
         """
         if not signalled and not self.has_ended((until - time.monotonic()) / 2):
             self._process.terminate()
         if not self.has_ended(until - time.monotonic()):
             kill_all([*descendants(self._process.pid), self._process.pid])
             self._process.wait()
-        for thread in (self._said, self._words):  # they close what they read
+        for thread in (self._said, self._words):  # these threads close what they read
             thread.join(_STACK_S)

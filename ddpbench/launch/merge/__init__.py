@@ -1,1 +1,1 @@
-"""Several runs made into one, as `ddpbench merge` does it."""
+"""Merge several runs into one, for `ddpbench merge`."""

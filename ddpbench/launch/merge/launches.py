@@ -1,7 +1,7 @@
-"""The cases and launches of a merged run: every case once, and launches copied under rounds of their own.
+"""The cases and launches of a merged run: every case once, and launches copied under new round numbers.
 
-A round of one run is not a round of another: the second run's are counted on from the first's, so that a verdict is
-only ever given on launches that one session ran in one round.
+Rounds of different runs are different rounds: the second run's numbers continue from the first's, so that verdicts
+only use launches that one session ran in one round.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from ddpbench.spec import Case
 
 @dataclass(slots=True)
 class Merged:
-    """A finished merge: the new run, and what was not taken over, a sentence each."""
+    """A finished merge: the new run, and a sentence on each thing that was not taken over."""
 
     run: RunDir
     run_id: str
     launches: int = 0
     left_out: list[str] = field(default_factory=list)
     remove: Callable[[], None] = lambda: None
-    """Removes the new run, even if another folder has been put in its place."""
+    """Removes the new run, even if another folder has replaced it."""
 
 
 def all_cases(sources: Sequence[Source]) -> dict[str, dict[str, Any]]:
-    """Return every case once, runnable where it was in some run, and oversubscribed only if it always was."""
+    """Return every case once, runnable if it was in some run, oversubscribed only if it always was."""
     found: dict[str, dict[str, Any]] = {}
     for source in sources:
         for entry in source.plan["cases"]:
@@ -58,21 +58,21 @@ def all_cases(sources: Sequence[Source]) -> dict[str, dict[str, Any]]:
 
 
 def cases_taken(source: Source, cases: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
-    """Return the ids of a source's cases of which `copy_case` takes what is finished."""
+    """Return the ids of a source's cases whose finished launches `copy_case` takes."""
     return frozenset(
         own["case_id"] for own in source.plan["cases"] if not _is_crowded(own, cases[own["case_id"]])
     )
 
 
 def _is_crowded(own: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
-    """Return whether a case had too few cores in a source, and in another enough."""
+    """Return whether a case had too few cores in this source, but enough in another."""
     return bool(own["oversubscribed"] and not entry["oversubscribed"])
 
 
 def copy_case(
     source: Source, case_id: str, entry: Mapping[str, Any], offset: int, merged: Merged
 ) -> list[int]:
-    """Copies a case's finished launches; returns their rounds as the source counts them."""
+    """Copy a case's finished launches; return their round numbers in the source."""
     own = next((one for one in source.plan["cases"] if one["case_id"] == case_id), None)
     if own is None:
         return []
@@ -117,13 +117,13 @@ def _launches(count: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A launch's folder, whose outcome was held against where it lies."""
+    """A launch's folder, with an outcome that was checked against its place."""
 
     directory: LaunchDir
     address: Address
     finished: bool
     outcome: LaunchOutcome | None
-    """None too where it is damaged, which stays as it is and is reported as damaged when it is read."""
+    """None if it is missing or damaged; a damaged one is copied and reported when it is read."""
     mixed_up: bool
 
 
@@ -136,10 +136,9 @@ def _found(directory: LaunchDir, address: Address) -> _Found:
 
 
 def _copy_launch(found: _Found, number: int, merged: Merged, sessions: Sessions = UNKNOWN) -> None:
-    """Copies a launch under another round, and notes the session that ran it: `sessions` tell where it does not.
+    """Copy a launch under another round, and note its session, from `sessions` if the launch does not name it.
 
-    Of its folder come the request, the outcome, and its ranks' records and logs. All name the round and run they have
-    now.
+    Copies the request, the outcome, and the ranks' records and logs, all changed to name their new round and run.
     """
     source, outcome = found.directory, found.outcome
     target = merged.run.launch(found.address.case_id, found.address.purpose, number)
@@ -172,12 +171,12 @@ def _change(path: Path, changes: Mapping[str, Any]) -> None:
 
 
 def _readdress(path: Path, found: _Found, number: int, run_id: str) -> str:
-    """Has a rank's start name round and run that its launch has now; says why, where it was another launch's before."""
+    """Make a rank's start name its launch's new round and run; return why if it was another launch's before."""
     first, newline, rest = path.read_bytes().partition(b"\n")
     try:
         start = record_from_json(first)
     except ValueError:
-        return ""  # damaged, and told of when it is read
+        return ""  # damaged, which is reported when it is read
     if not isinstance(start, RankStart):
         return ""
     if why := found.address.misfit_rank(start, path, found.outcome):
@@ -196,7 +195,7 @@ def _readdress(path: Path, found: _Found, number: int, run_id: str) -> str:
 
 
 def copy_proofs(sources: Sequence[Source], cases: Mapping[str, Any], merged: Merged) -> None:
-    """Copies one proof a case: a failed one if there is any, so that no merge hides it."""
+    """Copy one proof per case: a failed one if there is any, so that no merge hides it."""
     for case_id, entry in cases.items():
         case = Case.from_json(entry)
         proofs = [
@@ -214,5 +213,5 @@ def copy_proofs(sources: Sequence[Source], cases: Mapping[str, Any], merged: Mer
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Writes a JSON object."""
+    """Write a JSON object."""
     write_anew(path, field_lines(data))

@@ -1,4 +1,4 @@
-"""Several runs made into one run directory, where machine and program are alike."""
+"""Merge several runs into one run directory if machine and program are alike."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ from ddpbench.version import VERSION
 
 
 def merge(paths: Sequence[Path], out: Path) -> Merged:
-    """Makes a run directory of several, read like any other; raises as `merging`."""
+    """Merge runs into one run directory, which is read like any other; raises as `merging`."""
     with merging(paths, out) as merged:
         return merged
 
 
 @contextlib.contextmanager
 def merging(paths: Sequence[Path], out: Path) -> Iterator[Merged]:
-    """Makes a run directory of several, and holds it open during the body, which may remove it.
+    """Merge runs into one run directory, and keep it open during the body, which may remove it.
 
     Raises:
         RequestError: fewer than two different runs, too many, or something that is not a run directory.
-        IdentityError: they were measured on unlike machines or by unlike programs; every difference is named.
+        IdentityError: machines or programs differ; every difference is named.
         OutputError: `out` exists, or cannot be written.
     """
     if len(paths) < 2:
@@ -72,13 +72,13 @@ def merging(paths: Sequence[Path], out: Path) -> Iterator[Merged]:
 
 
 def _made(sources: Sequence[Source], folder: MadeFolder, out: Path) -> Merged:
-    """Make a run directory under a temporary name, and give it that of `out` once it is whole; raises as `merging`."""
+    """Make a run directory under a temporary name, and rename it to `out` once complete; raises as `merging`."""
     run = RunDir(folder.itself)
     try:
         with errors_naming(folder.itself, out):
             run.cases.mkdir()
             merged = _write(sources, run, out)
-            read_plan(run)  # what was made is a run directory
+            read_plan(run)  # check that it is a run directory
         folder.rename(out.name)
     except BaseException:
         folder.remove()
@@ -88,10 +88,10 @@ def _made(sources: Sequence[Source], folder: MadeFolder, out: Path) -> Merged:
 
 
 def refuse_merged(run: RunDir) -> None:
-    """A merged directory holds several sweeps, none of which can go on there.
+    """Refuse a merged directory: it holds several sweeps, none of which can continue there.
 
     Raises:
-        RequestError: it is one.
+        RequestError: it is merged.
     """
     if run.merged.exists():
         origins = [str(origin["path"]) for origin in read_merged(run)["sources"]]
@@ -151,7 +151,7 @@ def _write(sources: Sequence[Source], run: RunDir, out: Path) -> Merged:
 
 
 def _budget(sources: Sequence[Source], rounds: int) -> dict[str, Any]:
-    """Return the most that was asked for, within an experiment's limits; `merged` has what was asked for each case."""
+    """Return the largest budget of the runs, within an experiment's limits; `merged` has each case's budget."""
     budgets = [source.stored.budget for source in sources]
     asked = max(budget.rounds_min for budget in budgets)
     return {
@@ -164,7 +164,7 @@ def _budget(sources: Sequence[Source], rounds: int) -> dict[str, Any]:
 
 
 def _claims(sources: Sequence[Source]) -> list[PlannedClaim]:
-    """Return the claims of all runs, each once, with the pairs of cases that any of them has for it."""
+    """Return the claims of all runs, each once, with all pairs of cases that any run has for it."""
     found: dict[PlannedClaim, dict[tuple[str, str], None]] = {}
     history: dict[PlannedClaim, dict[Past, None]] = {}
     for source in sources:
@@ -178,7 +178,7 @@ def _claims(sources: Sequence[Source]) -> list[PlannedClaim]:
 
 
 def _machine(sources: Sequence[Source]) -> dict[str, Any]:
-    """Return the machine type's identity with the largest allocation; the context tells where the parts come from."""
+    """Return the machine type's identity with the largest allocation; the context names the parts' sources."""
     largest = max(
         sources,
         key=lambda source: (
@@ -222,7 +222,7 @@ def _machine(sources: Sequence[Source]) -> dict[str, Any]:
 
 
 def _each_once(sources: Sequence[Source], what: Literal["question", "scope"]) -> str:
-    """Return what the runs say, one after the other; of an older merge, what it says as a whole."""
+    """Return the runs' texts one after the other; for an older merge, its text as a whole."""
     said: list[str] = []
     for source in sources:
         originals = [str(origin[what] or "") for origin in source.origins if what in origin]
@@ -235,7 +235,7 @@ def _cores(source: Source) -> int:
 
 
 def _experiments(sources: Sequence[Source], out: Path) -> str:
-    """Return the runs' experiments as comments: none of them is the merged directory's own."""
+    """Return the runs' experiments as comments: none of them is the merged directory's experiment."""
     parts = [f"# {out} was merged from {len(sources)} runs and cannot be resumed. Their experiments:\n"]
     for source in sources:
         lines = ("(not readable)" if source.experiment is None else source.experiment).splitlines()

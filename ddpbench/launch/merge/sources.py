@@ -1,8 +1,8 @@
 """The runs that a merge joins: what is read of each, and whether their results belong together.
 
-What must agree is the kind of machine and what ran on it: every key of `identity` but those in `ALLOCATION`,
-which say how much of that kind an allocation had: how many nodes, which cores and how large a quota, how many
-GPUs, and which cases the experiment asked for.
+The kind of machine and the programs must agree: every key of `identity` except those in `ALLOCATION`, which say how
+much of that kind an allocation had: how many nodes, which cores and how large a quota, how many GPUs, and which cases
+the experiment has.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from ddpbench.workloads import is_import_path
 from ddpbench.workloads.shipped import PREFIX
 
 ALLOCATION = ("cores", "physical_cores", "cpu_quota", "slots", "experiment_digest")
-"""Keys of `identity` that may differ. Of `gpus` only the number may, not the kinds; `workload_digest`, which names
-all of a run's workloads at once, is only compared where the runs have the same ones."""
+"""Keys of `identity` that may differ. Of `gpus` only the number may differ, not the kinds; `workload_digest`, one
+digest of all of a run's workloads, is only compared if the runs have the same ones."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """A run to be merged. `first_round` is where its rounds begin in the merged run."""
+    """A run to be merged. `first_round` is its first round in the merged run."""
 
     path: Path
     machine: Mapping[str, Any]
     plan: Mapping[str, Any]
     stored: StoredPlan
-    """The plan as it was checked."""
+    """The validated plan."""
     sessions: Sequence[Any]
     fingerprints: frozenset[str]
-    """Digests of the run, or of the runs that it was itself merged from."""
+    """Digests of the run, or of the runs that it was merged from."""
     experiment: str | None
-    """Its experiment's text; None where it cannot be read."""
+    """Its experiment's text; None if it cannot be read."""
     origins: Sequence[Mapping[str, Any]]
     spent: bool
-    """`budget.total` ended it."""
+    """True if `budget.total` ended it."""
 
     @property
     def run(self) -> RunDir:
@@ -57,13 +57,13 @@ class Source:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What it was measured on."""
+        """The identity of its machine and programs."""
         found = self.machine.get("identity")
         return found if isinstance(found, dict) else {}
 
     @property
     def context(self) -> dict[str, Any]:
-        """What is worth knowing beside."""
+        """Further facts about its machine."""
         found = self.machine.get("context")
         return found if isinstance(found, dict) else {}
 
@@ -75,12 +75,12 @@ class Source:
         return "plan" if "planned_nodes" in self.context else "sweep"
 
     def merged_runs(self, first_round: int, rounds: int, cases: frozenset[str]) -> list[MergedRun]:
-        """Return this run, or all that it was itself merged from, as a merge notes them.
+        """Return this run, or all that it was merged from, in the form in which a merge notes them.
 
         Args:
-            first_round: its first round, as the merged run counts them.
-            rounds: how many of them the merge took.
-            cases: those whose launches the merge took, if there were any.
+            first_round: its first round in the merged run.
+            rounds: the number of its rounds that the merge took.
+            cases: the cases whose launches the merge took, if there were any.
         """
         if self.stored.merged:
             return [
@@ -110,7 +110,7 @@ class Source:
 
     @property
     def sources(self) -> set[str]:
-        """The names of its cases' workloads and of users' own strategies, of whose files `workload_digest` is."""
+        """The names whose files `workload_digest` covers: its cases' workloads and users' strategies."""
         return set(sources_named(entry.case for entry in self.stored.cases))
 
 
@@ -118,14 +118,14 @@ def read(path: Path) -> Source:
     """Return the run of a directory.
 
     Raises:
-        RequestError: it is none.
+        RequestError: it is not a run directory.
     """
     if not path.is_dir():
         what = "is a file" if path.exists() else f"does not exist{meant_path(path, is_run)}"
         raise RequestError(f"{path} {what}; give run directories to merge")
     run = run_at(path)
     path = run.path
-    stored = read_plan(run)  # whole, or refused with what is wrong
+    stored = read_plan(run)  # read completely, or refused with what is wrong
     machine, plan, merged = read_machine(run), run.read_json(run.plan), read_merged(run)
     contents = json.dumps([machine, plan["cases"]], sort_keys=True)
     own = hashlib.sha256(contents.encode()).hexdigest()[:16]
@@ -161,10 +161,10 @@ def read(path: Path) -> Source:
 
 
 def check_different(sources: Sequence[Source]) -> None:
-    """Refuses a run that is there twice.
+    """Refuse a run that is given twice.
 
     Raises:
-        RequestError: one is.
+        RequestError: a run is given twice.
     """
     for index, source in enumerate(sources):
         for other in sources[:index]:
@@ -180,10 +180,10 @@ def check_different(sources: Sequence[Source]) -> None:
 
 
 def check_alike(sources: Sequence[Source]) -> None:
-    """Holds every run against the first, and names all that differs.
+    """Compare every run with the first, and name all differences.
 
     Raises:
-        IdentityError: something does.
+        IdentityError: there are differences.
     """
     first = sources[0]
     lines = [
@@ -208,7 +208,7 @@ def _differences(first: Source, other: Source) -> list[tuple[str, object, object
         if key == "gpus":
             mine, theirs = sorted(set(devices_of(mine))), sorted(set(devices_of(theirs)))
         elif key == "workload_digest" and first.sources != other.sources:
-            # with other workloads in the run the digest tells nothing; ddpbench's own are in rank_code_digest
+            # with other workloads in the run the digests cannot be compared; rank_code_digest covers ddpbench's own
             own = {
                 name
                 for name in first.sources | other.sources
@@ -222,7 +222,7 @@ def _differences(first: Source, other: Source) -> list[tuple[str, object, object
 
 
 def devices_of(value: Any) -> list[Any]:
-    """Cores or GPUs of a machine, or of all nodes where they differ and are listed by host."""
+    """Return the cores or GPUs of a machine, or of all nodes if they differ and are listed by host."""
     if isinstance(value, Mapping):
         return [one for own in value.values() for one in own or ()]
     return list(value or ())

@@ -1,1 +1,1 @@
-"""Jobs of Slurm that measure an experiment, one for each number of nodes: scripts, submission, following them."""
+"""Slurm jobs that measure an experiment, one per number of nodes: scripts, submission and following."""

@@ -1,4 +1,4 @@
-"""Slurm's commands: what they are asked, and what their answers mean."""
+"""Slurm's commands and the meaning of their output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ddpbench.launch.slurm.request import parse_time
 from ddpbench.texts import shortened
 
 ASK_S = 60.0
-"""Slurm's commands wait for a controller that is away; nothing here waits longer for them, seconds."""
+"""Longest wait for Slurm's commands, seconds: they wait for a controller that is away."""
 _ACTIVE = frozenset(
     [
         "PENDING",
@@ -35,7 +35,7 @@ _ACTIVE = frozenset(
     ]
 )
 GONE = "GONE"
-"""The controller does not know the job any more, and nobody keeps accounts."""
+"""The controller has forgotten the job, and there is no accounting."""
 
 
 _NO_ANSWER = (
@@ -45,7 +45,7 @@ _NO_ANSWER = (
     "connection refused",
     "zero bytes were",
 )
-"""Of sbatch's words those that judge no script: the controller is away or has no time, and may have heard it."""
+"""sbatch messages that say nothing about the script: the controller is away or busy, and may have received it."""
 
 
 class UnreachableError(LaunchError):
@@ -54,7 +54,7 @@ class UnreachableError(LaunchError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobState:
-    """What Slurm says of a job: its state, why it waits, and the nodes it has."""
+    """A job's state in Slurm, why it waits, and its nodes."""
 
     state: str
     reason: str = ""
@@ -62,13 +62,13 @@ class JobState:
 
     @property
     def active(self) -> bool:
-        """Whether it waits, works, or will again."""
+        """True if it waits or runs, or will again."""
         return self.state in _ACTIVE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Partition:
-    """A partition: its nodes, and its longest time limit in seconds, None without one."""
+    """A partition: its nodes, and its longest time limit in seconds, None if unlimited."""
 
     name: str
     nodes: int
@@ -77,7 +77,7 @@ class Partition:
 
 
 _VARIABLES = {"time": "TIMELIMIT", "array": "ARRAY_INX"}
-"""Options of sbatch whose variable has another name."""
+"""Options of sbatch whose variable has a different name."""
 _NEVER = frozenset(
     [
         *("ARRAY_INX", "CLUSTERS", "ERROR", "NO_REQUEUE", "NTASKS", "OPEN_MODE", "OUTPUT", "REQUEUE", "WAIT"),
@@ -88,10 +88,10 @@ _NEVER = frozenset(
 
 
 def environment(script: Path | None) -> dict[str, str]:
-    """Return this environment without what would be taken for options of a job before those that its script has.
+    """Return this environment without variables that would override the options in the script.
 
-    What a job tells its own steps would be, and so are SBATCH_ variables: those of options that the script leaves open
-    stay, such as a login's own account.
+    Those are the variables that a job sets for its steps, and SBATCH_ variables, except for options that the script
+    leaves open, such as a login's account.
     """
     text = script.read_text(encoding="utf-8") if script is not None else ""
     names = re.findall(r"^#SBATCH --([a-z0-9-]+)", text, flags=re.MULTILINE)
@@ -105,10 +105,10 @@ def environment(script: Path | None) -> dict[str, str]:
 
 
 def _asked(argv: Sequence[str], script: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Return what a command answered; `script` is what it submits.
+    """Return the completed command; `script` is the script that it submits.
 
     Raises:
-        UnreachableError: nothing, for a minute.
+        UnreachableError: there is no answer for a minute.
     """
     env = environment(script)
     who = "accounts (slurmdbd) do" if argv[0] == "sacct" else "controller (slurmctld) does"
@@ -122,18 +122,18 @@ def _asked(argv: Sequence[str], script: Path | None = None) -> subprocess.Comple
         raise UnreachableError(f"{argv[0]} cannot be run: {error.strerror}") from None
 
 
-def _told(done: subprocess.CompletedProcess[str]) -> str:
-    """Return what a command complained of, as one sentence."""
+def _complaint(done: subprocess.CompletedProcess[str]) -> str:
+    """Return the command's error output as one sentence."""
     text = done.stderr or done.stdout
     lines = [re.sub(r"^\w+: (error: )?", "", line.strip()) for line in text.splitlines()]
     return "; ".join(dict.fromkeys(filter(None, lines))) or f"exit code {done.returncode}"
 
 
 def check_here() -> None:
-    """Whether jobs can be submitted from this machine.
+    """Check that jobs can be submitted from this machine.
 
     Raises:
-        RequestError: Slurm's commands are not here.
+        RequestError: Slurm's commands are not installed here.
     """
     missing = [name for name in ("sbatch", "squeue", "sinfo", "scontrol") if shutil.which(name) is None]
     if missing:
@@ -144,14 +144,14 @@ def check_here() -> None:
 
 
 def partitions() -> tuple[Partition, ...]:
-    """Return the partitions there are.
+    """Return the cluster's partitions.
 
     Raises:
-        UnreachableError: Slurm does not say.
+        UnreachableError: Slurm does not answer.
     """
     done = _asked(["sinfo", "-a", "-h", "-o", "%P|%D|%l"])
     if done.returncode:
-        raise UnreachableError(f"sinfo: {_told(done)}")
+        raise UnreachableError(f"sinfo: {_complaint(done)}")
     found: dict[str, Partition] = {}
     for line in done.stdout.splitlines():
         name, _, rest = line.strip().partition("|")
@@ -167,15 +167,15 @@ def partitions() -> tuple[Partition, ...]:
 def _limit(text: str) -> float | None:
     try:
         return parse_time(text)
-    except RequestError:  # infinite, or not told
+    except RequestError:  # infinite, or not reported
         return None
 
 
 def check_room(known: Sequence[Partition], asked: str | None, most_nodes: int, time_s: float) -> None:
-    """Whether the partitions asked for (several by commas; None: the default one) have such nodes, for so long.
+    """Check that the requested partitions (comma-separated; None: the default) have enough nodes, for long enough.
 
     Raises:
-        RequestError: there is no such partition, or it can never have so many nodes or so long a job.
+        RequestError: a partition is unknown, or can never have that many nodes or that long a job.
     """
     by_name = {one.name: one for one in known}
     names = asked.split(",") if asked else [one.name for one in known if one.default]
@@ -186,7 +186,7 @@ def check_room(known: Sequence[Partition], asked: str | None, most_nodes: int, t
             )
     chosen = [by_name[name] for name in names]
     if not chosen:
-        return  # none is the default: sbatch says what it wants
+        return  # sbatch reports what it needs if there is no default
     if (most := max(one.nodes for one in chosen)) < most_nodes:
         raise RequestError(
             f"--nodes {most_nodes}: the partition {', '.join(names)} has {most} node{'s' if most != 1 else ''}"
@@ -201,10 +201,10 @@ def check_room(known: Sequence[Partition], asked: str | None, most_nodes: int, t
 
 
 def would_run(script: Path) -> str:
-    """Has sbatch judge a script, without submitting it; returns in which partition it would run, if it says so.
+    """Have sbatch check a script without submitting it; return the partition in which it would run, if reported.
 
     Raises:
-        RequestError: it refuses the script; its own words say why.
+        RequestError: sbatch refuses the script; the message has its reason.
         UnreachableError: it does not answer.
     """
     done = _asked(["sbatch", "--test-only", str(script.absolute())], script)
@@ -215,7 +215,7 @@ def would_run(script: Path) -> str:
 
 
 def submit(script: Path) -> str:
-    """Submits a script, and returns the job's id.
+    """Submit a script, and return the job's id.
 
     Raises:
         RequestError: sbatch refuses it.
@@ -229,17 +229,17 @@ def submit(script: Path) -> str:
 
 
 def _refused(script: Path, done: subprocess.CompletedProcess[str]) -> None:
-    told = _told(done)
-    if any(words in told.lower() for words in _NO_ANSWER):
-        raise UnreachableError(f"sbatch: {told}")
-    raise RequestError(f"sbatch refuses {script}: {told}")
+    complaint = _complaint(done)
+    if any(words in complaint.lower() for words in _NO_ANSWER):
+        raise UnreachableError(f"sbatch: {complaint}")
+    raise RequestError(f"sbatch refuses {script}: {complaint}")
 
 
 def states(jobs: Mapping[str, Path]) -> dict[str, JobState]:
-    """Return what Slurm says of these jobs, each given with the script it was made of: ids are used again.
+    """Return Slurm's state of these jobs, each given with its script, because ids are used again.
 
     Raises:
-        UnreachableError: nothing.
+        UnreachableError: Slurm does not answer.
     """
     if not jobs:
         return {}
@@ -252,7 +252,7 @@ def states(jobs: Mapping[str, Path]) -> dict[str, JobState]:
 
 
 def strays(scripts: Collection[Path], known: Collection[str]) -> dict[Path, str]:
-    """Return active jobs made of these scripts that are not known: whoever submitted them was killed before noting it.
+    """Return active jobs of these scripts that are not known: their submitter was killed before noting them.
 
     Raises:
         UnreachableError: Slurm does not answer.
@@ -266,15 +266,15 @@ def strays(scripts: Collection[Path], known: Collection[str]) -> dict[Path, str]
 
 
 def _place(script: Path | str) -> str:
-    """Return where a script is, whatever links lead there: a login's folder may have several names."""
+    """Return a script's resolved path: a login's folder may have several names."""
     return os.path.realpath(script)
 
 
 def _queue() -> dict[str, tuple[JobState, str]]:
-    """Return the user's jobs that Slurm still knows, each with the script it was made of."""
+    """Return the user's jobs that Slurm still knows, each with its script."""
     done = _asked(["squeue", "-h", "-t", "all", "-o", "%i|%T|%N|%r|%o", f"--user={os.getuid()}"])
     if done.returncode:
-        raise UnreachableError(f"squeue: {_told(done)}")
+        raise UnreachableError(f"squeue: {_complaint(done)}")
     found: dict[str, tuple[JobState, str]] = {}
     for line in done.stdout.splitlines():
         job_id, *parts = line.strip().split("|", 4)
@@ -285,7 +285,7 @@ def _queue() -> dict[str, tuple[JobState, str]]:
 
 
 def _ended(job_id: str) -> JobState:
-    """Return how a job ended that has left the queue: from the accounts, where they are kept."""
+    """Return how a job that has left the queue ended, from the accounting if there is any."""
     if shutil.which("sacct") is not None:
         done = _asked(["sacct", "-n", "-X", "-P", "-j", job_id, "-o", "State,NodeList"])
         state, _, nodes = done.stdout.strip().partition("\n")[0].partition("|")

@@ -20,9 +20,9 @@ _COUNT = re.compile(r"(?:[A-Za-z][\w.-]*:)?(\d{1,6})", re.ASCII)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Costs:
-    """The costs of one size. `least` and `most` are numbers of launches, with as few rounds and as many as it may have.
+    """The costs of one size. `least` and `most` are numbers of launches, for the fewest and the most rounds.
 
-    `estimated_s` is what all its launches are estimated to take, and `limit_s` the time limit of one job, in seconds.
+    `estimated_s` is the estimated time of all its launches, and `limit_s` the time limit of one job, in seconds.
     """
 
     name: str
@@ -36,16 +36,16 @@ class Costs:
 
     @property
     def jobs(self) -> int:
-        """Return about how many jobs it takes, one after the other, if the time limit is short."""
+        """Return about how many consecutive jobs it takes, if the time limit is short."""
         return max(1, -int(-self.estimated_s // self.limit_s))
 
     @property
     def hours(self) -> tuple[float, float]:
-        """Return the hours that it is estimated to hold its nodes, and the most that its jobs may hold them."""
+        """Return the estimated hours for which it holds its nodes, and the most that its jobs may hold them."""
         return self.estimated_s / 3600, max(self.estimated_s, self.jobs * self.limit_s) / 3600
 
     def sentence(self) -> str:
-        """Return all of it in a line."""
+        """Return the costs in one line."""
         launches = f"{self.least}" if self.least == self.most else f"{self.least} to {self.most}"
         many = "launch" if launches == "1" else "launches"
         proofs = f" and {self.proofs} proof{'s' if self.proofs != 1 else ''}" if self.proofs else ""
@@ -55,10 +55,10 @@ class Costs:
 
 
 def costs_of(submission: Submission) -> list[Costs]:
-    """Return what each size of a submission takes, whether or not some of it is measured already.
+    """Return the costs of each size of a submission, including what is already measured.
 
     Raises:
-        RequestError: a run that stands already cannot be read.
+        RequestError: an existing run cannot be read.
     """
     found = []
     for size in submission.sizes:
@@ -81,13 +81,13 @@ def costs_of(submission: Submission) -> list[Costs]:
 
 
 def total(costs: Sequence[Costs]) -> str:
-    """Return what all jobs take together, in a line."""
+    """Return the costs of all jobs together, in one line."""
     least, most = sum(one.least for one in costs), sum(one.most for one in costs)
     return f"all jobs: {least if least == most else f'{least} to {most}'} launches; {_hours(costs)}"
 
 
 def gpus_per_node(request: Request, shape: Shape, cases: Sequence[Case]) -> float:
-    """Return how many GPUs each node of a job is asked for; where no option says so, one for each rank's place."""
+    """Return the GPUs that a job requests per node; one per rank if no option says so."""
     if (value := request.value("gpus-per-node")) is not None:
         return _count(value)
     if (value := request.value("gpus-per-task")) is not None:
@@ -102,7 +102,7 @@ def gpus_per_node(request: Request, shape: Shape, cases: Sequence[Case]) -> floa
 
 
 def _gpus_in(value: str) -> int | None:
-    """Return the GPUs of a list such as `gpu:a100:8,nvme:1`; None where there are none in it."""
+    """Return the GPUs in a list such as `gpu:a100:8,nvme:1`; None if it has none."""
     counts = [int(match[1] or 1) for part in value.split(",") if (match := _GPUS.fullmatch(part.strip()))]
     return sum(counts) if counts else None
 
@@ -114,7 +114,7 @@ def _count(value: str) -> int:
 
 
 def _hours(costs: Sequence[Costs]) -> str:
-    """Return node hours and, where GPUs are asked for, GPU hours: as estimated, and at most."""
+    """Return node hours and, if GPUs are requested, GPU hours: estimated, and at most."""
     kinds = {
         "node hours": [float(one.nodes) for one in costs],
         "GPU hours": [one.nodes * one.gpus_per_node for one in costs],

@@ -1,9 +1,9 @@
-"""Runs on the nodes' own disks, where no directory is shared: they travel in a job's script, and are fetched with srun.
+"""Runs on the nodes' own disks, if no directory is shared: the job's script carries them, and srun fetches them.
 
-A job unpacks its run on every node. What a node has newer stays. The slots gather all records on one node
+A job unpacks its run on every node; newer files on a node stay. The slots gather all records on one node
 (`worker/slot`), from which they are fetched while the job runs, and once more when it has ended.
 
-The disk may be one that every user can write to, such as `/tmp`. The folder's name is drawn when the submission is
+The disk may be writable for every user, such as `/tmp`. The folder's name is drawn at random when the submission is
 made. The folder is made with mode 700, and is checked on every node before anything is read or written in it.
 """
 
@@ -27,20 +27,20 @@ from ddpbench.texts import shortened
 from ddpbench.units import format_bytes
 
 MARK = "# The run directory:"
-"""The last line of a script that a shell reads; what follows is an archive in base64."""
+"""The last line that the shell reads of a script; an archive in base64 follows."""
 MOST_ARCHIVE = 2_900_000
-"""Slurm takes no script above 4 MB (`max_script_size`); base64 makes three bytes four."""
+"""Slurm refuses scripts above 4 MB (`max_script_size`); base64 turns three bytes into four."""
 IMMEDIATE_S = 60
-"""Until a fetch after a job has its turn on the nodes, seconds; then it is tried again later."""
+"""Seconds that a fetch after a job may wait for the nodes; then it is retried later."""
 FETCH_S = 300.0
-"""Until it is done, seconds."""
+"""Seconds that a fetch may take."""
 _MOST_FETCHED = 1 << 32
 _LEFT_OUT = frozenset(
     ["report.html", "figures", "slides", "job.sbatch", ".lock", ".ddpbench", "cases.csv", "cases.parquet"]
 )
-"""What the command that follows makes by itself."""
+"""Folders that the following command creates itself."""
 _SHARED_OPTIONS = ("partition", "account", "qos", "reservation", "constraint")
-"""Options of sbatch that srun takes too, and without which it might not get the same nodes."""
+"""Options of sbatch that srun also has, and without which it might not get the same nodes."""
 
 
 _CHECK = r"""own_folder() {  # whether nobody else can write in the folder, or put another in its place; it says why not
@@ -64,13 +64,13 @@ _CHECK = r"""own_folder() {  # whether nobody else can write in the folder, or p
         done
     done
 }"""
-"""A function of bash. A parent folder may be written to by others if it has the sticky bit, as /tmp has."""
+"""A bash function. Others may write to a parent folder if it has the sticky bit, as /tmp has."""
 
 
 def place(local: str, key: str, nodes: int) -> str:
-    """Return where the run on `nodes` nodes is on each node, as a word of the shell, whose variables the node expands.
+    """Return the folder of the run on `nodes` nodes on each node, as a shell word that the node expands.
 
-    `local` is a folder as `Request` has checked it, and `key` the random part of the name.
+    `local` is a folder checked by `Request`, and `key` the random part of the name.
     """
     return f'"{local}/ddpbench-{key}-nodes-{nodes}"'
 
@@ -101,7 +101,7 @@ def unpacking(where: str, nodes: int) -> list[str]:
 
 
 def archive(run: Path) -> str:
-    """Return a run directory as an archive in base64, lines of a script.
+    """Return a run directory as an archive in base64, as lines of a script.
 
     Raises:
         RequestError: it is too long for a script.
@@ -125,7 +125,7 @@ def archive(run: Path) -> str:
 
 
 def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Return what is packed of an entry: files and folders, and nobody's name."""
+    """Return an entry as it is packed: only files and folders, without user names."""
     if not (entry.isfile() or entry.isdir()):
         return None
     entry.uid = entry.gid = 0
@@ -134,7 +134,7 @@ def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 def _srun(job_id: str | None, nodes: str, count: int, request: Request) -> list[str]:
-    """Return srun on nodes of a job that runs, or on the same nodes once it has ended."""
+    """Return the srun command for nodes of a running job, or for the same nodes after its end."""
     line = [
         "srun",
         "--quiet",
@@ -150,7 +150,7 @@ def _srun(job_id: str | None, nodes: str, count: int, request: Request) -> list[
 
 
 def _on_nodes(line: Sequence[str], command: str) -> bytes:
-    """Return what a command prints there.
+    """Return a command's output on the nodes.
 
     Raises:
         UnreachableError: it cannot be run there now.
@@ -169,21 +169,23 @@ def _on_nodes(line: Sequence[str], command: str) -> bytes:
     except OSError as error:
         raise UnreachableError(f"srun cannot be run: {error.strerror}") from None
     if done.returncode:
-        told = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise UnreachableError(f"srun: {shortened(told[-1]) if told else f'it ended with {done.returncode}'}")
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise UnreachableError(
+            f"srun: {shortened(lines[-1]) if lines else f'it ended with {done.returncode}'}"
+        )
     return done.stdout
 
 
 class RefusedFolderError(LaunchError):
-    """The folder on a node is missing, or somebody else could have written in it."""
+    """The folder on a node is missing, or other users could have written to it."""
 
 
 def fetch(run: Path, where: str, nodes: str, count: int, request: Request, *, job_id: str | None) -> None:
-    """Brings the records of a job on these nodes into `run`; `job_id` is given while it runs.
+    """Fetch the records of a job on these nodes into `run`; `job_id` is given while it runs.
 
     Raises:
-        UnreachableError: the nodes cannot be asked now, or none of them said what it has.
-        RefusedFolderError: no node has the folder, or not as its owner's alone.
+        UnreachableError: the nodes cannot be asked now, or none of them answered.
+        RefusedFolderError: no node has the folder, or it is not its owner's alone.
         OutputError: it cannot be written here.
     """
     looking = (
@@ -205,10 +207,10 @@ def fetch(run: Path, where: str, nodes: str, count: int, request: Request, *, jo
 
 
 def _unpack(run: Path, data: bytes) -> None:
-    """Writes what was fetched; files here that are newer stay, as on the nodes.
+    """Write the fetched files; newer files here stay, as on the nodes.
 
     Raises:
-        UnreachableError: it was cut short on its way.
+        UnreachableError: the archive was cut short in transfer.
         OutputError: it cannot be written.
     """
     try:
@@ -219,7 +221,7 @@ def _unpack(run: Path, data: bytes) -> None:
             for member in members:
                 here = run / member.name
                 if not (member.isfile() or member.isdir()):
-                    continue  # a link or a pipe, which no record is
+                    continue  # records are neither links nor pipes
                 if member.isfile() and here.is_file() and here.stat().st_mtime > member.mtime + 1:
                     continue
                 file.extract(member, run, filter="data")

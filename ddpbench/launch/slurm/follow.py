@@ -1,4 +1,4 @@
-"""Follows a submission: submits what has no job, waits, submits again what ended too early, and says so."""
+"""Follow a submission: submit missing jobs, wait, submit again what ended too early, and report it."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from ddpbench.records.sessions import read_sessions
 from ddpbench.texts import command
 
 POLL_S = 5.0
-"""The wait before Slurm's controller is asked again after a job's state has changed: it serves an entire cluster."""
+"""The first wait after a job's state has changed; the controller serves an entire cluster."""
 RUNNING_POLL_S = 15.0
 WAITING_POLL_S = 60.0
-"""The longest wait, while a job runs, and while all wait, which may take days."""
+"""The longest wait while a job runs, and while all jobs wait, perhaps for days."""
 _SLOWER = 1.25
-"""By how much longer each time."""
+"""The factor by which the wait grows each time."""
 SETTLE_S = 15.0
-"""How long the records of a job that has ended may take to be seen here, on a shared file system."""
+"""Seconds for the records of an ended job to appear here on a shared file system."""
 FETCH_EVERY_S = 60.0
-"""How often records are fetched from nodes' own disks while a job runs: what is lost with a node is that new."""
+"""Seconds between fetches from nodes' own disks while a job runs; a lost node loses at most this much."""
 AGAIN_S = 10.0
 FETCH_TRIES = 5
-"""How often they are asked for once it has ended."""
+"""Seconds between fetches once it has ended."""
 _LAST_LINES = 5
 _MOST_OUTPUT = 1 << 26
 _BUDGET = "budget"
 _CARRIED_OUT = frozenset({"rounds_max", _BUDGET, "no case can be measured"})
-"""Stop reasons of a session that has done all that the plan leaves to do; of the budget's all that it paid for."""
+"""Stop reasons of a session after which nothing of the plan is left to do, or nothing that the budget pays for."""
 _GO_ON = frozenset({"TIMEOUT", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "DEADLINE", "REVOKED", GONE})
-"""How jobs end that were ended by Slurm, through no fault of theirs."""
+"""States of jobs that Slurm ended through no fault of theirs."""
 
 Step = Literal["wait", "submit", "done", "give up"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """How far a run has come: `finished` launches and proofs. `carried_out`: since its last job was submitted a session
-    has done all there was; `left_out`: all but what the budget did not pay for."""
+    """The progress of a run: `finished` launches and proofs. `carried_out`: since its last job was submitted, a session
+    has done everything; `left_out`: everything but what the budget did not pay for."""
 
     finished: int
     sessions: int
@@ -53,11 +53,9 @@ class Progress:
 
 
 def progress_of(size: Size) -> Progress:
-    """Return how far a run has come, from its files."""
+    """Return the progress of a run, from its files."""
     since = size.jobs[-1].sessions if size.jobs else 0
-    with suppress(
-        OSError
-    ):  # NFS may remember for a minute that a file was not there, unless its folder is opened
+    with suppress(OSError):  # NFS may cache for a minute that a file is missing, unless its folder is opened
         any(size.run.path.iterdir())
     try:
         sessions = read_sessions(size.run)
@@ -74,10 +72,10 @@ def progress_of(size: Size) -> Progress:
 def next_step(
     last: Job | None, state: JobState | None, progress: Progress, *, first: bool, again: bool
 ) -> Step:
-    """Return what is to be done for one size.
+    """Return the next step for one size.
 
-    `last` is the job that was submitted last, and `state` what Slurm says of it. `first`: it is looked at for the first
-    time. `again`: a job is wanted although the plan was carried out, to do failed launches again.
+    `last` is the last submitted job, and `state` its state in Slurm. `first`: this is the first look at it.
+    `again`: a job is wanted although the plan was carried out, to rerun failed launches.
     """
     if last is None:
         return "submit"
@@ -91,24 +89,24 @@ def next_step(
 
 
 class Listener(Protocol):
-    """Who is told how a submission goes on."""
+    """Receives the progress of a submission."""
 
     def state(self, size: Size, words: str, launches: int) -> None:
-        """Told at each look."""
+        """Handle the state found at each look."""
 
     def event(self, sentence: str) -> None:
-        """Told once."""
+        """Handle an event, a sentence that is reported once."""
 
 
 @dataclass
 class Follower:
-    """One call of `ddpbench submit` at work. `given_up` says of each size that was given up why."""
+    """One running call of `ddpbench submit`. `given_up` has the reason for each abandoned size."""
 
     submission: Submission
     scripts: Mapping[int, str]
     listener: Listener
     retrying: Mapping[int, str] = field(default_factory=dict)
-    """Scripts of jobs that do failed launches again: each is submitted once, where there are any."""
+    """Scripts of jobs that rerun failed launches: each is submitted once, if there are any."""
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
     given_up: dict[int, str] = field(default_factory=dict)
@@ -117,19 +115,19 @@ class Follower:
     _inactive: dict[int, float] = field(default_factory=dict)
     _done: set[int] = field(default_factory=set)
     _fetched: dict[tuple[int, bool], float] = field(default_factory=dict)
-    """When a size's records were looked for last on nodes' own disks, while its job ran and afterwards."""
+    """When a size's records were last fetched from nodes' own disks, during its job and after it."""
     _tried: dict[int, int] = field(default_factory=dict)
     _away: bool = False
-    """Slurm did not answer when it was asked last, and that was said."""
+    """True if Slurm did not answer the last request, and that was reported."""
 
     def __post_init__(self) -> None:
         if self.retrying:
             self._again = {size.shape.nodes for size in self.submission.sizes if size.has_failed()}
 
     def check(self) -> dict[int, str]:
-        """Writes the scripts and has Slurm judge each that is new, before any is submitted.
+        """Write the scripts and have Slurm check each new one, before any is submitted.
 
-        Returns in which partition each would run, by its number of nodes; empty where Slurm does not say.
+        Returns the partition in which each would run, by its number of nodes; empty if Slurm does not report it.
 
         Raises:
             RequestError: one of them is refused.
@@ -143,7 +141,7 @@ class Follower:
         }
 
     def submit_missing(self) -> None:
-        """Submits jobs for what has none, or none any more, and returns at once.
+        """Submit jobs for sizes without a current job, and return at once.
 
         Raises:
             RequestError: sbatch refuses a script.
@@ -155,7 +153,7 @@ class Follower:
             self._look(size, states)
 
     def follow(self) -> None:
-        """Works until every size is measured or given up.
+        """Work until every size is measured or abandoned.
 
         Raises:
             RequestError: sbatch refuses a script.
@@ -182,7 +180,7 @@ class Follower:
                 self.sleep(pause)
 
     def _adopt(self, *only: Size) -> None:
-        """Takes over jobs of these scripts, or of those sizes', that are at work and were never noted."""
+        """Adopt active jobs of all scripts, or of these sizes', that were never noted."""
         sizes = {size.script: size for size in only or self.submission.sizes}
         known = {job.job_id for size in self.submission.sizes for job in size.jobs}
         for script, job_id in control.strays(list(sizes), known).items():
@@ -200,9 +198,9 @@ class Follower:
         return control.states(jobs)
 
     def _fetch(self, size: Size, state: JobState | None) -> bool:
-        """Brings a job's records from its nodes' own disks: now and then while it runs, and once it has ended.
+        """Fetch a job's records from its nodes' own disks: now and then while it runs, and once it has ended.
 
-        Returns whether it can be decided what comes next.
+        Returns whether the next step can be decided.
         """
         nodes, last, runs = size.shape.nodes, size.jobs[-1], state is not None and state.active
         if state is not None and state.nodes and state.nodes != last.nodes:
@@ -220,7 +218,7 @@ class Follower:
             job_id = last.job_id if runs else None
             disks.fetch(size.run.path, where, last.nodes, nodes, request, job_id=job_id)
         except UnreachableError as error:
-            return self._unfetched(size, state, error) if not runs else True  # it may have only begun
+            return self._unfetched(size, state, error) if not runs else True  # it may have only started
         except disks.RefusedFolderError as error:
             if runs:
                 return True
@@ -233,7 +231,7 @@ class Follower:
         return True
 
     def _unfetched(self, size: Size, state: JobState | None, error: UnreachableError) -> bool:
-        """Tells that an ended job's records could not be had; returns whether that is to be taken for good."""
+        """Report that an ended job's records could not be fetched; return whether to stop trying."""
         nodes, last = size.shape.nodes, size.jobs[-1]
         self._tried[nodes] = self._tried.get(nodes, 0) + 1
         kept = f"{size.name}: records of job {last.job_id} are still on {last.nodes}: {error}"
@@ -249,7 +247,7 @@ class Follower:
         return False
 
     def _lost(self, size: Size, why: str) -> None:
-        """Says that what an ended job measured since its records were fetched last is lost."""
+        """Report that an ended job's measurements since the last fetch are lost."""
         job = size.jobs[-1].job_id
         self.listener.event(
             f"{size.name}: what job {job} measured since its records were fetched last is lost: {why}"
@@ -261,7 +259,7 @@ class Follower:
         self.submission.save()
 
     def _check_there(self) -> None:
-        """Sees that the directory is still there.
+        """Check that the directory still exists.
 
         Raises:
             LaunchError: it was deleted or moved.
@@ -276,7 +274,7 @@ class Follower:
                     f"{path} was deleted or moved while its jobs were followed, and they write there: put it back and "
                     f"give the command again{end}"
                 ) from None
-            except OSError:  # a file system that is away for a while
+            except OSError:  # the file system may be away for a while
                 return
 
     def _look(self, size: Size, states: Mapping[str, JobState]) -> None:
@@ -300,13 +298,13 @@ class Follower:
                 ended = "left the queue" if state.state == GONE else f"ended as {state.state}"
                 self.listener.event(f"{size.name}: job {last.job_id} {ended}; it is submitted again")
             self._submit(size, progress)
-        self._looked.add(nodes)  # where Slurm did not answer, that was no look
+        self._looked.add(nodes)  # without an answer from Slurm it does not count as looked at
         if step == "submit":
             return
         if step == "done":
             self._done.add(nodes)
-            told = "measured; budget.total left launches out" if progress.left_out else "measured"
-            self.listener.state(size, told, size.launches())
+            words = "measured; budget.total left launches out" if progress.left_out else "measured"
+            self.listener.state(size, words, size.launches())
         elif step == "give up":
             assert last is not None
             self._done.add(nodes)
@@ -317,7 +315,7 @@ class Follower:
 
     def _submit(self, size: Size, progress: Progress) -> None:
         nodes, before = size.shape.nodes, len(size.jobs)
-        self._adopt(size)  # sbatch may have been heard though it was not answered
+        self._adopt(size)  # sbatch may have been received though it was not answered
         if len(size.jobs) > before:
             return
         write_script(size, (self.retrying if nodes in self._again else self.scripts)[nodes])
@@ -326,7 +324,7 @@ class Follower:
         except RequestError as error:
             if not any(other.jobs for other in self.submission.sizes):
                 raise
-            self._done.add(nodes)  # the other jobs go on, and are followed
+            self._done.add(nodes)  # the other jobs continue, and are followed
             self.given_up[nodes] = f"{size.name}: {error}"
             self.listener.state(size, "given up", size.launches())
             return
@@ -337,7 +335,7 @@ class Follower:
 
 
 def _words(last: Job, state: JobState) -> str:
-    """Return what a job does, in words."""
+    """Return a job's state in words."""
     if state.state == "RUNNING":
         return f"job {last.job_id} runs on {state.nodes}"
     if state.state == "PENDING":
@@ -362,5 +360,5 @@ def _why(size: Size, last: Job, state: JobState | None, progress: Progress) -> s
         lines = [line.strip() for line in read_text(output, _MOST_OUTPUT).splitlines() if line.strip()]
     except (OSError, DdpbenchError):
         return f"{size.name}: job {last.job_id} ended as {ended}, and {output} cannot be read"
-    told = "\n".join(f"    {line}" for line in lines[-_LAST_LINES:])
-    return f"{size.name}: job {last.job_id} ended as {ended}; {output} ends with\n{told}"
+    log = "\n".join(f"    {line}" for line in lines[-_LAST_LINES:])
+    return f"{size.name}: job {last.job_id} ended as {ended}; {output} ends with\n{log}"

@@ -1,4 +1,4 @@
-"""What a submission asks of Slurm, and what of it is refused before Slurm hears of it."""
+"""The request that a submission makes of Slurm, and the checks before Slurm sees it."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _OWN = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Option:
-    """An option of sbatch, which a line of a script can hold; without a value it is a switch.
+    """An option of sbatch that a line of a script can hold; without a value it is a switch.
 
     Raises:
-        RequestError: it is none, or one that a submission sets itself.
+        RequestError: it is not an option, or one that a submission sets itself.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Option:
             raise RequestError(
                 f"{shortened(self.name)} is not an option of sbatch: give its long name, such as qos=high or hold"
             )
-        # sbatch takes a name's beginning too
+        # sbatch accepts abbreviated names
         if own := next((one for one in _OWN if one.startswith(self.name)), None):
             raise RequestError(f"{command('--sbatch', self.name)} is not taken: {_OWN[own]}")
         if self.value is not None:
@@ -59,12 +59,12 @@ class Option:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """What is asked of Slurm, beside an experiment.
+    """What is requested of Slurm for an experiment.
 
-    `sizes` are numbers of nodes, ascending; each is one job. `time_s` is the jobs' time limit in seconds, None where
-    it comes from the estimate. `setup` are lines of the shell before anything else, such as `module load cuda`.
-    `port` is that of the first node at which slots meet; None draws one from the job's id. `local` is a folder on each
-    node's own disk, where no directory is shared; empty: one is. The nodes' shells expand variables in it.
+    `sizes` are numbers of nodes, ascending; each is one job. `time_s` is the jobs' time limit in seconds, None to take
+    it from the estimate. `setup` are shell lines that run before anything else, such as `module load cuda`.
+    `port` is the port on the first node at which slots meet; None derives one from the job's id. `local` is a folder on
+    each node's own disk if no directory is shared, else empty. The nodes' shells expand variables in it.
     """
 
     sizes: tuple[int, ...]
@@ -94,7 +94,7 @@ class Request:
             )
 
     def value(self, name: str) -> str | None:
-        """Return the value of an option; None where it is not given, or has none."""
+        """Return the value of an option; None if it is not given, or has no value."""
         return next((option.value for option in self.options if option.name == name), None)
 
 
@@ -119,7 +119,7 @@ def parse_option(text: str) -> Option:
     """Return an option of sbatch from `qos=high` or `hold`.
 
     Raises:
-        RequestError: it is none, or one that a submission sets itself.
+        RequestError: it is not an option, or one that a submission sets itself.
     """
     name, equals, value = text.partition("=")
     name = name.strip().removeprefix("--")
@@ -136,7 +136,7 @@ def parse_time(text: str) -> float | None:
     None is `auto`.
 
     Raises:
-        RequestError: it is none of these, or beyond what a job may ask for.
+        RequestError: it is none of these, or longer than a job may request.
     """
     text = text.strip()
     if text == AUTO:
@@ -163,7 +163,7 @@ def parse_time(text: str) -> float | None:
 
 
 def slurm_time(seconds: float) -> str:
-    """Return a time limit as Slurm writes it, in whole minutes upwards: `1-02:30:00`."""
+    """Return a time limit in Slurm's format, rounded up to minutes: `1-02:30:00`."""
     minutes = math.ceil(seconds / 60)
     days, rest = divmod(minutes, 24 * 60)
     clock = f"{rest // 60:02}:{rest % 60:02}:00"
@@ -173,7 +173,7 @@ def slurm_time(seconds: float) -> str:
 def options_of(
     named: Sequence[tuple[str, str | None]], given: Sequence[str], *, exclusive: bool
 ) -> tuple[Option, ...]:
-    """Return sbatch's options: those that have a flag of their own here, then those of `--sbatch`."""
+    """Return sbatch's options: those with a flag of ddpbench, then those of `--sbatch`."""
     own = [Option(name=name, value=value) for name, value in named if value is not None]
     return (
         *own,

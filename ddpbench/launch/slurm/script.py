@@ -1,4 +1,4 @@
-"""A job's script: plain sbatch, which anybody can read, change and submit by hand."""
+"""A job's script: a plain sbatch script that users can read, change and submit by hand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddpbench.launch.slurm.words import for_sbatch, for_shell, job_output, one_l
 from ddpbench.units import counted
 
 FIRST_PORT, PORTS = 20_000, 12_000
-"""Ports of jobs: below those that Linux gives to connections, from 32,768."""
+"""Ports of jobs: below the range that Linux uses for connections, from 32,768."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,8 +25,8 @@ class Slots:
     """The command that follows the job."""
     retry_failed: bool = False
     local: str = ""
-    """Where the run is on each node's own disk, a word of the shell, where no directory is shared: then the run
-    directory, packed, is to follow the script's last line."""
+    """The folder of the run on each node's own disk, a shell word, if no directory is shared: then the packed run
+    directory is to follow the script's last line."""
 
 
 def job_script(
@@ -39,13 +39,13 @@ def job_script(
     time_s: float,
     slots: Slots,
 ) -> str:
-    """Return the script of the job that carries out the plan of `run_dir` in an allocation of that shape.
+    """Return the script of the job that runs the plan of `run_dir` in an allocation of that shape.
 
-    `name` is the job's, `cpus` how many cores a rank has (None: as Slurm likes), and `time_s` the time limit, seconds.
+    `name` is the job's, `cpus` the cores per rank (None: Slurm's default), and `time_s` the time limit, seconds.
     Started again, by Slurm or by hand, the job continues where it was.
 
     Raises:
-        RequestError: a value has a line break or another control character, which no script can hold.
+        RequestError: a value has a line break or another control character, which a script cannot hold.
     """
     local = slots.local
     options = _options(run_dir, name, shape, request, cpus=cpus, time_s=time_s, local=bool(local))
@@ -83,7 +83,7 @@ def job_script(
 def _options(
     run_dir: Path, name: str, shape: Shape, request: Request, *, cpus: int | None, time_s: float, local: bool
 ) -> list[tuple[str, str | None]]:
-    """Return sbatch's options; what was asked for takes precedence."""
+    """Return sbatch's options; requested options take precedence."""
     options: list[tuple[str, str | None]] = [
         ("job-name", name),
         ("nodes", str(shape.nodes)),

@@ -1,4 +1,4 @@
-"""A submission: a directory with a run directory and a script for each number of nodes, and what was submitted.
+"""A submission: a directory with a run directory and a script per number of nodes, and the submitted jobs.
 
 `records/submission_dir.py` has the paths in it.
 """
@@ -36,15 +36,15 @@ from ddpbench.texts import command, shortened
 
 SCRIPT = "job.sbatch"
 _START_S = 300.0
-"""Of a job's time limit: until its slots have imported torch, perhaps from a slow file system, and met."""
+"""Part of a job's time limit until its slots have imported torch, perhaps from a slow file system, and met."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """A job that was submitted, and how far its run was by then: launches and proofs finished, sessions noted.
+    """A submitted job, and its run's progress at that time: launches and proofs finished, sessions noted.
 
-    Where no directory is shared, `nodes` are those that it was last seen on, and it is `fetched` once its records are
-    here that it had when it ended.
+    If no directory is shared, `nodes` are the nodes on which it was last seen; it is `fetched` once its final records
+    are here.
     """
 
     job_id: str
@@ -56,12 +56,12 @@ class Job:
 
 @dataclass(kw_only=True, slots=True)
 class Size:
-    """One number of nodes: its run, and the jobs that were submitted for it, in order."""
+    """One number of nodes: its run, and its submitted jobs, in order."""
 
     shape: Shape
     run: RunDir
     estimated_s: float
-    """What all its launches are estimated to take, seconds."""
+    """Estimated time of all its launches, seconds."""
     jobs: list[Job] = field(default_factory=list)
 
     @property
@@ -71,7 +71,7 @@ class Size:
 
     @property
     def name(self) -> str:
-        """What it is called in a sentence."""
+        """Its name in a sentence."""
         return "1 node" if self.shape.nodes == 1 else f"{self.shape.nodes} nodes"
 
     def launches(self) -> int:
@@ -79,7 +79,7 @@ class Size:
         return sum(1 for path in self._outcomes() if not path.parent.name.startswith("proof"))
 
     def finished(self) -> int:
-        """Return how many launches and proofs have an outcome; those that were set aside are none."""
+        """Return how many launches and proofs have an outcome, without those that were set aside."""
         return len(self._outcomes())
 
     def _outcomes(self) -> list[Path]:
@@ -97,12 +97,12 @@ class Size:
         """Return whether a launch or a proof is not ok.
 
         Raises:
-            UnreadableError: the outcome of one is a link, a pipe, a device or too large.
+            UnreadableError: an outcome is a link, a pipe, a device or too large.
         """
         return any(b'"status": "ok"' not in read_bytes(path, MOST_OUTCOME) for path in self._outcomes())
 
     def output(self, job_id: str) -> Path:
-        """Return where a job prints to."""
+        """Return the file to which a job prints."""
         return self.run.path / f"slurm-{job_id}.out"
 
 
@@ -113,25 +113,25 @@ def new_key() -> str:
 
 @dataclass(kw_only=True, slots=True)
 class Submission:
-    """A directory of jobs, as it is or as it is to be made. `asked` is what it was planned from."""
+    """A directory of jobs, existing or to be made. `asked` is the request it was planned from."""
 
     path: Path
     sizes: list[Size]
     asked: Mapping[str, Any]
     request: Request
     key: str = field(default_factory=new_key)
-    """Drawn at random: part of the names of folders on the nodes' own disks, so that nobody can make them first."""
+    """Random part of the names of folders on the nodes' own disks, so that others cannot make them first."""
     plans: Mapping[int, Plan] = field(default_factory=dict)
-    """What is to be written, by number of nodes; nothing where it stands already."""
+    """Plans to be written, by number of nodes; empty if the submission exists."""
     notes: tuple[str, ...] = ()
 
     @property
     def again(self) -> str:
-        """The command that goes on with it."""
+        """The command that continues it."""
         return command("ddpbench", "submit", self.path)
 
     def save(self) -> None:
-        """Writes submission.json.
+        """Write submission.json.
 
         Raises:
             OutputError: it cannot be written.
@@ -172,13 +172,13 @@ class Submission:
 def plan_submission(
     source: Path, request: Request, *, overrides: Sequence[str] = (), out: Path | None = None
 ) -> Submission:
-    """Return the submission of an experiment; nothing is written.
+    """Return the submission of an experiment; write nothing.
 
-    A case runs in the smallest allocation that holds it. The base case of a speed-up runs in each that has a case of
-    its curve, so that both come from the same nodes and rounds.
+    A case runs in the smallest allocation that holds it. The base case of a speed-up runs in each allocation that has a
+    case of its curve, so that both come from the same nodes and rounds.
 
     Raises:
-        RequestError: the experiment is wrong, nothing of it fits, or the directory holds another submission.
+        RequestError: the experiment is invalid, nothing of it fits, or the directory holds another submission.
     """
     largest = Shape(request.sizes[-1], request.ranks_per_node)
     planned = planned_for(source, largest, launcher="slurm", overrides=overrides)
@@ -196,7 +196,7 @@ def plan_submission(
         "ranks_per_node": request.ranks_per_node,
     }
     try:
-        parse_json(json.dumps(asked))  # as it is read again
+        parse_json(json.dumps(asked))  # as it will be read again
     except ValueError as error:
         raise RequestError(f"the experiment's path, or a --set, holds {error}") from None
     notes = [*planned.notes]
@@ -225,10 +225,10 @@ def plan_submission(
 
 
 def _check_device(request: Request, planned: PlannedFor, overrides: Sequence[str]) -> None:
-    """Whether jobs that ask for GPUs would use them: a login node, which has none, makes CPUs of `auto`.
+    """Check that jobs that request GPUs would use them: on a login node without GPUs, `auto` means CPUs.
 
     Raises:
-        RequestError: they would not, and nobody has said so.
+        RequestError: they would not, and the experiment does not ask for CPUs.
     """
     asks = [one for one in request.options if one.name.startswith("gpu") or "gpu" in (one.value or "")]
     asks = [one for one in asks if one.name.startswith("gpu") or one.name in ("gres", "tres-per-task")]
@@ -241,10 +241,10 @@ def _check_device(request: Request, planned: PlannedFor, overrides: Sequence[str
 
 
 def _check_same(found: Submission, asked: Mapping[str, Any]) -> None:
-    """Whether a directory's submission is of the same experiment on the same nodes.
+    """Check that a directory's submission is of the same experiment on the same nodes.
 
     Raises:
-        RequestError: it is not; what differs is named.
+        RequestError: it is not; the differences are named.
     """
     words = {
         "experiment": "experiment",
@@ -262,7 +262,7 @@ def _check_same(found: Submission, asked: Mapping[str, Any]) -> None:
 
 
 def _cases_of(nodes: int, sizes: Sequence[int], planned: PlannedFor) -> list[PlannedCase]:
-    """Return the cases of one allocation: whose smallest it is, and their base cases. The largest has the skipped."""
+    """Return the cases whose smallest allocation it is, and their base cases; for the largest also the skipped ones."""
 
     def home(entry: PlannedCase) -> int:
         if entry.skip_reason is not None:
@@ -276,15 +276,15 @@ def _cases_of(nodes: int, sizes: Sequence[int], planned: PlannedFor) -> list[Pla
 
 
 def time_limit_s(total_s: float, estimated_s: float) -> float:
-    """Return the time limit of a job, seconds: what its launches are estimated to take, twice, and time to start.
+    """Return the time limit of a job, seconds: twice the estimate of its launches, plus time to start.
 
-    The job ends by itself when `budget.total`, seconds, is spent: it never needs more.
+    The job ends by itself when `budget.total`, seconds, is spent, so it never needs more.
     """
     return _START_S + min(total_s, 2 * estimated_s)
 
 
 def write_submission(submission: Submission) -> None:
-    """Makes the directory with its runs, and their plans; nothing where it stands already.
+    """Make the directory with its runs and their plans; do nothing if it exists.
 
     Raises:
         OutputError: it cannot be written.
@@ -297,10 +297,10 @@ def write_submission(submission: Submission) -> None:
 
 
 def current(submission: Submission) -> Submission:
-    """Return the submission as its directory, which is locked by now, has it; what is asked of Slurm is this one's.
+    """Return the submission as stored in its directory, which is now locked, with this one's request to Slurm.
 
     Raises:
-        RequestError: the directory has become another submission's meanwhile.
+        RequestError: the directory has meanwhile become another submission's.
         IdentityError: its file is damaged.
     """
     if not SubmissionDir(submission.path).is_there:
@@ -313,16 +313,16 @@ def current(submission: Submission) -> Submission:
 
 
 def plan_of(submission: Submission, size: Size) -> Plan | StoredPlan:
-    """Return a size's plan: the one that is to be written, or that its run has.
+    """Return a size's plan: the one to be written, or that of its run.
 
     Raises:
-        RequestError: a run that stands already cannot be read.
+        RequestError: an existing run cannot be read.
     """
     return submission.plans.get(size.shape.nodes) or read_plan(size.run)
 
 
 def time_of(submission: Submission, size: Size, plan: Plan | StoredPlan) -> float:
-    """Return the time limit of a size's job, seconds: as it is asked for, or from the estimate."""
+    """Return the time limit of a size's job, seconds: the requested one, or from the estimate."""
     given = submission.request.time_s
     return time_limit_s(plan.budget.total, size.estimated_s) if given is None else given
 
@@ -331,7 +331,7 @@ def needs(submission: Submission) -> dict[int, float]:
     """Return the time limit of each job that is still to be submitted, seconds, by its number of nodes.
 
     Raises:
-        RequestError: a run that stands already cannot be read.
+        RequestError: an existing run cannot be read.
     """
     return {
         size.shape.nodes: time_of(
@@ -343,7 +343,7 @@ def needs(submission: Submission) -> dict[int, float]:
 
 
 def _cpus(cases: Sequence[Case]) -> int | None:
-    """Return how many cores a rank is to have: its threads and loader workers; of a GPU's rank Slurm knows better."""
+    """Return the cores per rank: its threads and loader workers; None with GPUs, where Slurm's default is better."""
     if any(case.device == "cuda" for case in cases):
         return None
     return max((case.threads_per_rank + case.loader_workers for case in cases), default=None)
@@ -353,7 +353,7 @@ def scripts(submission: Submission, *, retry_failed: bool = False) -> dict[int, 
     """Return the script of each job, by its number of nodes.
 
     Raises:
-        RequestError: a run that stands already cannot be read.
+        RequestError: an existing run cannot be read.
     """
     found, request = {}, submission.request
     name = Path(str(submission.asked.get("experiment", ""))).stem
@@ -378,12 +378,12 @@ def scripts(submission: Submission, *, retry_failed: bool = False) -> dict[int, 
 
 
 def local_place(submission: Submission, size: Size) -> str:
-    """Return where a size's run is on the nodes' own disks, as a word of their shells."""
+    """Return the folder of a size's run on the nodes' own disks, as a word of their shells."""
     return disks.place(submission.request.local, submission.key, size.shape.nodes)
 
 
 def write_script(size: Size, text: str) -> None:
-    """Writes a job's script into its run, and the run after it where the text asks for that.
+    """Write a job's script into its run, followed by the packed run if the text asks for it.
 
     Raises:
         OutputError: it cannot be written.
@@ -391,13 +391,13 @@ def write_script(size: Size, text: str) -> None:
     """
     packed = disks.archive(size.run.path) if text.endswith(f"\n{disks.MARK}\n") else ""
     try:
-        write_atomically(size.script, text + packed, private=bool(packed))  # the job's key is in it
+        write_atomically(size.script, text + packed, private=bool(packed))  # it contains the job's key
     except OSError as error:
         raise OutputError(f"{size.script} cannot be written: {explain_os_error(error)}") from None
 
 
 def write_scripts(submission: Submission, texts: Mapping[int, str]) -> None:
-    """Writes the scripts into the runs.
+    """Write the scripts into the runs.
 
     Raises:
         OutputError: one cannot be written.
@@ -452,7 +452,7 @@ class _Stored(BaseModel, strict=True):
 
 
 def open_submission(path: Path) -> Submission:
-    """Return the submission that a directory holds; nothing in it leads out of it, and every value of it is checked.
+    """Return the submission in a directory; check all its values, and that nothing leads out of the directory.
 
     Raises:
         RequestError: it holds none.

@@ -1,4 +1,4 @@
-"""Values that reach a job's script: each is checked to be one line, and quoted as one word, here and nowhere else."""
+"""Values in a job's script: only this module checks that each is one line, and quotes it as one word."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LONGEST_NAME = 64
 
 
 def one_line(what: str, text: str) -> str:
-    """Return a text that stands on one line of a script; `what` says in a message where it is from.
+    """Return a text that fits on one line of a script; a message names it `what`.
 
     Raises:
         RequestError: it has a line break or another control character.
@@ -40,7 +40,7 @@ def for_sbatch(what: str, value: str) -> str:
 
 
 def job_output(run_dir: str) -> str:
-    """Return where a job prints to, as sbatch reads it: a file of the run directory with the job's number in its name.
+    """Return a job's output file in sbatch's notation: a file of the run directory with the job's number in its name.
 
     Raises:
         RequestError: it has a backslash. Slurm would drop it, put no number in the name, and print to another folder.
@@ -63,7 +63,7 @@ def for_shell(what: str, value: str) -> str:
 
 
 def job_name(experiment: str, nodes: int) -> str:
-    """Return what the queue calls a job: the experiment's file name, with a hyphen for what is not a letter, digit or
+    """Return a job's name in the queue: the experiment's file name, with a hyphen for what is not a letter, digit or
     one of `._-`, and the number of nodes."""
     stem = _NOT_IN_A_NAME.sub("-", experiment)[:_LONGEST_NAME].strip("-.")
     return f"{stem or 'ddpbench'}-{nodes}"

@@ -1,4 +1,4 @@
-"""The run directory of a sweep, while it is this sweep's: made new or checked for a resume, and locked."""
+"""The run directory of a sweep while the sweep holds it: new or checked for a resume, and locked."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ddpbench.texts import command
 
 @contextmanager
 def own_directory(prepared: Prepared, claim: AbstractContextManager[object]) -> Iterator[Made]:
-    """Give what is made in the directory, once it is locked and `claim` is entered.
+    """Yield what is made in the directory, once it is locked and `claim` is entered.
 
     Raises:
         RequestError: the output cannot be used, or belongs to another machine or experiment.
     """
     run = prepared.run
     if prepared.resumes:
-        # A damaged or newer one is refused before anything starts; packed records are unpacked before new ones.
+        # Refuse a damaged or newer one before anything starts; unpack packed records before new ones are written.
         with _locked(run):
             check_resumable(prepared)
     with claim:
@@ -40,7 +40,7 @@ def _locked(run: RunDir) -> AbstractContextManager[None]:
 
 
 def _begin(run: RunDir, made: Made) -> None:
-    """Notes, once the directory is locked, what is not of this sweep.
+    """Once the directory is locked, note what in it is not this sweep's.
 
     Raises:
         OutputError: it has become another sweep's.
@@ -55,7 +55,7 @@ def _begin(run: RunDir, made: Made) -> None:
 
 @contextmanager
 def _writing(prepared: Prepared, made: Made) -> Iterator[None]:
-    """Makes a directory that cannot be written before its plan stands a wrong request, of which nothing is left."""
+    """Turn a failure to write before the plan exists into an invalid request, and remove what was written."""
     run = prepared.run
     try:
         yield
@@ -63,7 +63,7 @@ def _writing(prepared: Prepared, made: Made) -> Iterator[None]:
         if prepared.resumes or run.plan.exists():
             raise
         made.remove()
-        if error.errno == errno.EAGAIN:  # mostly a process that could not be started
+        if error.errno == errno.EAGAIN:  # usually a process that could not be started
             why = f"{error.strerror}{environments_part(error)}"
             raise OutputError(f"{run.path} cannot be measured: {why}") from None
         raise OutputError(f"{run.path} cannot be written: {explain_os_error(error)}") from None

@@ -1,4 +1,4 @@
-"""What ties a run directory to its machine, its experiment and its cases: written once, compared on a resume."""
+"""The identity of a run directory, its machine, experiment and cases: written once, compared on a resume."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ from ddpbench.spec.differences import settings_apart
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
-    """What a rank with torch found before anything was launched."""
+    """Facts that a rank with torch has found before anything was launched."""
 
     gpu_addresses: list[str | None]
     plan: Plan
-    """What is to be run: of bucket caps that make the same buckets one."""
+    """The cases to run; of bucket caps that make the same buckets only one."""
     tried: dict[str, Tried]
-    """What trying users' own workloads took, by name with options."""
+    """Results of trying users' workloads, by name with options."""
 
 
 def check_resumable(prepared: Prepared) -> None:
-    """Refuse to resume a run that was measured under other conditions, as far as is known before torch is started.
+    """Refuse to resume a run measured under other conditions, as far as they are known before torch is started.
 
     Raises:
         IdentityError: the conditions differ, or the run's files are damaged.
@@ -79,9 +79,9 @@ def check_resumable(prepared: Prepared) -> None:
 
 
 def _apart(prepared: Prepared, toml: str) -> dict[str, str]:
-    """Return what differs where the digest of an experiment or of workloads does."""
+    """Return the differences behind a different digest of the experiment or of workloads."""
     before = ""
-    with contextlib.suppress(OSError, DdpbenchError):  # it is read for words alone
+    with contextlib.suppress(OSError, DdpbenchError):  # it is read only for the message
         before = read_text(prepared.run.experiment, MOST_NOTES)
     return {
         "experiment_digest": settings_apart(before, toml),
@@ -95,14 +95,14 @@ def identify(
     listener: Listener,
     claim_gpus: Callable[[Sequence[str]], object] = lambda _: None,
 ) -> Found:
-    """Writes machine.json, plan.json and experiment.toml, or compares them with what is there.
+    """Write machine.json, plan.json and experiment.toml, or compare them with the existing ones.
 
-    `claim_gpus` is given the UUIDs of the GPUs that are used, before anything is computed on them or written.
+    `claim_gpus` is called with the UUIDs of the used GPUs, before anything is computed on them or written.
 
     Raises:
         IdentityError: the directory is another machine's or another experiment's.
-        MachineError: what `claim_gpus` raises.
-        WorkloadError: a user's own workload does not work.
+        MachineError: raised by `claim_gpus`.
+        WorkloadError: a user's workload does not work.
     """
     run, plan = prepared.run, prepared.plan
     probe = probed(server, run.path)
@@ -123,7 +123,7 @@ def identify(
     else:
         write_atomically(run.machine, json.dumps(found, indent=1) + "\n")
         write_atomically(run.experiment, toml)
-        write_atomically(run.plan, plan.dumps())  # last: with it the directory can be resumed
+        write_atomically(run.plan, plan.dumps())  # last: once it exists, the directory can be resumed
     return Found(
         gpu_addresses=[gpu["pci"] for gpu in probe["gpus"]],
         plan=plan,
@@ -134,7 +134,7 @@ def identify(
 def _settled(
     prepared: Prepared, server: ServerProcess, own: Mapping[str, Mapping[str, Any]], listener: Listener
 ) -> Plan:
-    """Return the plan as a rank knows it: of bucket caps with the same buckets one, no strategy without own steps."""
+    """Return the plan with a rank's knowledge: one bucket cap per set of buckets, no strategy without steps."""
     plan = prepared.plan
     cases: Sequence[PlannedCase] = within_own(plan.cases, own)
     for line in skipped_by_trial(plan.cases, cases):
@@ -152,7 +152,7 @@ def _settled(
 
 
 def _check_cases(run: RunDir, plan: Plan) -> None:
-    """Compares the cases planned now with those planned before, whose ids their contents make.
+    """Compare the cases planned now with those planned before; their ids are made from their contents.
 
     Raises:
         IdentityError: they differ.
@@ -167,5 +167,5 @@ def _check_cases(run: RunDir, plan: Plan) -> None:
 
 
 def _few(ids: Iterable[str]) -> str:
-    """Return the first of them."""
+    """Return the first few ids as text."""
     return ", ".join(sorted(ids)[:3])

@@ -22,7 +22,7 @@ from ddpbench.spec import Case, PlannedCase
 
 
 class Launching:
-    """Makes a sweep's launches, and notes them in its progress."""
+    """Runs a sweep's launches, and notes them in its progress."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Launching:
         self._catalog = TableCatalog()
         self.fabrics = Fabrics(self._run, listener.preparing)
         self.gpu_addresses: list[str | None] = []
-        """PCI addresses of the GPUs by their number, once a rank has told them."""
+        """PCI addresses of the GPUs by number, once a rank has reported them."""
         self.runner = LaunchRunner(
             self._run,
             hang_timeout_s=self._budget.hang_timeout,
@@ -65,10 +65,10 @@ class Launching:
         )
 
     def make_fabrics(self) -> None:
-        """Make and prove the networks of all cases that are still to be launched.
+        """Make and verify the networks of all cases still to be launched.
 
         Raises:
-            FabricError: one cannot be made, or does not carry.
+            FabricError: one cannot be made, or does not carry the requested rate.
         """
         done = self._progress.done
         self.fabrics.make(
@@ -76,7 +76,7 @@ class Launching:
         )
 
     def start_server(self, entry: PlannedCase, number: int, servers: Servers) -> None:
-        """Start the server of a round's launch beforehand, while the other side starts its own: none measures yet."""
+        """Start the server of a round's launch while the other side starts its own, since neither measures yet."""
         if self._turn is not None and entry.case.launcher == "local":
             servers.of(self.plan(entry.case, "measure", number).server_env)
 
@@ -89,7 +89,7 @@ class Launching:
         *,
         sharing: Sequence[PlannedCase] = (),
     ) -> None:
-        """Run one launch. The start of its server is shared out among the launches of `sharing`."""
+        """Run one launch. The launches of `sharing` share the cost of starting its server."""
         case = entry.case
         self._progress.tell_launch(entry, purpose, number)
         with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""What is asked of a sweep, and how it is understood: all that can be refused is, before anything is started."""
+"""The request for a sweep and its validation: everything that can be refused is, before anything is started."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from ddpbench.texts import command
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepRequest:
-    """What to sweep and where to. `experiment` is a TOML file, or a run directory to resume."""
+    """The experiment to sweep and the output. `experiment` is a TOML file, or a run directory to resume."""
 
     experiment: Path
     overrides: Sequence[str] = ()
@@ -58,7 +58,7 @@ class SweepRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
-    """A request understood: everything that can be refused has been looked at, and nothing started."""
+    """A validated request: everything that can be refused has been checked, and nothing was started."""
 
     experiment: Experiment
     plan: Plan
@@ -67,17 +67,17 @@ class Prepared:
     run: RunDir
     resumes: bool
     draws_seed: bool
-    """The order's seed was drawn just now: another run of the experiment gets another one."""
+    """True if the order's seed was drawn now: another run of the experiment gets another one."""
     retry_failed: bool
     notes: tuple[str, ...] = ()
-    """What of the request is not run, or not as it was given, and why; what it is multiplied to."""
+    """Parts of the request that are not run, or not as given, with the reasons; and factors applied to it."""
 
 
 def _places(request: SweepRequest) -> tuple[Path, Path | None]:
     """Return the experiment's file, and the run directory if one is given.
 
     Raises:
-        RequestError: they are no such, or the run is not to be resumed.
+        RequestError: there are no such files, or the run cannot be resumed.
         IdentityError: the given directory is not a run's.
     """
     source, out = request.experiment, request.out
@@ -86,7 +86,7 @@ def _places(request: SweepRequest) -> tuple[Path, Path | None]:
     elif source.name == "experiment.toml" and (source.parent / "plan.json").is_file() and out is None:
         out = source.parent
     if (source.parent / "plan.json").exists() and source.is_file() and not source.stat().st_size:
-        raise damaged(source, "it is empty")  # which would be the experiment that has all defaults
+        raise damaged(source, "it is empty")  # an empty file would be the experiment with all defaults
     for directory in {request.experiment, out} if request.experiment.is_dir() else {out}:
         if directory is not None:
             RunDir(checked_name(directory)).check()
@@ -99,7 +99,7 @@ def _places(request: SweepRequest) -> tuple[Path, Path | None]:
 
 
 def prepare(request: SweepRequest) -> Prepared:
-    """Reads, validates and plans; starts nothing but probes: beside GPUs of what torch can use, and of own classes.
+    """Read, validate and plan; start only probes: of torch if there are GPUs, and of users' classes.
 
     Raises:
         RequestError: the request cannot be met; the message says why.
@@ -121,9 +121,7 @@ def prepare(request: SweepRequest) -> Prepared:
     run = RunDir(out if out is not None else default_path(f"{experiment.name}-{stamp}"))
     resumes = run.plan.exists()
     stored = None
-    with suppress(
-        IdentityError
-    ):  # a damaged plan is refused when the run is worked on, which its lock decides first
+    with suppress(IdentityError):  # a damaged plan is refused when the run is locked and worked on
         stored = read_plan(run) if resumes else None
     batches = stored_batches(stored) if resumes else stated_batches(own_names(experiment))
     notes += batch_notes(experiment, {} if resumes else batches)
@@ -160,10 +158,10 @@ def prepare(request: SweepRequest) -> Prepared:
 
 
 def _check_checkpoint_dirs(cases: Sequence[PlannedCase]) -> None:
-    """Refuses a directory for checkpoints that is none or cannot be written, before anything is measured.
+    """Refuse a directory for checkpoints that is missing or unwritable, before anything is measured.
 
     Raises:
-        OutputError: it is not there, may not be written, or others can exchange what is in it.
+        OutputError: it is missing or unwritable, or other users can replace what is in it.
     """
     for name in dict.fromkeys(entry.case.checkpoint_dir for entry in cases):
         if name and not (Path(name).is_dir() and os.access(name, os.W_OK | os.X_OK)):
@@ -177,10 +175,10 @@ def _check_checkpoint_dirs(cases: Sequence[PlannedCase]) -> None:
 
 
 def _check_launcher(experiment: Experiment, source: Path) -> None:
-    """Refuses to sweep what another launcher is to start.
+    """Refuse to sweep an experiment that another launcher must start.
 
     Raises:
-        RequestError: Slurm is to start it, or it was planned for nodes.
+        RequestError: Slurm must start it, or it was planned for nodes.
     """
     launchers = experiment.axes.get("launcher", [experiment.base.launcher])
     if "slurm" in launchers:

@@ -1,4 +1,4 @@
-"""The fork servers of a sweep, and which round bears the start of each."""
+"""The fork servers of a sweep, and the round to which each start is charged."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from ddpbench.spec import PlannedCase
 
 
 class Servers(AbstractContextManager["Servers"]):
-    """Fork servers by environment, started when first asked for, all ended with the context or before."""
+    """Fork servers by environment, started on first use, and ended with the context or before."""
 
     def __init__(self, log: Path, *, log_stays: bool = True) -> None:
-        """Errors name a log that stays, not one in a folder that its owner removes."""
+        """`log_stays`: errors may name the log; False if it is in a folder that its owner removes."""
         self._log, self._log_stays = log, log_stays
         self._stack = ExitStack()
         self._running: dict[str, ServerProcess] = {}
         self._first_round: dict[Ranks, int] = {}
 
     def of(self, env: Mapping[str, str]) -> ServerProcess:
-        """Return the one of an environment."""
+        """Return the server of an environment."""
         key = json.dumps(dict(env), sort_keys=True)
         if key not in self._running or not self._running[key].alive:
             self._running[key] = self._stack.enter_context(self._started(env))
         return self._running[key]
 
     def _started(self, env: Mapping[str, str]) -> ServerProcess:
-        """Return a new one; another in place of one that something kills while it starts, but not of two."""
+        """Return a new server; retry once if something kills it while it starts."""
         try:
             return ServerProcess(env, self._log, log_stays=self._log_stays)
         except ServerGoneError as error:
@@ -43,22 +43,22 @@ class Servers(AbstractContextManager["Servers"]):
         return ServerProcess(env, self._log, log_stays=self._log_stays)
 
     def charged_s(self, server: Ranks, number: int) -> float:
-        """Return what a round bears of a server's start: the first one that it serves bears all, seconds."""
-        if not server.start_s:  # of another launcher, which serves one launch
+        """Return the part of a server's start charged to a round, s: all of it to the first round that it serves."""
+        if not server.start_s:  # another launcher's, which serves one launch
             return 0.0
         return server.start_s if self._first_round.setdefault(server, number) == number else 0.0
 
     def end(self) -> None:
-        """Ends those that run; who asks again gets new ones."""
+        """End the running servers; a later request starts new ones."""
         self._running.clear()
         self._first_round.clear()
         self._stack.close()
 
     def end_round(self, *, serve_on: bool) -> None:
-        """Ends those that run, unless they are to serve on, and gives back the memory that launches took.
+        """End the running servers unless `serve_on`, and free the memory that launches took.
 
-        Cycles would wait for hundreds of rounds, and so would the interpreter's lists of free objects, which keep
-        other memory from being used again: a long sweep would grow.
+        Otherwise cycles would stay for hundreds of rounds, and so would the interpreter's lists of free objects, which
+        block other memory from reuse: a long sweep would grow.
         """
         if not serve_on:
             self.end()
@@ -69,10 +69,10 @@ class Servers(AbstractContextManager["Servers"]):
 
 
 class LastingServers(Servers):
-    """Fork servers that several sweeps share, a set for each round: each round still has ranks of servers of its own.
+    """Fork servers that several sweeps share, one set per round, so that each round still has separate servers.
 
-    Use it as a context around the sweeps, and `rewind` before each. A server keeps the environment and the folder in
-    which it was started; what these are now has sets of its own.
+    Use it as a context around the sweeps, and `rewind` before each. A server keeps the environment and folder in which
+    it was started; other ones get separate sets.
     """
 
     def __init__(self, log: Path, *, log_stays: bool = True) -> None:
@@ -82,13 +82,13 @@ class LastingServers(Servers):
         self._sets: dict[tuple[str, int], dict[str, ServerProcess]] = {}
 
     def rewind(self) -> None:
-        """Begins again with the first round's."""
+        """Start again with the first round's set."""
         now = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         self._given = json.dumps([str(Path.cwd()), now], sort_keys=True)
         self._go_to(0)
 
     def end_round(self, *, serve_on: bool) -> None:
-        """Goes on to the next round's, unless one set is to serve all."""
+        """Move to the next round's set, unless one set serves all rounds."""
         if not serve_on:
             self._go_to(self._round + 1)
         gc.collect()
@@ -98,12 +98,12 @@ class LastingServers(Servers):
         self._running = self._sets.setdefault((self._given, number), {})
 
     def end(self) -> None:
-        """Ends them all."""
+        """End all servers."""
         self._sets.clear()
         super().end()
 
 
 def launches_of_one_server(entry: PlannedCase, todo: Sequence[PlannedCase]) -> int:
-    """Return how many launches of a round share this one's fork server: those of the same environment."""
+    """Return how many launches of a round share this one's fork server, that is, have the same environment."""
     env = early_env(entry.case)
     return sum(other.case.launcher == "local" and early_env(other.case) == env for other in todo)

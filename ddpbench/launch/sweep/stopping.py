@@ -1,4 +1,4 @@
-"""When a sweep ends: when its time is spent; after the promised rounds also once intervals are narrow."""
+"""The end of a sweep: when its time is spent, or after the promised rounds once intervals are narrow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddpbench.spec import Budget
 
 
 class StoppingRule:
-    """Decides before each round, and before each launch, whether it is run. The clock's seconds begin anywhere."""
+    """Decides before each round, and before each launch, whether it is run. The clock's zero is arbitrary."""
 
     def __init__(
         self,
@@ -30,13 +30,13 @@ class StoppingRule:
         self._begun = False
 
     def left_s(self, started: float) -> float:
-        """Return how much of the budget is left to a sweep that began at `started`, seconds."""
+        """Return the budget left to a sweep that began at `started`, seconds."""
         return started + self._budget.total - self._clock()
 
     def reason(self, number: int, started: float) -> str:
-        """Return why the round `number` of a sweep that began at `started` is not to be run, or nothing.
+        """Return why round `number` of a sweep that began at `started` is not to be run; empty if it is.
 
-        A round is begun if all of it fits into what is left of the budget; a sweep's first one as far as it does.
+        A round is started if all of it fits into the remaining budget; a sweep's first round in any case.
         """
         if number < self._budget.rounds_min:
             todo = self._done.left_of_round(number)

@@ -1,4 +1,4 @@
-"""Carries out a sweep that is prepared: proofs first, then round after round, until it is to stop."""
+"""Run a prepared sweep: proofs first, then round after round, until it is to stop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ddpbench.spec import PlannedCase
 
 
 class Sweep:
-    """Carries out a prepared request: in which order what is launched, and until when."""
+    """Runs a prepared request: the order of launches, and when to stop."""
 
     def __init__(
         self,
@@ -38,11 +38,11 @@ class Sweep:
         servers: Servers | None = None,
         lenders: Sequence[RunDir] = (),
     ) -> None:
-        """`gate` is asked before each round whether it is to be made, in place of the stopping rule.
+        """`gate` decides before each round whether to run it, in place of the stopping rule.
 
-        Whoever asks has claimed the cores, and may let somebody else measure before it answers, and where launches
-        offer their `turn`. `servers` are those of several sweeps; without them it starts its own. `lenders` are runs of
-        the same id, whose proofs of the same cases count here too.
+        The gate's owner has claimed the cores; another side may measure before the gate answers, and between blocks if
+        launches offer their `turn`. `servers` may be shared by several sweeps; None: separate ones. `lenders` are runs
+        of the same id, whose proofs of the same cases count here too.
         """
         self._gate, self._servers, self._lenders = gate, servers, lenders
         self._prepared, self._listener, self._clock = prepared, listener, clock
@@ -68,11 +68,11 @@ class Sweep:
         return self._progress.plan.cases
 
     def run(self) -> SweepResult:
-        """Runs to the stopping rule; on an interruption what was finished stays, and the rest can be resumed.
+        """Run until the stopping rule ends it; if interrupted, finished launches stay and the rest can be resumed.
 
         Raises:
             RequestError: the output cannot be used, or belongs to another machine or experiment.
-            LaunchError: ranks cannot be started or their records not be written.
+            LaunchError: ranks cannot be started, or their records cannot be written.
         """
         self._progress.started = self._clock()
         claim = nullcontext() if self._claims_nothing() else claimed(self._prepared.hardware.cores)
@@ -89,7 +89,7 @@ class Sweep:
         return self.result
 
     def _take_back(self, made: Made, error: BaseException) -> None:
-        """Remove what a new run that measured nothing has written, where that would make another try a resume."""
+        """Remove the files of a new run that measured nothing, if they would turn the next try into a resume."""
         if isinstance(error, KeyboardInterrupt):
             self.result.stop_reason = "interrupted"
         elif self._prepared.resumes:
@@ -115,7 +115,7 @@ class Sweep:
             self._progress.warn(problem)
 
     def _claims_nothing(self) -> bool:
-        """Return whether the cores may be shared, or are claimed by what lets it measure, the gate."""
+        """Return whether the cores may be shared, or the gate's owner has claimed them."""
         return self._shared or self._gate is not None
 
     def _work(self) -> None:
@@ -133,7 +133,7 @@ class Sweep:
         progress.tell_left_out()
 
     def _identify(self, servers: Servers, claims: ExitStack) -> None:
-        """Have a rank describe the machine and own workloads, and go by the plan that results."""
+        """Have a rank describe the machine and users' workloads, and use the resulting plan."""
         progress = self._progress
         first = self._launching.plan(progress.plan.runnable[0].case, "proof", 0)
         found = identify(
@@ -154,7 +154,7 @@ class Sweep:
             progress.tell_room("once your model was tried", 0)
 
     def _measure(self, servers: Servers) -> str:
-        """Makes the proofs and the rounds; returns why there are no more."""
+        """Run the proofs and the rounds; return why there are no more."""
         progress = self._progress
         for entry in progress.done.unproved:
             if progress.done.take_proof(entry) or progress.done.borrow_proof(entry, self._lenders):
@@ -176,10 +176,10 @@ class Sweep:
         return "rounds_max"
 
     def _round(self, number: int, servers: Servers) -> bool:
-        """Launches what is not done of a round, from servers that then end: the next round gets its own.
+        """Run the unfinished launches of a round; their servers then end, and the next round gets new ones.
 
-        Where sweeps share the cores no number counts, and the servers serve on: starting one takes seconds. Returns
-        whether all of it was launched: no launch is that would end after the budget.
+        If sweeps share the cores no number counts, and the servers stay: starting one takes seconds. Return whether all
+        were run: a launch that would end after the budget is not.
         """
         progress = self._progress
         todo = progress.done.left_of_round(number)

@@ -1,4 +1,4 @@
-"""A launch's throughput, while it is under way and after it, for lines of progress; the table's is `analysis`'."""
+"""A launch's throughput, during and after it, for progress lines; `analysis` computes the table's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ThroughputSoFar:
         self._first: tuple[float, int] | None = None
 
     def pulse(self, pulse: Pulse) -> None:
-        """Tells the listener of a rank's heartbeat, with the rate of timed steps since the first of them."""
+        """Report a rank's heartbeat to the listener, with the rate of timed steps since the first of them."""
         now = time.monotonic()
         rate: float | None = None
         if pulse.phase == "timed steps":
@@ -31,7 +31,7 @@ class ThroughputSoFar:
 
 
 def launch_throughput(run: RunDir, case: Case, number: int) -> float | None:
-    """A launch's samples per second by rank 0's own clock, for progress lines; the table's figure is `analysis`'."""
+    """Return samples per second by rank 0's clock, for progress lines; `analysis` computes the table's figure."""
     for rank in read_launch(run.launch(case.case_id, "measure", number)).ranks:
         blocks = [block for block in rank.of(Block) if block.phase == "timed"]
         if rank.rank == 0 and blocks:

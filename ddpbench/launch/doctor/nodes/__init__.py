@@ -1,1 +1,1 @@
-"""The nodes of a job before the job: who reaches whom at which address, how fast each pair's link is, whose clock."""
+"""Checks of a job's nodes before the job: addresses and reachability, link speeds, and clocks."""

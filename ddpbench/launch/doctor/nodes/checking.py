@@ -1,4 +1,4 @@
-"""`ddpbench doctor --nodes`: this node's part of the check, and on the first node what came of it."""
+"""`ddpbench doctor --nodes`: this node's part of the check, and on the first node the findings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ddpbench.texts import shortened
 from ddpbench.version import VERSION
 
 SLURM = "slurm"
-"""In place of names: the nodes of the job that this is part of."""
+"""The word that means the nodes of the surrounding job."""
 PORT = 29_501
 _TOPIC = "Nodes"
 _ASK_S = 30.0
@@ -29,20 +29,20 @@ _ASK_S = 30.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Seat:
-    """Which of the nodes this is, of how many, and the address of the first one."""
+    """This node's number, the number of nodes, and the address of the first one."""
 
     number: int
     count: int
     first: str
     spare: bool = False
-    """A further process on a node: one is enough."""
+    """True for a further process on a node: one is enough."""
 
 
 def seat_of(names: str, host: Host, env: Mapping[str, str] = os.environ) -> Seat:
-    """Return this process's seat, from a launcher's variables or by finding itself among the names.
+    """Return this process's seat, from a launcher's variables or from this node's place among the names.
 
     Raises:
-        RequestError: the names are none, or this node is not one of them.
+        RequestError: there are no names, or this node is not among them.
     """
     if names == SLURM and "SLURM_JOB_NODELIST" not in env:
         raise RequestError(
@@ -61,7 +61,7 @@ def seat_of(names: str, host: Host, env: Mapping[str, str] = os.environ) -> Seat
         if not env.get(number, "").isdecimal():
             continue
         if number == "SLURM_NODEID" and env.get("SLURM_NTASKS", "1") == "1":
-            continue  # the batch script's own shell
+            continue  # the shell of the batch script
         if int(env[number]) >= len(listed):
             raise RequestError(
                 f"--nodes names {len(listed)} nodes, and this is number {env[number]} by {number}"
@@ -88,7 +88,7 @@ def _addresses_of(name: str) -> list[str]:
 
 
 def _slurm_addresses(env: Mapping[str, str]) -> list[str]:
-    """Return the addresses of a job's nodes, as Slurm itself reaches them: names need not resolve."""
+    """Return the addresses of a job's nodes as Slurm reaches them: their names may not resolve."""
 
     def asked(*words: str) -> str:
         try:
@@ -104,18 +104,18 @@ def _slurm_addresses(env: Mapping[str, str]) -> list[str]:
             raise LaunchError(f"scontrol cannot say which nodes the job has: {error}") from None
         return done.stdout
 
-    listed = env.get("SLURM_STEP_NODELIST") or env["SLURM_JOB_NODELIST"]  # numbers of nodes are the step's
+    listed = env.get("SLURM_STEP_NODELIST") or env["SLURM_JOB_NODELIST"]  # node numbers are those of the step
     names = asked("show", "hostnames", listed).split()
-    told = asked("-o", "show", "node", ",".join(names))
+    listing = asked("-o", "show", "node", ",".join(names))
     known = {}
-    for line in told.splitlines():
+    for line in listing.splitlines():
         fields = dict(part.partition("=")[::2] for part in line.split())
         known[fields.get("NodeName", "")] = fields.get("NodeAddr", "")
     return [known.get(name) or name for name in names]
 
 
 def own_node(seat: Seat, host: Host) -> Node:
-    """Return what this node says of itself.
+    """Return this node's description of itself.
 
     Raises:
         LaunchError: gloo has no interface to use here.
@@ -148,7 +148,7 @@ def own_node(seat: Seat, host: Host) -> Node:
 
 
 def _address(interface: Interface, why: str) -> str:
-    """Return the interface's address that gloo would listen at: the one that decided, else its first."""
+    """Return the interface's address at which gloo would listen: the one that decided, else its first."""
     return next((one for one in interface.addresses if why.endswith(f" {one}")), interface.addresses[0])
 
 
@@ -166,10 +166,10 @@ def check_nodes(
     host: Host | None = None,
     waiting: Callable[[str], None] = lambda _: None,
 ) -> Sequence[Finding] | None:
-    """Return what the nodes found of each other, the verdict last; None on all but the first.
+    """Return the nodes' findings about each other, the verdict last; None on all nodes but the first.
 
     Raises:
-        RequestError: the names are none, or this node is none of them.
+        RequestError: there are no names, or this node is not among them.
         LaunchError: the nodes do not come together.
     """
     host = host or Host()

@@ -1,9 +1,9 @@
-"""How the nodes find each other: the first one listens, the others tell it who they are and later what they found.
+"""Exchange between the nodes: the first one listens; the others send who they are, and later what they found.
 
-Lines of JSON over one connection each, in the clear: numbers and names. Nothing of it is run.
+Each connection carries unencrypted lines of JSON with numbers and names, which are never executed.
 
-Slots meet in a torch store instead (`worker/slot/meeting.py`), torchrun's own where it has one. That does not serve the
-doctor: it also checks hosts whose torch is broken or missing, and a store reports no peer that hangs up.
+Slots meet in a torch store instead (`worker/slot/meeting.py`), torchrun's if it has one. A store does not serve the
+doctor: it also checks hosts whose torch is broken or missing, and a store does not report a peer that hangs up.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ JOIN_S = 120.0
 _MOST_LINE = 1 << 20
 _HELLO = b"ddpbench doctor\n"
 _TURN = b"\x01"
-"""Said to a node whose turn it is."""
+"""The message to a node whose turn has come."""
 _TURNS = 4
-"""How many times its patience a node waits for one that may be busy: with a pair that is not reached it is for two."""
+"""Factor on a node's patience with a possibly busy node, which waits for two if its partner is not reached."""
 _Read = TypeVar("_Read")
 
 
@@ -42,7 +42,7 @@ def _address(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
-    """What a node says of itself: its name, what gloo would use and why, and where the others are to find it."""
+    """A node's description of itself: its name, gloo's interface and the reason, and where the others reach it."""
 
     number: Annotated[int, Field(ge=0, lt=MOST_NODES)]
     host: Words
@@ -54,12 +54,12 @@ class Node:
     """Other interfaces that could be meant, each `eth0 10.0.0.2`."""
     speed_mbps: Annotated[int, Field(ge=0, lt=2**40)] = 0
     faster: Words = ""
-    """An interface that claims twice the rate or more, in words."""
+    """An interface that claims at least twice the rate, as text."""
     versions: tuple[Words, ...] = ()
 
     @property
     def name(self) -> str:
-        """What a sentence calls it."""
+        """Its name in a sentence."""
         return f"node {self.number} ({self.host})"
 
 
@@ -77,7 +77,7 @@ class _Line:
         """Return the next line.
 
         Raises:
-            OSError: it does not come until then, or is longer than `most` bytes.
+            OSError: it does not arrive before the deadline, or is longer than `most` bytes.
         """
         while b"\n" not in self._data[:most]:
             if len(self._data) >= most:
@@ -93,28 +93,28 @@ class _Line:
         return line + b"\n"
 
     def next_message(self, kind: TypeAdapter[_Read], deadline: float) -> _Read:
-        """Return what the next line says.
+        """Return the next line's content.
 
         Raises:
             OSError: see `read`.
-            ValueError: no node says so.
+            ValueError: the line is not a valid message of a node.
         """
         line = self.read(deadline)
         parse_json(line)  # with its limits on depth, numbers and texts
         return kind.validate_json(line, strict=True)
 
     def tell(self, value: object) -> None:
-        """Say a line.
+        """Send a line.
 
         Raises:
-            OSError: the connection broke, or nobody takes it.
+            OSError: the connection broke, or the peer does not receive.
         """
         self.connection.settimeout(PATIENCE_S)
         self.connection.sendall(json.dumps(value).encode() + b"\n")
 
 
 def rounds_of(count: int) -> list[list[tuple[int, int]]]:
-    """Return all pairs of so many nodes in rounds, in each of which no node has two (the circle method)."""
+    """Return all pairs of `count` nodes in rounds in which no node has two (the circle method)."""
     ring: list[int | None] = [*range(count), *([None] if count % 2 else [])]
     found = []
     for _ in range(len(ring) - 1):
@@ -128,7 +128,7 @@ def rounds_of(count: int) -> list[list[tuple[int, int]]]:
 def take_part(
     me: Node, count: int, first: tuple[str, int], *, waiting: Callable[[str], None] = lambda _: None
 ) -> tuple[list[Node], list[Pair]]:
-    """Return all nodes and what every pair found; on the first node all of it, on others their own.
+    """Return all nodes and their pairs: on the first node every pair, on others those of this node.
 
     `first` is the address and port at which node 0 listens.
 
@@ -170,7 +170,7 @@ def _lead(
     nodes, lines = _joined(stack, door, {0: me}, count, first, waiting=waiting)
     listed = [nodes[number] for number in range(count)]
     for line in lines.values():
-        with suppress(OSError):  # it is lost, as will be seen
+        with suppress(OSError):  # a lost node is noticed below
             line.tell([asdict(node) for node in listed])
     pairs = _try_all(me, listed, listener)
     until = time.monotonic() + _answer_s(count)
@@ -209,7 +209,7 @@ def _joined(
         waiting(f"waiting for node {', '.join(map(str, missing))}")
         door.settimeout(max(0.1, deadline - time.monotonic()))
         try:
-            if time.monotonic() > deadline:  # strangers may keep connecting
+            if time.monotonic() > deadline:  # other programs may keep connecting
                 raise TimeoutError
             connection, _ = door.accept()
         except TimeoutError:
@@ -221,11 +221,11 @@ def _joined(
         line = _Line(connection)
         node = _introduced(line, min(deadline, time.monotonic() + PATIENCE_S))
         if node is None or not 0 < node.number < count:
-            connection.close()  # somebody else's; many of them would use up this process's descriptors
+            connection.close()  # not a node's; many of them would use up this process's descriptors
             continue
         if node.number in lines:
             lines[node.number].connection.close()
-        nodes[node.number], lines[node.number] = node, line  # the newest, of one that was started again
+        nodes[node.number], lines[node.number] = node, line  # the newest, if a node was restarted
         for number in [number for number in lines if len(nodes) == count]:
             if _hung_up(lines[number].connection):  # interrupted; it may come again
                 del nodes[number], lines[number]
@@ -233,7 +233,7 @@ def _joined(
 
 
 def _introduced(line: _Line, deadline: float) -> Node | None:
-    """Return who says to be a node; None where nobody does."""
+    """Return the node that the peer says it is; None if it does not."""
     try:
         return line.next_message(_NODE, deadline) if line.read(deadline, len(_HELLO)) == _HELLO else None
     except (OSError, ValueError):
@@ -241,7 +241,7 @@ def _introduced(line: _Line, deadline: float) -> Node | None:
 
 
 def _hung_up(connection: socket.socket) -> bool:
-    """Return whether the other side of a connection on which it has nothing to say has ended it."""
+    """Return whether the peer of an idle connection has closed it."""
     if not select.select([connection], [], [], 0)[0]:
         return False
     try:
@@ -281,12 +281,12 @@ def _follow(
 
 
 def _answer_s(count: int) -> float:
-    """Return how long all nodes may take for all that is tried, s."""
+    """Return the time limit for all nodes to try all pairs, s."""
     return JOIN_S + count * 4 * PATIENCE_S
 
 
 def _try_all(me: Node, nodes: Sequence[Node], listener: socket.socket) -> list[Pair]:
-    """Return this node's pairs, round by round: in a pair the lower number connects, and measures."""
+    """Return this node's pairs, round by round: in a pair the lower number connects and measures."""
     found: list[Pair] = []
     with ExitStack() as stack:
         early = _Early(listener, stack, range(me.number))
@@ -307,12 +307,12 @@ class _Early:
         self._came: dict[int, socket.socket] = {}
 
     def of(self, number: int) -> socket.socket | None:
-        """Return a node's connection, waiting for it a while; None where it does not come."""
+        """Return a node's connection after waiting for it a while; None if it does not come."""
         deadline = time.monotonic() + _TURNS * PATIENCE_S
         while number not in self._came:
             self._listener.settimeout(max(0.01, deadline - time.monotonic()))
             try:
-                if time.monotonic() > deadline:  # strangers may keep connecting
+                if time.monotonic() > deadline:  # other programs may keep connecting
                     return None
                 connection, _ = self._listener.accept()
             except TimeoutError:
@@ -328,12 +328,12 @@ class _Early:
                 continue
             if who in self._came:
                 self._came[who].close()
-            self._came[who] = connection  # the newest, of one that tried again
+            self._came[who] = connection  # the newest, if a node tried again
         return self._came.pop(number)
 
 
 def _connect(me: Node, other: Node) -> Pair:
-    """Return the pair as the connecting side finds it."""
+    """Return the pair as measured by the connecting side."""
     source = None if me.address.startswith("127.") != other.address.startswith("127.") else (me.address, 0)
     deadline = time.monotonic() + PATIENCE_S
     while True:
@@ -357,7 +357,7 @@ def _connect(me: Node, other: Node) -> Pair:
 
 
 def _await(other: Node, me: Node, early: _Early) -> list[Pair]:
-    """Serves the connecting side; its pair is told by it, or by nobody: then this side says so."""
+    """Serve the connecting side, which reports the pair; if it never connects, report that from this side."""
     connection = early.of(other.number)
     if connection is None:
         return [Pair(a=other.number, b=me.number, problem=f"{other.name} did not connect to {me.address}")]
@@ -368,7 +368,7 @@ def _await(other: Node, me: Node, early: _Early) -> list[Pair]:
 
 
 def _once(pairs: Sequence[Pair]) -> list[Pair]:
-    """Return each pair once: with its numbers where a side has some, else with the connecting side's problem."""
+    """Return each pair once: with its numbers if a side has some, else with the connecting side's problem."""
     found: dict[tuple[int, int], Pair] = {}
     for pair in pairs:
         known = found.get((pair.a, pair.b))

@@ -1,4 +1,4 @@
-"""What a job's nodes found of each other, as findings: which node or link is slow, what is not reached, and the fix."""
+"""Findings on a job's nodes and links: which one is slow or not reached, and what to do."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ddpbench.launch.doctor.nodes.talking import Pair
 from ddpbench.units import format_bit_rate, format_seconds
 
 SLOW = 0.7
-"""A link is slow that carries less than this share of what the others' median does."""
+"""A link is slow if it carries less than this share of the other links' median."""
 OF_THE_INTERFACE = 0.5
-"""And one that carries less than this share of what its interface claims."""
+"""A link is also slow if it carries less than this share of its interface's claimed rate."""
 ONE_STREAM = 10e9
-"""Nor is one slow that carries this share of so many bit/s: more than one connection of Python's may not fill it."""
+"""bit/s of which a link that carries this share is not slow: one connection from Python may not fill it."""
 CLOCKS_APART_S = 0.5
-"""Clocks further apart than this confuse whoever reads two nodes' logs; no number of ddpbench needs them equal."""
+"""Clock differences above this confuse readers of two nodes' logs; ddpbench's numbers do not depend on them."""
 
 
 def judged(nodes: Sequence[Node], pairs: Sequence[Pair]) -> list[Finding]:
-    """Return the findings: each node's interface, each pair's link, the slow ones, the clocks, the versions."""
+    """Return the findings: each node's interface, each pair's link, slow links, clocks, versions."""
     return [
         *_interfaces(nodes),
         *_links(nodes, pairs),
@@ -89,9 +89,9 @@ def _links(nodes: Sequence[Node], pairs: Sequence[Pair]) -> Iterator[Finding]:
 
 
 def _slow(nodes: Sequence[Node], pairs: Sequence[Pair]) -> Iterator[Finding]:
-    """Yield the node whose links are all slow while the others' are not, else each slow link by itself."""
+    """Yield the node whose links are all slow while the others' are not, else each slow link."""
     if len(pairs) < 3:
-        return  # of two nodes' one link nobody knows what it should carry
+        return  # the one link of two nodes has nothing to compare with
     named: set[int] = set()
     for node in nodes:
         own = [pair for pair in pairs if node.number in (pair.a, pair.b)]

@@ -1,4 +1,4 @@
-"""What two nodes try with each other over one connection: how long a message takes, how much a second carries."""
+"""The tests between two nodes over one connection: message latency and rate."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from ddpbench.texts import on_one_line
 
 PINGS = 100
 STREAM_S = 0.5
-"""In each direction."""
+"""Seconds of sending in each direction."""
 WARM_S = 0.1
-"""Of it does not count: a connection begins slowly."""
+"""Seconds at the start that do not count: a connection starts slowly."""
 PATIENCE_S = 10.0
 MEASURED_S = 40.0
-"""All that a pair tries takes a second or two, and on the slowest of links no more than this."""
+"""Seconds for all tests of a pair: normally one or two, and at most this on the slowest links."""
 MOST_NODES = 1 << 20
 _BLOCK = bytes(1 << 18)
 _PING = struct.Struct("!qq")
 
 
 Words = Annotated[str, Field(max_length=1000), AfterValidator(on_one_line)]
-"""A text that another node sends; it may be a stranger."""
+"""A text from another node, which is not trusted."""
 _Number = Annotated[int, Field(ge=0, lt=MOST_NODES)]
 _Amount = Annotated[float, Field(ge=0, lt=1e18)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pair:
-    """What was found of two nodes, numbered as in the list of nodes, `a` below `b`.
+    """The measurements of two nodes, numbered as in the list of nodes, `a` below `b`.
 
     Rates are bit/s, times seconds. `clock_s` is how far b's clock is ahead of a's, known to within `clock_error_s`.
-    `problem` says why there is no number.
+    `problem` says why numbers are missing.
     """
 
     a: _Number
@@ -51,16 +51,16 @@ class Pair:
 
     @property
     def slower(self) -> float:
-        """The slower direction's rate, which all that both send has to wait for."""
+        """The slower direction's rate, which limits everything that both nodes send."""
         return min(self.a_to_b, self.b_to_a)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
+        """Return the pair as a JSON object."""
         return asdict(self)
 
 
 def serve(connection: socket.socket) -> None:
-    """Is the side that `measure` talks to, until it has all its numbers.
+    """Answer `measure` until it has all its numbers.
 
     Raises:
         OSError: the connection broke.
@@ -76,7 +76,7 @@ def serve(connection: socket.socket) -> None:
 
 
 def measure(connection: socket.socket, a: int, b: int) -> Pair:
-    """Return what `a`, this side, finds of its connection to `b`.
+    """Return what `a`, this side, measures of its connection to `b`.
 
     Raises:
         OSError: the connection broke.
@@ -106,7 +106,7 @@ def measure(connection: socket.socket, a: int, b: int) -> Pair:
 
 
 def _check_time(deadline: float) -> None:
-    if time.monotonic() > deadline:  # the other side takes its time, on purpose or not
+    if time.monotonic() > deadline:  # the other side is slow, on purpose or not
         raise TimeoutError("timed out")
 
 
@@ -122,7 +122,7 @@ def _received(connection: socket.socket, count: int, deadline: float) -> bytes:
 
 
 def _send_stream(connection: socket.socket, deadline: float) -> float:
-    """Sends for `STREAM_S`; returns the rate that the other side says it received, bit/s."""
+    """Send for `STREAM_S`; return the rate at which the other side received, bit/s."""
     end = time.perf_counter() + STREAM_S
     while time.perf_counter() < end:
         connection.sendall(b"\x01" + _BLOCK)
@@ -132,7 +132,7 @@ def _send_stream(connection: socket.socket, deadline: float) -> float:
 
 
 def _take_stream(connection: socket.socket, deadline: float) -> float:
-    """Receive until the other side has sent all; returns the rate, bit/s, and tells it."""
+    """Receive until the other side has sent all; return the rate, bit/s, and report it to that side."""
     start = counted_from = time.perf_counter()
     counted = 0
     buffer = bytearray(1 + len(_BLOCK))
@@ -152,7 +152,7 @@ def _take_stream(connection: socket.socket, deadline: float) -> float:
         else:
             counted += len(buffer)
     passed = max(time.perf_counter() - counted_from, 1e-9)
-    # A link so slow that nothing came after the first tenth of a second: all of it counts.
+    # The link is so slow that nothing came after the first tenth of a second: count all of it.
     rate = 8 * counted / passed if counted else 8 * len(buffer) / (time.perf_counter() - start)
     connection.sendall(_PING.pack(round(rate), 0))
     return rate
