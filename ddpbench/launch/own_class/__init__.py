@@ -1,4 +1,4 @@
-"""Reads a training script and writes the class that lets it be measured; tries a step of it."""
+"""Read a training script, write the class that makes it measurable, and try a step of it."""
 
 from ddpbench.launch.own_class.insertion import NAME, can_guard, inserted, place_of
 from ddpbench.launch.own_class.script import Script, read_script

@@ -1,4 +1,4 @@
-"""What a training loop goes through: the names of a batch's parts, and the loader they come from."""
+"""The batch of a training loop: the names of its parts, and the loader that yields it."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _BARS = ("tqdm", "trange", "iter", "track", "progress_bar", "islice", "cycle")
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch as the loop has it. `target` is None where its loop goes through no loader."""
+    """A batch as named in the loop. `target` is None if the loop does not iterate over a loader."""
 
     target: ast.expr | None
     parts: tuple[tuple[tuple[int, Path], str], ...]
-    """The key of each part's origin, and the name it has in the loop."""
+    """The key of each part's origin, and its name in the loop."""
     count: tuple[int, Path] | None
-    """The key of the number that `enumerate` gives."""
+    """The key of the number that `enumerate` yields."""
     loader: Origin | None
     draw: ast.Call | None = None
-    """The call of one of the script's functions that gives a batch, where no loader gives them."""
+    """The call of the script's function that returns a batch, if no loader yields it."""
     drawn: frozenset[int] = frozenset()
     """The numbers of the statements that draw a batch."""
 
@@ -49,7 +49,7 @@ def batch_of(tracer: Tracer, loop: TrainingLoop) -> Batch:
 
 
 def _goes_through(tracer: Tracer, node: ast.expr, scope: Scope) -> tuple[Origin, Path, Path | None]:
-    """Return the loader, the place of the batch in the loop's target, and that of the number of the batch."""
+    """Return the loader, the batch's path in the loop's target, and the path of the batch's number."""
     found = tracer.trace(node, scope)
     if isinstance(found.node, ast.Call) and found.node.args:
         name = last_name(found.node)
@@ -62,7 +62,7 @@ def _goes_through(tracer: Tracer, node: ast.expr, scope: Scope) -> tuple[Origin,
 
 
 def _passes_on(function: Function | None) -> bool:
-    """Return whether a function gives what it goes through as it is: a progress bar of the script's own."""
+    """Return whether a function yields the items of its argument unchanged, like a progress bar of the script."""
     if function is None or not parameters_of(function):
         return False
     given = [each.value for each in ast.walk(function) if isinstance(each, ast.Yield)]
@@ -90,7 +90,7 @@ def _drawn(tracer: Tracer, loop: TrainingLoop) -> Batch:
 
 
 def _drawn_by_function(tracer: Tracer, loop: TrainingLoop) -> Batch | None:
-    """Return the batch of a loop that takes it from one of the script's functions: `x, y = get_batch("train")`."""
+    """Return the batch of a loop that gets it from one of the script's functions: `x, y = get_batch("train")`."""
     stored = {e.id for e in here(loop.body) if isinstance(e, ast.Name) and isinstance(e.ctx, ast.Store)}
     given = {
         name.id

@@ -1,4 +1,4 @@
-"""What each name of a function, a method or a module's top level is bound to."""
+"""The bindings of each name in a function, a method or a module's top level."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ Tests = tuple[tuple[ast.expr, bool], ...]
 
 @dataclass(frozen=True)
 class Binding:
-    """A value, or the part of it at `path`; taken only where each of `tests` comes out as it says."""
+    """A value, or the part of it at `path`; bound only if each of `tests` has its given outcome."""
 
     value: ast.expr
     path: Path = ()
     kind: Literal["value", "item", "context"] = "value"
-    """`item`: one of those a `for` goes through; `context`: what a `with` gives."""
+    """`item`: one of the values that a `for` iterates over; `context`: the value of a `with`."""
     tests: Tests = ()
     handles: bool = False
-    """Made where an exception is handled: perhaps never."""
+    """True in an exception handler, which may never run."""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """A function, a method or the top level, and the call whose arguments its parameters are, where it is known."""
+    """A function, a method or the top level, with the call that gives its parameters, if known."""
 
     node: ast.Module | Function
     own: ast.ClassDef | None = None
@@ -37,7 +37,7 @@ class Scope:
 
 
 def key_of(node: ast.AST) -> str:
-    """Return what a name, or an attribute of a name, is kept under; empty for anything else."""
+    """Return the key of a name, or of an attribute of a name; empty for anything else."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
@@ -46,7 +46,7 @@ def key_of(node: ast.AST) -> str:
 
 
 def bindings_of(node: ast.Module | Function) -> dict[str, list[Binding]]:
-    """Return what each name and each attribute of a name is bound to, in the order of the source."""
+    """Return the bindings of each name and each attribute of a name, in source order."""
     found: dict[str, list[Binding]] = {}
     for key, binding in _in_block(node.body, ()):
         found.setdefault(key, []).append(binding)
@@ -67,7 +67,7 @@ def _in_block(body: list[ast.stmt], tests: Tests) -> Iterator[tuple[str, Binding
 
 
 def _bound_by(statement: ast.stmt) -> list[tuple[ast.expr, Binding]]:
-    """Return the names that a statement itself binds, without those bound by statements within it."""
+    """Return the names that a statement itself binds, without those of statements nested in it."""
     match statement:
         case ast.Assign():
             return [(target, Binding(statement.value)) for target in statement.targets]
@@ -85,7 +85,7 @@ def _bound_by(statement: ast.stmt) -> list[tuple[ast.expr, Binding]]:
 
 
 def _within(statement: ast.stmt, tests: Tests) -> Iterator[tuple[str, Binding]]:
-    """Yield what the statements within one bind."""
+    """Yield the bindings of the statements nested in one."""
     if isinstance(statement, ast.If):
         yield from _in_block(statement.body, (*tests, (statement.test, True)))
         yield from _in_block(statement.orelse, (*tests, (statement.test, False)))
@@ -123,26 +123,26 @@ _MUTATORS = frozenset(
 
 @dataclass(frozen=True)
 class Change:
-    """A statement that changes what a name holds already; `value` is what it is bound to, made of itself."""
+    """A statement that changes the object of a name; `value` is the new value if the name is rebound to it."""
 
     statement: ast.stmt
     tests: Tests
     loops: tuple[tuple[int, int], ...]
-    """The first and the last line of each loop around it."""
+    """The first and the last line of each enclosing loop."""
     value: ast.expr | None = None
     entry: str | None = None
-    """The key, as Python writes it, where it changes one entry alone: `"'lr'"` of `given["lr"] *= 2`."""
+    """The key in Python syntax if it changes a single entry: `"'lr'"` of `given["lr"] *= 2`."""
 
     @property
     def freezes(self) -> bool:
-        """Return whether it takes the gradient off a parameter or a module, or gives it one."""
+        """True if it turns gradients of a parameter or module off or on."""
         node = self.statement
         if isinstance(node, ast.Assign):
             return all(isinstance(e, ast.Attribute) and e.attr == "requires_grad" for e in node.targets)
         return isinstance(node, ast.Expr) and last_name(node.value) == "requires_grad_"
 
     def sets(self, key: str) -> bool:
-        """Return whether it binds the name again: `rate = rate / 2` or `rate /= 2`, but no `rates[0] = 1`."""
+        """Return whether it rebinds the name: `rate = rate / 2` or `rate /= 2`, but not `rates[0] = 1`."""
         node = self.statement
         targets = node.targets if isinstance(node, ast.Assign) else []
         targets = [node.target] if isinstance(node, ast.AugAssign) else targets
@@ -150,7 +150,7 @@ class Change:
 
 
 def changes_of(node: ast.Module | Function) -> dict[str, list[Change]]:
-    """Return what changes the value of each name and each attribute of a name, in the order of the source."""
+    """Return the changes of each name's value and each attribute's, in source order."""
     found: dict[str, list[Change]] = {}
     for statement, tests, loops in simple_statements(node.body):
         for key, value, entry in _changed_by(statement):
@@ -161,7 +161,7 @@ def changes_of(node: ast.Module | Function) -> dict[str, list[Change]]:
 def simple_statements(
     body: list[ast.stmt], tests: Tests = (), loops: tuple[tuple[int, int], ...] = ()
 ) -> Iterator[tuple[ast.stmt, Tests, tuple[tuple[int, int], ...]]]:
-    """Yield each statement that is not a block, with its conditions and the lines of the loops around it."""
+    """Yield each statement that is not a block, with its conditions and the lines of its enclosing loops."""
     for statement in body:
         if isinstance(statement, ast.If):
             yield from simple_statements(statement.body, (*tests, (statement.test, True)), loops)
@@ -178,12 +178,12 @@ def simple_statements(
 
 
 def _split(target: ast.expr, *, splits: bool) -> list[ast.expr]:
-    """Return the targets of an assignment; with `splits`, each of a tuple's: `data, rest = random_split(data)`."""
+    """Return the targets of an assignment; with `splits`, each target of a tuple: `data, rest = random_split(data)`."""
     return target.elts if splits and isinstance(target, ast.Tuple | ast.List) else [target]
 
 
 def entry_of(node: ast.expr) -> str | None:
-    """Return the key that an expression takes of a name, `"'lr'"` of `given["lr"]`; None for a part of another kind."""
+    """Return the key with which an expression indexes a name, `"'lr'"` of `given["lr"]`; None for any other."""
     while isinstance(node, ast.Attribute | ast.Subscript) and not key_of(node.value):
         node = node.value
     constant = isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant)
@@ -191,7 +191,7 @@ def entry_of(node: ast.expr) -> str | None:
 
 
 def _holder(target: ast.Attribute | ast.Subscript) -> str:
-    """Return what a name, or an attribute of one, that has what a target sets is kept under."""
+    """Return the key of the name or attribute whose object a target changes."""
     node = target.value
     while isinstance(node, ast.Subscript) or (isinstance(node, ast.Attribute) and not key_of(node)):
         node = node.value

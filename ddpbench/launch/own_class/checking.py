@@ -1,4 +1,4 @@
-"""Find errors in a method that was written: names that are unknown, unassigned or ambiguous, and unread arguments."""
+"""Find errors in a written method: unknown, unassigned or ambiguous names, and unread arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _READS = {
     "optimizer": ("model", "parameters"),
     "before_update": ("model",),
 }
-"""The arguments that a method must read; of an optimizer's, it has one."""
+"""The arguments that a method must read; an optimizer method needs only one of them."""
 
 
 _PARTS = (ast.Attribute, ast.Subscript)
@@ -20,7 +20,7 @@ _VALUES = (ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.Set, ast.JoinedStr, 
 
 
 def _may_have(node: ast.AST, value: ast.AST) -> bool:
-    """Return whether a written value can have what is taken of it, such as a method of a text."""
+    """Return whether a literal value can have the accessed attribute, such as a method of a string."""
     if isinstance(node, ast.Subscript):
         return not isinstance(value, ast.Constant) or isinstance(value.value, str | bytes)
     return isinstance(node, ast.Attribute) and not (
@@ -31,9 +31,9 @@ def _may_have(node: ast.AST, value: ast.AST) -> bool:
 def problems_of(
     name: str, parameters: tuple[str, ...], given: Iterable[str], body: list[ast.stmt], known: frozenset[str]
 ) -> list[str]:
-    """Return a sentence for each thing that is wrong with a method of the class.
+    """Return a sentence for each error in a method of the class.
 
-    `given` are the names that its first lines bind, `known` those that the script's module has once it is imported.
+    `given` are the names that its first lines bind, `known` the names that the script's module has after its import.
     """
     flow = _Flow({"self", *parameters, *given}, _stored(body), known)
     flow.block(body)
@@ -43,9 +43,9 @@ def problems_of(
 
 
 def _reads(node: ast.AST, name: str, *, also_outer: bool = False) -> bool:
-    """Return whether a node reads a name of the method's; what a function within it calls so is another thing.
+    """Return whether a node reads a name of the method; the same name in a nested function is a different one.
 
-    With `also_outer`, one that is marked as a name of the script's module counts, too.
+    With `also_outer`, a name marked as one of the script's module counts, too.
     """
     if isinstance(node, ast.Name):
         outer = getattr(node, "outer", False) and not also_outer
@@ -54,7 +54,7 @@ def _reads(node: ast.AST, name: str, *, also_outer: bool = False) -> bool:
 
 
 def reads_of_module(body: list[ast.stmt], bound: Iterable[str], names: Iterable[str]) -> list[str]:
-    """Return those of the names of the module that a method reads; `bound` are its parameters and what they bind."""
+    """Return the module's names that a method reads; `bound` are its parameters and the names that they bind."""
     own = {*bound, *_stored(body)}
     return [
         name
@@ -64,7 +64,7 @@ def reads_of_module(body: list[ast.stmt], bound: Iterable[str], names: Iterable[
 
 
 def _outside(node: ast.AST, name: str) -> Iterable[ast.AST]:
-    """Return the parts of a node in which a name is the method's: not those that bind it for themselves."""
+    """Return the parts of a node in which a name is the method's, without scopes that bind the name themselves."""
     match node:
         case ast.FunctionDef() | ast.AsyncFunctionDef():
             if name in {*_arguments(node.args), *_stored(node.body)}:
@@ -82,7 +82,7 @@ def _outside(node: ast.AST, name: str) -> Iterable[ast.AST]:
 
 
 def free_names(made: ast.AST) -> set[str]:
-    """Return the names that the methods of a class read, and do not bind."""
+    """Return the names that the methods of a class read but do not bind."""
     found: set[str] = set()
     for each in ast.iter_child_nodes(made):
         own = (
@@ -98,14 +98,14 @@ def free_names(made: ast.AST) -> set[str]:
 
 
 def unknown_names(value: ast.expr, known: frozenset[str]) -> list[str]:
-    """Return the names of an expression in the class's body that the module does not have."""
+    """Return the names in an expression of the class's body that the module does not have."""
     flow = _Flow(set(), set(), known)
     flow.expression(value)
     return flow.problems
 
 
 def _stored(body: list[ast.stmt]) -> set[str]:
-    """Return the names that statements bind in a method; those of functions and comprehensions in it are their own."""
+    """Return the names that statements bind in a method, without those of nested functions and comprehensions."""
     found: set[str] = set()
     todo: list[ast.AST] = list(body)
     while todo:
@@ -126,14 +126,14 @@ def _stored(body: list[ast.stmt]) -> set[str]:
 
 
 class _Flow:
-    """Goes through statements in their order with the names that may be bound by then."""
+    """Visits statements in order, with the names that may be bound at each."""
 
     def __init__(self, bound: set[str], stored: set[str], known: frozenset[str]) -> None:
         self.bound, self.stored, self.known = bound, stored, known
         self.own = bound | stored
         self.problems: list[str] = []
         self.loops = 0
-        """Loops around the statement."""
+        """The number of enclosing loops."""
 
     def block(self, body: list[ast.stmt]) -> None:
         for statement in body:
@@ -181,7 +181,7 @@ class _Flow:
         if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
             self._read(ast.copy_location(ast.Name(node.target.id, ast.Load()), node))
         if node.value is None:
-            return  # a name with its type alone
+            return  # an annotation without a value
         self.expression(node.value)
         for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
             self.expression(target)
@@ -217,7 +217,7 @@ class _Flow:
                 self.block([*node.orelse, *node.finalbody])
 
     def expression(self, node: ast.AST) -> None:
-        """Look at the names of an expression; targets are bound by it."""
+        """Check the names of an expression; its targets become bound."""
         self._check_use(node)
         if isinstance(node, ast.Name):
             if isinstance(node.ctx, ast.Store):

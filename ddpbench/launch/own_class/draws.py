@@ -1,4 +1,4 @@
-"""Finds values that may be others when they are computed again: drawn at random, read, or kept in an object."""
+"""Find values that may differ when recomputed: random draws, values that are read, and objects with state."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ _KEEPERS = frozenset(
     {"Generator", "default_rng", "RandomState", "Random", "SystemRandom", "SeedSequence", "next", "iter"}
     | {"Parameter", "cycle", "pop", "popleft", "popitem"}
 )
-"""Calls whose value has a state, or that change the one of what they are called on."""
+"""Calls that return an object with state, or that change the state of their object."""
 _GENERATORS = frozenset({"Generator", "default_rng", "RandomState", "Random"})
 _ANOTHER = _DRAWS | _CLOCKS | _READERS | _KEEPERS
 _DEEPEST = 8
 
 
 def is_another(node: ast.AST, script: Script) -> bool:
-    """Return whether an expression may give another value, or another object, when it is computed again."""
+    """Return whether recomputing an expression may give a different value or object."""
     return _is_another(node, script, frozenset(), 0)
 
 
 def is_generator(node: ast.AST) -> bool:
-    """Return whether an expression makes a generator of random numbers: `torch.Generator().manual_seed(3)`."""
+    """Return whether an expression makes a random number generator: `torch.Generator().manual_seed(3)`."""
     while isinstance(node, ast.Call | ast.Attribute):
         if isinstance(node, ast.Call) and last_name(node) in _GENERATORS:
             return True
@@ -66,7 +66,7 @@ def is_generator(node: ast.AST) -> bool:
 
 
 def is_layer(node: ast.AST, script: Script) -> bool:
-    """Return whether an expression makes a module of torch, or one of the script's."""
+    """Return whether an expression makes a module of torch or of the script."""
     if not isinstance(node, ast.Call):
         return False
     name, of_torch = last_name(node), ast.unparse(node.func).startswith(("nn.", "torch.nn."))
@@ -93,7 +93,7 @@ def _is_another(node: ast.AST, script: Script, seen: frozenset[str], depth: int)
 
 
 def _run_by(function: Function | None, own: ast.ClassDef | None) -> Iterator[ast.AST]:
-    """Yield the statements that a call of a function, or of a class for its `__init__`, runs."""
+    """Yield the statements that run when a function is called, or a class's `__init__`."""
     if function is not None:
         yield from function.body
     for each in own.body if own is not None else ():
@@ -102,13 +102,13 @@ def _run_by(function: Function | None, own: ast.ClassDef | None) -> Iterator[ast
         made = each.value if isinstance(each, ast.Assign | ast.AnnAssign) else None
         for word in (
             made.keywords if isinstance(made, ast.Call) else ()
-        ):  # of a dataclass: `field(default_factory=...)`
+        ):  # a dataclass's `field(default_factory=...)`
             if word.arg == "default_factory":
                 yield ast.Call(word.value, [], [])
 
 
 def _keeps(own: ast.ClassDef) -> bool:
-    """Return whether a method of a class, after its object is made, sets what the object has."""
+    """Return whether a method of a class changes its object's attributes after construction."""
     for each in own.body:
         if not isinstance(each, ast.FunctionDef) or each.name in ("__init__", "__new__", "__post_init__"):
             continue

@@ -1,4 +1,4 @@
-"""Finds statements of a script that change its model, data, optimizer or state and are not in the class."""
+"""Find statements that change the script's model, data, optimizer or state and are missing from the class."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ _PARTS = frozenset(
     }
     | {"data_ptr", "flat", "unbind", "view_as", "float", "half", "double", "bfloat16", "requires_grad_"}
 )
-"""Methods that give an object itself or parts of it, and change nothing unless they end in `_`."""
+"""Methods that return their object or parts of it, and change nothing unless their name ends in `_`."""
 _FACTS = frozenset(
     {"shape", "device", "dtype", "ndim", "training", "is_cuda", "is_leaf", "requires_grad", "grad_fn"}
 )
-"""Attributes of an object that nothing changes."""
+"""Attributes that nothing changes."""
 _READS = frozenset(
     {
         "numel",
@@ -142,7 +142,7 @@ _DONE = frozenset(
         "prepare",
     }
 )
-"""Methods that a strategy or a sweep has its own of, or that change nothing of what a step computes."""
+"""Methods that a strategy or a sweep replaces, or that change nothing that a step computes."""
 HARMLESS_METHODS = _PARTS | _READS | _DONE | MOVES
 _MAKERS = frozenset(
     {"add_argument", "set_defaults", "parse_args"}
@@ -167,7 +167,7 @@ _MAKERS = frozenset(
         "register_comm_hook",
     }
 )
-"""Functions that change nothing of what they are given, or only wrap it as a strategy does."""
+"""Functions that do not change their arguments, or only wrap them like a strategy."""
 _WORDS = (
     *(
         "print",
@@ -185,7 +185,7 @@ _WORDS = (
     ),
     *("metric", "histogram", "scalar", "add_image", "add_graph", "add_text", "add_batch", "unwrap", "gather"),
 )
-"""Words in the name of a function from elsewhere by which it is taken to change nothing."""
+"""Words in the name of a library function from which it is assumed to change nothing."""
 _MODULES = frozenset(
     {"torch", "F", "np", "numpy", "math", "json", "os", "time", "sys", "functional", "nn", "optim"}
 )
@@ -209,29 +209,29 @@ _GIVES = frozenset(
         "chain",
     }
 )
-"""Functions whose result has in it what they are given."""
+"""Functions whose result contains their arguments."""
 
 
 _NOWHERE = (10**9, 0)
-"""A place behind all others."""
+"""A position after all others."""
 LOCAL = "a step's own"
-"""In place of a method's name: what a step's statements bind."""
+"""In place of a method's name: the names that a step's statements bind."""
 HELD = "an object that holds a part"
-"""In place of a method's name: of a call that may change any part, as of a callback that a trainer gives itself."""
+"""In place of a method's name: a call that may change any part, such as a callback that a trainer calls."""
 
 RATE = "a learning rate"
-"""In place of a method's name: in the loops of a training it is a schedule, which is listed under its own heading."""
+"""In place of a method's name: in a training loop it is a schedule, which is listed under a separate heading."""
 
 
 @dataclass(frozen=True)
 class Effect:
-    """A statement that changes what the class trains with."""
+    """A statement that changes an object that the class trains with."""
 
     node: ast.stmt
     part: str
-    """The method of the class that should do so."""
+    """The method of the class that should have this effect."""
     at: ast.stmt | ast.expr
-    """The call, or the statement, that does it."""
+    """The call or statement that has it."""
 
     @property
     def text(self) -> str:
@@ -242,16 +242,16 @@ class Effect:
 
 @dataclass(frozen=True)
 class _Where:
-    """A function's statements that are looked at, with its parameters that are parts of what the class has."""
+    """A function whose statements are examined, with its parameters that are parts of what the class has."""
 
     scope: Scope
     taint: Mapping[str, str]
     helper: bool
-    """Return whether the class has no copy of the call."""
+    """True if the class has no copy of the call."""
 
 
 def _given_by(node: ast.expr) -> Sequence[ast.expr]:
-    """Return the expressions of which one, or a part of one, is what an expression gives."""
+    """Return the expressions of which the value of an expression is one, or a part of one."""
     match node:
         case ast.Attribute() | ast.Subscript() | ast.Starred() | ast.NamedExpr():
             return [node.value]
@@ -267,7 +267,7 @@ def _given_by(node: ast.expr) -> Sequence[ast.expr]:
 
 
 class Effects:
-    """Finds them."""
+    """Finds the effects."""
 
     def __init__(
         self,
@@ -281,17 +281,17 @@ class Effects:
         loaders: set[tuple[int, Path]],
         names: set[str],
     ) -> None:
-        """`parts` and `state` have the method for each origin: of models, optimizers and data, and of other objects.
+        """`parts` and `state` have the method for each origin: models, optimizers and data, and other objects.
 
-        `inner` are those of `parts` that are in another one of them. `names` are those of the script that the class
-        reads.
+        `inner` are the origins in `parts` that are contained in another one. `names` are the script's names that the
+        class reads.
         """
         self.tracer, self.loop, self.places = tracer, loop, places
         self.parts, self.state, self.inner = parts, state, inner
         self.made = own_functions(names, tracer.script.functions)
-        """The functions that the class calls as they are."""
+        """The functions that the class calls unchanged."""
         self.reads = names | names_read(tracer.script, names)
-        """The names that it and what it calls read."""
+        """The names that the class and its calls read."""
         self.loaders = loaders
         self._busy: set[tuple[int, frozenset[str]]] = set()
         self._seen: set[tuple[int, str]] = set()
@@ -335,7 +335,7 @@ class Effects:
                     if id(each.node) not in own and each.part not in (
                         HELD,
                         RATE,
-                    ):  # of a function that stands here in place of its call
+                    ):  # from a function whose body replaces its call here
                         found.setdefault((each.node.lineno, each.node.col_offset), each)
                 taint = dict.fromkeys(used, LOCAL)
                 for each in self._in(_Where(scope, taint, helper=False), _backward_of(loop)):
@@ -345,12 +345,12 @@ class Effects:
         return [found[place] for place in sorted(found)]
 
     def _is_called(self, scope: Scope) -> bool:
-        """Return whether the class calls a function as it is, and so does all that it does."""
+        """Return whether the class calls a function unchanged, and so has all its effects."""
         plain = not isinstance(scope.node, ast.Module) and scope.own is None
         return plain and getattr(scope.node, "name", "") in self.made
 
     def _trunk(self) -> dict[int, tuple[Scope, tuple[tuple[int, int], tuple[int, int]]]]:
-        """Return the functions that lead to the training loop, each with where its training begins and ends."""
+        """Return the functions that lead to the training loop, each with the start and end of its training."""
         loop = self.loop
         entry: dict[int, list[ast.AST]] = {id(loop.scope.node): [loop.stands or loop.node]}
         found = {id(loop.scope.node): loop.scope, id(loop.body_scope.node): loop.body_scope}
@@ -376,14 +376,14 @@ class Effects:
         return {key: (scope, _span_of(scope, entry.get(key, []))) for key, scope in found.items()}
 
     def _stands_in_loop(self, call: ast.Call, called: Scope) -> bool:
-        """Return whether the statements of a function stand in the loop's own in place of its call."""
+        """Return whether a function's statements replace its call in the loop."""
         loop = self.loop
         if not any(map(is_backward, here(called.node.body))):
             return False
         return call in here(loop.node.body) and call not in here(loop.body)
 
     def _called(self, call: ast.Call, scope: Scope) -> Scope | None:
-        """Return the function or the method of the script that a call calls; for a class, its `__init__`."""
+        """Return the script's function or method that a call calls; for a class, its `__init__`."""
         func = call.func
         if isinstance(func, ast.Name):
             found = self._functions.get(func.id) or self._method(func.id, "__init__")
@@ -439,7 +439,7 @@ class Effects:
                     yield Effect(node, part, call)
 
     def _set(self, target: ast.expr, node: ast.stmt, where: _Where) -> str:
-        """Return the part that an assignment changes; empty where it changes none."""
+        """Return the part that an assignment changes; empty if none."""
         if where.helper and self._is_global(target, where):
             return "step"
         if isinstance(target, ast.Name):
@@ -450,17 +450,17 @@ class Effects:
         words = ast.unparse(target)
         rate = "'lr'" in words and "param_groups" in self._source(target, where)
         if rate or "require_backward_grad_sync" in words:
-            return RATE if rate else ""  # the second is listed under its own heading
+            return RATE if rate else ""  # a schedule is listed under a separate heading
         part = self._part(target.value, where)
         if where.helper or part == self._part(target.value, where, whole=False):
             return part or self._of_class(target.value)
         _, (begin, _) = self.trunk.get(id(where.scope.node), (where.scope, (_NOWHERE, _NOWHERE)))
         return (
             part if (node.lineno, node.col_offset) >= begin else ""
-        )  # before it, it is what the class begins with
+        )  # before the loop, it is the class's initial state
 
     def _is_global(self, target: ast.expr, where: _Where) -> bool:
-        """Return whether a function sets a name of the module, or what it has, that the class reads."""
+        """Return whether a function sets a name of the module that the class reads, or changes its object."""
         name = first_name(target)
         node, own = where.scope.node, where.scope.own
         if isinstance(target, ast.Name):
@@ -481,24 +481,26 @@ class Effects:
         return ""
 
     def _made_anew(self, target: ast.expr, node: ast.stmt, where: _Where) -> str:
-        """Return the part that a name has, where it is bound to something made of it, as a wrapped optimizer is."""
+        """Return the part of a name that is bound to something made from it, such as a wrapped optimizer."""
         key = key_of(target)
         if not key or not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
             return ""
         if not any(key_of(each) == key for each in ast.walk(node.value)):
             return ""
         known = last_name(node.value) in _MAKERS | HARMLESS_METHODS
-        made = self.tracer.trace(node.value, where.scope).node is not node.value  # only moved, or wrapped
+        made = (
+            self.tracer.trace(node.value, where.scope).node is not node.value
+        )  # it is only moved, or wrapped
         return "" if known or made or self._part(target, where) != "optimizer" else "optimizer"
 
     def _source(self, target: ast.expr, where: _Where) -> str:
-        """Return where a group of parameters comes from."""
+        """Return the source of a parameter group."""
         name = first_name(target)
         bound = self.tracer.bindings(where.scope).get(name, [])
         return ast.unparse(target) + " ".join(ast.unparse(each.value) for each in bound)
 
     def _does(self, call: ast.Call, where: _Where) -> str:
-        """Return the part that a call changes; empty where it is known to change none."""
+        """Return the part that a call changes; empty if it is known to change none."""
         func, name = call.func, last_name(call)
         called = self._called(call, where.scope)
         taint: dict[str, str] = {}
@@ -526,7 +528,7 @@ class Effects:
         return self._part(given[0], where)
 
     def _may_change(self, call: ast.Call, name: str, where: _Where) -> bool:
-        """Return whether a function that nobody sees is given what holds a model, or is one of several callbacks."""
+        """Return whether an unknown function gets an object that holds a model, or is one of several callbacks."""
         func, arguments = call.func, self._arguments(call)
         bound = self.tracer.bindings(where.scope).get(name, []) if isinstance(func, ast.Name) else []
         if not arguments:
@@ -537,7 +539,7 @@ class Effects:
         return not self._is_known(words) and any(self._holds(each, where) for each in arguments)
 
     def _holds(self, node: ast.expr, where: _Where) -> bool:
-        """Return whether a value is the trainer itself, or an object made of a model or an optimizer."""
+        """Return whether a value is the trainer itself, or an object made from a model or an optimizer."""
         own = where.scope.own
         if isinstance(node, ast.Name) and node.id == "self" and own is not None:
             return any(scope.own is own for scope, _ in self.trunk.values())
@@ -550,9 +552,9 @@ class Effects:
     def _by_receiver(
         self, call: ast.Call, of: ast.expr, receiver: str, where: _Where, *, own: bool
     ) -> str | None:
-        """Return the part that a call on a part changes, empty for none; None where its name does not say it.
+        """Return the part that a method call on a part changes, empty for none; None if its name does not show it.
 
-        `own`: it is of a function of the script, whose statements say it.
+        `own`: the method is the script's, so that its statements show it.
         """
         name = last_name(call)
         if receiver == LOCAL:
@@ -570,12 +572,12 @@ class Effects:
         return receiver if changes else None
 
     def _ends_training(self, call: ast.Call, of: ast.expr, where: _Where) -> bool:
-        """Return whether a call puts a part of a model into evaluation, in which it then trains."""
+        """Return whether a call sets a part of a model to evaluation, in which it then trains."""
         if not evaluates(call):
             return False
         whole = of.value if isinstance(of, ast.Attribute) and of.attr == "module" else of
         if isinstance(whole, ast.Name) and where.taint.get(whole.id) == "model":
-            return False  # of a function that is given a model, it may be all of it
+            return False  # in a function that gets a model, it may be the entire model
         if self.tracer.trace(whole, where.scope).key in set(self.parts) - self.inner:
             return False
         loop = self.loop
@@ -631,7 +633,7 @@ class Effects:
         if not isinstance(call.func, ast.Name | ast.Attribute):
             return False
         if name.endswith("_"):
-            # a method of a tensor changes only what stands before it
+            # a tensor's method changes only the tensor
             return not isinstance(call.func, ast.Name) and first_name(call.func) not in _MODULES | {"init"}
         path = ast.unparse(call.func).split(".")
         module = path[0] in _MODULES and not _CHANGING & set(path) and "utils" not in path
@@ -641,7 +643,7 @@ class Effects:
         return any(word in name.lower() for word in _WORDS) and not name.endswith("_")
 
     def _of_library(self, node: ast.expr, where: _Where) -> bool:
-        """Return whether an object that the step reads is one of a library's, such as a logger."""
+        """Return whether an object that the step reads is a library's, such as a logger."""
         return self._part(node, where, whole=False) == ""
 
     def _is_loaded(self, node: ast.expr, where: _Where) -> bool:
@@ -654,9 +656,9 @@ class Effects:
         )
 
     def _part(self, node: ast.expr, where: _Where, depth: int = 0, *, whole: bool = True) -> str:
-        """Return the method of the class that makes what an expression gives itself or a part of; empty: none does.
+        """Return the method of the class that makes an expression's value, or contains it; empty if none does.
 
-        Without `whole`, objects that a step only reads are not looked at.
+        Without `whole`, skip objects that a step only reads.
         """
         if depth > _DEEPEST:
             return ""
@@ -676,7 +678,7 @@ class Effects:
         return next(filter(None, parts), "")
 
     def _by_origin(self, node: ast.expr, where: _Where, depth: int, *, whole: bool) -> str | None:
-        """Return the part that a name, an attribute or a call comes from; None where that is to be looked up in it."""
+        """Return the part that a name, attribute or call comes from; None if its components must be searched."""
         if isinstance(node, ast.Name) and node.id in where.taint:
             return where.taint[node.id]
         if not isinstance(node, ast.Name | ast.Attribute | ast.Call):
@@ -696,7 +698,7 @@ class Effects:
         return self._part(origin.node, replace(where, scope=origin.scope), depth + 1, whole=whole)
 
     def _named(self, name: str, line: int, where: _Where, depth: int, whole: bool) -> str:
-        """Return the part that a name has by any of its bindings; a loop around the line is the only one."""
+        """Return the part of a name from any of its bindings; an enclosing loop's is the only one."""
         key = (id(where.scope.node), name)
         if key in self._seen:
             return ""
@@ -743,7 +745,7 @@ class Effects:
         return self._part(value, where, depth + 1, whole=whole)
 
     def _key(self, items: ast.expr, where: _Where, depth: int, whole: bool) -> str:
-        """Return the part that the keys of a dict are, as of one with something kept for each parameter."""
+        """Return the part in the keys of a dict, for example one with state for each parameter."""
         of = (
             items.func.value
             if isinstance(items, ast.Call) and isinstance(items.func, ast.Attribute)
@@ -800,7 +802,7 @@ _TYPES = ("float64", "double", "float16", "half", "bfloat16", "complex64", "comp
 
 
 def _casts(call: ast.Call, part: str) -> bool:
-    """Return whether a call has a model compute in another type than float32."""
+    """Return whether a call makes a model compute in a type other than float32."""
     if part != "model":
         return False
     name = last_name(call)
@@ -815,7 +817,7 @@ def _backward_of(loop: TrainingLoop) -> tuple[int, int]:
 
 
 def _span_of(scope: Scope, entries: list[ast.AST]) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return where the outermost loops around the training begin and end, or the statements that do it."""
+    """Return the span of the outermost loops around the training, or of the statements that train."""
     found = [each for each in _flat(scope.node.body) if any(inner in entries for inner in ast.walk(each))]
     if not found:
         return _NOWHERE, _NOWHERE
@@ -824,7 +826,7 @@ def _span_of(scope: Scope, entries: list[ast.AST]) -> tuple[tuple[int, int], tup
 
 
 def _flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield statements, and instead of blocks other than loops their statements."""
+    """Yield statements, with blocks other than loops replaced by their statements."""
     for each in body:
         if isinstance(each, ast.If | ast.With | ast.AsyncWith | ast.Try):
             for name in ("body", "handlers", "orelse", "finalbody"):
@@ -835,7 +837,7 @@ def _flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _statements(body: list[ast.stmt], tests: Tests) -> Iterator[tuple[ast.stmt, list[ast.AST], Tests]]:
-    """Yield each statement with its expressions and the conditions that it stands under."""
+    """Yield each statement with its expressions and conditions."""
     for each in body:
         if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
@@ -871,7 +873,7 @@ def _targets(node: ast.stmt) -> Iterator[ast.expr]:
 
 
 def own_functions(names: set[str], functions: Mapping[str, Function]) -> set[str]:
-    """Return the functions of the script among names, with those that they call in turn."""
+    """Return the script's functions among names, with the functions that they call, also indirectly."""
     found: set[str] = set()
     todo = names & set(functions)
     while todo:

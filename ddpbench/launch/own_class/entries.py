@@ -1,4 +1,4 @@
-"""Says whether a change of one entry of a dictionary leaves its other entries as they are."""
+"""Check whether a change of one entry of a dictionary leaves its other entries unchanged."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ _PLAIN = (ast.Constant, ast.UnaryOp, ast.BinOp, ast.Tuple, ast.operator, ast.una
 
 @dataclass(frozen=True)
 class _Use:
-    """A name of a dictionary where the script uses it."""
+    """A use of a dictionary's name in the script."""
 
     node: ast.Name
     parent: ast.AST
     outer: ast.AST | None
-    """The node that the parent is part of."""
+    """The node that contains the parent."""
     further: ast.AST | None
     direct: bool
-    """True for the name, in its own scope, by which the entry is read."""
+    """True for the name, in its own scope, through which the entry is read."""
 
 
 def is_told_apart(
     script: Script, made: ast.expr, key: object, entry: ast.expr, names: Mapping[str, Scope]
 ) -> bool:
-    """Return whether each change of a dictionary says which entry it sets, so that others count for nothing.
+    """Return whether each change of a dictionary shows which entry it sets, so that other entries can be ignored.
 
-    `names` are those through which it is read, with their scopes. It is so only where the script sets entries by
-    one of them, in its own scope, as `NAME["key"] = ...`, reads them by any other name, and does nothing else with the
-    dictionary. The value read, under `key`, is `entry`: a plain one, or a dictionary of such that has no other name.
+    `names` are the names through which it is read, with their scopes. True only if the script sets entries through one
+    of them, in its own scope, as `NAME["key"] = ...`, reads entries through all other names, and does nothing else with
+    the dictionary. `entry` is the value read under `key`: a plain value, or a dictionary of these without another name.
     """
     nested = isinstance(entry, ast.Dict)
     values = (
@@ -69,7 +69,7 @@ def is_told_apart(
 
 
 def _is_seen(use: _Use, made: ast.expr, key: object, *, nested: bool) -> bool:
-    """Return whether a use outside of a call only reads a dictionary, or sets an entry that is to be seen."""
+    """Return whether a use outside of a call only reads a dictionary, or sets an entry with a known key."""
     parent, outer = use.parent, use.outer
     if not isinstance(use.node.ctx, ast.Load):
         return isinstance(parent, ast.Assign) and parent.value is made
@@ -95,9 +95,9 @@ def _is_read_or_set(node: ast.Subscript, above: ast.AST | None, *, direct: bool)
 
 
 def _given(script: Script, use: _Use) -> list[tuple[str, ast.AST]] | None:
-    """Return the parameter to which a call gives a dictionary, with its function; None for one that is not seen."""
+    """Return the parameter that gets a dictionary in a call, with its function; None if unknown."""
     node, parent, outer = use.node, use.parent, use.outer
-    if isinstance(parent, ast.keyword) and parent.arg is None:  # `f(**given)` makes another dictionary
+    if isinstance(parent, ast.keyword) and parent.arg is None:  # `f(**given)` makes a new dictionary
         return [] if last_name(outer or parent) != "dict" else None
     call = outer if isinstance(parent, ast.keyword) else parent
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func is node:

@@ -1,4 +1,4 @@
-"""Finds the bindings of a name that may hold where the name is read, by the order of a function's statements."""
+"""Find the bindings of a name that may be current where it is read, from the order of a function's statements."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from ddpbench.launch.own_class.bindings import key_of
 from ddpbench.launch.own_class.script import here
 
 State = frozenset[int]
-"""The ids of the statements, or of the parameters, that may have bound the name last."""
+"""The ids of the statements or parameters that may have bound the name last."""
 Holds = Callable[[ast.expr], bool | None]
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _BLOCKS = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.Match)
 _AGAIN = 2
-"""Passes through a loop, after which what a pass leaves to the next is known."""
+"""Passes through a loop, after which the state at the start of a pass is complete."""
 
 
 @dataclass
 class Flow:
-    """Goes through a function's statements with the bindings that may hold by then."""
+    """Visits a function's statements with the bindings that may be current at each."""
 
     key: str
     """The name, or an attribute of one: `cfg.lr`."""
     holds: Holds
-    """Returns whether a condition holds; None where that is not known."""
+    """Returns whether a condition holds; None if unknown."""
     is_same: Callable[[ast.stmt], bool]
-    """Returns whether a statement binds the name to what it has already, as `model = model.to(device)` does."""
+    """Returns whether a statement binds the name to the object that it already has: `model = model.to(device)`."""
     read: Callable[[ast.stmt], bool]
-    """Returns whether a statement, or the head of one, reads the name where it is asked for."""
+    """Returns whether a statement, or its head, contains the read in question."""
     found: set[int] = field(default_factory=set)
-    """The bindings that may hold there."""
+    """The bindings that may be current at that read."""
     was_read: bool = False
     bound: dict[int, ast.AST] = field(default_factory=dict)
     """The statements of the states."""
@@ -39,12 +39,12 @@ class Flow:
     _breaks: list[list[State]] = field(default_factory=list)
 
     def at_end(self, body: list[ast.stmt], begin: State) -> State:
-        """Return what may hold once a function has run."""
+        """Return the bindings that may be current at a function's end."""
         last = self.block(body, begin)
         return (last or frozenset()).union(*self._ends)
 
     def block(self, body: list[ast.stmt], state: State | None) -> State | None:
-        """Return what may hold after statements; None where they do not end."""
+        """Return the bindings that may be current after statements; None if they do not end."""
         for each in body:
             if state is None:
                 return None
@@ -81,7 +81,7 @@ class Flow:
         return after
 
     def _after(self, node: ast.AST, parts: Sequence[ast.AST | None], state: State) -> State:
-        """Return what may hold after a statement that binds the names in its `parts`."""
+        """Return the bindings that may be current after a statement that binds the names in its `parts`."""
         if isinstance(node, ast.stmt) and self.is_same(node):
             return state
         if any(self._binds(each) for part in parts if part is not None for each in _outside(part)):
@@ -135,7 +135,7 @@ class Flow:
 
 
 def _outside(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield a node and what is in it, but nothing of a function, and no names of a comprehension."""
+    """Yield a node and its descendants, without nested functions and without a comprehension's names."""
     yield node
     if isinstance(node, _SCOPES):
         return
@@ -145,19 +145,19 @@ def _outside(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _may_raise(node: ast.stmt) -> bool:
-    """Return whether a statement does more than to bind names to values that are written out."""
+    """Return whether a statement does more than binding names to literals."""
     plain = isinstance(node, ast.Assign) and all(isinstance(each, ast.Name) for each in node.targets)
     return not (plain and isinstance(getattr(node, "value", None), ast.Constant))
 
 
 def _joined(states: list[State | None]) -> State | None:
-    """Return what may hold after any of several ways; None where none of them continues."""
+    """Return the union of several states; None if none of these paths continues."""
     known = [each for each in states if each is not None]
     return frozenset().union(*known) if known else None
 
 
 def bound_elsewhere(name: str, node: ast.AST) -> Iterator[ast.stmt]:
-    """Yield the statements of the functions within a node that bind one of its names by `nonlocal` or `global`."""
+    """Yield the statements in nested functions that bind the node's name through `nonlocal` or `global`."""
     for each in ast.walk(node):
         if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and any(
             isinstance(e, ast.Global | ast.Nonlocal) and name in e.names for e in here(each.body)

@@ -16,9 +16,9 @@ _FACTS = frozenset(
     | {"in_channels", "out_channels", "embedding_dim", "num_embeddings", "hidden_size"}
     | {"numel", "size", "dim", "element_size"}
 )
-"""Attributes and methods that are equal for two models that are made alike."""
+"""Attributes and methods that are equal for two models made in the same way."""
 _ALIKE = frozenset({"len", "isinstance", "type", "print", "hasattr"})
-"""Functions that are."""
+"""Functions with the same property."""
 
 
 def hanging(
@@ -27,10 +27,10 @@ def hanging(
     keys: Collection[tuple[int, Path]],
     ends: Collection[ast.stmt],
 ) -> dict[str, str]:
-    """Return the names of the top level that hold what has one of these keys, or are made of it, each with that one.
+    """Return the top-level names that hold an object of one of these keys, or are made from it, each with that object.
 
-    What a function reads when it is called counts, and what a class does in its methods. `ends` are the statements
-    that go below the guard.
+    Names count that a function reads when called, and that a class reads in its methods. `ends` are the statements that
+    go below the guard.
     """
     script, top = tracer.script, tracer.top
     found = {
@@ -52,7 +52,7 @@ def hanging(
 
 
 def read_by(body: list[ast.stmt], bound: Collection[str], of: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each of these names that the statements of a method read, and it does not bind."""
+    """Return a sentence for each of these names that a method's statements read but do not bind."""
     return [
         f"`{name}` is made of the script's own `{of[name]}`, and the class has another"
         if name != of[name]
@@ -62,7 +62,7 @@ def read_by(body: list[ast.stmt], bound: Collection[str], of: Mapping[str, str])
 
 
 def _bindings(script: Script, ends: Collection[ast.stmt]) -> Iterator[tuple[list[str], ast.AST]]:
-    """Yield what statements of the top level bind, and what that is made of; what runs as a script is not there."""
+    """Yield the names bound at the top level with their values, without statements that only run as a script."""
     todo: list[ast.stmt] = [
         each for each in script.tree.body if each not in ends and each is not script.guard
     ]
@@ -89,7 +89,7 @@ def _bindings(script: Script, ends: Collection[ast.stmt]) -> Iterator[tuple[list
 
 
 def _reads(node: ast.AST, variables: Variables) -> Iterator[str]:
-    """Yield the names of the module of which a node of the script takes more than facts."""
+    """Yield the module's names of which a node of the script uses more than facts."""
     module = id(variables.script.tree)
     for each in ast.walk(node):
         if not isinstance(each, ast.Name) or not isinstance(each.ctx, ast.Load):
@@ -99,7 +99,7 @@ def _reads(node: ast.AST, variables: Variables) -> Iterator[str]:
 
 
 def _is_used(name: ast.Name, variables: Variables) -> bool:
-    """Return whether more is taken of what a name holds than what is alike for every such model."""
+    """Return whether an object is used for more than the facts that are equal for every such model."""
     inside: ast.AST = name
     for outer in variables.around(name):
         if isinstance(outer, ast.stmt):

@@ -1,4 +1,4 @@
-"""Says which values of a script cannot be changed once they are made."""
+"""Decide which values of a script cannot change after they are made."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _MAKES = frozenset(
 _CONTAINERS = frozenset(
     {"deque", "defaultdict", "Counter", "OrderedDict", "ChainMap", "SimpleNamespace", "Namespace", "partial"}
 )
-"""Classes of the standard library whose objects hold what they are given."""
+"""Classes of the standard library whose objects contain their arguments."""
 _CONSUMED = frozenset(
     {"iter", "map", "zip", "filter", "enumerate", "reversed", "cycle", "count", "open", "chain", "islice"}
 )
@@ -75,7 +75,7 @@ _DEEPEST = 8
 
 
 def dotted(node: ast.AST, imports: dict[str, str]) -> str | None:
-    """Return the whole name of what an import gives, `torch.nn.functional.relu` of `F.relu`; None for anything else."""
+    """Return the full name of an imported object, `torch.nn.functional.relu` for `F.relu`; None for anything else."""
     if isinstance(node, ast.Name):
         return imports.get(node.id)
     if isinstance(node, ast.Attribute):
@@ -85,14 +85,14 @@ def dotted(node: ast.AST, imports: dict[str, str]) -> str | None:
 
 
 def consumed(value: ast.expr | None) -> bool:
-    """Return whether a value is used up by what goes through it."""
+    """Return whether iterating over a value uses it up."""
     if isinstance(value, ast.GeneratorExp):
         return True
     return isinstance(value, ast.Call) and last_name(value) in _CONSUMED
 
 
 def _parts_of(node: ast.AST) -> list[ast.expr] | None:
-    """Return the parts of a value that cannot be changed if they cannot; None for any other value."""
+    """Return the parts on which a value's immutability depends; None for any other value."""
     match node:
         case ast.Constant() | ast.JoinedStr() | ast.Compare() | ast.Lambda():
             return []
@@ -124,7 +124,7 @@ class Values:
                     self.imports[each.asname or each.name] = f"{node.module or ''}.{each.name}"
 
     def is_immutable(self, node: ast.AST, depth: int = 0) -> bool:
-        """Return whether a value, with all that it holds, cannot be changed."""
+        """Return whether a value and everything it contains cannot change."""
         if depth > _DEEPEST:
             return False
         match node:
@@ -154,7 +154,7 @@ class Values:
         )
 
     def is_flat(self, node: ast.expr) -> bool:
-        """Return whether nothing that a value holds can be changed."""
+        """Return whether nothing that a value contains can change."""
         match node:
             case ast.List() | ast.Tuple() | ast.Set():
                 return all(self.is_immutable(each) for each in node.elts)
@@ -171,7 +171,7 @@ class Values:
         return self.is_immutable(node)
 
     def entry(self, node: ast.expr | None, key: object) -> ast.expr | None:
-        """Return what a value that is written out holds under a key or a name; None where that is not seen."""
+        """Return the entry of a literal under a key or name; None if it is not shown."""
         if isinstance(node, ast.Dict):
             for each, value in zip(reversed(node.keys), reversed(node.values), strict=True):
                 if not isinstance(each, ast.Constant):
@@ -187,7 +187,7 @@ class Values:
         return None
 
     def made_by(self, node: ast.expr | None) -> ast.ClassDef | None:
-        """Return the script's class of which a value is an object."""
+        """Return the script's class of a value."""
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             return self.script.classes.get(node.func.id)
         return None
@@ -199,13 +199,13 @@ class Values:
         return literal or made in _CONTAINERS | _CONSUMED | {"list", "dict", "set"}
 
     def is_of_library(self, node: ast.expr | None) -> bool:
-        """Return whether a library makes an object, whose methods do what nobody sees; no array, and no container."""
+        """Return whether a library makes an object, so that its methods are unknown; not an array or a container."""
         path = dotted(node.func, self.imports) if isinstance(node, ast.Call) else None
         name = path.rpartition(".")[2] if path is not None else ""
         return name[:1].isupper() and name not in _CONTAINERS
 
     def is_array(self, node: ast.expr | None) -> bool:
-        """Return whether a value is a tensor or an array, whose methods change it by what ends in `_` alone."""
+        """Return whether a value is a tensor or array, which only methods that end in `_` change."""
         of = node
         while (
             isinstance(of, ast.Call)
@@ -258,7 +258,7 @@ class Values:
 
     @property
     def defined(self) -> dict[str, list[Function]]:
-        """The functions of the script, also within others, by their names."""
+        """The script's functions by name, including nested ones."""
         if not hasattr(self, "_defined"):
             self._defined: dict[str, list[Function]] = {}
             for each in ast.walk(self.script.tree):

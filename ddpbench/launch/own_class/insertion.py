@@ -1,4 +1,4 @@
-"""Insert the class into the script, and put the part that would train when it is imported below a guard."""
+"""Insert the class into the script, and put statements that would train at import below a guard."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _ENDS = "\r\n"
 
 
 def lines_of(source: str) -> list[str]:
-    """Return the lines of a Python source with their ends, as Python counts them.
+    """Return the lines of a Python source with their line ends, split as Python does.
 
-    `str.splitlines` ends a line at a form feed and at eight other characters too, in comments and texts as well.
+    `str.splitlines` also splits at a form feed and eight other characters, even in comments and strings.
     """
     return _LINE.findall(source)
 
@@ -28,10 +28,10 @@ def lines_of(source: str) -> list[str]:
 def place_of(script: Script, ends: list[ast.stmt] | None = None) -> int:
     """Return the number of the line before which the class goes: above the guard and its comments, or after the end.
 
-    `ends` are the statements that are to go below a guard: the class goes above them.
+    `ends` are the statements that go below a guard: the class goes above them.
 
     Raises:
-        RequestError: the script has such a class.
+        RequestError: the script already has such a class.
     """
     if NAME in script.classes:
         line = script.classes[NAME].lineno
@@ -77,17 +77,17 @@ def inserted(script: Script, text: str, ends: list[ast.stmt] | None = None) -> s
 
 
 def _end_of(lines: list[str], place: int) -> str:
-    """Return how a line ends that is put before the one at `place`: as the one above it, or else the first."""
+    """Return the line end for a line inserted at `place`: that of the line above, or of the first line."""
     ends = [line[len(line.rstrip(_ENDS)) :] for line in (*lines[max(0, place - 2) : place - 1], *lines[:1])]
     return next(filter(None, ends), "\n")
 
 
 def can_guard(script: Script, ends: list[ast.stmt]) -> bool:
-    """Return whether statements can be put below a guard as they stand, and then do what they did."""
+    """Return whether statements can be put below a guard unchanged and with the same effect."""
     if not ends:
         return False
     if script.guard is not None and script.guard.lineno < (ends[-1].end_lineno or 0):
-        return False  # one below it would run before it
+        return False  # a statement below it would run before it
     if ends[0].col_offset or "\f" in script.source:
         return False
     lines = lines_of(script.source)
@@ -113,7 +113,7 @@ def _guarded(script: Script, lines: list[str], place: int, ends: list[ast.stmt])
 
 
 def _inside_texts(lines: list[str]) -> set[int]:
-    """Return the lines that begin within a text of several lines, which an indent would change."""
+    """Return the lines that start within a multi-line string, which an indent would change."""
     found: set[int] = set()
     starts: list[int] = []
     for token in tokenize.generate_tokens(iter([f"{line.rstrip(_ENDS)}\n" for line in lines]).__next__):

@@ -1,4 +1,4 @@
-"""The methods that are written from a training loop: `loss`, or the whole `step`."""
+"""The methods written from a training loop: `loss`, or the entire `step`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HARMLESS = ("print", "log", "eval", "valid", "test", "save", "write", "report",
 
 
 class LoopMethods(Reading):
-    """Writes them."""
+    """Writes these methods."""
 
     def _training(self) -> list[Method]:
         loop = self.loop
@@ -50,7 +50,7 @@ class LoopMethods(Reading):
             return None
         needed = {each.id for each in ast.walk(before.loss) if isinstance(each, ast.Name)}
         if self._carried(loop, statements, needed, no_effect):
-            return None  # only with a step() has each model an object of the class for itself
+            return None  # only with step() has each model a separate object in the class
         kept = needed_for(before.statements, needed, self._ends_training)
         if self.batch.count and self._counts(loop) & needed:
             return None
@@ -65,7 +65,7 @@ class LoopMethods(Reading):
         return self._method("loss", ("model", "batch"), renderer, self._opened(made))
 
     def _ends_training(self, statement: ast.stmt) -> bool:
-        """Return whether a statement puts a part of the model into evaluation: `model.body.eval()`."""
+        """Return whether a statement sets a part of the model to evaluation: `model.body.eval()`."""
         call = statement.value if isinstance(statement, ast.Expr) else None
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or not evaluates(call):
             return False
@@ -139,14 +139,14 @@ class LoopMethods(Reading):
         needed: set[str],
         effects: Callable[[ast.stmt], bool],
     ) -> set[str]:
-        """Return the names that the script makes before the loop, and that a batch leaves to the next one."""
+        """Return the names made before the loop that each batch leaves to the next one."""
         found = carried(statements, needed, effects) & set(_made_before(loop))
         roles = {**self._model_roles(""), **self._optimizer_roles(), **dict(self.batch.parts)}
         keys = {name: self.tracer.trace(ast.Name(name, ast.Load()), loop.body_scope).key for name in found}
         return {name for name in found if keys[name] not in roles} - set(self._targets())
 
     def _begin(self, loop: TrainingLoop, renderer: Renderer, states: set[str]) -> None:
-        """Have the constructor make what the first batch finds, of what each leaves to the next."""
+        """Make the constructor create the state that the first batch finds, out of what batches leave to each other."""
         before = _made_before(loop)
         for name in sorted(states):
             where, value = before.get(name, (ast.Name(name, ast.Load()), ast.Constant(0)))
@@ -154,7 +154,7 @@ class LoopMethods(Reading):
                 value = renderer.render(where, loop.body_scope)
                 if isinstance(value, ast.Attribute) and value.attr in renderer.kept:
                     value = renderer.kept.pop(value.attr)
-                self.kept |= renderer.kept  # of which it may be made
+                self.kept |= renderer.kept  # it may be made from these
             self.kept[counted_as(name)] = value
 
     def _call(self, loop: TrainingLoop, call: ast.Call) -> Method:
@@ -162,9 +162,9 @@ class LoopMethods(Reading):
         made = renderer.render(call, loop.scope)
         assert isinstance(made, ast.Call)
         for whole, names in (("batch", self._targets()), ("optimizer", self._unpacked())):
-            told = [ast.unparse(each) for each in made.args]
-            for start in range(len(told) - len(names) + 1) if len(names) > 1 else ():
-                if told[start : start + len(names)] == names:
+            arguments = [ast.unparse(each) for each in made.args]
+            for start in range(len(arguments) - len(names) + 1) if len(names) > 1 else ():
+                if arguments[start : start + len(names)] == names:
                     made.args[start : start + len(names)] = [
                         ast.Starred(ast.Name(whole, ast.Load()), ast.Load())
                     ]
@@ -193,7 +193,7 @@ class LoopMethods(Reading):
             roles,
             dict.fromkeys(
                 self._parts(self._model_roles(""))
-            ),  # a step's model is wrapped: no way leads into it
+            ),  # a step's model is wrapped, so that its parts cannot be reached
             device=self._device(),
             keeps=True,
             written=frozenset(written - {""}),
@@ -202,7 +202,7 @@ class LoopMethods(Reading):
         )
 
     def _device(self) -> ast.expr:
-        """Return what says where a step's tensors are."""
+        """Return the expression for the device of a step's tensors."""
         for name in self._targets()[:1]:
             return ast.parse(f"{name}.device", mode="eval").body
         path = "next(model.parameters()).device"
@@ -210,7 +210,7 @@ class LoopMethods(Reading):
         return ast.parse(path if len(self.models) < 2 else path.replace("model", first, 1), mode="eval").body
 
     def _opened(self, made: list[ast.stmt]) -> list[ast.stmt]:
-        """Return a step's statements after those that take its arguments apart, where they use the parts."""
+        """Return a step's statements, preceded by those that unpack its arguments if it uses the parts."""
         whole = {id(e.value) for each in made for e in ast.walk(each) if isinstance(e, ast.Starred)}
         used = {
             e.id for each in made for e in ast.walk(each) if isinstance(e, ast.Name) and id(e) not in whole
@@ -236,7 +236,7 @@ class LoopMethods(Reading):
         return {first.id} if isinstance(first, ast.Name) else set()
 
     def _tell_left_out(self, loop: TrainingLoop, kept: Sequence[ast.stmt] = ()) -> None:
-        """Tells what a loop does to its model or its optimizer and `loss`, or what a step has `kept`, does not."""
+        """Note what a loop does to its model or optimizer, but `loss` or a step with the `kept` statements does not."""
         roles = {**self._model_roles("model"), **self._optimizer_roles()}
         has = {place_of_node(each) for each in here(list(kept)) if isinstance(each, ast.stmt)}
         where = "add it to step()" if kept else "write step() instead"
@@ -257,15 +257,15 @@ class LoopMethods(Reading):
 
 
 def _made_before(loop: TrainingLoop) -> dict[str, tuple[ast.expr, ast.expr | None]]:
-    """Return what is bound outside of the loop: names of its function, and attributes of its class by their names.
+    """Return the bindings outside of the loop: names of its function, and attributes of its class.
 
-    Each has the expression that reads it, and the value it was last given where that stands alone.
+    Each has the expression that reads it, and its last value if that is the only one.
     """
     within = {id(each) for part in (loop.node, *loop.body) for each in ast.walk(part)}
     found: dict[str, tuple[ast.expr, ast.expr | None]] = {}
     own = loop.body_scope.own
     methods = [each for each in own.body if isinstance(each, ast.FunctionDef)] if own is not None else []
-    methods.sort(key=lambda each: each.name == "__init__")  # whose value is the first
+    methods.sort(key=lambda each: each.name == "__init__")  # its value is the first
     for body in (*(each.body for each in methods), loop.scope.node.body):
         nodes = [each for each in here(body) if id(each) not in within]
         values = {
@@ -292,7 +292,7 @@ def _read(node: ast.Name | ast.Attribute) -> ast.expr:
 
 
 def _returns_loss(loop: TrainingLoop) -> bool:
-    """Return whether the function that is called for each batch returns one tensor, and can be called from a class."""
+    """Return whether the function called for each batch returns one tensor, and can be called from a class."""
     function = loop.body_scope.node
     if isinstance(function, ast.Module) or loop.body_scope.own is not None:
         return False
@@ -304,7 +304,7 @@ def _returns_loss(loop: TrainingLoop) -> bool:
 
 
 class _Ending(ast.NodeTransformer):
-    """Has a schedule that raises after its last step keep its last rate, as it does in a class with `loss`."""
+    """Makes a schedule that raises after its last step keep its last rate, as in a class with `loss`."""
 
     def __init__(self, scope: Scope, tracer: Tracer) -> None:
         self.scope, self.tracer = scope, tracer
@@ -326,7 +326,7 @@ class _Ending(ast.NodeTransformer):
 
 
 def _made_in_pieces(statements: list[ast.stmt], loss: str) -> bool:
-    """Return whether a loop has a loss, and its backward, in each of its passes."""
+    """Return whether a loop has a loss and its backward in each of its passes."""
     return any(
         isinstance(each, ast.For)
         and any(map(is_backward, here(each.body)))
@@ -338,7 +338,7 @@ def _made_in_pieces(statements: list[ast.stmt], loss: str) -> bool:
 
 
 def _loss_name(statements: list[ast.stmt]) -> str:
-    """Return the name that the loss has among a step's own statements; empty where none is found."""
+    """Return the name of the loss in a step's statements; empty if there is none."""
     own = _lost(here(statements))
     if own:
         return own
@@ -369,7 +369,7 @@ def _lost(nodes: Iterable[ast.AST]) -> str:
 
 
 def _counted(body: list[ast.stmt]) -> set[str]:
-    """Return the names that statements count in and do not begin."""
+    """Return the names that statements increment but do not initialize."""
     begun: set[str] = set()
     counted: set[str] = set()
     for each in here(body):

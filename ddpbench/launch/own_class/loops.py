@@ -1,4 +1,4 @@
-"""The training loop: the innermost one with a `backward()`, what it goes through, and what it does with a batch."""
+"""The training loop: the innermost loop with a `backward()`, its iterable, and its statements for each batch."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from ddpbench.launch.own_class.tracing import Tracer, parameters_of
 
 _QUIET = ("no_grad", "inference_mode")
 _MODES = (".training", "is_grad_enabled")
-"""Words of a condition by which a function trains or evaluates as its model is set."""
+"""Words in a condition that switch a function between training and evaluation."""
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
 @dataclass(frozen=True)
 class TrainingLoop:
-    """The loop, and the statements of a step: its own, or those of the function it calls for each batch."""
+    """The loop and the statements of a step: the loop's, or those of the function called for each batch."""
 
     node: ast.For | ast.AsyncFor | ast.While
     scope: Scope
     body: list[ast.stmt]
     body_scope: Scope
     call: ast.Call | None = None
-    """The call for each batch, where a step is a function of the script."""
+    """The call for each batch, if a step is a function of the script."""
     stands: ast.AST | None = None
     """The comprehension that the script has in place of the loop."""
 
@@ -40,16 +40,16 @@ def is_backward(node: ast.AST) -> bool:
 
 
 def training_loops(tracer: Tracer) -> list[TrainingLoop]:
-    """Return the innermost loops that train: those that call `backward`, by themselves or a function away."""
+    """Return the innermost loops that call `backward`, directly or one function away."""
     found = [each for scope in tracer.scopes for each in _in_scope(tracer, scope)]
     with_step = [each for each in found if _steps(each.body)]
     return list({id(each.node): each for each in with_step or found}.values())
 
 
 def other_trainings(tracer: Tracer, loop: TrainingLoop) -> list[tuple[ast.Call, list[ast.Call]]]:
-    """Return the call that leads to a loop, with the others of that function that train too, the outermost first.
+    """Return the call that leads to a loop, and the other training calls in that function, the outermost first.
 
-    The first one is the one whose arguments the class has.
+    The class has the arguments of the first one.
     """
     found: list[tuple[ast.Call, list[ast.Call]]] = []
     scope, seen = loop.scope, set[int]()
@@ -75,7 +75,7 @@ def other_trainings(tracer: Tracer, loop: TrainingLoop) -> list[tuple[ast.Call, 
 
 
 def follow_training(tracer: Tracer, loop: TrainingLoop) -> None:
-    """Have the functions around a loop get the arguments of the call that trains, not of one that evaluates."""
+    """Use the arguments of the training call for the functions around a loop, not those of an evaluating call."""
     scope, seen = loop.body_scope if loop.call is None else loop.scope, set[int]()
     while not isinstance(scope.node, ast.Module) and id(scope.node) not in seen:
         seen.add(id(scope.node))
@@ -93,7 +93,7 @@ def follow_training(tracer: Tracer, loop: TrainingLoop) -> None:
 
 
 def _is_evaluating(call: ast.Call, caller: Scope) -> bool:
-    """Return whether a call stands without gradients, or behind an `eval()` that no `train()` ends before it."""
+    """Return whether a call is made without gradients, or after an `eval()` without a `train()` in between."""
     modes = [
         each
         for each in here(caller.node.body)
@@ -114,7 +114,7 @@ def _is_quiet(call: ast.Call, caller: Scope) -> bool:
 
 
 def _is_of(tracer: Tracer, call: ast.Call, caller: Scope, called: Scope) -> bool:
-    """Return whether a call is of this function; of a method, by the object that it is called on."""
+    """Return whether a call is of this function; for a method, judged by its object."""
     name = getattr(called.node, "name", "")
     if called.own is None or id(called.node) in tracer.enclosing or name == "__init__":
         return True
@@ -125,7 +125,7 @@ def _is_of(tracer: Tracer, call: ast.Call, caller: Scope, called: Scope) -> bool
 
 
 def _excludes(scope: Scope, one: ast.Call, other: ast.Call) -> bool:
-    """Return whether two calls stand in two branches of one condition, so that a run makes one of them."""
+    """Return whether two calls are in different branches of one condition, so that a run makes only one of them."""
     for each in here(scope.node.body):
         if isinstance(each, ast.If):
             taken, rest = list(here(each.body)), list(here(each.orelse))
@@ -135,7 +135,7 @@ def _excludes(scope: Scope, one: ast.Call, other: ast.Call) -> bool:
 
 
 def _trains_by(tracer: Tracer, loop: TrainingLoop, called: Scope, call: ast.Call, caller: Scope) -> bool:
-    """Return whether a function trains when it is called so: not as for an evaluation, without a backward."""
+    """Return whether this call makes a function train: not a call for evaluation, without a backward."""
     if tracer.is_untaken(_tests_of(caller, call), caller):
         return False
     if _is_quiet(call, caller):
@@ -151,7 +151,7 @@ def _trains_by(tracer: Tracer, loop: TrainingLoop, called: Scope, call: ast.Call
 
 
 def _tests_of(scope: Scope, call: ast.Call) -> Tests:
-    """Return the conditions that a call stands under."""
+    """Return the conditions of a call."""
     for statement, tests, _ in simple_statements(scope.node.body):
         if call in ast.walk(statement):
             return tests
@@ -159,9 +159,9 @@ def _tests_of(scope: Scope, call: ast.Call) -> Tests:
 
 
 def trains_at_import(script: Script, loop: TrainingLoop) -> list[ast.stmt]:
-    """Return the statements of the top level from the first on that trains when the script is imported, none if none.
+    """Return the top-level statements from the first one on that trains at import; none if none does.
 
-    It does so by itself, or by a call outside the script's guard.
+    A statement trains by itself, or by a call outside the script's guard.
     """
     reach = {loop.scope.own.name if loop.scope.own else getattr(loop.scope.node, "name", "")}
     reach |= {getattr(loop.scope.node, "name", "")} - {""}
@@ -217,7 +217,7 @@ def _trains(tracer: Tracer, loop: ast.For | ast.AsyncFor | ast.While, scope: Sco
         for function in nested
         for each in in_step([function])
     ):
-        return None  # an epoch in a function of this one: its loop is found there
+        return None  # an epoch in a nested function: its loop is found there
     if any(is_backward(node) for node in in_step(nested)):
         return TrainingLoop(loop, scope, [*nested, *loop.body], scope)
     for node in here(loop.body):
@@ -239,9 +239,9 @@ def _trains(tracer: Tracer, loop: ast.For | ast.AsyncFor | ast.While, scope: Sco
 
 
 def _inlined(body: list[ast.stmt], call: ast.Call, function: Function) -> list[ast.stmt] | None:
-    """Return a loop's statements with those of a function that it hands its loss in place of the call.
+    """Return a loop's statements, with a call that passes its loss replaced by the function's statements.
 
-    None where the function makes the loss itself, or cannot stand in the place of its call.
+    None if the function computes the loss itself, or cannot replace its call.
     """
     names = parameters_of(function)
     names = names[1:] if names[:1] == ["self"] else names
@@ -283,7 +283,7 @@ def _is_path(node: ast.expr) -> bool:
 
 
 class _Renamed(ast.NodeTransformer):
-    """Puts what a call gives in the place of a function's parameters."""
+    """Replaces a function's parameters by the arguments of a call."""
 
     def __init__(self, given: dict[str, ast.expr]) -> None:
         self.given = given
@@ -293,7 +293,7 @@ class _Renamed(ast.NodeTransformer):
 
 
 def _nested(scope: Scope, body: list[ast.stmt]) -> list[ast.stmt]:
-    """Return the functions of the loop's own function that its statements call, also by way of one another."""
+    """Return the functions nested in the loop's function that its statements call, also indirectly."""
     if isinstance(scope.node, ast.Module):
         return []
     known = {each.name: each for each in here(scope.node.body) if isinstance(each, ast.FunctionDef)}

@@ -1,4 +1,4 @@
-"""The modules that a script trains, and its data: found from its loop, or else from its classes and functions."""
+"""The modules that a script trains, and its data, found from its loop or else from its classes and functions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DEEPEST = 6
 
 @dataclass(frozen=True)
 class Loader:
-    """What a loop's loader is made of, as its call says."""
+    """The arguments of a loop's loader."""
 
     dataset: Origin | None
     batch: Origin | None = None
@@ -28,7 +28,7 @@ class Loader:
 def models_of(
     tracer: Tracer, optimizers: list[Origin], body: list[ast.stmt], scope: Scope
 ) -> dict[str, Origin]:
-    """Return the modules that the optimizers train, by the names that the script gives them there."""
+    """Return the modules that the optimizers train, by their names in the script there."""
     found: dict[str, Origin] = {}
     called = [tracer.trace(node.func, scope) for node in here(body) if isinstance(node, ast.Call)]
     for optimizer in optimizers:
@@ -54,9 +54,9 @@ def models_of(
 
 
 def _whole(tracer: Tracer, node: ast.expr, scope: Scope, called: list[Origin]) -> tuple[ast.expr, Origin]:
-    """Return the module that a part belongs to, as in `{"params": model.head.parameters()}`, or the part itself.
+    """Return the module that contains a part, as in `{"params": model.head.parameters()}`, or the part itself.
 
-    Parts that the loop calls by themselves, as a generator and a discriminator, are modules on their own.
+    Parts that the loop calls directly, such as a generator and a discriminator, are separate modules.
     """
     part = tracer.trace(node, scope)
     holder = node.value if isinstance(node, ast.Attribute) else None
@@ -72,7 +72,7 @@ def _add(found: dict[str, Origin], node: ast.expr, origin: Origin) -> None:
 
 
 def _receivers(tracer: Tracer, node: ast.expr, scope: Scope, depth: int) -> list[tuple[ast.expr, Scope]]:
-    """Return the modules whose parameters an expression takes, also by way of names it has them from."""
+    """Return the modules whose parameters an expression takes, also through other names."""
     found: list[tuple[ast.expr, Scope]] = []
     for each in ast.walk(node):
         if isinstance(each, ast.Attribute) and each.attr in ("parameters", "named_parameters"):
@@ -113,7 +113,7 @@ def is_module(tracer: Tracer, origin: Origin) -> bool:
 
 
 def settings_of(tracer: Tracer, module: Origin) -> dict[str, list[ast.AST]]:
-    """Return what a script sets a module to, `eval` or `requires_grad_`, and the statements that do so."""
+    """Return how a script sets a module, with `eval` or `requires_grad_`, and the statements that do so."""
     found: dict[str, list[ast.AST]] = {}
     if not is_module(tracer, module):
         return found
@@ -123,12 +123,12 @@ def settings_of(tracer: Tracer, module: Origin) -> dict[str, list[ast.AST]]:
             if receiver is not None and tracer.trace(receiver, scope).key == module.key:
                 found.setdefault(does, []).append(node)
     if found.pop("train", None) is not None:
-        found.pop("eval", None)  # by turns, as for an evaluation
+        found.pop("eval", None)  # alternating, as for an evaluation
     return dict(sorted(found.items()))
 
 
 def _setting(node: ast.AST) -> tuple[str, ast.expr | None]:
-    """Return what a statement or a call sets a module to, and the module; None where it sets none."""
+    """Return how a statement or call sets a module, and the module; None if it sets none."""
     if isinstance(node, ast.For) and last_name(node.iter) == "parameters" and isinstance(node.iter, ast.Call):
         frozen = any(_freezes(each) for each in here(node.body))
         return "requires_grad_", getattr(node.iter.func, "value", None) if frozen else None
@@ -140,28 +140,28 @@ def _setting(node: ast.AST) -> tuple[str, ast.expr | None]:
 
 
 def _freezes(node: ast.AST) -> bool:
-    """Return whether a statement or a call takes the gradient off a parameter or a module."""
+    """Return whether a statement or call turns off the gradients of a parameter or module."""
     if isinstance(node, ast.Assign):
         return ast.unparse(node.value) == "False" and last_name(node.targets[0]) == "requires_grad"
     return isinstance(node, ast.Call) and ast.unparse(node).endswith(".requires_grad_(False)")
 
 
 def model_by_name(script: Script) -> str:
-    """Return the function that builds a model, or else the last class of a module; empty where there is none."""
+    """Return the function that builds a model, or else the last class of a module; empty if there is none."""
     functions = [name for name in script.functions if _BUILDS.search(name)]
     classes = [name for name in script.classes if script.derives(name, MODULES)]
     return next(reversed(functions), "") or next(reversed(classes), "")
 
 
 def dataset_by_name(script: Script) -> str:
-    """Return the last class of a dataset, or else a function named for one; empty where there is none."""
+    """Return the last class of a dataset, or else a function with such a name; empty if there is none."""
     classes = [name for name in script.classes if script.derives(name, DATASETS)]
     functions = [name for name in script.functions if _DATA.search(name)]
     return next(reversed(classes), "") or next(reversed(functions), "")
 
 
 def loader_of(tracer: Tracer, found: Origin | None) -> Loader:
-    """Return what the loader of a loop loads, and how."""
+    """Return what a loop's loader loads, and how."""
     for _ in range(_DEEPEST):
         if found is None or not isinstance(found.node, ast.Call):
             break

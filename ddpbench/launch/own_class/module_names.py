@@ -1,4 +1,4 @@
-"""Finds what changes, once the module is imported, a name of it that the class reads as it is."""
+"""Find changes, after the module is imported, of its names that the class reads."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ddpbench.launch.own_class.variables import Variable
 
 
 class ModuleNames(Unchanged):
-    """Finds it."""
+    """Finds these changes."""
 
     def of_module(self, texts: Iterable[ast.AST]) -> list[tuple[str, ast.stmt]]:
-        """Return the statements, each with a name, that change after the import what the class reads of the module.
+        """Return the statements that change, after the import, what the class reads of the module, each with a name.
 
-        `texts` are its methods.
+        `texts` are the class's methods.
         """
         nodes = [*texts, *self._reached(self.names)]
         reads = self.names | {
@@ -53,12 +53,12 @@ class ModuleNames(Unchanged):
         return found
 
     def _is_plain(self, variable: Variable) -> bool:
-        """Return whether the value of a name cannot be changed, or is a generator of random numbers."""
+        """Return whether the value of a name cannot change, or is a random number generator."""
         value = self._value_of(variable)
         return value is not None and (self.values.is_immutable(value) or is_generator(value))
 
     def _reads_of(self, variable: Variable, within: set[int]) -> list[ast.AST]:
-        """Return where the script reads a name that the class reads, too; none where that is not seen."""
+        """Return the script's reads of a name that the class reads, too; none if they are unknown."""
         uses = [each for each in self.variables.uses.get(variable, ()) if isinstance(each.ctx, ast.Load)]
         return [each for each in uses if id(each) in within or place_of_node(each) in self.places]
 
@@ -71,7 +71,7 @@ class ModuleNames(Unchanged):
                 yield use
 
     def _after_import(self, sites: Iterable[ast.AST], reads: list[ast.AST]) -> Iterator[ast.stmt]:
-        """Yield the statements that run once the module is imported, and before the last of `reads`, of some places."""
+        """Yield those of the given statements that run after the import, and before the last of `reads`."""
         for site in sites:
             for each in self._called_from(site, 0):
                 statement = self.variables.statement(each)
@@ -91,7 +91,7 @@ class ModuleNames(Unchanged):
         return not inside and not any(each is self.script.guard or each in self.ends for each in way)
 
     def _patched(self, name: str, nodes: list[ast.AST]) -> Iterator[ast.AST]:
-        """Yield what sets an attribute or an entry of a module that the class reads by that name, or of its parts."""
+        """Yield the nodes that set an attribute or entry of the module with that name, which the class reads."""
         imports = self.values.imports
         whole = imports[name]
         reads = {
@@ -109,12 +109,12 @@ class ModuleNames(Unchanged):
 
     @cached_property
     def _set(self) -> list[tuple[ast.AST, ast.expr, str]]:
-        """The nodes that set an attribute or an entry, each with what it sets it of, and with the attribute's name."""
+        """The nodes that set an attribute or entry, each with its object and the attribute's name."""
         found = ((node, *_set_by(node)) for node in ast.walk(self.script.tree))
         return [(node, owner, attribute) for node, owner, attribute in found if owner is not None]
 
     def _reads_variable(self, node: ast.AST, nodes: list[ast.AST]) -> bool:
-        """Return whether the class reads a variable of the environment that a statement sets."""
+        """Return whether the class reads an environment variable that a statement sets."""
         texts = {
             each.value for each in ast.walk(self.variables.statement(node)) if isinstance(each, ast.Constant)
         }
@@ -127,7 +127,7 @@ class ModuleNames(Unchanged):
         )
 
     def _set_on_class(self, name: str) -> Iterator[ast.AST]:
-        """Yield what sets an attribute of a class by way of an object: `type(c).lr = 1`, `cls.lr = 1`."""
+        """Yield the nodes that set an attribute of a class through an object: `type(c).lr = 1`, `cls.lr = 1`."""
         own = self.script.classes.get(name)
         for node, of, attribute in self._set if own is not None else ():
             if not attribute:
@@ -143,7 +143,7 @@ class ModuleNames(Unchanged):
                 yield node
 
     def _called_again(self, name: str) -> list[ast.AST]:
-        """Return the calls of a function that changes the default of a parameter, where the script has several."""
+        """Return the calls of a function that changes a parameter's default, if the script has several."""
         calls = self.variables.calls.get(name, [])
         function = self.script.functions.get(name)
         if function is None or len(calls) < 2:
@@ -182,7 +182,7 @@ def _is_patch(node: ast.AST) -> bool:
 
 
 def _set_by(node: ast.AST) -> tuple[ast.expr | None, str]:
-    """Return what a node sets an attribute or an entry of, and the attribute's name."""
+    """Return the object whose attribute or entry a node sets, and the attribute's name."""
     match node:
         case ast.Attribute() if not isinstance(node.ctx, ast.Load):
             return node.value, node.attr
@@ -198,7 +198,7 @@ def _set_by(node: ast.AST) -> tuple[ast.expr | None, str]:
 
 
 def _parts_read(nodes: list[ast.AST], name: str) -> list[str | None]:
-    """Return the entries or attributes of a name that nodes read; None among them where one reads all of it."""
+    """Return the entries or attributes of a name that nodes read, with None if one reads the entire object."""
     found: set[str | None] = set()
     for node in nodes:
         held: set[int] = set()

@@ -1,4 +1,4 @@
-"""The modules that a script makes by themselves and then puts into its model, and where in it they are."""
+"""The modules that a script makes separately and then puts into its model, and their places in it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddpbench.launch.own_class.script import here, last_name
 from ddpbench.launch.own_class.tracing import MOVES, Origin, Tracer, parameters_of
 
 Parts = dict[tuple[int, Path], ast.expr | None]
-"""The expression of each part, by the key of its origin; None where the script does not show it."""
+"""The expression of each part, by the key of its origin; None if the script does not show it."""
 _DEEPEST = 6
 _SAME = MOVES | {"requires_grad_", "apply", "float", "double", "half", "bfloat16", "type"}
 """Methods of a module that return it."""
@@ -20,7 +20,7 @@ _LISTS = (ast.List, ast.Tuple)
 
 
 def parts_of(tracer: Tracer, model: Origin, base: ast.expr, depth: int = 0) -> Parts:
-    """Return the modules that a model is made of, or that a script puts into it; `base` is the model's expression."""
+    """Return the modules that a model contains or that a script puts into it; `base` is the model's expression."""
     found: Parts = {}
     for value, place in _held(tracer, model, base) if depth < _DEEPEST else ():
         while (
@@ -32,7 +32,7 @@ def parts_of(tracer: Tracer, model: Origin, base: ast.expr, depth: int = 0) -> P
         if part.key == model.key or not (holds or isinstance(value, ast.Call)):
             continue
         if not holds:
-            place = None  # what a function makes of it may be the module itself
+            place = None  # a function may return the module itself
         if part.node is not value:
             found.setdefault(part.key, place)
         inner = parts_of(tracer, part, place or base, depth + 1)
@@ -48,7 +48,7 @@ def parts_of(tracer: Tracer, model: Origin, base: ast.expr, depth: int = 0) -> P
 
 
 def _held(tracer: Tracer, of: Origin, base: ast.expr) -> Iterator[tuple[ast.expr, ast.expr | None]]:
-    """Yield what a module, a list or a dictionary is made of, each with its expression."""
+    """Yield the components of a module, a list or a dictionary, each with its expression."""
     node = of.node
     if isinstance(node, ast.Dict):
         for key, value in zip(node.keys, node.values, strict=True):
@@ -70,7 +70,7 @@ def _held(tracer: Tracer, of: Origin, base: ast.expr) -> Iterator[tuple[ast.expr
 def _numbered(
     tracer: Tracer, of: Origin, values: list[ast.expr], base: ast.expr
 ) -> Iterator[tuple[ast.expr, ast.expr | None]]:
-    """Yield values with their numbers, also those of a list that stands among them: `nn.Sequential(*layers)`."""
+    """Yield values with their numbers, also those of a list among them: `nn.Sequential(*layers)`."""
     number: int | None = 0
     for each in values:
         if not isinstance(each, ast.Starred):
@@ -97,7 +97,7 @@ def _attribute(base: ast.expr, name: str | None) -> ast.expr | None:
 
 
 def _attributes(tracer: Tracer, call: ast.Call) -> dict[int | str, str]:
-    """Return the attribute in which a class of the script keeps each argument, by its number and by its name."""
+    """Return the attribute in which a class of the script stores each argument, by its number and name."""
     own = tracer.script.classes.get(last_name(call))
     made = [e for e in own.body if isinstance(e, ast.FunctionDef) and e.name == "__init__"] if own else []
     found: dict[int | str, str] = {}

@@ -1,4 +1,4 @@
-"""What is found in a script and all of the class is written from: its loop, batch, models and updates."""
+"""The facts of a script from which the class is written: its loop, batch, models and updates."""
 
 from __future__ import annotations
 
@@ -32,37 +32,37 @@ WANTED = {
     "__init__": "make what the steps keep",
     "collate": "make a batch of samples",
 }
-"""The task of each method, shown where the script does not say how to do it."""
+"""The task of each method, shown if the script does not show how to do it."""
 
 
 class Reading:
-    """A script, read."""
+    """The facts read from a script."""
 
     def __init__(self, script: Script, once: Set[tuple[int, Path]] = frozenset()) -> None:
         """`once` are the keys of values that the class computes once for several methods."""
         self.script, self.tracer, self.once = script, Tracer(script), once
         self.drawn: dict[tuple[int, Path], set[str]] = {}
-        """The methods that read each value that may be another one when it is computed again."""
+        """The methods that read each value that may differ when it is recomputed."""
         self.keeper: dict[str, tuple[int, Path]] = {}
-        """The keys of the origins of what the class keeps in `self`, by their names there."""
+        """The keys of the origins of the objects in `self`, by their names there."""
         self.notes: list[str] = []
-        """A sentence for each thing that the class does otherwise than the script."""
+        """A sentence for each difference between the class and the script."""
         self.places: set[int] = set()
         """The numbers of the script's nodes that the class has copies of."""
         self.length = ""
-        """The number of batches in an epoch, as an expression of a method; empty where it is not known."""
+        """The number of batches in an epoch, as an expression in a method; empty if unknown."""
         self.left: list[str] = []
         """A sentence for each thing that is left to do."""
         self.kept: dict[str, ast.expr] = {}
-        """What the class keeps in `self`, by name."""
+        """The objects that the class keeps in `self`, by name."""
         self.state: dict[tuple[int, Path], str] = {}
         """The method in which each object of the script is read, by the key of its origin."""
         self.opened: set[int] = set()
-        """The lines for which there is a line to fill in."""
+        """The script's lines for which there is a line to fill in."""
         self.claims: list[tuple[str, Claim]] = []
-        """The values that stand for names of the script, each with its method."""
+        """The values that replace names of the script, each with its method."""
         self.used: set[str] = set()
-        """The names that a step reads of what its own statements bind."""
+        """The names bound by a step's statements that the step reads."""
         self.loops = training_loops(self.tracer)
         self.loop = self.loops[0] if self.loops else None
         if self.loop is not None:
@@ -73,14 +73,14 @@ class Reading:
             self.body = with_methods(self.body, self.loop.body_scope)
         self.updates = updates_of(self.tracer, self.body, self.loop.body_scope) if self.loop else Updates()
         self.pieces: ast.expr | None = None
-        """The number of pieces of a step's batch, where a strategy can do the splitting."""
+        """The number of pieces of a step's batch, if a strategy can do the splitting."""
         self._take_pieces()
         self.others: dict[tuple[int, Path], tuple[int, Path]] = {}
-        """Other keys of a model or an optimizer, by which a function that makes several things knows it."""
+        """Further keys of a model or an optimizer, which a function that makes several objects uses for it."""
         self._open_bundles()
         self.models = self._models()
         self.ends = trains_at_import(script, self.loop) if self.loop else []
-        """The statements of the top level that train, and all that follow: they are to go below a guard."""
+        """The top-level statements that train, and all after them: they are to go below a guard."""
         bound = {name for each in self.ends for name in bound_by(each)}
         stays = {
             name
@@ -89,10 +89,10 @@ class Reading:
             for name in bound_by(each)
         }
         self.known = script.importable - (bound - stays)
-        """The names that the module has once it is imported, with its training below a guard."""
+        """The names that the module has after its import, with its training below a guard."""
         self.variables = Variables(script)
         self.hanging = hanging(self.tracer, self.variables, self._keys_of_class(), self.ends)
-        """The names of it that hold the script's own model or optimizer, or are made of one."""
+        """The module's names that hold the script's model or optimizer, or are made from one."""
 
     def _take_pieces(self) -> None:
         found = pieces_of(self.body) if self.loop else None
@@ -103,7 +103,7 @@ class Reading:
             self.body, self.updates, self.pieces = found.body, whole, found.count
 
     def _open_bundles(self) -> None:
-        """Follow an optimizer that a function makes together with its model into that function."""
+        """Follow an optimizer made in a function together with its model into that function."""
         for name, origin in self.updates.all.items():
             inner = self._opened_optimizer(origin)
             if inner is not None:
@@ -128,7 +128,7 @@ class Reading:
         return inner if made and inner is not None and inner.node is not call else None
 
     def _returned_with(self, model: Origin) -> Origin:
-        """Return the model as the call gives it that makes its optimizer too, so that nothing of it is left out."""
+        """Return the model as returned by the call that also makes its optimizer, so that no part of it is lost."""
         call, caller = model.scope.call, model.scope.caller
         function = model.scope.node
         if call is None or caller is None or isinstance(function, ast.Module):
@@ -158,9 +158,9 @@ class Reading:
         return {name: self._returned_with(each) for name, each in found.items()}
 
     def _wholes(self, found: dict[str, Origin]) -> dict[str, Origin]:
-        """Return the modules without those that are parts of another one, which the loop calls or which is among them.
+        """Return the modules without those contained in another one that the loop calls or that is among them.
 
-        A whole that only the loop calls takes the place of its parts where it calls none of them.
+        A containing module that only the loop calls replaces its parts if the loop calls none of them.
         """
         assert self.loop is not None
         scope = self.loop.body_scope
@@ -182,7 +182,7 @@ class Reading:
         return {name: each for name, each in found.items() if each.key not in within} or found
 
     def _parts(self, roles: dict[tuple[int, Path], ast.expr]) -> Parts:
-        """Return the parts of the models for which the script has names; `roles` has the models."""
+        """Return the models' parts for which the script has names; `roles` has the models."""
         found: Parts = {}
         for origin in self.models.values():
             for key, place in parts_of(self.tracer, origin, roles[origin.key]).items():
@@ -196,13 +196,13 @@ class Reading:
         *,
         often: bool = False,
     ) -> Renderer:
-        """Return what renders into a method; `often`: one that runs for each batch or each model."""
+        """Return the renderer for a method; `often`: the method runs for each batch or each model."""
         return Renderer(self.tracer, roles, parts or {}, often=often, once=self.once, keeper=self.keeper)
 
     def _rendered(self, renderer: Renderer, origin: Origin, name: str, part: str = "") -> ast.expr:
-        """Return what makes a value, or where a method runs often or others read it, the attribute that has it.
+        """Return the expression for a value; if a method runs often or others read the value, its attribute.
 
-        `part` is the method, where the value is what it returns.
+        `part` is the method, if the value is its return value.
         """
         if isinstance(origin.node, ast.Call) and is_another(origin.node, self.script):
             if part:
@@ -212,11 +212,11 @@ class Reading:
         return renderer.render(origin.node, origin.scope)
 
     def read_by_several(self) -> Set[tuple[int, Path]]:
-        """Return the keys of what several methods read, and each would compute another of: no model, no optimizer."""
+        """Return the keys of values that several methods read and would compute differently; no model or optimizer."""
         return {key for key, methods in self.drawn.items() if len(methods) > 1} - self._keys_of_class()
 
     def _keys_of_class(self) -> set[tuple[int, Path]]:
-        """Return the keys of models and of what updates them."""
+        """Return the keys of models and of the objects that update them."""
         found = {each.key for each in (*self.models.values(), *self.updates.all.values())}
         return found | {*self.others, *self.others.values()}
 
@@ -227,7 +227,7 @@ class Reading:
         return [ast.unparse(each) for each in target.elts]
 
     def _unpacked(self) -> list[str]:
-        """Return the names of what `optimizer` returns, where that is several things."""
+        """Return the names of the values that `optimizer` returns, if there are several."""
         found = self.updates.all
         bundled = {id(each.node) for each in found.values()}
         if len(bundled) == 1 and all(each.path for each in found.values()):
@@ -302,7 +302,7 @@ class Reading:
         return self._checked(Method(name, parameters, lines, problems=problems))
 
     def _checked(self, method: Method) -> Method:
-        """Return a method, or where it cannot be right a line to fill in, with what was found in comments."""
+        """Return a method, or if it cannot be right a line to fill in, with the errors in comments."""
         if method.same_as in self.hanging:
             problems = read_by([ast.Expr(name_of(method.same_as))], (), self.hanging)
             method = replace(
@@ -318,6 +318,6 @@ class Reading:
         return replace(method, lines=lines)
 
     def _take(self, *nodes: ast.AST) -> None:
-        """Note what the class has of the script."""
+        """Note the parts of the script that the class has."""
         for node in nodes:
             self.places |= {place_of_node(each) for each in ast.walk(node)} - {-1}

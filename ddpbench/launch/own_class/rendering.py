@@ -1,4 +1,4 @@
-"""An expression of the script as it reads inside the class: names replaced by what they stand for there."""
+"""An expression of the script as it reads in the class: names are replaced by the expressions that they stand for."""
 
 from __future__ import annotations
 
@@ -45,67 +45,67 @@ _OF_CLASS = frozenset(
     }
     | {"batches"}
 )
-"""The names that an attribute of the class must not take."""
+"""The names that an attribute of the class must not have."""
 EPOCH = "updates_per_epoch"
 """The name of the number of batches in an epoch, in a method."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A value that the class has of the script in place of a name: it must be the one that the name has there."""
+    """A value that replaces a name of the script in the class: it must equal the name's value there."""
 
     node: ast.expr
     """The expression of the script, or a copy of it."""
     made: ast.expr
-    """The expression that stands for it."""
+    """The expression that replaces it."""
     steps: tuple[Step, ...]
     root: ast.expr | None
-    """The name by which it is read in the end, where it is a part of another value."""
+    """The name through which it is read in the end, if it is a part of another value."""
 
 
 @dataclass
 class Renderer:
-    """Renders into one method. What it met is kept: names nobody can see, imports, objects to keep in `self`."""
+    """Renders into one method, and collects unknown names, imports and objects to keep in `self`."""
 
     tracer: Tracer
     roles: Roles
     parts: Mapping[tuple[int, Path], ast.expr | None] = field(default_factory=dict)
-    """The model's parts for which the script has names; None: where it is in the model is not seen."""
+    """The model's parts for which the script has names; None: their place in the model is unknown."""
     device: ast.expr | None = None
-    """What has the device of a step's tensors; without it, arguments named `device` are left out."""
+    """The expression for the device of a step's tensors; without it, arguments named `device` are left out."""
     keeps: bool = False
     """True if objects made outside go into `self`, as in a step, which runs often."""
     often: bool = False
-    """True if the method runs often, so that what is drawn once goes into `self`."""
+    """True if the method runs often, so that values drawn once go into `self`."""
     once: Set[tuple[int, Path]] = frozenset()
-    """The keys of values that several methods read and that are to be computed once: they go into `self`."""
+    """The keys of values that several methods read and that must be computed once: they go into `self`."""
     drawn: set[tuple[int, Path]] = field(default_factory=set)
-    """The keys of values met that may be others when they are computed again."""
+    """The keys of rendered values that may differ when recomputed."""
     local: set[str] = field(default_factory=set)
     missing: dict[str, str] = field(default_factory=dict)
     lacking: dict[str, tuple[int, Path] | str] = field(default_factory=dict)
-    """The keys of the values to be filled in, or their sources, by their names."""
+    """The keys of the values to be filled in, or their sources, by name."""
     imports: dict[str, str] = field(default_factory=dict)
     before: dict[str, list[ast.stmt]] = field(default_factory=dict)
-    """Configurations that the script makes and then changes, by their names."""
+    """Configurations that the script makes and then changes, by name."""
     inlined: dict[tuple[int, Path], ast.expr] = field(default_factory=dict)
-    """The expressions of values that a call makes, by the keys of their origins."""
+    """The expressions of values made by a call, by the keys of their origins."""
     kept: dict[str, ast.expr] = field(default_factory=dict)
     """Objects that the class's constructor makes, by their names there."""
     keeper: dict[str, tuple[int, Path]] = field(default_factory=dict)
     """The keys of the origins of those objects, by their names there."""
     places: set[int] = field(default_factory=set)
-    """The numbers of nodes of the script that something else stands for."""
+    """The numbers of the script's nodes that another expression replaces."""
     named: dict[str, tuple[int, Path]] = field(default_factory=dict)
-    """The keys of the origins of what `before` makes, by their names."""
+    """The keys of the origins of the objects that `before` makes, by name."""
     root: ast.expr | None = None
-    """The name of the script for which a value is being rendered."""
+    """The name of the script whose value is being rendered."""
     claims: list[Claim] = field(default_factory=list)
-    """The values that stand for names of the script."""
+    """The values that replace names of the script."""
     written: frozenset[str] = frozenset()
-    """Attributes, and what has entries, that the statements set: they are read where they are, as `meter.n`."""
+    """Attributes and objects with entries that the statements set: they are read in place, as `meter.n`."""
     counters: frozenset[str] = frozenset()
-    """Names the loop counts in, which become attributes."""
+    """Names in which the loop counts, which become attributes."""
 
     def render(self, node: ast.expr, scope: Scope) -> ast.expr:
         """Return the expression for the class."""
@@ -118,14 +118,14 @@ class Renderer:
         return _Pass(self, found.scope, 0).keep(name, found)
 
     def statement(self, node: ast.stmt, scope: Scope) -> ast.stmt:
-        """Return a statement for the class; what it assigns is local to the method from here on."""
+        """Return a statement for the class; the names that it assigns are local to the method from then on."""
         found = _Pass(self, scope, 0).visit(deepcopy(node))
         assert isinstance(found, ast.stmt)
         return found
 
 
 class _Pass(ast.NodeTransformer):
-    """One expression's or statement's way into the class."""
+    """Transforms one expression or statement for the class."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class _Pass(ast.NodeTransformer):
         *,
         repeats: bool = False,
     ) -> None:
-        """`hidden` are names of a function or a comprehension around it, which may be computed again and `repeats`."""
+        """`hidden` are names of an enclosing function or comprehension, which may run again if it `repeats`."""
         self.to, self.scope, self.depth, self.hidden, self.repeats = renderer, scope, depth, hidden, repeats
         self.tracer = renderer.tracer
 
@@ -171,7 +171,7 @@ class _Pass(ast.NodeTransformer):
             if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
         ]
         first = node.generators[0]
-        taken = self.visit(first.iter)  # which is computed once, with the names around it
+        taken = self.visit(first.iter)  # computed once, with the names outside
         first.iter = ast.Constant(None)
         made = ast.NodeTransformer.generic_visit(self._with(names), node)
         first.iter = taken
@@ -220,11 +220,11 @@ class _Pass(ast.NodeTransformer):
     def _is_loader(self, node: ast.expr) -> bool:
         found = self._origin(node)
         if found is None or found.item or found.path:
-            return False  # a batch of a loader is none
+            return False  # a loader's batch is not a loader
         return "loader" in last_name(node).lower() or last_name(found.node) == "DataLoader"
 
     def _autocast(self, node: ast.Call) -> ast.AST:
-        """Autocast takes a device's type, not a device."""
+        """Give autocast a device type in place of a device."""
         assert self.to.device is not None
         kind = ast.Attribute(deepcopy(self.to.device), "type", ast.Load())
 
@@ -237,7 +237,7 @@ class _Pass(ast.NodeTransformer):
         return node
 
     def _functional(self, node: ast.Call) -> tuple[ast.expr, list[ast.keyword]] | None:
-        """Return torch's function for a criterion made elsewhere, and what it was made with."""
+        """Return torch's function for a criterion made elsewhere, and the criterion's arguments."""
         found = self._origin(node.func)
         if found is None or not isinstance(found.node, ast.Call) or found.node.args or found.path:
             return None
@@ -249,7 +249,7 @@ class _Pass(ast.NodeTransformer):
         if not all(isinstance(each.value, ast.Constant) for each in found.node.keywords):
             return None
         if self.tracer.changed(node.func, self.scope):
-            return None  # it is another one than it was made
+            return None  # the criterion was changed after it was made
         self.to.places.add(place_of_node(found.node))
         path = ast.Attribute(deepcopy(made.value), "functional", ast.Load())
         return ast.Attribute(path, _FUNCTIONAL[name], ast.Load()), deepcopy(found.node.keywords)
@@ -258,7 +258,7 @@ class _Pass(ast.NodeTransformer):
         if node.attr == "module" and isinstance(node.ctx, ast.Load):
             wrapped = self._origin(node.value)
             if wrapped is not None and wrapped.key in self.to.roles:
-                found: ast.AST = self.visit(node.value)  # what a strategy wraps is not known here
+                found: ast.AST = self.visit(node.value)  # how a strategy wraps it is unknown here
                 return found
         return self._placed(node) or self.generic_visit(node)
 
@@ -279,7 +279,7 @@ class _Pass(ast.NodeTransformer):
         return None if name in self.to.local | self.hidden else self.tracer.trace(node, self.scope)
 
     def _placed(self, node: ast.expr) -> ast.expr | None:
-        """Return what stands for a name or an attribute; None where it stays as it is, or its parts are to be seen."""
+        """Return the replacement of a name or attribute; None if it stays, or its components must be examined."""
         of = getattr(node, "value", node)
         traced = isinstance(of, ast.Name | ast.Attribute | ast.Subscript) or last_name(of) == "parse_args"
         found = self._origin(node) if traced else None
@@ -289,7 +289,7 @@ class _Pass(ast.NodeTransformer):
             return ast.Attribute(ast.Name("self", ast.Load()), counted_as(node.id), ast.Load())
         if found.key in self.to.roles or found.key in self.to.parts:
             return self._of_class(node, found)
-        # A part of the model is the model's, not another one like it.
+        # Use the model's part itself, not a copy that is made in the same way.
         of_role = isinstance(node, ast.Attribute) and self._is_role(node.value)
         written = of if isinstance(node, ast.Subscript) else node
         if of_role or (not isinstance(node, ast.Name) and key_of(written) in self.to.written):
@@ -299,7 +299,7 @@ class _Pass(ast.NodeTransformer):
         return self._value(node, found)
 
     def _of_class(self, node: ast.expr, found: Origin) -> ast.expr:
-        """Return what the class has; a part of its model by way of the model, or a name to fill in."""
+        """Return the class's object; for a part of its model an access through the model, or a name to fill in."""
         place = self.to.roles.get(found.key) or self.to.parts[found.key]
         if place is not None:
             return _as_of(node, deepcopy(place))
@@ -310,7 +310,7 @@ class _Pass(ast.NodeTransformer):
         return ast.Name(name, ast.Load())
 
     def _value(self, node: ast.expr, found: Origin) -> ast.expr | None:
-        """Return what stands for what is no part of the class: the value that the script gives it, or its name."""
+        """Return the replacement of what the class does not have: the script's value for it, or its name."""
         own = isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self"
         known = found.node is not node
         if isinstance(node, ast.Attribute) and not known and self._parsed(node):
@@ -338,7 +338,7 @@ class _Pass(ast.NodeTransformer):
         return found is not None and (found.key in self.to.roles or found.key in self.to.parts)
 
     def _parsed(self, node: ast.expr) -> bool:
-        """Return whether this is an option of the command line, which a class in the script has not."""
+        """Return whether this is a command-line option, which a class in the script does not have."""
         holder = self.tracer.trace(node.value, self.scope) if isinstance(node, ast.Attribute) else None
         return holder is not None and last_name(holder.node) == "parse_args"
 
@@ -370,11 +370,11 @@ class _Pass(ast.NodeTransformer):
             self._shared(name, found, made)
             return self._shared(
                 name, found, copy(made)
-            )  # a name, also for one place: it is computed often there
+            )  # use a name, even for a single place: it is computed often there
         return self._shared(name, found, made) if calls and not self.hidden else made
 
     def _is_drawn_from_again(self, found: Origin) -> bool:
-        """Return whether a value is a generator of random numbers that the script uses in several places."""
+        """Return whether a value is a random number generator that the script uses in several places."""
         bound = self.tracer.bindings(found.scope)
         names = {name for name, each in bound.items() if any(e.value is found.node for e in each)}
         nodes = [
@@ -396,11 +396,11 @@ class _Pass(ast.NodeTransformer):
         own = self.keep(name, found)
         lacks, self.to.missing = bool(self.to.missing), missing
         if lacks:
-            self.to.kept = kept  # what is to be filled in stands in the method itself
+            self.to.kept = kept  # a value to be filled in is in the method itself
         return None if lacks else own
 
     def keep(self, name: str, found: Origin) -> ast.expr:
-        """Return the attribute in which the class's constructor keeps a value, and so what that is made of."""
+        """Return the attribute in which the class's constructor keeps a value, together with its components."""
         to = self.to
         device, keeps = to.device, to.keeps
         to.device, to.keeps = None, True
@@ -411,7 +411,7 @@ class _Pass(ast.NodeTransformer):
         return ast.Attribute(ast.Name("self", ast.Load()), own, ast.Load())
 
     def _kept_as(self, name: str, found: Origin) -> str:
-        """Return the one name that an object has in `self`: no other object's, and none that the class itself uses."""
+        """Return the unique name of an object in `self`, different from the class's own names."""
         known = next((own for own, key in self.to.keeper.items() if key == found.key), None)
         if known is not None:
             return known
@@ -420,7 +420,7 @@ class _Pass(ast.NodeTransformer):
         return name
 
     def _as_set(self, found: Origin, made: ast.expr) -> ast.expr:
-        """Return a module with what else the script does to it: `.eval()`, and parameters without gradients."""
+        """Return a module with the script's changes to it: `.eval()`, and parameters without gradients."""
         for does, nodes in settings_of(self.tracer, found).items():
             made = ast.Call(ast.Attribute(made, does, ast.Load()), [], [])
             if does == "requires_grad_":
@@ -429,7 +429,7 @@ class _Pass(ast.NodeTransformer):
         return made
 
     def _shared(self, name: str, found: Origin, made: ast.expr) -> ast.expr:
-        """Return a value in its place where a method uses it once, or else a name for it: it is made once."""
+        """Return a value in place if a method uses it once, or else a name for it, so that it is made once."""
         first = self.to.inlined.setdefault(found.key, made)
         if first is made:
             return made
@@ -439,13 +439,13 @@ class _Pass(ast.NodeTransformer):
                 own += "_"
             value = copy(first)
             self.to.before = {own: [ast.Assign([ast.Name(own, ast.Store())], value)], **self.to.before}
-            first.__class__ = ast.Name  # where it stands already
+            first.__class__ = ast.Name  # where it is already used
             first.__dict__.clear()
             vars(first).update(id=own, ctx=ast.Load())
         return copy(first)
 
     def _changed(self, found: Origin) -> ast.expr | None:
-        """Return the name of a configuration that the script changes once it is made; what does so goes before."""
+        """Return the name of a configuration that the script changes after making it; the changes precede its use."""
         if self.to.keeps or last_name(found.node) not in self.tracer.script.classes:
             return None
         bound = self.tracer.bindings(found.scope)
@@ -456,7 +456,7 @@ class _Pass(ast.NodeTransformer):
                 inner = _Pass(self.to, found.scope, self.depth + 1)
                 value = inner.visit(deepcopy(bound[key][-1].value))
                 path = f"{last_name(found.node)}.{key.partition('.')[2]}"
-                if ast.unparse(value) == path:  # it is set to what it is
+                if ast.unparse(value) == path:  # it is set to its current value
                     self.to.places |= {place_of_node(bound[key][-1].value)} - {-1}
                 if ast.unparse(value) != path and not bound[key][-1].path:
                     target = ast.parse(key, mode="eval").body
@@ -469,7 +469,7 @@ class _Pass(ast.NodeTransformer):
         return None
 
     def _stays(self, name: str) -> bool:
-        """Return whether a name means in the class what it means in the script."""
+        """Return whether a name means the same in the class as in the script."""
         if not isinstance(self.scope.node, ast.Module):
             outer: Scope | None = self.scope
             while outer is not None and not isinstance(outer.node, ast.Module):
@@ -481,12 +481,12 @@ class _Pass(ast.NodeTransformer):
                     self.to.imports[name] = ast.unparse(node)
                     return True
         script = self.tracer.script
-        if "*" in script.importable:  # of `from parts import *`, which may be where it comes from
+        if "*" in script.importable:  # after `from parts import *`, from which it may come
             return True
         return name in script.importable or hasattr(builtins, name) or name in ("self", "__file__")
 
     def _defined(self, node: ast.expr) -> ast.ClassDef | None:
-        """Return the class of that name that the script's function defines for itself."""
+        """Return the class of that name that is defined within the script's function."""
         if not isinstance(node, ast.Name) or isinstance(self.scope.node, ast.Module):
             return None
         return _definitions(self.scope).get(node.id)
@@ -504,7 +504,7 @@ class _Pass(ast.NodeTransformer):
         return self._lacking(name, comment, found.key if found.node is not node else ast.unparse(node))
 
     def _lacking(self, name: str, comment: str, key: tuple[int, Path] | str) -> ast.expr:
-        """Return the name of a value to be filled in, which no other value has."""
+        """Return a unique name for a value to be filled in."""
         while self.to.lacking.setdefault(name, key) != key:
             name += "_"
         self.to.missing[name] = comment
@@ -512,7 +512,7 @@ class _Pass(ast.NodeTransformer):
 
 
 def _entry_name(node: ast.expr) -> str:
-    """Return the name for an entry of a dictionary: its key, where that is one."""
+    """Return the name for an entry of a dictionary: its key, if that is an identifier."""
     key = (
         node.slice.value if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) else None
     )
@@ -520,7 +520,7 @@ def _entry_name(node: ast.expr) -> str:
 
 
 def counted_as(name: str) -> str:
-    """Return the name in `self` of what a loop counts in."""
+    """Return the name in `self` of a loop's counter."""
     return f"{name}_" if name in _OF_CLASS else name
 
 
@@ -529,13 +529,13 @@ def _definitions(scope: Scope) -> dict[str, ast.ClassDef]:
 
 
 def _as_of(node: ast.expr, made: ast.expr) -> ast.expr:
-    """Return what stands for a node of the script, with its number, by which it counts as taken over."""
+    """Return the replacement of a node of the script, with the node's number, by which it counts as taken over."""
     made.place = place_of_node(node)  # type: ignore[attr-defined]
     return made
 
 
 def moved_only(node: ast.Call, scope: Scope, tracer: Tracer) -> ast.expr | None:
-    """Return what a call only moves to a device; None where it does anything else."""
+    """Return the object that a call only moves to a device; None if it does anything else."""
     if not isinstance(node.func, ast.Attribute):
         return None
     if node.func.attr == "cuda" and first_name(node.func) != "torch":
@@ -548,7 +548,7 @@ def moved_only(node: ast.Call, scope: Scope, tracer: Tracer) -> ast.expr | None:
 
 
 def is_device(node: ast.expr, scope: Scope, tracer: Tracer) -> bool:
-    """Return whether an expression says on which device."""
+    """Return whether an expression names a device."""
     if isinstance(node, ast.Constant):
         return isinstance(node.value, str) and node.value.partition(":")[0] in ("cuda", "cpu", "mps")
     if isinstance(node, ast.Call):

@@ -1,4 +1,4 @@
-"""A training script as a tree: its functions, classes and names, and what runs when it is imported."""
+"""A training script as a tree: its functions, classes and names, and the statements that run at import."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 @dataclass(frozen=True)
 class Script:
-    """A script's tree, and the names that stand at its top level."""
+    """A script's tree, and the names at its top level."""
 
     path: Path
     source: str
@@ -32,7 +32,7 @@ class Script:
     encoding: str = "utf-8"
 
     def encoded(self, source: str) -> bytes:
-        """Return its source, changed, in its encoding; what that lacks is an escape, as it may stand in a text."""
+        """Return a changed source in the script's encoding; characters that it lacks become escapes, as in a string."""
         return source.encode(self.encoding, "backslashreplace")
 
     def methods(self) -> Iterator[tuple[ast.ClassDef, Function]]:
@@ -43,7 +43,7 @@ class Script:
                     yield found, each
 
     def derives(self, name: str, roots: tuple[str, ...]) -> bool:
-        """Return whether a class derives from one whose last name is among these, by way of the script's own."""
+        """Return whether a class derives from one of these last names, also through the script's classes."""
         found = self.classes.get(name)
         bases = [last_name(base) for base in found.bases] if found else []
         return any(base in roots or (base != name and self.derives(base, roots)) for base in bases)
@@ -92,7 +92,7 @@ def read_script(path: Path) -> Script:
 
 
 def _name_self(method: Function) -> None:
-    """Give the object of a method the name `self`, by which it is looked for, where the script has another for it."""
+    """Rename the object of a method to `self`, by which it is looked for, if the script uses another name."""
     first = next(iter([*method.args.posonlyargs, *method.args.args]), None)
     bound = {last_name(each) for each in method.decorator_list} & {"staticmethod", "classmethod"}
     if first is None or first.arg in ("self", "cls") or bound:
@@ -119,12 +119,12 @@ def _encoding(raw: bytes) -> str:
 
 
 def place_of_node(node: ast.AST) -> int:
-    """Return the number of a node of the script, which its copies have too; -1 for a node that was made here."""
+    """Return the number of a script's node, which its copies share; -1 for a node that was made here."""
     return int(getattr(node, "place", -1))
 
 
 def in_step(body: list[ast.stmt]) -> Iterator[ast.AST]:
-    """Yield what `here` does, and all below the functions that are defined among the statements."""
+    """Yield what `here` does, and the bodies of functions that are defined among the statements."""
     yield from here(body)
     for each in body:
         if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -132,7 +132,7 @@ def in_step(body: list[ast.stmt]) -> Iterator[ast.AST]:
 
 
 def here(node: ast.AST | list[ast.stmt]) -> Iterator[ast.AST]:
-    """Yield all below a node or statements, in the order of the source, but nothing of a function or class inside."""
+    """Yield all descendants of a node or statements in source order, without nested functions and classes."""
     waiting = list(node if isinstance(node, list) else ast.iter_child_nodes(node))[::-1]
     while waiting:
         child = waiting.pop()
@@ -151,7 +151,7 @@ def last_name(node: ast.AST) -> str:
 
 
 def first_name(node: ast.AST) -> str:
-    """Return `a` of `a.b(...)[...].c`; empty where it begins with anything but a name."""
+    """Return `a` of `a.b(...)[...].c`; empty if the expression does not start with a name."""
     while isinstance(node, ast.Attribute | ast.Call | ast.Subscript | ast.Starred):
         node = node.func if isinstance(node, ast.Call) else node.value
     return node.id if isinstance(node, ast.Name) else ""
@@ -176,7 +176,7 @@ def _is_guard(test: ast.expr) -> bool:
 
 
 def bound_by(statement: ast.stmt) -> Iterator[str]:
-    """Yield the names that a statement of the top level binds."""
+    """Yield the names that a top-level statement binds."""
     for node in [statement, *(() if isinstance(statement, _SCOPES) else here(statement))]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name

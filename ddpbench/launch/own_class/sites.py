@@ -1,4 +1,4 @@
-"""Says when a script runs its statements: before the training, in each step, or once a value has been read."""
+"""Decide when a script runs its statements: before the training, in each step, or after a value has been read."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Sites:
         names: set[str],
         ends: list[ast.stmt],
     ) -> None:
-        """`trunk` are the ids of the functions that lead to the training, `places` those of what the class has.
+        """`trunk` are the ids of the functions that lead to the training, `places` those of nodes in the class.
 
-        `names` are those of the module that the class reads by themselves; `ends` are the statements of the top level
-        that do not run when the module is imported.
+        `names` are the module's names that the class reads directly; `ends` are the top-level statements that do not
+        run when the module is imported.
         """
         self.tracer, self.loop, self.trunk, self.places, self.ends = tracer, loop, trunk, places, ends
         self.script: Script = tracer.script
@@ -42,14 +42,14 @@ class Sites:
         self.values = Values(self.script, self.variables)
         self.uses = Uses(self.variables, self.values)
         self.names = names & self.script.importable
-        """The names of the module that the class reads by themselves."""
+        """The module's names that the class reads directly."""
         self._called = {id(each) for each in self._reached(self.names)}
         self._body = {
             id(each) for body in (loop.body, [loop.node]) for part in body for each in ast.walk(part)
         }
 
     def _holds(self, block: ast.If, statement: ast.stmt) -> bool | None:
-        """Return whether a statement under a condition runs; None where that is not known."""
+        """Return whether a statement under a condition runs; None if unknown."""
         if block is self.script.guard:
             return True
         own = self.variables.function(block)
@@ -77,11 +77,11 @@ class Sites:
         )
 
     def _is_of_step(self, statement: ast.stmt) -> bool:
-        """Return whether a statement is one of a step, which the class has, too."""
+        """Return whether a statement is part of a step, which the class has, too."""
         return id(statement) in self._body and self._is_taken(statement)
 
     def _is_after(self, site: ast.AST, read: ast.AST) -> bool:
-        """Return whether a statement runs once something has been read for the last time."""
+        """Return whether a statement runs after the last read of something."""
         own = self.variables.function(site)
         reads = self._leading_to(read, own)
         last = max((getattr(each, "end_lineno", 0) or 0 for each in reads), default=10**9)
@@ -92,7 +92,7 @@ class Sites:
         return getattr(site, "lineno", 0) > last and not common
 
     def _decorating(self, name: str) -> list[ast.AST]:
-        """Return the places where a function is a decorator, by which it is called."""
+        """Return the places where a function is a decorator, which calls it."""
         return [
             each
             for node in ast.walk(self.script.tree)
@@ -102,7 +102,7 @@ class Sites:
         ]
 
     def _leading_to(self, node: ast.AST, function: ast.AST) -> list[ast.AST]:
-        """Return the nodes of a function that lead to another node: that one, or calls."""
+        """Return the nodes of a function that lead to another node: the node itself, or calls."""
         found, todo, seen = [], [node], set[int]()
         while todo:
             each = todo.pop()
@@ -115,7 +115,7 @@ class Sites:
         return found
 
     def _called_from(self, site: ast.AST, depth: int) -> list[ast.AST]:
-        """Return where the script has a statement done: in its place, or at the calls of its function."""
+        """Return the places from which a statement is run: its own, or the calls of its function."""
         own = self.variables.function(site)
         if (
             isinstance(own, ast.Module | ast.Lambda)

@@ -1,4 +1,4 @@
-"""Source text of what is written: statements, values and methods."""
+"""Source text of the written class: statements, values and methods."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _WIDTH = 100
 
 @dataclass
 class Method:
-    """A method's lines, or one line of the class where a name of the script will do."""
+    """A method's lines, or one line of the class if a name of the script is enough."""
 
     name: str
     parameters: tuple[str, ...] = ()
     lines: list[str] = field(default_factory=list)
     same_as: str = ""
     problems: list[str] = field(default_factory=list)
-    """Why these lines cannot be what is wanted."""
+    """Why these lines cannot be right."""
 
     @property
     def is_open(self) -> bool:
-        """Return whether something is left to be filled in."""
+        """Return whether anything is left to fill in."""
         return any(line.startswith("...") or " = ...  #" in line for line in self.lines)
 
     @property
@@ -39,7 +39,7 @@ class Method:
 
 
 def name_of(name: str) -> ast.expr:
-    """Return a name that is read."""
+    """Return an expression that reads a name."""
     return ast.Name(name, ast.Load())
 
 
@@ -56,14 +56,14 @@ def at_path(node: ast.expr, path: Path) -> ast.expr:
 
 
 def source_of(node: ast.AST) -> str:
-    """Return a node's source, its strings in double quotes where that needs no escape."""
+    """Return a node's source, its strings in double quotes if that needs no escape."""
     text = _quoted(_unparsed(ast.fix_missing_locations(node)))
     plain = ast.unparse(node)
     return text if _read_again(text) == plain else plain
 
 
 def _read_again(text: str) -> str:
-    """Return a source as Python writes what it reads in it; empty if it is not valid Python."""
+    """Return a source in Python's normal form; empty if it is not valid Python."""
     try:
         return ast.unparse(ast.parse(text))
     except SyntaxError:
@@ -71,7 +71,7 @@ def _read_again(text: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a source with its strings in double quotes where that needs no escape."""
+    """Return a source with its strings in double quotes if that needs no escape."""
     lines = text.splitlines(keepends=True)
     tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
     for token in reversed(tokens):
@@ -84,7 +84,7 @@ def _quoted(text: str) -> str:
 
 
 def _unparsed(node: ast.AST) -> str:
-    """Return a statement without parentheses around a tuple, and a call's arguments a line each where it is long."""
+    """Return a statement without parentheses around a tuple; a long call has one argument per line."""
     if not isinstance(node, ast.Return | ast.Assign | ast.Expr) or node.value is None:
         return ast.unparse(node)
     value = ast.unparse(node.value)
@@ -96,13 +96,13 @@ def _unparsed(node: ast.AST) -> str:
         inner = "".join(f"    {each},\n" for each in arguments)
         called = ast.unparse(ast.Call(node.value.func, [], [])).removesuffix(
             ")"
-        )  # `(a if b else c)(`, with its own
+        )  # `(a if b else c)(` keeps its parentheses
         return f"{head}{called}\n{inner})"
     return head + value
 
 
 def in_order(made: Mapping[str, list[ast.stmt]]) -> list[ast.stmt]:
-    """Return the statements that make each of some names, those first of which others are made."""
+    """Return the statements that make each name, ordered so that each name follows the names it is made from."""
     found: dict[str, list[ast.stmt]] = {}
 
     def take(name: str, around: frozenset[str]) -> None:

@@ -1,4 +1,4 @@
-"""A step's statements without what does not belong to it: moves to a device, logging, what nothing uses."""
+"""A step's statements without those that do not belong to it: moves to a device, logging, unused values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LOGS = ("print", "log", "append", "item", "set_postfix", "set_description", "ad
 
 @dataclass(frozen=True)
 class Before:
-    """What comes before the backward: its statements, and the loss that it starts from."""
+    """The part before the backward: its statements, and the loss from which the backward starts."""
 
     statements: list[ast.stmt]
     loss: ast.expr
@@ -41,9 +41,9 @@ class Before:
 def without_moves(
     body: list[ast.stmt], scope: Scope, tracer: Tracer, drawn: frozenset[int] = frozenset()
 ) -> list[ast.stmt]:
-    """Return copies of statements that move nothing to a device; those that did nothing else are gone.
+    """Return copies of statements without moves to a device; statements that did nothing else are removed.
 
-    So are statements that draw a batch (`drawn`, their numbers), and those that keep a moving average of a model.
+    Statements that draw a batch (`drawn`, their numbers) or keep a moving average of a model are removed, too.
     """
     kept = {
         node.attr
@@ -63,14 +63,14 @@ def without_moves(
 
 
 def _draws(statement: ast.stmt) -> bool:
-    """Return whether a statement takes the next batch from an iterator, which a step is given."""
+    """Return whether a statement gets the next batch from an iterator: a step is given its batch."""
     return isinstance(statement, ast.Assign | ast.Try) and any(
         isinstance(each, ast.Assign) and last_name(each.value) == "next" for each in ast.walk(statement)
     )
 
 
 def settled(body: list[ast.stmt], scope: Scope, tracer: Tracer) -> list[ast.stmt]:
-    """Return the statements without the branches that the script's defaults do not take."""
+    """Return the statements without branches that the script's defaults do not take."""
     kept: list[ast.stmt] = []
     for statement in body:
         held = tracer.holds(statement.test, scope) if isinstance(statement, ast.If) else None
@@ -86,7 +86,7 @@ def settled(body: list[ast.stmt], scope: Scope, tracer: Tracer) -> list[ast.stmt
 
 
 def with_methods(body: list[ast.stmt], scope: Scope) -> list[ast.stmt]:
-    """Return the statements with the methods of `self` that they call for a value as functions before them."""
+    """Return the statements preceded by the methods of `self` that they call for a value, as functions."""
     if scope.own is None:
         return body
     methods = {each.name: each for each in scope.own.body if isinstance(each, ast.FunctionDef)}
@@ -126,7 +126,7 @@ class _Methods(ast.NodeTransformer):
 
 
 def before_backward(body: list[ast.stmt]) -> Before | None:
-    """Return the statements up to the first backward, in the contexts (autocast) that they stand in."""
+    """Return the statements up to the first backward, with their contexts (autocast)."""
     before: list[ast.stmt] = []
     for statement in body:
         if isinstance(statement, ast.Expr) and is_backward(statement.value):
@@ -151,7 +151,7 @@ def _loss_of(call: ast.Call) -> ast.expr:
 
 
 def needed_for(body: list[ast.stmt], needed: set[str], effects: Callable[[ast.stmt], bool]) -> list[ast.stmt]:
-    """Return the statements that the names need, or that have an effect; `needed` becomes what they need in turn."""
+    """Return the statements that the names need or that have an effect; update `needed` with what these need."""
     kept: list[ast.stmt] = []
     for statement in reversed(body):
         writes, grows = _writes(statement)
@@ -168,9 +168,9 @@ def needed_for(body: list[ast.stmt], needed: set[str], effects: Callable[[ast.st
 
 
 def carried(body: list[ast.stmt], needed: set[str], effects: Callable[[ast.stmt], bool]) -> set[str]:
-    """Return the names that one pass through a loop's statements leaves to the next, as a recurrent state.
+    """Return the names that one pass through a loop's statements leaves to the next, such as a recurrent state.
 
-    They are read before they are written, of what the names in `needed` and the effects need, or what those do in turn.
+    They are read before they are written, for the names in `needed` and for effects, directly or indirectly.
     """
     written = set().union(*(_writes(each)[0] for each in body))
     found: set[str] = set()
@@ -183,7 +183,7 @@ def carried(body: list[ast.stmt], needed: set[str], effects: Callable[[ast.stmt]
 
 
 def _exposed(body: list[ast.stmt], bound: set[str]) -> set[str]:
-    """Return the names that statements may read as they were before; adds to `bound` what is surely written by then."""
+    """Return the names whose earlier value statements may read; add to `bound` the names that are surely written."""
     found: set[str] = set()
     for each in body:
         if isinstance(each, ast.If | ast.For | ast.While | ast.With):
@@ -221,7 +221,7 @@ def _stores(node: ast.AST) -> set[str]:
 
 
 def _of_comprehensions(node: ast.AST) -> set[str]:
-    """Return the names that comprehensions and lambdas in it have for themselves."""
+    """Return the names local to comprehensions and lambdas in a node."""
     found: set[str] = set()
     for each in ast.walk(node):
         if isinstance(each, ast.comprehension):
@@ -234,7 +234,7 @@ def _of_comprehensions(node: ast.AST) -> set[str]:
 def _inner_needed(
     statement: ast.stmt, needed: set[str], effects: Callable[[ast.stmt], bool]
 ) -> ast.stmt | None:
-    """Return a block with what is needed of it; None for anything but a block, or one with nothing of it needed."""
+    """Return a block with its needed statements; None if it is not a block, or none of it is needed."""
     if not isinstance(statement, ast.With | ast.If | ast.For):
         return None
     if isinstance(statement, ast.For):
@@ -260,7 +260,7 @@ def _inner_needed(
 
 
 def is_effect(statement: ast.stmt) -> bool:
-    """Return whether a statement itself trains: a backward, an update, gradients cleared or clipped."""
+    """Return whether a statement itself trains: a backward, an update, clearing or clipping gradients."""
     if isinstance(statement, ast.If | ast.For | ast.With):
         return False
     calls = [each for each in ast.walk(statement) if isinstance(each, ast.Call)]
@@ -278,12 +278,12 @@ def is_effect(statement: ast.stmt) -> bool:
 
 
 def no_effect(_statement: ast.stmt) -> bool:
-    """Tells that only what is needed by name is."""
+    """Return False: only statements whose names are needed count."""
     return False
 
 
 def _writes(statement: ast.stmt) -> tuple[set[str], bool]:
-    """Return the names that a statement changes, and whether it needs what they were."""
+    """Return the names that a statement changes, and whether it needs their earlier values."""
     writes: set[str] = set()
     grows = isinstance(statement, ast.AugAssign | ast.If | ast.For | ast.With | ast.While)
     for node in ast.walk(statement):
@@ -313,7 +313,7 @@ class _Unmoved(ast.NodeTransformer):
         self.scope, self.tracer, self.local, self.drawn = scope, tracer, local, drawn
 
     def visit(self, node: ast.AST) -> ast.AST | None:
-        """Leave out what draws a batch, and what keeps an average; a block that loses all statements gets a `pass`."""
+        """Remove statements that draw a batch or keep an average; an emptied block gets a `pass`."""
         if isinstance(node, ast.stmt) and (place_of_node(node) in self.drawn or self._averages(node)):
             return None
         found: ast.AST | None = super().visit(node)
@@ -336,7 +336,7 @@ class _Unmoved(ast.NodeTransformer):
         )
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        """What a step keeps in `self`, such as its loss, is a name of the method."""
+        """Replace an attribute that a step sets on `self`, such as its loss, by a name of the method."""
         if isinstance(node.value, ast.Name) and node.value.id == "self" and node.attr in self.local:
             return ast.Name(node.attr, node.ctx)
         return self.generic_visit(node)
@@ -377,7 +377,7 @@ def _last(node: ast.expr) -> str:
 
 
 def _only_syncs(node: ast.expr) -> bool:
-    """Return whether a context says when gradients are averaged, or only watches: a strategy does that."""
+    """Return whether a context only controls gradient averaging, which the strategy does, or only watches."""
     if isinstance(node, ast.IfExp):
         either = (node.body, node.orelse)
         return any(map(_only_syncs, either)) and all(
@@ -387,11 +387,11 @@ def _only_syncs(node: ast.expr) -> bool:
 
 
 def _same(target: ast.expr, value: ast.expr) -> bool:
-    """Return whether an assignment changes nothing, as `x = x` and `batch = {k: v for k, v in batch.items()}`."""
+    """Return whether an assignment changes nothing: `x = x`, `batch = {k: v for k, v in batch.items()}`."""
     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
         return all(_same(each, other) for each, other in zip(target.elts, value.elts, strict=True))
-    told = ast.unparse(target)
-    if ast.unparse(value) == told:
+    text = ast.unparse(target)
+    if ast.unparse(value) == text:
         return True
     if isinstance(value, ast.Call) and last_name(value) in ("tuple", "list", "dict") and len(value.args) == 1:
         return _same(target, value.args[0])
@@ -399,16 +399,16 @@ def _same(target: ast.expr, value: ast.expr) -> bool:
         return ast.unparse(value.elt) == ast.unparse(value.generators[0].target) and _same(
             target, value.generators[0].iter
         )
-    return _copies(value, told)
+    return _copies(value, text)
 
 
-def _copies(value: ast.expr, told: str) -> bool:
-    """Return whether a comprehension gives what it is made of, as `{k: v for k, v in batch.items()}`."""
+def _copies(value: ast.expr, text: str) -> bool:
+    """Return whether a comprehension copies its source, like `{k: v for k, v in batch.items()}`."""
     if not isinstance(value, ast.DictComp | ast.GeneratorExp | ast.ListComp) or len(value.generators) != 1:
         return False
     each = value.generators[0]
     if isinstance(value, ast.DictComp):
-        given, source = f"({ast.unparse(value.key)}, {ast.unparse(value.value)})", f"{told}.items()"
+        given, source = f"({ast.unparse(value.key)}, {ast.unparse(value.value)})", f"{text}.items()"
     else:
-        given, source = ast.unparse(value.elt), told
+        given, source = ast.unparse(value.elt), text
     return not each.ifs and ast.unparse(each.target) == given and ast.unparse(each.iter) == source

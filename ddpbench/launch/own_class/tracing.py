@@ -1,4 +1,4 @@
-"""Where a value comes from: through assignments, parameters, attributes of `self`, argparse and configurations."""
+"""Trace the origin of a value through assignments, parameters, attributes of `self`, argparse and configurations."""
 
 from __future__ import annotations
 
@@ -43,39 +43,39 @@ _DISTRIBUTED = frozenset({"is_initialized", "is_torchelastic_launched"})
 _VARIABLES = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"})
 _DEEPEST = 20
 _ELSEWHERE = sys.maxsize
-"""The line at which an attribute is read in another method than the one that sets it: after all of that one's."""
+"""The line for reading an attribute in another method than the one that sets it: after all of that method."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The expression a value comes from, or the part of it at `path`, and where it stands."""
+    """The expression that a value comes from, or the part of it at `path`, and its scope."""
 
     node: ast.expr
     scope: Scope
     path: Path = ()
     item: bool = False
-    """Whether it is one of those a `for` goes through."""
+    """True if it is one of the items that a `for` iterates over."""
 
     @property
     def key(self) -> tuple[int, Path]:
-        """The same for two names of one value."""
+        """A key that is equal for two names of one value."""
         return id(self.node), self.path
 
 
 @dataclass(frozen=True)
 class Step:
-    """A name that a value goes through: where it is read, and the binding that is followed; None for an entry's."""
+    """A name on a value's way: where it is read, and the binding that is followed; None for an entry."""
 
     key: str
     scope: Scope
     line: int
     binding: Binding | None
     holds: bool = True
-    """False for the name of an object whose attribute or entry is read: that one is another step."""
+    """False for the name of an object whose attribute or entry is read, which is a separate step."""
 
 
 class Tracer:
-    """Follows values through a script."""
+    """Traces values through a script."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
@@ -83,17 +83,17 @@ class Tracer:
         self._bindings: dict[int, dict[str, list[Binding]]] = {}
         self._changes_in: dict[int, dict[str, list[Change]]] = {}
         self._way: list[tuple[str, Scope, int]] = []
-        """The names that the value last traced went through, each with its scope and the line at which it is read."""
+        """The names on the way of the last traced value, each with its scope and the line at which it is read."""
         self._taken: dict[tuple[str, int, int], Binding] = {}
-        """The binding that was followed for a name of the way, by that, its scope and its line."""
+        """The binding followed for a name on the way, by name, scope and line."""
         self.trains_by: dict[int, tuple[ast.Call, Scope]] = {}
-        """The call, with its function, by which a function trains, by the function's id."""
+        """The training call of a function, with its caller, by the function's id."""
         self._loops: dict[int, ast.For] = {}
         self.enclosing: dict[int, Scope] = {}
-        """The function in which a function is defined, by the id of that one."""
+        """The enclosing function of each nested function, by the nested one's id."""
 
     def as_loop(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> ast.For:
-        """Return a comprehension with one `for` as a loop, the same one each time."""
+        """Return a comprehension with one `for` as a loop, the same node each time."""
         if id(node) not in self._loops:
             made = node.generators[0]
             body: list[ast.stmt] = [ast.copy_location(ast.Expr(node.elt), node.elt)]
@@ -103,7 +103,7 @@ class Tracer:
 
     @cached_property
     def scopes(self) -> list[Scope]:
-        """The top level, and all functions and methods."""
+        """The scopes of the top level and of all functions and methods."""
         functions = [Scope(each) for each in self.script.functions.values()]
         guarded = [
             Scope(each)
@@ -115,7 +115,7 @@ class Tracer:
         return [self.top, *whole, *(inner for each in whole for inner in self._inner(each))]
 
     def _inner(self, scope: Scope) -> Iterator[Scope]:
-        """Yield the functions that are defined in a function, by which the names of that one are seen too."""
+        """Yield the functions nested in a function, which also see its names."""
         for each in here(scope.node.body):
             if isinstance(each, ast.FunctionDef):
                 inner = Scope(each, scope.own)
@@ -124,13 +124,13 @@ class Tracer:
                 yield from self._inner(inner)
 
     def bindings(self, scope: Scope) -> dict[str, list[Binding]]:
-        """Return what the names of a scope are bound to."""
+        """Return the bindings of a scope's names."""
         if id(scope.node) not in self._bindings:
             self._bindings[id(scope.node)] = bindings_of(scope.node)
         return self._bindings[id(scope.node)]
 
     def trace(self, node: ast.expr, scope: Scope, depth: int = 0) -> Origin:
-        """Return where a value comes from, without what only moves or wraps it."""
+        """Return the origin of a value, ignoring moves and wrappers."""
         found = Origin(node, scope)
         if depth > _DEEPEST:
             return found
@@ -160,7 +160,7 @@ class Tracer:
         self._taken[key, id(scope.node), line] = binding
 
     def steps(self, node: ast.expr, scope: Scope) -> tuple[Step, ...]:
-        """Return the names that a value goes through from where it is read, each with the binding that is followed."""
+        """Return the names on a value's way from where it is read, each with the binding that is followed."""
         self._way.clear()
         self.trace(node, scope)
         found: list[Step] = []
@@ -175,7 +175,7 @@ class Tracer:
     def _traced_name(
         self, key: str, scope: Scope, depth: int, line: int = 0, read: int | None = None
     ) -> Origin | None:
-        """`read` is the line of the scope at which the name has its value, where that is not `line`."""
+        """`read` is the line of the scope at which the name's value counts, if that is not `line`."""
         if "." in key:
             return self._traced_attribute(key, scope, depth, line)
         for binding in self._chosen(key, scope, depth, line, line if read is None else read):
@@ -199,7 +199,7 @@ class Tracer:
             read = line if method.node is scope.node else _ELSEWHERE
             for binding in self._chosen(key, method, depth, read=read):
                 if self._is_set_again(key, binding, method, methods, depth):
-                    return None  # it is what the object has by then
+                    return None  # the object's value at that time
                 self._pass(key, method, read, binding)
                 return self._of(binding, method, depth)
         for each in scope.own.body:
@@ -210,7 +210,7 @@ class Tracer:
     def _is_set_again(
         self, key: str, binding: Binding, method: Scope, methods: list[Scope], depth: int
     ) -> bool:
-        """Return whether another method, which the script calls, gives an attribute another plain value."""
+        """Return whether another method that the script calls gives an attribute a different plain value."""
         if binding.kind != "value" or binding.path or getattr(method.node, "name", "") != "__init__":
             return False
         name = key.partition(".")[2]
@@ -225,7 +225,7 @@ class Tracer:
         return again
 
     def _gives(self, method: Scope, key: str, depth: int) -> bool:
-        """Return whether a method sets an attribute outside of its loops, if not by what it has already."""
+        """Return whether a method sets an attribute outside of its loops, other than to its current value."""
         loops = [
             each for each in here(method.node.body) if isinstance(each, ast.For | ast.AsyncFor | ast.While)
         ]
@@ -239,15 +239,15 @@ class Tracer:
         )
 
     def _chosen(self, key: str, scope: Scope, depth: int, line: int = 0, read: int = 0) -> Iterator[Binding]:
-        """Yield the bindings that may hold: not those of a branch that defaults do not take, nor a name's own.
+        """Yield the bindings that may be current, without branches that defaults do not take or self-references.
 
-        A loop around the line comes first: in it, the name is what the loop goes through. Those that others replace
-        before the line `read` come last.
+        An enclosing loop's binding comes first: in the loop, the name is its item. Bindings that others replace before
+        the line `read` come last.
         """
         found = [
             each
             for each in self.bindings(scope).get(key, [])
-            # `model = model.to(device)`: the value is what the name had before
+            # In `model = model.to(device)`, the value is the name's earlier one.
             if each.kind != "value" or not any(key_of(part) == key for part in ast.walk(each.value))
             if not isinstance(each.value, ast.Constant) or each.value.value is not None
             if not self.is_untaken(each.tests, scope, depth)
@@ -260,7 +260,7 @@ class Tracer:
         yield from sorted(found, key=lambda each: (not self._is_around(line, each), id(each) in replaced))
 
     def _replaces(self, later: Binding, earlier: Binding, scope: Scope, depth: int, read: int) -> bool:
-        """Return whether a binding is made for certain after another one, and before its name is read."""
+        """Return whether a binding certainly replaces an earlier one before its name is read."""
         if later.kind != "value" or earlier.kind != "value" or later.handles or not read:
             return False
         if not earlier.value.lineno < later.value.lineno <= (later.value.end_lineno or read) < read:
@@ -268,14 +268,14 @@ class Tracer:
         return later.tests == earlier.tests[: len(later.tests)] or self.is_taken(later.tests, scope, depth)
 
     def _called_at(self, scope: Scope, outer: Scope) -> int:
-        """Return the line of a scope at which a function is called first, or one after all of it."""
+        """Return the line of a scope at which a function is first called, or one after its end."""
         calls = [call.lineno for call, caller in self.calls(scope) if caller.node is outer.node]
         return min(calls, default=_ELSEWHERE)
 
     def bindings_at(self, name: str, scope: Scope, line: int) -> list[Binding]:
-        """Return what a name may be bound to at a line: what the loop around it goes through, or else all.
+        """Return the possible bindings of a name at a line: that of the enclosing loop, or else all.
 
-        What another loop goes through is left out where there is anything else.
+        Bindings of other loops are left out if there are any others.
         """
         found = self.bindings(scope).get(name, [])
         around = [each for each in found if self._is_around(line, each)]
@@ -291,7 +291,7 @@ class Tracer:
         return untaken
 
     def is_taken(self, tests: Tests, scope: Scope, depth: int = 0) -> bool:
-        """Return whether the defaults take a branch for certain."""
+        """Return whether the defaults certainly take a branch."""
         if depth >= _DEEPEST:
             return False
         passed = len(self._way)
@@ -300,9 +300,9 @@ class Tracer:
         return taken
 
     def changed(self, node: ast.expr, scope: Scope) -> list[int]:
-        """Return the lines that change a value between where it comes from and where it is read.
+        """Return the lines that change a value between its origin and its read.
 
-        What changes in a loop that also reads it is left out: that is what one batch leaves to the next.
+        Changes in a loop that also reads the value are left out: one batch leaves them to the next.
         """
         self._way.clear()
         self.trace(node, scope)
@@ -320,7 +320,7 @@ class Tracer:
         return sorted(found)
 
     def changes_after(self, made: Origin) -> list[Change]:
-        """Return what changes an object once it is made, by any of its names in the function that makes it."""
+        """Return the changes of an object after it is made, through any of its names in the function that makes it."""
         names = {
             name
             for name, bindings in self.bindings(made.scope).items()
@@ -329,7 +329,7 @@ class Tracer:
         }
         firsts = {name.partition(".")[0] for name in names}
 
-        def is_part(name: str, line: int) -> bool:  # a parameter of it that a loop goes through
+        def is_part(name: str, line: int) -> bool:  # a loop iterates over its parameters
             bound = self.bindings_at(name, made.scope, line)
             return any(each.kind == "item" and first_name(each.value) in firsts for each in bound)
 
@@ -343,7 +343,7 @@ class Tracer:
             for each in changes
             if is_of_it(key, each) and self._takes(each, made.scope)
         ]
-        once = {id(each.statement): each for each in found}  # under each of its names
+        once = {id(each.statement): each for each in found}  # a statement is listed under each of its names
         return sorted(once.values(), key=lambda each: each.statement.lineno)
 
     def _changes(self, scope: Scope) -> dict[str, list[Change]]:
@@ -352,7 +352,7 @@ class Tracer:
         return self._changes_in[id(scope.node)]
 
     def _takes(self, change: Change, scope: Scope) -> bool:
-        """Return whether a change is made with the script's defaults, and is more than a move or a wrapper."""
+        """Return whether the script's defaults make a change, and it is more than a move or wrapper."""
         moves = change.value is not None and self.unwrapped(change.value, scope) is not None
         return not moves and not self.is_untaken(change.tests, scope, 0)
 
@@ -362,7 +362,7 @@ class Tracer:
 
     @cached_property
     def _loop_of(self) -> dict[int, ast.For | ast.AsyncFor]:
-        """The loops, by the ids of what they go through."""
+        """The loops, by the ids of their iterables."""
         loops = (each for each in ast.walk(self.script.tree) if isinstance(each, ast.For | ast.AsyncFor))
         return {id(each.iter): each for each in loops}
 
@@ -376,7 +376,7 @@ class Tracer:
         return Origin(found.node, found.scope, found.path + binding.path, found.item)
 
     def _prepared(self, binding: Binding) -> ast.expr | None:
-        """Return what a library took and gave back at the same place: `a, b = accelerator.prepare(a, b)`."""
+        """Return the argument that a library returns in the same position: `a, b = accelerator.prepare(a, b)`."""
         call = binding.value
         library = isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
         if library and isinstance(call, ast.Call) and last_name(call) in _PREPARE and len(binding.path) == 1:
@@ -400,7 +400,7 @@ class Tracer:
         return first_name(node) in ("torch", "np", "numpy") and not isinstance(node, ast.Call)
 
     def _argument(self, name: str, scope: Scope) -> tuple[ast.expr, Scope] | None:
-        """Return what a parameter is given, by the call that is known or the first one in the script."""
+        """Return the argument for a parameter, from the known call or the script's first one."""
         assert not isinstance(scope.node, ast.Module)
         names = parameters_of(scope.node)
         if name not in names:
@@ -433,7 +433,7 @@ class Tracer:
 
     @cached_property
     def _calls(self) -> dict[tuple[type[ast.expr], str], list[tuple[ast.Call, Scope]]]:
-        """All calls of a name, and of an attribute, with the scopes that they are in."""
+        """All calls of a name or an attribute, with their scopes."""
         found: dict[tuple[type[ast.expr], str], list[tuple[ast.Call, Scope]]] = {}
         for caller in self.scopes:
             for node in here(caller.node.body):
@@ -442,7 +442,7 @@ class Tracer:
         return found
 
     def entered(self, found: Origin) -> Origin | None:
-        """Return what a call of one of the script's functions returns, with its parameters bound by that call."""
+        """Return the return value of a call of one of the script's functions, its parameters bound by the call."""
         if not isinstance(found.node, ast.Call) or not isinstance(found.node.func, ast.Name):
             return None
         function = self.script.functions.get(found.node.func.id)
@@ -458,7 +458,7 @@ class Tracer:
         return Origin(inner.node, inner.scope, inner.path + path)
 
     def _returned(self, function: Function, scope: Scope) -> ast.expr | None:
-        """Return what a call returns, by the conditions that its arguments decide; None where that is not known."""
+        """Return a call's return value, if its arguments decide all conditions; None if unknown."""
         found: dict[str, ast.expr] = {}
         for statement, tests, _ in simple_statements(function.body):
             if (
@@ -473,10 +473,10 @@ class Tracer:
         return next(iter(found.values())) if len(found) == 1 else None
 
     def attribute(self, node: ast.Attribute, scope: Scope, depth: int = 0) -> Origin | None:
-        """Return the default of an argparse option, or the value in a configuration; None where it is neither."""
+        """Return the default of an argparse option, or the value in a configuration; None if it is neither."""
         if depth > _DEEPEST:
             return None
-        read = getattr(node, "lineno", 0)  # none where it was put together here
+        read = getattr(node, "lineno", 0)  # a node that was made here has none
         for binding in self._chosen(key_of(node), scope, depth, read=read) if key_of(node) else ():
             self._pass(key_of(node), scope, read, binding)
             return Origin(binding.value, scope, binding.path)
@@ -491,7 +491,7 @@ class Tracer:
         return self._held(holder, node.attr)
 
     def _held(self, holder: Origin, name: str) -> Origin | None:
-        """Return what an object of the command line's options, or of a configuration, holds under a name."""
+        """Return the value under a name in the object of command-line options or in a configuration."""
         if not isinstance(holder.node, ast.Call) or holder.path:
             return None
         if last_name(holder.node) == "parse_args":
@@ -507,7 +507,7 @@ class Tracer:
         return None if found is None else self._given_field(holder.node, holder.scope, found, name)
 
     def _given_field(self, call: ast.Call, scope: Scope, found: ast.ClassDef, name: str) -> Origin | None:
-        """Return what an object of a class has under a name, by the arguments that it is made with."""
+        """Return the value under a name in an object, from its constructor's arguments."""
         holder = Origin(call, scope)
         if any(each.arg is None for each in call.keywords):
             return None
@@ -548,18 +548,18 @@ class Tracer:
                 made = getattr(each, "value", None)
                 if isinstance(made, ast.Call) and last_name(made) in ("field", "Field"):
                     default = _default_of_field(made)
-                    own = default is None or is_another(default, self.script)  # a value of each object
+                    own = default is None or is_another(default, self.script)  # different for each object
                     return None if own or default is None else Origin(default, self.top)
                 path = ast.Attribute(ast.Name(found.name, ast.Load()), name, ast.Load())
                 return Origin(path, self.top)
         methods = [each for each in self.scopes if each.own is found]
         if any(getattr(each.node, "name", "") != "__init__" and self._sets(each, name) for each in methods):
-            return None  # a method changes it: it is what the object has by then
+            return None  # a method changes it, so that the value at that time counts
         for scope in methods:
             if getattr(scope.node, "name", "") == "__init__":
                 for binding in self.bindings(scope).get(f"self.{name}", ()):
                     if is_another(binding.value, self.script) and not is_layer(binding.value, self.script):
-                        return None  # a value of each object; a module's parts are the model's own
+                        return None  # different for each object; a module's parts belong to the model
                     return Origin(binding.value, scope, binding.path)
         return None
 
@@ -569,7 +569,7 @@ class Tracer:
         return key in self.bindings(method) or key in self._changes(method)
 
     def _option(self, name: str) -> Origin | None:
-        """Return an option's value: what the script gives `parse_args` or `set_defaults`, else its default."""
+        """Return an option's value: the script's argument to `parse_args` or `set_defaults`, else its default."""
         for scope in self.scopes:
             for node in here(scope.node.body):
                 if not isinstance(node, ast.Call):
@@ -578,7 +578,7 @@ class Tracer:
                 if parses and (
                     _names_option(node, name) or any(each.arg == "namespace" for each in node.keywords)
                 ):
-                    return None  # as `--lr` in the script's own list: it is for argparse to say what it gives
+                    return None  # such as `--lr` in the script's list: only argparse knows the result
                 set_ = {each.arg: each.value for each in node.keywords}
                 if last_name(node) == "set_defaults" and name in set_:
                     return Origin(set_[name], scope)
@@ -593,12 +593,12 @@ class Tracer:
             for node, _ in found
         ]
         if not found or any(each != given[0] for each in given):
-            return None  # of several parsers, it may be any
+            return None  # it may belong to any of several parsers
         node, scope = found[0]
         return _default_of_option(node, scope)
 
     def _entry(self, holder: Origin, name: object) -> ast.expr | None:
-        """Return a dictionary's value under a key, where it is written out."""
+        """Return a dictionary's value under a key, if it is a literal."""
         if isinstance(holder.node, ast.Dict):
             for key, value in reversed(list(zip(holder.node.keys, holder.node.values, strict=True))):
                 if not isinstance(key, ast.Constant):
@@ -614,7 +614,7 @@ class Tracer:
         return scope.own is not None and isinstance(node.value, ast.Name) and node.value.id == "self"
 
     def holds(self, test: ast.expr, scope: Scope, depth: int = 0) -> bool | None:
-        """Return how a condition comes out with the script's defaults; None where that cannot be said."""
+        """Return the outcome of a condition with the script's defaults; None if unknown."""
         every = self._of_every(test, scope, depth)
         if every is not None:
             return every
@@ -643,7 +643,7 @@ class Tracer:
                 return _ordered(test.ops[0], left, right)
             equal = bool(left == right) is isinstance(test.ops[0], ast.Eq | ast.Is)
             return equal if known and also else None
-        if isinstance(test, ast.Name):  # of a comparison: `ddp = int(os.environ.get("RANK", -1)) != -1`
+        if isinstance(test, ast.Name):  # a comparison's result: `ddp = int(os.environ.get("RANK", -1)) != -1`
             named = self.trace(test, scope, depth + 1)
             if isinstance(named.node, ast.Compare | ast.BoolOp) and not named.path:
                 return self.holds(named.node, named.scope, depth + 1)
@@ -652,7 +652,7 @@ class Tracer:
         return bool(value) if known else None
 
     def _of_every(self, test: ast.expr, scope: Scope, depth: int) -> bool | None:
-        """Return how `(step + 1) % every == 0` comes out where `every` is 1; None for anything else."""
+        """Return the outcome of `(step + 1) % every == 0` if `every` is 1; None for anything else."""
         if not isinstance(test, ast.Compare) or len(test.ops) != 1 or depth > _DEEPEST:
             return None
         left = test.left
@@ -664,7 +664,7 @@ class Tracer:
         return {ast.Eq: True, ast.NotEq: False}.get(type(test.ops[0]))
 
     def _only_distributed(self, test: ast.expr, scope: Scope, depth: int) -> bool:
-        """Return whether a condition says that there are several ranks, which the class leaves to a strategy."""
+        """Return whether a condition asks for several ranks, which the class leaves to a strategy."""
         found = self.trace(test, scope, depth + 1)
         node = found.node
         if found.path or found.item:
@@ -682,12 +682,12 @@ class Tracer:
         return False
 
     def _varies(self, name: str, scope: Scope) -> bool:
-        """Return whether a name has more than one value in its scope, as a counter has."""
+        """Return whether a name has more than one value in its scope, like a counter."""
         counted = (each.target for each in here(scope.node.body) if isinstance(each, ast.AugAssign))
         return len(self.bindings(scope).get(name, ())) > 1 or any(key_of(each) == name for each in counted)
 
     def words(self, call: ast.Call, scope: Scope) -> Iterator[tuple[str, ast.expr]]:
-        """Yield a call's arguments by name, with those of a dictionary that is written out: `Loader(data, **given)`."""
+        """Yield a call's arguments by name, including those of a literal dictionary: `Loader(data, **given)`."""
         for each in call.keywords:
             if each.arg is not None:
                 yield each.arg, each.value
@@ -701,7 +701,7 @@ class Tracer:
                 yield from ((word.arg, word.value) for word in found.node.keywords if word.arg)
 
     def value(self, node: ast.expr, scope: Scope) -> tuple[bool, object]:
-        """Return whether the script's defaults show what an expression is, and what it is."""
+        """Return whether the script's defaults determine an expression, and its value."""
         return self._literal(node, scope, 0)
 
     def _literal(self, node: ast.expr, scope: Scope, depth: int) -> tuple[bool, object]:
@@ -720,7 +720,7 @@ def _name(scope: Scope) -> str:
 
 
 def _ordered(operator: ast.cmpop, left: object, right: object) -> bool | None:
-    """Return how two numbers compare; None for anything but numbers, or another comparison."""
+    """Return the comparison of two numbers; None if they are not numbers, or for other operators."""
     if not isinstance(left, int | float) or not isinstance(right, int | float):
         return None
     match operator:
@@ -736,7 +736,7 @@ def _ordered(operator: ast.cmpop, left: object, right: object) -> bool | None:
 
 
 def _of_environment(node: ast.expr) -> tuple[object] | None:
-    """Return what a variable that says a rank's place is where there is none: `int(os.environ.get("RANK", -1))`."""
+    """Return the value of a rank variable outside of a launcher: `int(os.environ.get("RANK", -1))`."""
     if isinstance(node, ast.Call) and last_name(node) in ("int", "str", "bool") and len(node.args) == 1:
         inner = _of_environment(node.args[0])
         made: Any = {"int": int, "str": str, "bool": bool}[last_name(node)]
@@ -755,7 +755,7 @@ def _of_environment(node: ast.expr) -> tuple[object] | None:
 
 
 def parameters_of(function: Function) -> list[str]:
-    """Return the names of a function's parameters, those by place first."""
+    """Return the names of a function's parameters, positional ones first."""
     found = function.args
     return [each.arg for each in [*found.posonlyargs, *found.args, *found.kwonlyargs]]
 
@@ -770,26 +770,26 @@ def default_of(function: Function, name: str) -> ast.expr | None:
 
 
 def returned_by(function: Function) -> list[ast.expr]:
-    """Return what its return statements return."""
+    """Return the values of its return statements."""
     return [
         node.value for node in here(function.body) if isinstance(node, ast.Return) and node.value is not None
     ]
 
 
 def _default_of_field(value: ast.Call) -> ast.expr | None:
-    """Return what a field of a dataclass or of a pydantic model is in an instance; None for one that must be given."""
+    """Return the default of a dataclass or pydantic field; None for a required field."""
     given = {each.arg: each.value for each in value.keywords}
     default = given.get("default", value.args[0] if value.args else None)
     factory = given.get("default_factory")
     if isinstance(factory, ast.Lambda):
         return factory.body
-    if isinstance(default, ast.Constant) and default.value is ...:  # how pydantic says that it must be given
+    if isinstance(default, ast.Constant) and default.value is ...:  # pydantic's mark of a required field
         return None
     return default if factory is None else ast.Call(factory, [], [])
 
 
 def _default_of_option(call: ast.Call, scope: Scope) -> Origin | None:
-    """Return what an option is where the command line does not have it: a text is given to its type."""
+    """Return an option's value if it is not on the command line: a string default is converted by its type."""
     given = {each.arg: each.value for each in call.keywords}
     default, kind = given.get("default"), given.get("type")
     if default is not None:
@@ -805,7 +805,7 @@ def _default_of_option(call: ast.Call, scope: Scope) -> Origin | None:
 
 
 def _names_option(call: ast.Call, name: str) -> bool:
-    """Return whether a call of `parse_args` is given a list in which an option may stand."""
+    """Return whether a call of `parse_args` has a list that may contain an option."""
     given = next(iter([*call.args, *(each.value for each in call.keywords if each.arg == "args")]), None)
     if not isinstance(given, ast.List | ast.Tuple):
         return isinstance(given, ast.Call) and last_name(given) == "split"

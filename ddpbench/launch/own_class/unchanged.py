@@ -1,4 +1,4 @@
-"""Finds the statements of a script by which a value in the class may be another one than in the script."""
+"""Find the script's statements that may make a value in the class differ from the script's."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _COPIES = frozenset(
 )
 _BLOCKS = (ast.If, ast.Try, ast.For, ast.AsyncFor, ast.While)
 _DEFAULT = -1
-"""In place of a statement: what an attribute is where nothing sets it."""
+"""In place of a statement: the value of an attribute that nothing sets."""
 
 
 class Unchanged(Sites):
-    """Finds the statements that a class would have to have, too."""
+    """Finds the statements that the class would also need."""
 
     def of(self, claim: Claim) -> list[ast.stmt]:
-        """Return the statements by which a value may be another one than the class has."""
+        """Return the statements that may make a value differ from the class's."""
         found: list[ast.stmt] = []
         read = self.variables.original(claim.node)
         for number, step in enumerate(claim.steps):
@@ -39,7 +39,7 @@ class Unchanged(Sites):
         return found
 
     def _last_read(self, claim: Claim) -> ast.AST:
-        """Return the place that reads a value last: that of what holds it, where that has no copy."""
+        """Return the node that reads a value last, or that reads the object holding it if the value has no copy."""
         read = self.variables.original(claim.node)
         parent = self.variables.above.get(id(read))
         copied = isinstance(parent, ast.Call) and last_name(parent) in _COPIES
@@ -47,13 +47,13 @@ class Unchanged(Sites):
             self.variables.above.get(id(parent)) if isinstance(parent, ast.keyword) and parent.arg else parent
         )
         if isinstance(call, ast.Call) and call.func is not read and last_name(call) in self.script.classes:
-            return self.loop.stands or self.loop.node  # the object has it
+            return self.loop.stands or self.loop.node  # the object holds it
         if claim.root is None or copied or isinstance(parent, ast.keyword | ast.Dict | ast.BinOp):
             return read
         return self.variables.original(claim.root)
 
     def _drawn_before(self, claim: Claim, read: ast.AST) -> list[ast.stmt]:
-        """Return the other calls of a function that counts, or changes what it keeps: `tick = make(); tick()`."""
+        """Return the other calls of a function that counts or changes its state: `tick = make(); tick()`."""
         made = claim.made
         if not isinstance(made, ast.Call) or not isinstance(made.func, ast.Name):
             return []
@@ -75,7 +75,7 @@ class Unchanged(Sites):
         return [each for each in others if each is not own and not self._is_after(each, read)]
 
     def _keeps(self, function: ast.AST) -> bool:
-        """Return whether a function makes one that changes what it reads of it."""
+        """Return whether a function makes one that changes variables that it reads."""
         inner = [
             each
             for each in ast.walk(function)
@@ -92,7 +92,7 @@ class Unchanged(Sites):
         return any(self.variables.function(site) in inner for site in changes)
 
     def of_part(self, node: ast.expr, scope: Scope) -> list[ast.stmt]:
-        """Return the statements by which a model, an optimizer or data may be others, by a name that a step reads."""
+        """Return the statements that may replace a model, an optimizer or data, through a name that a step reads."""
         read = self.variables.original(node)
         return [
             each
@@ -101,9 +101,9 @@ class Unchanged(Sites):
         ]
 
     def _set_otherwise(self, step: Step, read: ast.AST | None, *, is_part: bool = False) -> list[ast.stmt]:
-        """Return the other statements that may have set a name by the place that reads it.
+        """Return the other statements that may have set a name before it is read.
 
-        With `is_part`, a statement that makes it of what it is, or sets it to None, is left out.
+        With `is_part`, leave out a statement that makes it from its current value, or sets it to None.
         """
         key, node = step.key.partition("[")[0], step.scope.node
         base, _, attribute = key.partition(".")
@@ -165,7 +165,7 @@ class Unchanged(Sites):
         return Flow(key, holds, is_same, read)
 
     def _is_inner(self, step: Step, read: ast.AST | None) -> bool:
-        """Return whether a name is read in a function within the one that binds it."""
+        """Return whether a name is read in a function nested in the one that binds it."""
         for each in self.variables.around(read) if read is not None else ():
             if each is step.scope.node:
                 return False
@@ -194,7 +194,7 @@ class Unchanged(Sites):
         )
 
     def _changed(self, step: Step, read: ast.AST) -> Iterator[ast.stmt]:
-        """Yield what changes the object that a name holds."""
+        """Yield the statements that change a name's object."""
         key, _, entry = step.key.partition("[")
         base, _, attribute = key.partition(".")
         if base in ("self", "cls"):
@@ -213,7 +213,7 @@ class Unchanged(Sites):
                     yield self.variables.statement(each)
 
     def _value_of(self, variable: Variable) -> ast.expr | None:
-        """Return what a variable was last bound to by a plain assignment."""
+        """Return the last plain assignment's value of a variable."""
         for use in reversed(self.variables.uses.get(variable, ())):
             made = self.variables.above[id(use)]
             if (
@@ -230,7 +230,7 @@ class Unchanged(Sites):
         return len(reads) == 1 and not any(isinstance(each, _LOOPS) for each in around)
 
     def _is_allowed(self, site: ast.AST, step: Step, read: ast.AST, value: ast.expr | None) -> bool:
-        """Return whether the class does the same, or the script never does it, or only once the value has been read."""
+        """Return whether the class does the same, or the script never runs it, or only after the value is read."""
         statement = self.variables.statement(site)
         if id(site) in self._body or id(statement) in self._body:
             return self._is_taken(statement) or not self.values.is_container(value)
@@ -249,7 +249,7 @@ class Unchanged(Sites):
 
 
 def _entry_of(node: ast.AST, base: str) -> str:
-    """Return the key under which an expression reads a name: `lr` of `given["lr"]`; empty for anything else."""
+    """Return the key with which an expression reads a name: `lr` of `given["lr"]`; empty for anything else."""
     while isinstance(node, ast.Subscript) and not isinstance(node.value, ast.Name):
         node = node.value
     named = isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == base

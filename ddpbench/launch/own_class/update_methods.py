@@ -1,4 +1,4 @@
-"""The methods that are written from how a loop updates: `optimizer` and `before_update`."""
+"""The methods written from a loop's updates: `optimizer` and `before_update`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddpbench.launch.own_class.tracing import Origin
 
 
 class UpdateMethods(Reading):
-    """Writes them."""
+    """Writes these methods."""
 
     def _optimizer(self) -> list[Method]:
         found, owns = self.updates.all, bool(self.updates.owns)
@@ -68,7 +68,7 @@ class UpdateMethods(Reading):
         )
 
     def _over_parameters(self, renderer: Renderer, statements: list[ast.stmt]) -> Method:
-        """Return the method with `parameters` for its argument where it wants nothing else of the model."""
+        """Return the method with the argument `parameters` if it needs nothing else of the model."""
         module = ast.Module(deepcopy(statements), [])
         uses = sum(isinstance(each, ast.Name) and each.id == "model" for each in ast.walk(module))
         replaced = _Parameters()
@@ -89,7 +89,7 @@ class UpdateMethods(Reading):
 
 
 class _Parameters(ast.NodeTransformer):
-    """Puts `parameters` for `model.parameters()`."""
+    """Replaces `model.parameters()` by `parameters`."""
 
     count = 0
 

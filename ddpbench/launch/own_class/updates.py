@@ -1,4 +1,4 @@
-"""How a training loop updates: its optimizers, schedulers and clipping, and whether a loss is enough to say."""
+"""The updates of a training loop: its optimizers, schedulers and clipping, and whether a loss alone determines them."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _SCHEDULES = ("sched", "warmup", "lr_", "_lr", "plateau", "cosine")
 
 @dataclass
 class Updates:
-    """What a step's statements say of its updates. Names are those that the statements use."""
+    """The updates found in a step's statements, by the names that they use."""
 
     optimizers: dict[str, Origin] = field(default_factory=dict)
     schedulers: dict[str, Origin] = field(default_factory=dict)
     clipping: list[ast.Call] = field(default_factory=list)
     owns: str = ""
-    """Why the class must own the whole step; empty where a loss is enough."""
+    """Why the class must have the entire step; empty if a loss is enough."""
 
     @property
     def all(self) -> dict[str, Origin]:
-        """Optimizers, then schedulers."""
+        """The optimizers, then the schedulers."""
         return {**self.optimizers, **self.schedulers}
 
 
@@ -66,7 +66,7 @@ def updates_of(tracer: Tracer, body: list[ast.stmt], scope: Scope) -> Updates:
 
 
 def _add_step(found: Updates, call: ast.Call, receiver: ast.expr, tracer: Tracer, scope: Scope) -> None:
-    """Take a call of `step`, and whose it is."""
+    """Add a call of `step`, by its object."""
     origin = tracer.trace(receiver, scope)
     scales = is_scaler(origin, receiver)
     if scales:
@@ -88,7 +88,7 @@ def _add_step(found: Updates, call: ast.Call, receiver: ast.expr, tracer: Tracer
 
 
 def epoch_schedules(tracer: Tracer, loops: Iterable[TrainingLoop]) -> list[ast.Call]:
-    """Return the steps of schedulers that stand outside the loops over batches: once an epoch, say."""
+    """Return the scheduler steps outside the loops over batches, for example once per epoch."""
     inside = {id(each) for loop in loops for each in [*here(loop.node), *here(loop.body)]}
     return [
         call
@@ -108,7 +108,7 @@ def is_scaler(origin: Origin, receiver: ast.expr) -> bool:
 
 
 def is_scheduler(origin: Origin, receiver: ast.expr) -> bool:
-    """Return whether it changes the learning rate, by what it is made with or else by its name."""
+    """Return whether it changes the learning rate, by its arguments or else by its name."""
     names = (last_name(receiver).lower(), last_name(origin.node).lower() if not origin.path else "")
     made = ast.unparse(origin.node.func) if isinstance(origin.node, ast.Call) else ""
     return any(word in name for word in _SCHEDULES for name in names) or (
@@ -123,14 +123,14 @@ def _add(found: dict[str, Origin], receiver: ast.expr, origin: Origin) -> None:
 
 @dataclass(frozen=True)
 class Pieces:
-    """A step that makes one update of several backward passes: how many, and its statements with one of them."""
+    """A step that makes one update of several backward passes: their number, and its statements with one of them."""
 
     count: ast.expr
     body: list[ast.stmt]
 
 
 def pieces_of(body: list[ast.stmt]) -> Pieces | None:
-    """Return the pieces of a step that has one loop over `range(count)` around its only backward; None otherwise."""
+    """Return the pieces of a step whose only backward is in one loop over `range(count)`; None otherwise."""
     loops = [
         (place, each)
         for place, each in enumerate(body)
@@ -156,7 +156,7 @@ def pieces_of(body: list[ast.stmt]) -> Pieces | None:
 
 
 class _Share(ast.NodeTransformer):
-    """Leaves out divisions by the number of pieces: the strategy that splits the batch divides the loss."""
+    """Removes divisions by the number of pieces, because the strategy that splits the batch divides the loss."""
 
     def __init__(self, count: str) -> None:
         self.count = count
@@ -199,7 +199,7 @@ def _is_schedulers(tracer: Tracer, step: ast.Call, scope: Scope) -> bool:
 
 
 def _conditional(body: list[ast.stmt], of: Callable[[ast.Call], bool]) -> bool:
-    """Return whether a backward, or a `step()` of what is asked for, comes only under a condition, or several times."""
+    """Return whether a backward, or a matching `step()`, is only under a condition or occurs several times."""
     for statement in body:
         if isinstance(statement, ast.With | ast.FunctionDef) and _conditional(statement.body, of):
             return True

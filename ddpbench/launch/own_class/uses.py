@@ -1,4 +1,4 @@
-"""Follows an object of a script by all of its names to what may change it: all that is not known to read it."""
+"""Follow a script's object through all of its names to everything that may change it: all but known reads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ddpbench.launch.own_class.tracing import parameters_of
 from ddpbench.launch.own_class.variables import Variable, Variables
 
 _PARTS = frozenset({"get", "items", "values", "copy", "elements", "most_common"})
-"""Methods that give what a container has."""
+"""Methods that return a container's contents."""
 _READS = HARMLESS_METHODS | frozenset(
     {"keys", "index", "count", "isdisjoint", "issubset", "issuperset", "union", "intersection", "difference"}
     | {
@@ -45,13 +45,13 @@ _CHANGES = frozenset(
     | {"__setattr__", "__next__", "partition", "itemset", "merge_update"}
 )
 _STORES = frozenset({"append", "appendleft", "extend", "insert", "add", "put", "setdefault", "update"})
-"""Methods that put what they are given into their object."""
+"""Methods that put their arguments into their object."""
 _BUILTINS = frozenset(dir(builtins)) - {"next", "setattr", "delattr", "exec", "eval", "vars", "getattr"}
 _ALIASING = frozenset(
     {"list", "tuple", "dict", "set", "frozenset", "sorted", "enumerate", "zip", "reversed", "iter", "filter"}
     | {"map", "min", "max", "sum"}
 )
-"""Functions whose result has what they are given in it."""
+"""Functions whose result contains their arguments."""
 _LIBRARIES = frozenset(
     {"torch", "numpy", "math", "json", "yaml", "pprint", "logging", "wandb", "itertools", "functools", "time"}
     | {
@@ -101,45 +101,45 @@ _SHOWS = (
     *(ast.Compare, ast.FormattedValue, ast.JoinedStr, ast.UnaryOp, ast.Expr, ast.Assert, ast.If, ast.While),
     *(ast.AugAssign, ast.Subscript, ast.Lambda, ast.withitem, ast.Match),
 )
-"""Nodes that only read what stands in them."""
+"""Nodes that only read their children."""
 
 
 @dataclass(frozen=True)
 class _Held:
-    """An object that is followed, its entry or attribute `part` alone, or with `inner` what an object may hold."""
+    """A followed object: all of it, only its entry or attribute `part`, or with `inner` its contents."""
 
     part: str | None = None
     value: ast.expr | None = None
-    """The expression that makes it, where that is known."""
+    """The expression that makes it, if known."""
     inner: bool = False
 
 
 class Calls(ABC):
-    """Finds what calls may change of an object that they are given."""
+    """Finds what calls may change of an object in their arguments."""
 
     def __init__(self, variables: Variables, values: Values) -> None:
         self.variables, self.values = variables, values
         self._seen: set[tuple[int | Variable, str | None]] = set()
 
     def _is_flat(self, held: _Held) -> bool:
-        """Return whether nothing that an object holds can be changed."""
+        """Return whether nothing that an object contains can change."""
         return held.value is not None and self.values.is_flat(held.value)
 
     @abstractmethod
     def _named(self, variable: Variable, held: _Held) -> Iterator[ast.AST]:
-        """Yield what changes an object by one of its names."""
+        """Yield what changes an object through one of its names."""
 
     @abstractmethod
     def _used(self, node: ast.expr, held: _Held) -> Iterator[ast.AST]:
-        """Yield what changes an object by a place that reads it."""
+        """Yield what changes an object through a node that reads it."""
 
     @abstractmethod
     def _bound(self, target: ast.expr, held: _Held) -> Iterator[ast.AST]:
-        """Yield what changes an object by what a statement gives it to."""
+        """Yield what changes an object through the target of an assignment."""
 
     @abstractmethod
     def _kept(self, name: str, held: _Held) -> Iterator[ast.AST]:
-        """Yield what changes an object that is kept in an attribute of this name."""
+        """Yield what changes an object stored in an attribute of this name."""
 
     def _called(self, call: ast.Call, func: ast.Attribute, held: _Held) -> Iterator[ast.AST]:
         """Yield what a method changes of its object."""
@@ -164,7 +164,7 @@ class Calls(ABC):
             yield call
 
     def _given(self, node: ast.expr, parent: ast.Call | ast.keyword, held: _Held) -> Iterator[ast.AST]:
-        """Yield what a call changes of what it is given."""
+        """Yield what a call changes of its argument."""
         call = self.variables.above[id(parent)] if isinstance(parent, ast.keyword) else parent
         if not isinstance(call, ast.Call):
             return  # the keywords of a class
@@ -175,7 +175,7 @@ class Calls(ABC):
                     yield from self._named(self.variables.named(each.args.args[0].arg, each), held)
             return
         if isinstance(parent, ast.keyword) and parent.arg is None and self._is_flat(held):
-            return  # `**given` is another dictionary
+            return  # `**given` makes a new dictionary
         taken = self._parameters(node, parent, call)
         if taken is not None:
             for variable, inner in taken:
@@ -192,7 +192,7 @@ class Calls(ABC):
     def _into_field(
         self, node: ast.expr, parent: ast.AST, call: ast.Call, own: ast.ClassDef, held: _Held
     ) -> Iterator[ast.AST]:
-        """Yield what changes an object that a dataclass is made with."""
+        """Yield what changes an object that is a dataclass's argument."""
         fields = [
             e.target.id for e in own.body if isinstance(e, ast.AnnAssign) and isinstance(e.target, ast.Name)
         ]
@@ -237,16 +237,16 @@ class Calls(ABC):
         elif path is not None and path.partition(".")[0] in _LIBRARIES:
             yield from self._used(call, _Held(inner=True))
         elif path is None and isinstance(call.func, ast.Attribute):
-            return  # a method of an object that is none of the script's
+            return  # a method of an object that is not the script's
         elif not (name[:1].isupper() or any(word in name.lower() for word in _WORDS) or name in _READS):
             yield call
 
     def _parameters(
         self, node: ast.expr, parent: ast.AST, call: ast.Call
     ) -> list[tuple[Variable, bool]] | None:
-        """Return the parameters of the script's functions that get what a call is given; None for a library's call.
+        """Return the parameters of the script's functions that get a call's argument; None for a library's call.
 
-        Each has whether it gets the object among others, as `*rest` does.
+        Each says whether it gets the object among others, as `*rest` does.
         """
         found: list[tuple[Variable, bool]] = []
         functions = self.values.functions(call.func)
@@ -278,10 +278,10 @@ class Calls(ABC):
 
 
 class Uses(Calls):
-    """Finds what may change an object."""
+    """Finds the nodes that may change an object."""
 
     def changes(self, variable: Variable, part: str | None, value: ast.expr | None) -> list[ast.AST]:
-        """Return the nodes that may change the object of a variable, or its `part` alone, in the order of the source.
+        """Return the nodes that may change a variable's object, or only its `part`, in source order.
 
         Uses that only read it are left out.
         """
@@ -293,7 +293,7 @@ class Uses(Calls):
         )
 
     def _named(self, variable: Variable, held: _Held) -> Iterator[ast.AST]:
-        """Yield what changes an object by one of its names."""
+        """Yield what changes an object through one of its names."""
         if (variable, held.part) in self._seen:
             return
         self._seen.add((variable, held.part))
@@ -305,7 +305,7 @@ class Uses(Calls):
                 yield parent
 
     def _used(self, node: ast.expr, held: _Held) -> Iterator[ast.AST]:
-        """Yield what changes an object by a place that reads it."""
+        """Yield what changes an object through a node that reads it."""
         parent = self.variables.above[id(node)]
         match parent:
             case ast.Attribute():
@@ -328,11 +328,11 @@ class Uses(Calls):
                 yield node
 
     def _is_shown(self, node: ast.AST) -> bool:
-        """Return whether a node only reads what stands in it."""
+        """Return whether a node only reads its children."""
         return isinstance(node, _SHOWS) and not (isinstance(node, ast.withitem) and node.optional_vars)
 
     def _within(self, node: ast.expr, parent: ast.expr, held: _Held) -> Iterator[ast.AST]:
-        """Yield what changes an object that an expression gives, or holds."""
+        """Yield what changes an object that is the value of an expression, or contained in it."""
         if isinstance(parent, ast.IfExp) and parent.test is node:
             return
         if isinstance(parent, ast.Dict) and node in parent.keys:
@@ -377,7 +377,7 @@ class Uses(Calls):
                 yield from self._used(call, held if whole else _Held(inner=True))
 
     def _bound(self, target: ast.expr, held: _Held) -> Iterator[ast.AST]:
-        """Yield what changes an object by what a statement gives it to."""
+        """Yield what changes an object through the target of an assignment."""
         match target:
             case ast.Name():
                 yield from self._named(self.variables.of(target), held)
@@ -396,7 +396,7 @@ class Uses(Calls):
                     yield from self._named(self.variables.of(base), _Held(inner=True))
 
     def _kept(self, name: str, held: _Held) -> Iterator[ast.AST]:
-        """Yield what changes an object that is kept in an attribute of this name."""
+        """Yield what changes an object stored in an attribute of this name."""
         key = (-1, f"{name}.{held.part}")
         if key in self._seen:
             return

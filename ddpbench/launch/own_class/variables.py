@@ -1,4 +1,4 @@
-"""Finds the variable that each name of a script is: the function, or the module, whose name it is."""
+"""Resolve each name of a script to its variable: the scope that binds it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Variable:
     """A name of one function, class body, comprehension or module."""
 
     scope: int
-    """The id of its node."""
+    """The id of its scope's node."""
     name: str
 
 
 class Variables:
-    """The variables of a script, each with the places that use it."""
+    """The variables of a script, each with its uses."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
@@ -39,25 +39,25 @@ class Variables:
                 self.above.setdefault(id(inner), outer)
 
     def original(self, node: ast.AST) -> ast.AST:
-        """Return the node of the script that a node is a copy of; itself where it is none."""
+        """Return the script's node that a node is a copy of; itself if it is not a copy."""
         return self._by_place.get(place_of_node(node), node)
 
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Yield what a node stands in, from the inside out."""
+        """Yield the nodes that contain a node, from the inside out."""
         found = self.above.get(id(node))
         while found is not None:
             yield found
             found = self.above.get(id(found))
 
     def statement(self, node: ast.AST) -> ast.stmt:
-        """Return the innermost statement that a node is in, or is."""
+        """Return the innermost statement that is or contains a node."""
         for each in (node, *self.around(node)):
             if isinstance(each, ast.stmt):
                 return each
         return self.script.tree.body[0]
 
     def function(self, node: ast.AST) -> ast.Module | Function | ast.Lambda:
-        """Return the innermost function that a node is in; the module where it is in none."""
+        """Return the innermost function that contains a node, or the module."""
         for each in self.around(node):
             if isinstance(each, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
                 return each
@@ -65,7 +65,7 @@ class Variables:
 
     @cached_property
     def _local(self) -> dict[int, set[str]]:
-        """The names that each scope binds for itself, by the id of its node."""
+        """The names that each scope binds, by the id of its node."""
         found: dict[int, set[str]] = {}
         outer: dict[int, set[str]] = {}
         for node in ast.walk(self.script.tree):
@@ -91,7 +91,7 @@ class Variables:
         return self.script.tree
 
     def _is_outside(self, scope: ast.AST, inside: ast.AST, node: ast.AST) -> bool:
-        """Return whether a part of a scope is evaluated around it: a decorator, a default, what is iterated over."""
+        """Return whether a part of a scope is evaluated outside it: a decorator, a default, an iterable."""
         if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef):
             return (
                 (inside in scope.decorator_list) or (inside is scope.returns) or self._is_default(scope, node)
@@ -113,11 +113,11 @@ class Variables:
         return any(each in way for each in evaluated)
 
     def of(self, node: ast.Name) -> Variable:
-        """Return the variable that a name of the script is."""
+        """Return the variable of a name in the script."""
         return self.named(node.id, self._scope_of(node))
 
     def named(self, name: str, scope: ast.AST) -> Variable:
-        """Return the variable that a name is in a scope."""
+        """Return the variable of this name as seen from a scope."""
         for each in (scope, *self.around(scope)):
             if not isinstance(each, _SCOPES):
                 continue
@@ -129,7 +129,7 @@ class Variables:
 
     @cached_property
     def uses(self) -> dict[Variable, list[ast.Name]]:
-        """The names that are each variable, in the order of the source."""
+        """The names that refer to each variable, in source order."""
         found: dict[Variable, list[ast.Name]] = {}
         for node in ast.walk(self.script.tree):
             if isinstance(node, ast.Name) and id(node) in self.above:

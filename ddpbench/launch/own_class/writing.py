@@ -1,4 +1,4 @@
-"""The class, written from what is found in a script, with a line for what is not."""
+"""Write the class from the facts of a script, with a line to fill in for each missing one."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ from ddpbench.texts import toml_text
 from ddpbench.units import series_of
 
 _AGAIN = 4
-"""The times at most that the class is written, until what several methods read is known."""
+"""The most times that the class is written until the values that several methods read are known."""
 _DRAWN = 64
-"""Batches that are drawn for a dataset where the script draws one for each step."""
+"""Batches in a dataset if the script draws one for each step."""
 _LISTED = frozenset(
     {"convert_sync_batchnorm", "float", "requires_grad_", "apply", "deepcopy"}
     | {"fully_shard", "script", "trace", "initialize", "Subset", "random_split"}
 )
-"""Calls that leave a model or a dataset what it is; they are listed as left out."""
+"""Calls that do not change a model or dataset; they are listed as left out."""
 _SHARES = ("Subset", "random_split")
-"""Calls that give a part of a dataset."""
+"""Calls that return a part of a dataset."""
 
 
 def _drawn_count(tracer: Tracer, draw: ast.Call) -> Origin | None:
-    """Return how many samples a function draws at once, by the size of the numbers that it draws; None: not seen."""
+    """Return how many samples a function draws at once, from the size of the numbers it draws; None if unknown."""
     function = tracer.script.functions.get(last_name(draw))
     if function is None:
         return None
@@ -64,23 +64,23 @@ def _drawn_count(tracer: Tracer, draw: ast.Call) -> Origin | None:
 
 @dataclass(frozen=True)
 class Written:
-    """The class's source, what is left to do, and what of the script's training is not in it."""
+    """The class's source, what is left to do, and the parts of the script's training that it lacks."""
 
     text: str
     left: list[str]
     """A sentence for each thing that is left to do or to know."""
     notes: list[str]
-    """A sentence for each thing that the class does otherwise than the script."""
+    """A sentence for each difference between the class and the script."""
     is_open: bool
-    """True where something has to be filled in."""
+    """True if something has to be filled in."""
     dropped: list[Dropped]
     settings: list[Setting]
     ends: list[ast.stmt]
-    """The statements of the top level that train when the script is imported, and what follows them."""
+    """The top-level statements that train when the script is imported, and those after them."""
 
     @property
     def whole(self) -> str:
-        """The class with a comment at its head that says what is left out, and which settings the experiment has."""
+        """The class under a comment that lists what is left out, and the settings for the experiment."""
         head, _, rest = self.text.partition("\n")
         lines = [f"Left out, {each}" for each in summary(self.dropped)]
         lines += [
@@ -95,7 +95,7 @@ def _first_line(node: ast.stmt) -> str:
 
 
 def in_toml(setting: Setting) -> str:
-    """Return a setting as a line of an experiment's file; one whose value the script does not show has `...`."""
+    """Return a setting as a line of an experiment's file, with `...` if the script does not show its value."""
     if setting.value:
         value = setting.value
         plain = value in ("true", "false") or value.replace(".", "", 1).replace("-", "", 1).isdigit()
@@ -107,7 +107,7 @@ def written_class(script: Script) -> Written:
     """Return the class for a script, as far as the script shows it.
 
     Raises:
-        RequestError: the script cannot be followed; the sentence names the line at which that was found.
+        RequestError: the script cannot be analysed; the message names the line.
     """
     try:
         once: Set[tuple[int, Path]] = frozenset()
@@ -120,7 +120,7 @@ def written_class(script: Script) -> Written:
         return made
     except RequestError:
         raise
-    except Exception as error:  # a script may be written in ways that nobody thought of
+    except Exception as error:  # a script may be written in unforeseen ways
         line = _line_of(error)
         where = f", line {line}" if line else ""
         raise RequestError(
@@ -130,7 +130,7 @@ def written_class(script: Script) -> Written:
 
 
 def _line_of(error: BaseException) -> int:
-    """Return the line of the script that was looked at when an error was raised; 0 where none was."""
+    """Return the script's line that was analysed when an error was raised; 0 if none was."""
     frames = list(walk_tb(error.__traceback__))
     for frame, _ in reversed(frames):
         for value in frame.f_locals.values():
@@ -213,7 +213,7 @@ class _Writer(LoopMethods, UpdateMethods):
     def _with_effects(
         self, methods: list[Method], made: list[Method], batch: list[str], loader: Loader
     ) -> list[Method]:
-        """Return the methods with a line to fill in for what the script does to what they make, or a step reads."""
+        """Return the methods with a line to fill in for each effect of the script on their objects or on a step's."""
         if self.loop is None:
             return methods
         source = "\n".join(
@@ -266,7 +266,7 @@ class _Writer(LoopMethods, UpdateMethods):
         trunk: frozenset[int],
         seen: set[int],
     ) -> list[Method]:
-        """Return the methods with a line to fill in for each statement that may make a value of theirs another one."""
+        """Return the methods with a line to fill in for each statement that may change a value of theirs."""
         assert self.loop is not None
         trees = [ast.parse("\n".join([f"class {NAME}:", *each.text])) for each in [*methods, *made]]
         free = set().union(
@@ -309,7 +309,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return methods
 
     def _read_parts(self) -> Iterator[tuple[str, ast.expr, Scope]]:
-        """Yield the names by which a step reads its model, its optimizer and its data, each with their method."""
+        """Yield the names through which a step reads its model, optimizer and data, each with its method."""
         assert self.loop is not None
         owners = {each.key: "model" for each in self.models.values()}
         owners |= {each.key: "optimizer" for each in self.updates.all.values()}
@@ -328,16 +328,16 @@ class _Writer(LoopMethods, UpdateMethods):
                 yield "dataset", value, self.batch.loader.scope
 
     def _reads(self, tree: ast.AST, name: str) -> bool:
-        """Return whether a method reads a name of the module, by itself or in a function that it calls."""
+        """Return whether a method reads a name of the module, directly or in a function that it calls."""
         names = free_names(tree)
         return name in names | names_read(self.script, names)
 
     def _not_imported(self) -> list[ast.stmt]:
-        """Return the statements of the top level that do not run when the module is imported."""
+        """Return the top-level statements that do not run when the module is imported."""
         return [*self.ends, *(self.script.guard.body if self.script.guard else [])]
 
     def _with_evaluation(self, methods: list[Method], scope: Scope) -> list[Method]:
-        """Return the methods with a line to fill in where a step computes something in evaluation."""
+        """Return the methods with a line to fill in if a step computes something in evaluation mode."""
         keys = {each.key for each in self.models.values()}
         keys |= set(self._parts(self._model_roles("model")))
 
@@ -359,7 +359,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return methods
 
     def _with_clearing(self, methods: list[Method]) -> list[Method]:
-        """Return the methods with a line to fill in where a script does not clear its gradients for each batch."""
+        """Return the methods with a line to fill in if a script does not clear its gradients for each batch."""
         if self.loop is None or is_cleared(self.script, self.loop):
             return methods
         lines = [str(each) for each in clearing_lines(self.script)]
@@ -372,7 +372,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return [each if each.name != name else _opened(each, line, ()) for each in methods]
 
     def _note_skips(self) -> None:
-        """Note the batches that the script does not train on, and the class does."""
+        """Note the batches on which the class trains but the script does not."""
         body = self.loop.body if self.loop is not None else []
         for line, test in skips(body):
             self.notes.append(
@@ -380,7 +380,7 @@ class _Writer(LoopMethods, UpdateMethods):
             )
 
     def _note_part_of_batches(self) -> None:
-        """Note that the script goes through a part of its loader, as with `itertools.islice`."""
+        """Note that the script iterates over a part of its loader, for example with `itertools.islice`."""
         node = self.loop.node if self.loop is not None else None
         for each in ast.walk(node.iter) if isinstance(node, ast.For) else ():
             if isinstance(each, ast.Call) and last_name(each) == "islice":
@@ -413,7 +413,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return [each if each.name != within else _opened(each, line, parameters) for each in methods]
 
     def _is_done_once(self, effect: Effect) -> bool:
-        """Return whether an effect stands before the loop in its function, or at the top level, in no other loop."""
+        """Return whether an effect is before the loop in its function, or at the top level, and in no other loop."""
         assert self.loop is not None
         for scope in self.tracer.scopes:
             inner = list(here(scope.node.body))
@@ -436,7 +436,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return all(callers[0][0] not in here(each.body) for each in loops)
 
     def _place_of(self, effect: Effect, methods: list[Method]) -> str:
-        """Return the method that should have an effect: one between backward and update is `before_update`'s."""
+        """Return the method that should have an effect; between backward and update, that is `before_update`."""
         loop = self.loop
         assert loop is not None
         nodes = list(in_step(loop.body))
@@ -457,17 +457,17 @@ class _Writer(LoopMethods, UpdateMethods):
         return "before_update" if between and effect.part == "model" else "step"
 
     def _measure(self, dataset: Method, batch: list[str]) -> None:
-        """Find out how a method can say how many batches an epoch has."""
+        """Find how a method can compute the number of batches in an epoch."""
         if batch and not dataset.is_open and not dataset.problems:
             made = f"len({dataset.same_as}())" if dataset.same_as else "len(self.dataset())"
             self.length = f'max(1, {made} // (self.batch * int(os.environ["WORLD_SIZE"])))'
 
     def _not_in_class(self) -> list[str]:
-        """Return a sentence for what the script trains with and the class does not have."""
-        told = []
+        """Return a sentence on each thing that the script trains with but the class lacks."""
+        sentences = []
         if len(self.loops) > 1:
             lines = [str(each.node.lineno) for each in self.loops]
-            told.append(
+            sentences.append(
                 f"The script trains in {len(lines)} loops, of lines {series_of(lines)}: this class is the one of line "
                 f"{lines[0]}; another one needs a class of its own."
             )
@@ -475,20 +475,20 @@ class _Writer(LoopMethods, UpdateMethods):
             lines = [str(line) for line in sorted({each.lineno for each in (first, *others)})]
             where = f"lines {series_of(lines)}" if len(lines) > 1 else f"line {lines[0]}"
             mine = f"the one of line {first.lineno}" if len(lines) > 1 else "the first one"
-            told.append(
+            sentences.append(
                 f"The script trains by {1 + len(others)} calls of {last_name(first)}(), in {where}: this class is "
                 f"{mine}; another call needs another class."
             )
-        told += [
+        sentences += [
             f"`{ast.unparse(call)}` of line {call.lineno} stands outside the loop over batches and is left out: "
             "the learning rate stays as it begins. To have it change with every update, return (optimizer, scheduler) "
             "from optimizer()."
             for call in epoch_schedules(self.tracer, self.loops)
         ]
-        return told
+        return sentences
 
     def _undivided(self, loader: Loader) -> list[str]:
-        """Return a sentence for a stream of the script that looks at no rank: every rank would train on the same."""
+        """Return a sentence on a stream of the script that ignores ranks: every rank would train on the same data."""
         name = last_name(loader.dataset.node) if loader.dataset is not None else ""
         if not self.script.derives(name, ("IterableDataset",)):
             return []
@@ -526,7 +526,7 @@ class _Writer(LoopMethods, UpdateMethods):
         )
 
     def _drawn(self, draw: ast.Call) -> Method:
-        """Return the dataset of samples that the script's function draws, a batch at a time."""
+        """Return the dataset of samples that the script's function draws one batch at a time."""
         assert self.loop is not None
         renderer = self._renderer_of({})
         call = renderer.render(draw, self.loop.body_scope)
@@ -599,7 +599,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return self._with_changes(part, self._made_by(part, origin), [origin])
 
     def _with_changes(self, part: str, made: Method, origins: list[Origin]) -> Method:
-        """Return the method with a line to fill in for each statement that changes what the script makes so."""
+        """Return the method with a line to fill in for each statement that changes the objects that it makes."""
         found = [
             (origin, each)
             for origin in origins
@@ -629,7 +629,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return Method(part, made.parameters, lines, problems=made.problems)
 
     def _is_done_again(self, part: str, change: Change, scope: Scope) -> bool:
-        """Return whether the method can do what a statement does: `model.apply(...)`, or a part of the dataset."""
+        """Return whether the method can repeat a statement: `model.apply(...)`, or taking a part of the dataset."""
         statement, guard = change.statement, self.script.guard
         tests = tuple(each for each in change.tests if guard is None or each[0] is not guard.test)
         if (
@@ -644,7 +644,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return isinstance(call, ast.Call) and last_name(call) == "apply" and len(call.args) == 1
 
     def _trained_from(self, scope: Scope) -> list[ast.stmt | ast.expr]:
-        """Return the loop, or the calls that lead to it, in a function, the first one first."""
+        """Return the loop, or the calls that lead to it, in a function, in order."""
         if self.loop is None:
             return []
         trains = {getattr(each.node, "name", "") for each in (self.loop.scope, self.loop.body_scope)} - {""}
@@ -658,7 +658,7 @@ class _Writer(LoopMethods, UpdateMethods):
         )
 
     def _is_after_training(self, change: Change, scope: Scope) -> bool:
-        """Return whether a function makes a change once it has trained, and does not train again after it."""
+        """Return whether a function makes a change after its last training."""
         line = change.statement.lineno
         for each in self._trained_from(scope)[:1]:
             again = any(first <= each.lineno <= last for first, last in change.loops)
@@ -673,7 +673,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return bool(change.tests) and around and not within
 
     def _is_before_training(self, change: Change, scope: Scope) -> bool:
-        """Return whether a function makes a change before it trains, or before it returns what it makes."""
+        """Return whether a function makes a change before it trains, or before it returns the object."""
         loop, line = self.loop, change.statement.lineno
         if loop is None:
             return False
@@ -695,7 +695,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return line < min(lines) if lines else line < max(ends, default=0)
 
     def _done_again(self, part: str, origins: list[Origin], changes: list[Change]) -> Method:
-        """Return the method that makes these objects and then does what the script does to them."""
+        """Return the method that makes these objects and then repeats the script's statements on them."""
         names = list(self.models) if len(origins) > 1 else ["made"]
         roles = {origin.key: name_of(name) for name, origin in zip(names, origins, strict=True)}
         renderer = self._renderer_of(self._with_others(roles))
@@ -715,7 +715,7 @@ class _Writer(LoopMethods, UpdateMethods):
         )
 
     def _once_more(self, change: Change, name: str, origin: Origin, renderer: Renderer) -> ast.stmt:
-        """Return a statement of the script in the words of the method, in which an object has this name."""
+        """Return a statement of the script as it reads in the method, in which an object has this name."""
         statement = change.statement
         if isinstance(statement, ast.Expr):
             return ast.Expr(renderer.render(statement.value, origin.scope))
@@ -728,17 +728,17 @@ class _Writer(LoopMethods, UpdateMethods):
         return ast.Assign([ast.Name(name, ast.Store())], made)
 
     def _names(self, target: ast.expr, change: Change) -> bool:
-        """Return whether a target of an assignment is what its value is made of."""
+        """Return whether an assignment's target is what its value is made from."""
         key = key_of(target)
         return bool(key) and any(key_of(each) == key for each in ast.walk(change.value or target))
 
     def _alters(self, part: str, change: Change, scope: Scope) -> bool:
-        """Return whether a change makes the model or the dataset another one, as a new head does."""
+        """Return whether a change turns the model or dataset into a different one, for example with a new head."""
         statement = change.statement
         if change.value is not None:
             return last_name(change.value) not in _LISTED
         if isinstance(statement, ast.Expr) and last_name(statement.value) == "apply":
-            return False  # effects say where it stands
+            return False  # effects report its place
         if change.freezes or not isinstance(statement, ast.Assign):
             return True
         return part == "dataset" or is_module(self.tracer, self.tracer.trace(statement.value, scope))
