@@ -1,4 +1,4 @@
-"""All-reduce over point-to-point messages, one algorithm a file: what is sent, apart from when.
+"""All-reduce over point-to-point messages, one file per algorithm: what is sent, apart from when.
 
     collective = load_collective("ring")(Transport(), ranks_per_node=1)
     collective.all_reduce(tensor)                     # sums in place; the same bits on every rank
@@ -49,14 +49,14 @@ TABLE: dict[str, Entry] = {
         "a ring within each node, one across nodes, and one within again",
     ),
 }
-"""By name, in the order of lists and legends. The library's own is `all_reduce`, and not in it."""
+"""Algorithms by name, in the order of lists and legends, without the library's own, `all_reduce`."""
 
 NAMES = {"default", "all_reduce", *TABLE}
-"""Values of `algorithm` that name no user's class."""
+"""Values of `algorithm` that do not name a user's class."""
 
 
 def is_collective(name: str) -> bool:
-    """Return whether an algorithm is made of point-to-point messages: one of the table, or a user's own class."""
+    """Return whether an algorithm uses point-to-point messages: one of the table, or a user's class."""
     return name in TABLE or is_import_path(name)
 
 
@@ -64,8 +64,8 @@ def load_collective(name: str) -> type[Collective]:
     """Return the algorithm of that name, or of an import path such as `mine.py:MyRing`, whose file is imported.
 
     Raises:
-        KeyError: there is none.
-        StrategyError: the user's file cannot be imported, or the class there is not an algorithm.
+        KeyError: no algorithm has that name.
+        StrategyError: the user's file cannot be imported, or its class is not an algorithm.
     """
     if is_import_path(name):
         return _own(name)

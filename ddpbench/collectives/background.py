@@ -1,4 +1,4 @@
-"""All-reduces in a thread of their own, one after the other, so that backward can go on. Imports torch at once."""
+"""All-reduces in a separate thread, one after the other, so that backward can continue. Imports torch at once."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ddpbench.collectives.base import Collective
 
 
 class Background:
-    """Works off all-reduces in the order in which they are handed over, which must be the same on all ranks.
+    """Runs all-reduces in the order in which they are submitted, which must be the same on all ranks.
 
-    Its thread sleeps in the kernel while it waits for a message, and holds Python's lock for some 50 µs a message.
+    Its thread sleeps in the kernel while it waits for a message, and holds Python's lock for some 50 µs per message.
     """
 
     def __init__(self, collective: Collective | None = None) -> None:
-        """Without a `collective` it works off what is `put`."""
+        """Without a `collective`, it only runs functions passed to `put`."""
         self._collective = collective
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -29,10 +29,10 @@ class Background:
         done: Callable[[int], None] | None = None,
         begins: Callable[[], None] | None = None,
     ) -> torch.futures.Future[torch.Tensor]:
-        """Has a tensor replaced by the sum over all ranks; the future then holds it, or the error.
+        """Replace a tensor by the sum over all ranks; return a future that then holds it, or the error.
 
-        Right before, `done` is called with the bytes that this rank sent for it, in the thread that did, and `begins`
-        when that thread turns to it.
+        Right before, `done` is called in the sending thread with the bytes that this rank sent for it, and `begins`
+        when that thread starts on it.
         """
         collective = self._collective
         assert collective is not None
@@ -50,7 +50,7 @@ class Background:
         return self.put(act)
 
     def put(self, act: Callable[[], torch.Tensor]) -> torch.futures.Future[torch.Tensor]:
-        """Has it called when its turn comes; the future then holds what it gives, or its error."""
+        """Call `act` when its turn comes; return a future that then holds its result, or its error."""
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
 
         def work() -> None:
@@ -58,7 +58,7 @@ class Background:
                 result = act()
             except Exception as error:
                 future.set_exception(error)  # type: ignore[arg-type]  # torch names the wrong type
-            except BaseException as error:  # which a future does not take
+            except BaseException as error:  # a future accepts no others
                 future.set_exception(RuntimeError(repr(error)))  # type: ignore[arg-type]
             else:
                 future.set_result(result)
@@ -66,13 +66,13 @@ class Background:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="ddpbench-collectives", daemon=True)
             self._thread.start()
-        # What is set as an exception is a value to the reducer, in C++; through `then` it becomes one there too.
+        # The reducer, in C++, takes an exception set on a future for a value; `then` makes it an exception there too.
         given: torch.futures.Future[torch.Tensor] = future.then(lambda done: done.value())
         self._work.put(work)
         return given
 
     def close(self) -> None:
-        """Ends the thread after what it has been given."""
+        """End the thread after the work that it has been given."""
         if self._thread is not None:
             self._work.put(None)
             self._thread.join()

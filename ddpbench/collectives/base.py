@@ -1,4 +1,4 @@
-"""What an all-reduce over point-to-point messages is. Imports torch at once."""
+"""The interface of an all-reduce over point-to-point messages. Imports torch at once."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from ddpbench.collectives.transport import Transport
 
 
 class Collective(ABC):
-    """One algorithm, in one rank. Right for any number of ranks and any length, of any type that can be added.
+    """An algorithm, in one rank. Correct for any number of ranks, any length, and any type that can be added.
 
-    All ranks end with the same bits: each element is summed up by one rank, or by all in the same order.
+    All ranks end with the same bits: each element is summed by one rank, or by all in the same order.
     """
 
     name: ClassVar[str]
 
     def __init__(self, transport: Transport, *, ranks_per_node: int = 1) -> None:
-        """`ranks_per_node` ranks in a row share a node; only some algorithms care."""
+        """`ranks_per_node` consecutive ranks share a node; only some algorithms use it."""
         self.transport = transport
         self.rank, self.size = transport.rank, transport.size
         self.ranks_per_node = ranks_per_node
         self._scratch: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
 
     def all_reduce(self, tensor: torch.Tensor) -> None:
-        """Replaces a contiguous one-dimensional tensor by the sum over all ranks; blocks until it is there.
+        """Replace a contiguous one-dimensional tensor by the sum over all ranks; block until it is complete.
 
         Raises:
             CollectiveError: another rank did not take part to the end.
@@ -38,10 +38,11 @@ class Collective(ABC):
 
     @abstractmethod
     def _all_reduce(self, tensor: torch.Tensor) -> None:
-        """The algorithm, for two ranks and more and at least one number."""
+        """Run the algorithm, for two or more ranks and at least one number."""
 
     def scratch(self, tensor: torch.Tensor, elements: int) -> torch.Tensor:
-        """Return a memory of so many numbers like the tensor's, kept from call to call: its contents are anything."""
+        """Return memory for that many numbers of the tensor's type, reused by later calls; its contents are
+        undefined."""
         key = (tensor.dtype, tensor.device)
         found = self._scratch.get(key)
         if found is None or found.numel() < elements:
@@ -50,5 +51,5 @@ class Collective(ABC):
 
 
 def shares(tensor: torch.Tensor, count: int) -> list[torch.Tensor]:
-    """Return the tensor in so many parts whose lengths differ by one at most; some are empty if it is shorter."""
+    """Return the tensor in `count` parts whose lengths differ by one at most; some are empty if it is shorter."""
     return list(torch.tensor_split(tensor, count))

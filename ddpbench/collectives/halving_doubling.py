@@ -10,8 +10,8 @@ from ddpbench.collectives.base import Collective
 class HalvingDoubling(Collective):
     """The ring's bytes in 2 log2 n hops, for a power of two.
 
-    Of other numbers of ranks those beyond the power hand their gradient to a neighbour first and get the result from
-    it last, which costs two more hops of the whole gradient.
+    For other numbers of ranks, those beyond the power first send their gradient to a neighbour and receive the result
+    from it last, which costs two more hops of the full gradient.
     """
 
     name = "halving_doubling"
@@ -19,7 +19,7 @@ class HalvingDoubling(Collective):
     def _all_reduce(self, tensor: torch.Tensor) -> None:
         rank, transport = self.rank, self.transport
         power = 1 << (self.size.bit_length() - 1)
-        beyond = self.size - power  # so many pairs (0, 1), (2, 3) ... have one too many
+        beyond = self.size - power  # the number of pairs (0, 1), (2, 3) ... with one rank too many
         if rank < 2 * beyond:
             if rank % 2:
                 arrival = transport.receive(tensor, rank - 1)

@@ -1,4 +1,4 @@
-"""Within each node first, then across nodes, then within again. Imports torch at once."""
+"""All-reduce within each node first, then across nodes, then within again. Imports torch at once."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class Hierarchical(Collective):
     """A reduce-scatter within the node, a ring over nodes for each share, an all-gather within the node.
 
     With r ranks per node and m nodes each node's link carries 2(m-1)/m · S bytes, the least that m nodes need, and all
-    its ranks send at once; within a node it is 2(r-1)/r · S a rank.
+    its ranks send at once; within a node each rank sends 2(r-1)/r · S.
     """
 
     name = "hierarchical"
 
     def __init__(self, transport: Transport, *, ranks_per_node: int = 1) -> None:
-        """Raises ValueError if the ranks do not fill their nodes evenly."""
+        """Raise ValueError if the ranks do not fill their nodes evenly."""
         if transport.size % ranks_per_node:
             raise ValueError(f"{transport.size} ranks do not fill nodes of {ranks_per_node} evenly")
         super().__init__(transport, ranks_per_node=ranks_per_node)

@@ -1,4 +1,4 @@
-"""Rank 0 takes every gradient, adds them up and sends the sum to each. Imports torch at once."""
+"""All-reduce in which rank 0 receives every gradient, adds them up and sends the sum back. Imports torch at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ddpbench.collectives.base import Collective
 
 
 class Master(Collective):
-    """The master's link carries (n-1) · S bytes in and as many out, everyone else's S in and S out."""
+    """The master's link carries (n-1) · S bytes in and as many out, every other link S in and S out."""
 
     name = "master"
 
@@ -24,7 +24,7 @@ class Master(Collective):
         arrivals = [transport.receive(memory[other - 1], other) for other in others]
         for contribution, arrival in zip(
             memory, arrivals, strict=True
-        ):  # in rank order, to repeat bit for bit
+        ):  # in rank order, to be reproducible bit for bit
             arrival.wait()
             tensor.add_(contribution)
         for other in others:

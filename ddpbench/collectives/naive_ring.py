@@ -1,4 +1,4 @@
-"""A ring that passes whole gradients on, as many tutorials tell it. Imports torch at once."""
+"""A ring that passes full gradients on, as in many tutorials. Imports torch at once."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from ddpbench.collectives.base import Collective
 
 
 class NaiveRing(Collective):
-    """Every link carries (n-1) · S bytes: n/2 times as much as the ring proper.
+    """Every link carries (n-1) · S bytes: n/2 times as much as in the proper ring.
 
-    Sums that are added up on the way would differ from rank to rank in their last bits, for each rank starts with
-    its own. So all contributions are kept, n times the gradient, and added in the order of ranks.
+    Sums that are added up on the way would differ from rank to rank in their last bits, because each rank starts with
+    its own gradient. So all contributions are kept, n times the gradient, and added in the order of ranks.
     """
 
     name = "naive_ring"

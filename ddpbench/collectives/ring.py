@@ -12,18 +12,18 @@ from ddpbench.collectives.base import Collective, shares
 from ddpbench.collectives.transport import Arrival, Transport
 
 SEGMENT_BYTES = 1 << 21
-"""Shares travel in pieces of this size, so that one is passed on while the next is on its way (half as long they cost a
-tenth of loopback's bandwidth, and gain nothing on links) ..."""
+"""Bytes of the pieces in which shares travel, so that one is passed on while the next arrives (half of it costs a
+tenth of loopback's bandwidth, and gains nothing on links) ..."""
 PIECES = 4
-"""... and in so many at least, unless they would be smaller than `LEAST_BYTES`."""
+"""... and the least number of pieces, unless they would be smaller than `LEAST_BYTES`."""
 LEAST_BYTES = 16 << 10
 AHEAD = 2
-"""So many pieces are expected at once: each has its memory before its sender sends it. With 3 or 4, links carry 2 %
-more, and loopback 5 % less: there what was received has left the cache when it is added."""
+"""Number of pieces expected at once: each has its memory before its sender sends it. With 3 or 4, links carry 2 %
+more, and loopback 5 % less: there, a received piece has left the cache when it is added."""
 
 
 class Ring(Collective):
-    """Every link carries 2(n-1)/n · S bytes, the least there is, in 2(n-1) hops."""
+    """Every link carries 2(n-1)/n · S bytes, the minimum, in 2(n-1) hops."""
 
     name = "ring"
 
@@ -34,13 +34,13 @@ class Ring(Collective):
 class Rounds:
     """The rounds of a ring of some ranks over one tensor.
 
-    The rank at place i of the ring sends share i - t in round t and receives share i - t - 1: in the first n - 1
-    rounds, the reduce-scatter, it adds it to its own, after which it holds share i + 1 summed up; in the n - 1 that
-    follow, the all-gather, it keeps it. What was received in one round is sent in the next.
+    The rank at place i of the ring sends share i - t in round t and receives share i - t - 1. In the first n - 1
+    rounds, the reduce-scatter, it adds what it receives to its own share, and ends with the sum of share i + 1. In
+    the following n - 1 rounds, the all-gather, it keeps what it receives. What a round receives, the next one sends.
     """
 
     def __init__(self, collective: Collective, tensor: torch.Tensor, ring: Sequence[int]) -> None:
-        """`ring` names the ranks in their order, this one among them."""
+        """`ring` holds the ranks in their order, including this one."""
         self._collective = collective
         self._transport: Transport = collective.transport
         self._ring = list(ring)
@@ -53,11 +53,11 @@ class Rounds:
 
     @property
     def owned(self) -> torch.Tensor:
-        """The share that this rank holds summed up after the reduce-scatter."""
+        """Return the share whose sum this rank holds after the reduce-scatter."""
         return self._shares[(self._place + 1) % len(self._ring)]
 
     def run(self, first: int, end: int) -> None:
-        """Rounds `first` to `end` - 1: 0 to n - 1 is the reduce-scatter, n - 1 to 2(n - 1) the all-gather."""
+        """Run rounds `first` to `end` - 1: 0 to n - 1 is the reduce-scatter, n - 1 to 2(n - 1) the all-gather."""
         n, transport = len(self._ring), self._transport
         right, left = self._ring[(self._place + 1) % n], self._ring[self._place - 1]
         memory_of_all = self._collective.scratch(self._tensor, AHEAD * self._elements)

@@ -1,4 +1,4 @@
-"""Every rank is the master of an n-th of the gradient: a parameter server spread over the workers."""
+"""All-reduce in which every rank is master of an n-th of the gradient: a parameter server spread over the workers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ddpbench.collectives.base import Collective, shares
 
 
 class ShardedMaster(Collective):
-    """The ring's bytes, 2(n-1)/n · S, in two hops; but each rank talks to all others at once."""
+    """The ring's bytes, 2(n-1)/n · S, in two hops; but each rank exchanges messages with all others at once."""
 
     name = "sharded_master"
 
@@ -16,7 +16,7 @@ class ShardedMaster(Collective):
         n, rank, transport = self.size, self.rank, self.transport
         parts = shares(tensor, n)
         own = parts[rank]
-        # Each starts with its right neighbour: all would else begin with rank 0 and queue there.
+        # Each starts with its right neighbour: otherwise all would begin with rank 0 and queue there.
         others = [(rank + distance) % n for distance in range(1, n)]
         memory = self.scratch(tensor, n * own.numel()).view(n, own.numel())
         arrivals = {other: transport.receive(memory[other], other) for other in reversed(others)}
@@ -24,7 +24,7 @@ class ShardedMaster(Collective):
             transport.send(parts[other], other)
         memory[rank].copy_(own)
         own.zero_()
-        for contributor in range(n):  # in rank order, to repeat bit for bit
+        for contributor in range(n):  # in rank order, to be reproducible bit for bit
             if contributor != rank:
                 arrivals[contributor].wait()
             own.add_(memory[contributor])

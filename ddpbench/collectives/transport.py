@@ -11,32 +11,32 @@ _TAG = 0
 
 
 class CollectiveError(RuntimeError):
-    """A message did not go through: another rank has died, or the network has."""
+    """Raised if a message did not arrive: another rank, or the network, has failed."""
 
 
 class Transport:
-    """One rank's end. Messages between two ranks arrive in the order in which they were sent.
+    """A rank's end of its connections. Messages between two ranks arrive in the order in which they were sent.
 
-    Every byte that is handed to the network is counted: `sent` and `received` hold them by the other's rank.
+    Counts every byte that is passed to the network: `sent` and `received` hold bytes by the other's rank.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        """`group` is one of all ranks, by default the default one; it is used by nobody else meanwhile."""
+        """`group` contains all ranks, by default the default group; nothing else may use it meanwhile."""
         self._group = group
         found = dist.group.WORLD if group is None else group
         assert found is not None
         self._direct: dist.ProcessGroup = found
-        """Called itself: what dist.isend and irecv check beforehand takes as long as handing a message over."""
+        """The group, called directly: the checks of dist.isend and irecv take as long as sending a message."""
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
         self.sent = [0] * self.size
         self.received = [0] * self.size
         self.phase = ""
-        """What is under way, for the message of an error."""
+        """The current operation, for the message of an error."""
         self._sends: deque[tuple[int, dist.Work]] = deque()
 
     def send(self, part: torch.Tensor, to: int) -> None:
-        """Starts to send a contiguous tensor, which must not change before its receiver has it; waits for no one.
+        """Start to send a contiguous tensor, without waiting; it must not change before its receiver has it.
 
         Raises:
             ValueError: `to` is not another rank.
@@ -46,11 +46,11 @@ class Transport:
             return
         work = self._direct.send([part], to, _TAG)
         self.sent[to] += part.numel() * part.element_size()
-        # Not waited for: two ranks that did would each wait for the other to make ready.
+        # Not waited for: two ranks that did would each wait for the other to receive.
         self._sends.append((to, work))
 
     def receive(self, part: torch.Tensor, source: int) -> Arrival:
-        """Makes ready to receive into a contiguous tensor; `wait()` of what is returned says that it is there.
+        """Start to receive into a contiguous tensor; `wait()` of the result returns once it has arrived.
 
         Raises:
             ValueError: `source` is not another rank.
@@ -63,7 +63,7 @@ class Transport:
         return Arrival(self, source, work)
 
     def _check_other(self, other: int, method: str, direction: str) -> None:
-        # gloo ends the process, waits for good or raises an error that names no line.
+        # gloo ends the process, waits forever or raises an error that names no line.
         if 0 <= other < self.size and other != self.rank:
             return
         itself = other == self.rank
@@ -75,10 +75,10 @@ class Transport:
         )
 
     def receive_any(self, part: torch.Tensor) -> int:
-        """Receives into a contiguous tensor from whichever other rank is the first to send; returns that rank.
+        """Receive into a contiguous tensor from the first other rank that sends; return that rank.
 
         Raises:
-            CollectiveError: a connection is gone.
+            CollectiveError: a connection is closed.
         """
         try:
             source = dist.recv(part, src=None, group=self._group)
@@ -90,16 +90,16 @@ class Transport:
         return source
 
     def flush(self) -> None:
-        """Waits until all that was sent has left this rank's memory."""
+        """Wait until all sent tensors have left this rank's memory."""
         while self._sends:
             to, work = self._sends.popleft()
             self.wait(work, to, "to")
 
     def wait(self, work: dist.Work, other: int, direction: str) -> None:
-        """Waits for a message to or from another rank.
+        """Wait for a message to or from another rank.
 
         Raises:
-            CollectiveError: it will not come; names both ranks and what was under way.
+            CollectiveError: it will not arrive; names both ranks and the current operation.
         """
         try:
             work.wait()
@@ -118,10 +118,10 @@ class Arrival:
         self._transport, self._source, self._work = transport, source, work
 
     def wait(self) -> None:
-        """Returns once it is there.
+        """Return once the message has arrived.
 
         Raises:
-            CollectiveError: it will not come.
+            CollectiveError: it will not arrive.
         """
         if self._work is not None:
             self._transport.wait(self._work, self._source, "from")

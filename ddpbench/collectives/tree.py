@@ -8,7 +8,7 @@ from ddpbench.collectives.base import Collective
 
 
 class Tree(Collective):
-    """⌈log2 n⌉ steps up and as many down, each of the whole gradient; nothing is pipelined."""
+    """⌈log2 n⌉ steps up and as many down, each with the full gradient; nothing is pipelined."""
 
     name = "tree"
 
@@ -25,7 +25,7 @@ class Tree(Collective):
             arrival = transport.receive(tensor, rank - bit)
             transport.send(tensor, rank - bit)
             arrival.wait()
-        while bit := bit >> 1:  # the farthest child has the most below it
+        while bit := bit >> 1:  # the farthest child has the largest subtree
             if rank + bit < self.size:
                 transport.send(tensor, rank + bit)
-                transport.flush()  # one after the other: copies that share a link all arrive late
+                transport.flush()  # one after the other: copies that share a link would all arrive late

@@ -1,11 +1,11 @@
-"""An emulated network: namespaces and shaped links on this machine, held by one process, gone with it.
+"""An emulated network: namespaces and shaped links on this machine, which end with the process that holds them.
 
     with Fabric(links, nodes=4, ranks_per_node=1, log=path) as fabric:
         proof = fabric.prove()
         ...  # a process enters with entering.enter(place.net_ns, place.user_ns)
 
-`wiring` is what there is to make, as data; `topology` draws it for a case's links; `holder` makes and holds it in a
-process of its own, the only one that imports pyroute2; `client` is that process's other end.
+`wiring` describes what to make, as data; `topology` draws it for a case's links; `holder` makes and holds it in a
+separate process, the only one that imports pyroute2; `client` is that process's other end.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Ranks import `entering` and the holder `making`: neither is to pay for the other's imports.
+    # Ranks import `entering` and the holder `making`: neither should pay for the other's imports.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib

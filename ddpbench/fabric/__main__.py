@@ -1,4 +1,4 @@
-"""`python -P -m ddpbench.fabric SOCKET PARENT`: holds a fabric; `--capabilities`: tries what one needs."""
+"""`python -P -m ddpbench.fabric SOCKET PARENT` holds a fabric; `--capabilities` tries what a fabric needs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ddpbench.guard import die_with_parent
 
 
 def main(arguments: list[str]) -> None:
-    """Runs until the socket ends."""
+    """Run until the socket closes."""
     if arguments == ["--capabilities"]:
         from ddpbench.fabric.trying import print_capabilities
 
@@ -23,7 +23,7 @@ def main(arguments: list[str]) -> None:
     from ddpbench.fabric.holder import Holder
 
     Holder(connection, parent).serve()
-    os._exit(0)  # the namespaces go with the descriptors; there is nothing to tidy
+    os._exit(0)  # the namespaces end with the descriptors; there is nothing to clean up
 
 
 if __name__ == "__main__":

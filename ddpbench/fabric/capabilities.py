@@ -1,4 +1,4 @@
-"""Whether a fabric can be made on this machine: asked of a process that tries and ends. For `ddpbench doctor`."""
+"""The machine's ability to make a fabric, tried in a process that ends. For `ddpbench doctor`."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ _TIMEOUT_S = 20.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FabricCapabilities:
-    """What a fabric needs, and whether it is here; `reasons` has a sentence for each that is not, by field."""
+    """The parts that a fabric needs, and whether each is available; `reasons` says, by field, why one is not."""
 
     privileged: bool
     """This process may make namespaces as it is: as root, or with CAP_SYS_ADMIN and CAP_NET_ADMIN."""
     user_namespaces: bool
-    """It could also without privilege."""
+    """It could also do so without privilege."""
     veth: bool
     bridge: bool
     tbf: bool
     netem: bool
-    """Needed for latency and loss alone."""
+    """Needed only for latency and loss."""
     reasons: dict[str, str]
 
     @property
     def works(self) -> bool:
-        """Whether a fabric without latency and loss can be made."""
+        """Return whether a fabric without latency and loss can be made."""
         return (self.privileged or self.user_namespaces) and self.veth and self.bridge and self.tbf
 
 
 def fabric_capabilities() -> FabricCapabilities:
-    """Tries everything once, in a namespace that ends with the process that tries; under 0.3 s. Never raises."""
+    """Try everything once, in a namespace that ends with the trying process; under 0.3 s. Never raises."""
     if sys.platform != "linux":
         return _nothing(f"a fabric is made of Linux's network namespaces; this is {sys.platform}")
     try:
-        told = subprocess.run(
+        tried = subprocess.run(
             [sys.executable, "-P", "-m", "ddpbench.fabric", "--capabilities"],
             env=child_environment(),
             capture_output=True,
@@ -47,7 +47,7 @@ def fabric_capabilities() -> FabricCapabilities:
             check=False,
             timeout=_TIMEOUT_S,
         )
-        return FabricCapabilities(**json.loads(told.stdout))
+        return FabricCapabilities(**json.loads(tried.stdout))
     except (OSError, ValueError, TypeError, subprocess.TimeoutExpired) as error:
         return _nothing(f"what tries it did not answer: {type(error).__name__}: {error}")
 

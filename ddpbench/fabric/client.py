@@ -1,4 +1,4 @@
-"""The controlling side's end of a fabric: has a process make it, says where ranks belong in it, proves its links."""
+"""The controlling side of a fabric: starts the process that makes it, returns places for ranks, proves its links."""
 
 from __future__ import annotations
 
@@ -30,46 +30,46 @@ SETTLE_S = 0.4
 """Connections start slowly, and the first bytes pass at once while buckets are full."""
 WINDOW_S = 0.5
 WINDOW_FRAMES = 100
-"""A window is so long that the slowest link carries as many: one more or less is 1 %."""
+"""Frames that the slowest link carries in a window, which is made that long: one more or less is 1 %."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankPlace:
-    """Where a rank belongs. It enters with `ddpbench.fabric.entering.enter(place.net_ns, place.user_ns)`."""
+    """The place of a rank, which enters it with `ddpbench.fabric.entering.enter(place.net_ns, place.user_ns)`."""
 
     node: int
     interface: str
     address: str
     net_ns: str
-    """A path, good as long as the fabric stands."""
+    """Path of its network namespace, valid as long as the fabric exists."""
     user_ns: str
-    """The same; empty where the fabric was made with privilege."""
+    """Path of its user namespace; empty if the fabric was made with privilege."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoragePlace:
-    """Where the server of input data listens; `ddpbench.fabric.store` says how it is asked."""
+    """The addresses of the server of input data; `ddpbench.fabric.store` defines its protocol."""
 
     shared: str
     """Reached over a node's own link."""
     own: str
-    """Reached over a node's second link; empty where there is none."""
+    """Reached over a node's second link; empty without one."""
     port: int
 
 
 class Fabric:
-    """A fabric that stands. Use it as a context; leaving it leaves no namespace, link or process behind.
+    """A fabric that exists. Use it as a context; leaving it leaves no namespace, link or process behind.
 
-    It also goes when the thread that made it ends: the process that holds it dies with its parent.
+    It also ends with the thread that made it: the process that holds it dies with its parent.
 
     Args:
-        links: the rates to make; for dilated time, slowed already.
-        nodes: how many, evenly dealt to the links' racks.
-        ranks_per_node: how many `places` each has.
-        log: what its process prints is appended here.
+        links: the rates to make; for dilated time, already slowed.
+        nodes: how many, divided evenly among the links' racks.
+        ranks_per_node: how many `places` each node has.
+        log: the output of its process is appended here.
 
     Raises:
-        FabricError: it cannot be made here; what lacks, and what to do.
+        FabricError: it cannot be made here; says what is missing, and what to do.
     """
 
     def __init__(self, links: Links, *, nodes: int, ranks_per_node: int, log: Path) -> None:
@@ -83,7 +83,7 @@ class Fabric:
         self._received = b""
         try:
             with theirs, output:
-                # A session of its own: Ctrl-C reaches the controlling side alone, which ends all in order.
+                # Its own session: Ctrl-C reaches only the controlling side, which ends all in order.
                 self._process = subprocess.Popen(
                     [sys.executable, "-P", "-m", "ddpbench.fabric", str(theirs.fileno()), str(os.getpid())],
                     env=child_environment(),
@@ -132,18 +132,19 @@ class Fabric:
 
     @property
     def pid(self) -> int:
-        """The id of the process that holds it."""
+        """Return the id of the process that holds it."""
         return self._process.pid
 
     def prove(self, *, shared_cores: bool = False) -> FabricProof:
-        """Loads all links at once, in the ring's pattern, and holds what the kernel counted against their rates.
+        """Load all links at once, in the ring's pattern, and compare the kernel's counts with their rates.
 
-        Ranks with links of their own are loaded within their nodes first; racks against each other last. Takes
-        about a second a phase, and half a minute where others have its cores; with `shared_cores`, some seconds.
-        Latency and loss are off meanwhile.
+        Links of single ranks are loaded within their nodes first, racks against each other last. Takes about a second
+        per phase, and half a minute where other processes use its cores; with `shared_cores`, some seconds. Latency
+        and loss are off meanwhile.
 
         Raises:
-            FabricError: a link is off by more than 5 %, or on `shared_cores` slower by more than a third; what this
+            FabricError: a link is off by more than 5 %, or on `shared_cores` slower by more than a third; says what
+                this
                 machine carries, and what to do.
         """
         links: list[LinkProof] = []
@@ -152,7 +153,7 @@ class Fabric:
         for phase in phases(self._topology):
 
             def carry(windows: int, phase: Phase = phase) -> tuple[LinkProof, ...]:
-                told = self._ask(
+                answer = self._ask(
                     MAKE_TIMEOUT_S,
                     do="carry",
                     flows=[dataclasses.asdict(flow) for flow in phase.flows],
@@ -162,7 +163,7 @@ class Fabric:
                 )
                 counts = [
                     {(space, name): (sent, dropped, at) for space, name, sent, dropped, at in window}
-                    for window in told["windows"]
+                    for window in answer["windows"]
                 ]
                 return measured(self._topology.wiring, phase, counts)
 
@@ -198,7 +199,7 @@ class Fabric:
 
     @property
     def ended(self) -> str:
-        """How the process that holds it ended; nothing while it runs."""
+        """Return how the process that holds it ended; empty while it runs."""
         code = self._process.poll()
         return (
             "" if code is None else f"the process that holds it ended with exit code {code}; see {self._log}"
@@ -212,7 +213,7 @@ class Fabric:
         return FabricError(f"the process that holds the fabric {end}; see {self._log}")
 
     def close(self) -> None:
-        """Ends the process that holds it, and with it all of it that no rank is still in."""
+        """End the process that holds it, and with it every part of it that no rank is still in."""
         self._connection.close()
         try:
             self._process.wait(timeout=0.5)

@@ -1,7 +1,7 @@
 """Reads what the links of a fabric have carried, from the statistics of their token buckets.
 
-The messages are unpacked here, and the connections opened before there is traffic: on a machine that the traffic
-overloads a reading must still take milliseconds.
+Messages are unpacked here, and connections opened before there is traffic: on a machine that the traffic
+overloads, a reading must still take only milliseconds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DUMP = _HEADER.pack(
 ) + _TCMSG.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
 
 Counts = dict[tuple[int, str], tuple[int, int, int]]
-"""By space and interface: bytes on the wire, frames dropped, and when they were read (monotonic ns)."""
+"""Counts by space and interface: bytes on the wire, frames dropped, and when they were read (monotonic ns)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Counters:
                 self._opened[space] = _Opened(connection, names)
 
     def read(self) -> Counts:
-        """Return what each has sent and dropped since it was made."""
+        """Return what each interface has sent and dropped since it was made."""
         found: Counts = {}
         for space, opened in self._opened.items():
             before = time.monotonic_ns()
@@ -78,7 +78,7 @@ class Counters:
 
 
 def _dump(connection: socket.socket) -> list[bytes]:
-    """Return all queueing disciplines of the namespace that the connection is in, a message each."""
+    """Return all queueing disciplines of the connection's namespace, one message each."""
     connection.send(_DUMP)
     found: list[bytes] = []
     while True:
@@ -95,7 +95,7 @@ def _dump(connection: socket.socket) -> list[bytes]:
 
 
 def _disciplines(messages: list[bytes]) -> Iterator[tuple[int, bytes, int, int]]:
-    """Interface, kind, bytes sent, frames dropped."""
+    """Yield interface, kind, bytes sent, frames dropped."""
     for message in messages:
         _, index, *_ = _TCMSG.unpack_from(message)
         attributes = dict(_attributes(message[_TCMSG.size :]))

@@ -1,4 +1,4 @@
-"""The kernel's calls about namespaces that Python 3.11 lacks, and how a rank enters its node's.
+"""System calls for namespaces that Python 3.11 lacks, and the way a rank enters its node's namespace.
 
 Imported by the fork server of ranks and by the process that holds a fabric: the standard library only.
 """
@@ -25,7 +25,7 @@ def _checked(result: int) -> None:
 
 
 def unshare(flags: int) -> None:
-    """Moves this thread into new namespaces.
+    """Move this thread into new namespaces.
 
     Raises:
         OSError: the kernel refuses.
@@ -34,7 +34,7 @@ def unshare(flags: int) -> None:
 
 
 def setns(descriptor: int, kind: int) -> None:
-    """Moves this thread into the namespace behind a descriptor.
+    """Move this thread into the namespace of a descriptor.
 
     Raises:
         OSError: the kernel refuses.
@@ -43,7 +43,7 @@ def setns(descriptor: int, kind: int) -> None:
 
 
 def stay_readable() -> None:
-    """Keeps /proc/self this user's own: its maps can be written and its descriptors opened by others of the user.
+    """Keep /proc/self this user's own, so that other processes of the user can write its maps and open its descriptors.
 
     A change of credentials, such as entering a user namespace, may take that away.
     """
@@ -51,7 +51,7 @@ def stay_readable() -> None:
 
 
 def enter(net_ns: str, user_ns: str = "") -> None:
-    """Moves this process into a node of a fabric: right after the fork, while it has one thread.
+    """Move this process into a node of a fabric: right after the fork, while it has one thread.
 
     `net_ns` and `user_ns` are `RankPlace`'s; without privilege the network belongs to a user namespace, which
     is entered first. That may clear PR_SET_PDEATHSIG and PR_SET_DUMPABLE: both are set again here, so that a
@@ -63,7 +63,7 @@ def enter(net_ns: str, user_ns: str = "") -> None:
     parent = os.getppid()
     with_parent = ctypes.c_int(0)
     _checked(_libc.prctl(_PR_GET_PDEATHSIG, ctypes.byref(with_parent), 0, 0, 0))
-    # Both are opened before the first is entered: from inside, the holder is another namespace's process.
+    # Both are opened before the first is entered: from inside, the holder belongs to another namespace.
     paths = [(path, kind) for path, kind in ((user_ns, CLONE_NEWUSER), (net_ns, CLONE_NEWNET)) if path]
     descriptors = [(os.open(path, os.O_RDONLY | os.O_CLOEXEC), kind) for path, kind in paths]
     for descriptor, kind in descriptors:

@@ -1,6 +1,6 @@
-"""The process that makes and holds a fabric: it is gone when this process is.
+"""The process that makes and holds a fabric, which ends when this process ends.
 
-It talks over a socket it inherits, a JSON object a line:
+It communicates over a socket that it inherits, with one JSON object per line:
 
     from the controlling side   {"do": "make", "wiring": ..., "store_port": ...}
                                 {"do": "carry", "flows": [...], "settle_s": ..., "window_s": ..., "windows": ...}
@@ -8,7 +8,7 @@ It talks over a socket it inherits, a JSON object a line:
                                 {"event": "carried", "windows": [[[space, name, bytes, drops, ns], ...], ...]}
                                 {"event": "refused", "reason": ...}
 
-The end of the socket ends it, and it dies with its parent, however that dies.
+It ends when the socket closes, and dies with its parent, however that dies.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Holder:
         self._spaces = Spaces((), None)
 
     def serve(self) -> None:
-        """Works until the connection ends."""
+        """Work until the connection closes."""
         with self._connection.makefile("r", encoding="utf-8") as lines:
             for line in lines:
                 asked = json.loads(line)
@@ -105,7 +105,8 @@ class Holder:
         return {"event": "carried", "windows": windows}
 
     def _set_delays(self, *, on: bool) -> None:
-        """Latency and loss are taken off while rates are proved: over a link that loses TCP shows no rate."""
+        """Turn latency and loss on or off; off while rates are proved: over a link that loses packets TCP shows no
+        rate."""
         wiring = self._wiring
         assert wiring is not None
         if not (wiring.latency_s or wiring.loss):

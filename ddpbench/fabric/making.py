@@ -1,6 +1,6 @@
 """Makes the namespaces and links of a wiring through netlink. Linux only; nothing here has a name on the host.
 
-Every rate is held by tbf, the token bucket filter, at the interface that sends: TCP's large segments count there
+Every rate is enforced by tbf, the token bucket filter, at the interface that sends: TCP's large segments count there
 with the headers that each of their frames will have, and one that is larger than the bucket is cut up first.
 """
 
@@ -26,7 +26,7 @@ from ddpbench.fabric.entering import CLONE_NEWNET, CLONE_NEWUSER, setns, stay_re
 from ddpbench.fabric.wiring import PREFIX, SWITCH, Cable, Port, Wiring
 
 QUEUE_BYTES = 256 << 20
-"""What may wait at a link. No more than the senders' windows ever does: not even all nodes sending to one lose a
+"""Bytes that may wait at a link. The senders' windows never exceed it: not even all nodes sending to one node lose a
 frame."""
 _CAP_NET_ADMIN, _CAP_SYS_ADMIN = 12, 21
 _PERMANENT = 0x80  # NUD_PERMANENT
@@ -52,14 +52,14 @@ class _Tbf:
 
     @staticmethod
     def fix_request(request: dict[str, Any]) -> None:
-        """Takes what became options out of the message."""
+        """Remove from the message the fields that became options."""
         request.pop("rate", None)
 
     @staticmethod
     def get_parameters(given: dict[str, Any]) -> dict[str, Any]:
-        """`rate` in bytes/s, `burst` and `limit` in bytes."""
+        """Return the message's parameters; `rate` in bytes/s, `burst` and `limit` in bytes."""
         rate, burst = int(given["rate"]), int(given["burst"])
-        ethernet = 1  # TC_LINKLAYER_ETHERNET: there is no table of times to guess it from
+        ethernet = 1  # TC_LINKLAYER_ETHERNET: without a table of times to guess it from
         parms = {
             "rate": min(rate, 2**32 - 1),
             "rate___reserved": ethernet,
@@ -85,7 +85,7 @@ class Spaces:
 
 
 def privileged() -> bool:
-    """Return whether this process may make network namespaces and links in them as it is."""
+    """Return whether this process may make network namespaces, and links in them, without further rights."""
     for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
         if line.startswith("CapEff:"):
             held = int(line.split()[1], 16)
@@ -94,12 +94,12 @@ def privileged() -> bool:
 
 
 def make_spaces(count: int) -> Spaces:
-    """So many network namespaces, nameless; without privilege they belong to a new user namespace.
+    """Make `count` network namespaces, without names; without privilege they belong to a new user namespace.
 
     This process ends up in the last one, and in the user namespace.
 
     Raises:
-        FabricError: the kernel does not allow it; the sentence says what would.
+        FabricError: the kernel does not allow it; the message says what would.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
@@ -116,10 +116,10 @@ def make_spaces(count: int) -> Spaces:
 
 
 def enter_user_namespace() -> int:
-    """Moves this process into a user namespace of its own, where it has all rights; returns its descriptor.
+    """Move this process into a new user namespace, where it has all rights; return its descriptor.
 
     Raises:
-        FabricError: the kernel does not allow it; the sentence says what would.
+        FabricError: the kernel does not allow it; the message says what would.
     """
     uid, gid = os.geteuid(), os.getegid()
     try:
@@ -127,8 +127,8 @@ def enter_user_namespace() -> int:
     except OSError as error:
         raise FabricError(_why_not(error, "user")) from None
     stay_readable()
-    # Users keep their own ids, so that files come out as theirs. Root without CAP_SETFCAP may not be mapped:
-    # it goes on as nobody with all rights inside, which is enough.
+    # Users keep their own ids, so that files belong to them. Root without CAP_SETFCAP may not be mapped:
+    # it continues as nobody with all rights inside, which is enough.
     with contextlib.suppress(PermissionError):
         Path("/proc/self/setgroups").write_text("deny", encoding="utf-8")
         Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1", encoding="utf-8")
@@ -173,7 +173,7 @@ def _why_not(error: OSError, kind: str) -> str:
 
 @contextlib.contextmanager
 def inside(spaces: Spaces, space: int) -> Iterator[IPRoute]:
-    """A netlink connection to a space; this process stays in the space after it."""
+    """Yield a netlink connection to a space; this process stays in the space afterwards."""
     setns(spaces.net[space], CLONE_NEWNET)
     with IPRoute() as netlink:
         yield netlink
@@ -181,7 +181,7 @@ def inside(spaces: Spaces, space: int) -> Iterator[IPRoute]:
 
 @contextlib.contextmanager
 def _needing(what: str, module: str, consequence: str) -> Iterator[None]:
-    """Says what the kernel lacks where it does not know what it is asked for."""
+    """Raise an error that names the missing kernel module if the kernel does not know what it is asked for."""
     try:
         yield
     except NetlinkError as error:
@@ -220,13 +220,13 @@ def add_bridge(netlink: IPRoute, name: str) -> int:
 
 
 def add_pair(netlink: IPRoute, name: str, peer: dict[str, Any]) -> None:
-    """A veth pair; `peer` has `ifname` and, unless it stays here, `net_ns_fd`."""
+    """Add a veth pair; `peer` has `ifname` and, unless it stays here, `net_ns_fd`."""
     with _needing("veth", "veth", _NO_FABRIC):
         netlink.link("add", kind="veth", ifname=name, peer=peer)
 
 
 def shape(netlink: IPRoute, index: int, rate: float, burst: int) -> None:
-    """Holds what an interface sends to so many bit/s, but for so many bytes after a rest."""
+    """Limit an interface's sending to `rate` bit/s, with bursts of `burst` bytes after a rest."""
     with _needing("tbf", "sch_tbf", _NO_FABRIC):
         netlink.tc(
             "add",
@@ -240,7 +240,7 @@ def shape(netlink: IPRoute, index: int, rate: float, burst: int) -> None:
 
 
 def delay(netlink: IPRoute, index: int, latency_s: float, loss: float) -> None:
-    """Puts latency and loss in front of a shaped interface's bucket.
+    """Put latency and loss in front of a shaped interface's bucket.
 
     Raises:
         FabricError: the kernel has no netem.
@@ -263,22 +263,22 @@ def delay(netlink: IPRoute, index: int, latency_s: float, loss: float) -> None:
 
 
 def prompt(netlink: IPRoute, index: int) -> None:
-    """Takes latency and loss off again: what TCP reaches over a link that loses says nothing of its rate."""
+    """Remove latency and loss again: TCP's throughput over a lossy link does not show its rate."""
     netlink.tc("replace", "pfifo", index=index, parent=0x10001, handle=0x30000, limit=_DELAYED_PACKETS)
 
 
 def _quiet(netlink: IPRoute, index: int) -> None:
-    """No IPv6 address, so that nothing is said over the link but what is asked."""
+    """Disable IPv6 addresses, so that the link carries nothing but what is sent on purpose."""
     if Path("/proc/sys/net/ipv6").exists():
         no_address = {"attrs": [["AF_INET6", {"attrs": [["IFLA_INET6_ADDR_GEN_MODE", 1]]}]]}
         netlink.link("set", index=index, IFLA_AF_SPEC=no_address)
 
 
 def make(wiring: Wiring, spaces: Spaces) -> None:
-    """Bridges, cables, rates, addresses: all up.
+    """Make bridges, cables, rates and addresses, all up.
 
     Raises:
-        FabricError: the kernel lacks something; it is named.
+        FabricError: the kernel lacks something; the message names it.
     """
     delayed = wiring.latency_s > 0 or wiring.loss > 0
     with inside(spaces, SWITCH) as netlink:
@@ -304,7 +304,7 @@ def make(wiring: Wiring, spaces: Spaces) -> None:
 
 
 def _refuse_without_netem(netlink: IPRoute) -> None:
-    """Before all else is made; the loopback of the switch serves to try."""
+    """Raise FabricError without netem, before anything else is made; tried on the switch's loopback."""
     shape(netlink, 1, 1e9, 65536)
     delay(netlink, 1, 1e-3, 0.0)
     netlink.tc("del", index=1, parent=0xFFFFFFFF)
@@ -339,9 +339,9 @@ def _finish(
 
 
 def _add_routes(netlink: IPRoute, index: int, port: Port, *, lossy: bool) -> None:
-    """To the others of the network, with the way that TCP opens its window: the host's own may be another.
+    """Add routes to the others of the network, with the congestion control that TCP uses: the host's may be another.
 
-    Where nothing is lost, reno opens it to the receiver's window in a few round trips and stays there. cubic, which
+    Where nothing is lost, reno opens the window to the receiver's in a few round trips and stays there. cubic, which
     most hosts have, stops at the first delay that it sees, and takes seconds to fill a link that others share; bbr
     lets links rest now and then. Where packets are lost it is cubic, as most hosts have.
     """
@@ -361,9 +361,9 @@ def _hardware(address: str) -> str:
 
 
 def _add_neighbours(index: int, addresses: Sequence[str]) -> None:
-    """Everyone's link address, so that nobody asks for it.
+    """Add everyone's link address, so that no ARP request is sent.
 
-    An ARP reply would wait behind an incast for longer than the asker does, and the kernel holds no more than
+    An ARP reply would wait behind an incast for longer than the requester does, and the kernel holds no more than
     1,024 answers for all namespaces together. They are many, so they go to the kernel in few messages, packed here.
     """
     flags = 0x1 | 0x400  # NLM_F_REQUEST | NLM_F_CREATE

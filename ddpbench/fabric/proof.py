@@ -1,4 +1,4 @@
-"""Whether a fabric's links carry what was asked for: judged from what the kernel counted. Starts nothing."""
+"""The proof that a fabric's links carry what was asked for, judged from the kernel's counts. Starts nothing."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from ddpbench.fabric.wiring import Phase, Side, Wiring
 from ddpbench.units import format_bit_rate
 
 TOLERANCE = 0.05
-"""A link off by more than this share of its rate is not such a link."""
+"""A link that is off by more than this share of its rate fails the proof."""
 TRIES = (1, 4, 8, 8, 8, 8)
 """Windows of each try: the links must show their rates in one of them. Other work on the cores is not
-their fault, and where cores are shared with another machine's work, that comes and goes in seconds."""
+their fault, and where cores are shared with another machine's work, it starts and stops within seconds."""
 MOST_S = 30.0
-"""No further try is begun after this long."""
+"""No further try begins after this many seconds."""
 PAUSE_S = 1.0
-"""Before each try from the third on."""
+"""Seconds before each try from the third on."""
 SHARED_TOLERANCE = 1 / 3
-"""So much slower a link may be where the cores are said to be shared: numbers are flagged there, and the rate that was
-reached is recorded. Never faster."""
+"""Share by which a link may be slower where the cores are declared shared: numbers are flagged there, and the rate
+that was reached is recorded. A link may never be faster."""
 SHARED_TRIES = 3
 HOPELESS = 1 / 3
 """Links that carry less than this share of what was asked for, in the second try or later, are not tried again; nor
-are links that let too much pass: no other work does that."""
+are links that carry too much: no other work causes that."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkProof:
-    """One direction of a link: what was asked of it and what it carried while all others were busy as well."""
+    """A direction of a link: the rate asked of it, and what it carried while all others were busy as well."""
 
     label: str
     """Such as `node 3`."""
@@ -44,29 +44,29 @@ class LinkProof:
     reached_bit_per_s: float
     """Bits of Ethernet frames, headers included, over the window."""
     dropped: int
-    """Frames, from the link's making on."""
+    """Frames dropped since the link was made."""
 
     @property
     def off(self) -> float:
-        """By what share it misses its rate; below 0: it is too slow."""
+        """Return the share by which it misses its rate; below 0: it is too slow."""
         return self.reached_bit_per_s / self.asked_bit_per_s - 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FabricProof:
-    """What all links carried, phase by phase; raised as an error where one is off."""
+    """The rates that all links carried, phase by phase; an error is raised instead if one is off."""
 
     links: tuple[LinkProof, ...]
     dropped: int
-    """Frames, of all links."""
+    """Dropped frames, of all links."""
 
 
 Window = Mapping[tuple[int, str], tuple[int, int, int]]
-"""By space and interface: bytes, frames dropped, monotonic ns."""
+"""Counts by space and interface: bytes, frames dropped, monotonic ns."""
 
 
 def measured(wiring: Wiring, phase: Phase, windows: Sequence[Window]) -> tuple[LinkProof, ...]:
-    """Return each direction's rate over the window in which the worst of them was nearest to its own.
+    """Return each direction's rate in the window in which the worst of them was nearest to its own.
 
     `windows` are the counts at its edges: n + 1 of them for n windows.
     """
@@ -78,7 +78,7 @@ def measured(wiring: Wiring, phase: Phase, windows: Sequence[Window]) -> tuple[L
 
 
 def worst(links: Sequence[LinkProof]) -> float:
-    """By what share the worst of them is off, either way."""
+    """Return the share by which the worst of them is off, either way."""
     return max((abs(link.off) for link in links), default=0.0)
 
 
@@ -100,12 +100,12 @@ def _link(wiring: Wiring, phase: Phase, key: tuple[int, Side], edges: tuple[Wind
 
 
 def carried(links: Sequence[LinkProof]) -> float:
-    """Return what links carried together, bit/s: each transfer counted once."""
+    """Return the rate that links carried together, bit/s: each transfer counted once."""
     return max(sum(link.reached_bit_per_s for link in links if link.side == side) for side in ("out", "in"))
 
 
 def off(links: Sequence[LinkProof], slower: float = TOLERANCE) -> tuple[LinkProof, ...]:
-    """Return the links that are not what was asked for, where they may be slower by this share."""
+    """Return the links that are off, which may be slower by the share `slower`."""
     return tuple(link for link in links if not -slower <= link.off <= TOLERANCE)
 
 
@@ -116,12 +116,12 @@ def held(
     *,
     shared_cores: bool = False,
 ) -> tuple[LinkProof, ...]:
-    """Return the links as the best of some tries shows them, of which `carry` makes one with so many windows.
+    """Return the links as the best of some tries shows them; `carry` makes a try with a given number of windows.
 
-    On `shared_cores` there are fewer tries, and links that are too slow by less than a third will do.
+    On `shared_cores` there are fewer tries, and links that are too slow by less than a third are accepted.
 
     Raises:
-        FabricError: in none of them were all links what was asked for.
+        FabricError: in no try did all links carry what was asked for.
     """
     tries: list[tuple[LinkProof, ...]] = []
     began = clock()
@@ -143,7 +143,7 @@ def held(
 
 
 def refusal(links: Sequence[LinkProof]) -> FabricError:
-    """Return why a fabric with these links, of which some are off, will not do."""
+    """Return the error for a fabric with these links, some of which are off."""
     out = [link for link in links if link.side == "out"]
     fast = [link for link in off(links) if link.off > 0]
     if fast:

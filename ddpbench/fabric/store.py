@@ -1,4 +1,4 @@
-"""A server of input data: a client sends a count of bytes, eight of them big-endian, and receives that many."""
+"""A server of input data: a client sends a number of bytes as 8 bytes big-endian, and receives that many."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def listening(port: int) -> socket.socket:
 
 
 def serve(listener: socket.socket) -> None:
-    """Answers every connection, a thread each, until the process ends. The bytes are zeros, and never copied."""
+    """Answer every connection, in a thread each, until the process ends. The bytes are zeros, and never copied."""
     payload = os.memfd_create("ddpbench-store")
     os.ftruncate(payload, _CHUNK_BYTES)
     while True:

@@ -15,40 +15,40 @@ from ddpbench.spec.limits import MAX_NODES, MAX_RANKS
 from ddpbench.units import format_bit_rate, format_seconds
 
 MAX_SPACES = 256
-"""Namespaces of one fabric; each knows all others' link addresses, so that their number grows with its square."""
+"""Most namespaces of one fabric; each knows all others' link addresses, whose number grows with its square."""
 STORE_PORT = 7007
 MIN_RATE = 1e6
-"""Bit/s, as made: slower links take seconds to prove."""
+"""Lowest rate, bit/s as made: slower links take seconds to prove."""
 MAX_LATENCY_S = 10.0
-"""As made: a proof waits for it several times."""
+"""Longest latency, as made: a proof waits for it several times."""
 WINDOW_S = 12e-3
-"""A connection has at least this much of its receiver's rate under way at most: enough to keep a link busy while a
-process waits for a core, and no more, or a link that several share would have seconds of data waiting at it."""
+"""Seconds of its receiver's rate that a connection may have under way: enough to keep a link busy while a process
+waits for a core, and no more, or a link that several share would have seconds of data waiting at it."""
 SEGMENT_SHARE = 0.75
-"""What TCP hands down whole is at most this much of a bucket. More segments cost more of the cores; one that fills
-the bucket loses some of the rate whenever the kernel's timer is late."""
+"""Largest share of a bucket for a segment that TCP sends at once. More segments cost more of the cores; one that
+fills the bucket loses some of the rate whenever the kernel's timer is late."""
 MAX_SEGMENTS = 43
-"""Of 1,448 bytes in the 64 KiB that TCP hands down at most."""
+"""Most segments of 1,448 bytes in the 64 KiB that TCP sends at once at most."""
 _CORE, _STORAGE = "core", "store"
-"""The bridges in the middle of each network."""
+"""Names of the bridges in the middle of each network."""
 _NETWORKS = ("10.0.0.0", "10.1.0.0")
-"""Of eth0, and of eth1 where storage has links of its own."""
+"""Address prefixes of eth0, and of eth1 where storage has separate links."""
 _STORE_HOST = 255 * 256 + 1
 
 
 def burst_bytes(rate: float) -> int:
-    """Return the bucket of a link of so many bit/s: 2 ms of it, and one frame at the least."""
+    """Return the bucket of a link with this rate in bit/s: 2 ms of it, and at least one frame."""
     return max(int(rate / 8 * BURST_S), FRAME_BYTES)
 
 
 def segments(rate: float) -> int:
-    """Return how many frames TCP may hand down at once where this is the slowest link that they pass."""
+    """Return how many frames TCP may send at once if this is the slowest link that they pass."""
     return max(1, min(MAX_SEGMENTS, int(burst_bytes(rate) * SEGMENT_SHARE / FRAME_BYTES)))
 
 
 def window_bytes(rate: float, latency_s: float = 0.0) -> int:
-    """What a connection offers its sender at first: the power of two at which TCP's scaling of the window ends its
-    growth at `WINDOW_S` of the rate, and twice that at most. The way there and back has four delays.
+    """Return the initial window that a connection offers its sender, bytes: the power of two at which TCP's scaling
+    ends its growth at `WINDOW_S` of the rate, and twice that at most. A round trip has four delays.
     """
     wanted = rate / 8 * (WINDOW_S + 4 * latency_s)
     return int(2 ** (max(16, math.ceil(math.log2(wanted))) - 1))
@@ -64,34 +64,34 @@ def _everyone(network: int) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Topology:
-    """A fabric's wiring, and where nodes and ranks are in it."""
+    """A fabric's wiring, and the places of nodes and ranks in it."""
 
     wiring: Wiring
     links: Links
     members: tuple[tuple[int, ...], ...]
     """The spaces of each node: its own, or one for each of its ranks."""
     node_cables: tuple[tuple[int, ...], ...]
-    """By network: each node's cable."""
+    """Each node's cable, by network."""
     rank_cables: tuple[int, ...]
-    """By space of a rank where ranks have links of their own, from the first such space on."""
+    """Cables by the space of a rank where ranks have separate links, from the first such space on."""
     rack_cables: tuple[int, ...]
 
     def address(self, space: int, network: int = 0) -> str:
-        """Of a node's or rank's space."""
+        """Return the address of a node's or rank's space."""
         return _address(network, space)
 
     def store_address(self, network: int = 0) -> str:
-        """Of the server of input data."""
+        """Return the address of the server of input data."""
         return _address(network, _STORE_HOST)
 
     @property
     def networks(self) -> int:
-        """How many there are: storage may have its own."""
+        """Return the number of networks: storage may have its own."""
         return len(self.node_cables)
 
 
 def draw(links: Links, *, nodes: int, ranks_per_node: int) -> Topology:
-    """Return the topology of so many nodes.
+    """Return the topology of that many nodes.
 
     Raises:
         FabricError: there are too many, or they fit neither the racks nor the list of rates.
@@ -119,7 +119,7 @@ def draw(links: Links, *, nodes: int, ranks_per_node: int) -> Topology:
 
 
 class _Drawing:
-    """Cables laid one after the other."""
+    """Cables added one after the other."""
 
     def __init__(self, links: Links, nodes: int, spaces_per_node: int) -> None:
         self.links = links
@@ -179,14 +179,14 @@ class _Drawing:
         narrowest = min(rate for rate in (node_rate, local, uplink) if rate is not None)
         routes = [Route(to=_everyone(network), window=window_bytes(narrowest, links.latency_s))]
         if local is not None:
-            beside = [_address(network, other) for other in members if other != space]
-            routes += [Route(to=f"{address}/32", window=window_bytes(local)) for address in beside]
+            neighbours = [_address(network, other) for other in members if other != space]
+            routes += [Route(to=f"{address}/32", window=window_bytes(local)) for address in neighbours]
         return Port(
             space=space,
             name=f"eth{network}",
             address=_address(network, space),
             routes=tuple(routes),
-            # netem drops what is handed down whole as if it were one frame.
+            # netem drops a segment sent at once as if it were one frame.
             segments=1 if links.loss else segments(narrowest),
         )
 
@@ -269,14 +269,14 @@ def _within_nodes(topology: Topology) -> Phase:
 
 
 def _capacity(topology: Topology, node: int) -> float:
-    """Return what a node's ranks can put on its link, bit/s."""
+    """Return the rate that a node's ranks can put on its link, bit/s."""
     local = topology.links.local_bandwidth
     rate = topology.links.of_node(node)
     return rate if local is None else min(rate, local * len(topology.members[node]))
 
 
 def _groups(topology: Topology, network: int) -> list[dict[int, float]]:
-    """Nodes that no uplink keeps apart, with what each can put on its link of a network, bit/s."""
+    """Return groups of nodes that no uplink separates, with the rate each can put on its link of a network, bit/s."""
     nodes = range(len(topology.members))
     apart = network == 0 and topology.links.uplink is not None
     size = len(nodes) // topology.links.racks if apart else len(nodes)
@@ -286,15 +286,15 @@ def _groups(topology: Topology, network: int) -> list[dict[int, float]]:
 
 
 def _classes(capacity: dict[int, float]) -> list[list[int]]:
-    """Nodes of equal rates, the slowest first."""
+    """Return groups of nodes with equal rates, the slowest first."""
     return [[node for node in capacity if capacity[node] == rate] for rate in sorted(set(capacity.values()))]
 
 
 def _between_nodes(topology: Topology) -> Phase:
     """Return a ring over the nodes of each rate, all at once.
 
-    Not one ring over all: where a fast node sends to a slow one, what waits there holds up the acknowledgements of
-    what the slow one sends, and its link is then not kept busy. Nodes without an equal have phases of their own.
+    Not one ring over all: where a fast node sends to a slow one, queued data delays the acknowledgements of what the
+    slow one sends, and its link is then not kept busy. Nodes without an equal have separate phases.
     """
     flows: list[Flow] = []
     expected: dict[tuple[int, Side], float] = {}
@@ -311,7 +311,7 @@ def _between_nodes(topology: Topology) -> Phase:
 
 
 def _without_equal(topology: Topology) -> Phase:
-    """Return a node with a rate of its own talks with one of the next rate above."""
+    """Return traffic between each node whose rate no other has and a node of the next rate above."""
     flows: list[Flow] = []
     expected: dict[tuple[int, Side], float] = {}
     for network, cables in enumerate(topology.node_cables):
@@ -325,7 +325,7 @@ def _without_equal(topology: Topology) -> Phase:
 
 
 def _at_the_fastest(topology: Topology) -> Phase:
-    """Return a node that is faster than all others of its group talks with each of them, and with the store."""
+    """Return traffic between a node that is faster than all others of its group and each of them, and the store."""
     flows: list[Flow] = []
     expected: dict[tuple[int, Side], float] = {}
     for network, cables in enumerate(topology.node_cables):
@@ -350,9 +350,9 @@ def _at_the_fastest(topology: Topology) -> Phase:
 
 
 def _between_racks(topology: Topology) -> tuple[Phase, ...]:
-    """Return each node of a rack sends to the one of its number in the next rack; no two neighbours at once.
+    """Return traffic from each node of a rack to the one of its number in the next rack; no two neighbours at once.
 
-    With traffic both ways an uplink's queue would hold up the other way's acknowledgements.
+    With traffic both ways an uplink's queue would delay the other way's acknowledgements.
     """
     uplink, racks = topology.links.uplink, topology.links.racks
     a_rack = len(topology.members) // racks

@@ -1,7 +1,7 @@
 """Loads a fabric's links with TCP. Part of the process that holds the fabric.
 
-One process makes all connections, each end's socket in its own namespace, and sends and receives with a thread
-each: the kernel's whole stack is passed, but no payload is copied, so that the links are what limits.
+A single process makes all connections, each end's socket in its own namespace, and sends and receives with a thread
+each: data pass the kernel's full network stack, but no payload is copied, so that the links are the limit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CHUNK_BYTES = 4 << 20
 _CONNECT_S = 10.0
 
 _WAKE_BYTES = 16 << 10
-"""A receiver is woken for this much: for each frame that comes it would cost more than the frame does."""
+"""Bytes after which a receiver is woken: a wake-up per frame would cost more than the frame does."""
 
 
 class Load:
@@ -53,8 +53,8 @@ class Load:
                 sys.stderr.flush()
                 os._exit(1)
         os.close(ready_write)
-        with os.fdopen(ready_read, "rb") as told:
-            answer = told.read(1)
+        with os.fdopen(ready_read, "rb") as pipe:
+            answer = pipe.read(1)
         if answer != b"1":
             self.__exit__()
             raise FabricError("the traffic that proves the links could not be started; see the log")
@@ -68,7 +68,7 @@ class Load:
 
 
 def _run(flows: Sequence[Flow], spaces: Spaces, ready: int) -> None:
-    """Connects every flow, says so, and sends until it is killed."""
+    """Connect every flow, report that, and send until killed."""
     payload = os.memfd_create("ddpbench-payload")
     os.ftruncate(payload, _CHUNK_BYTES)
     scratch = mmap.mmap(-1, _CHUNK_BYTES)
@@ -76,7 +76,7 @@ def _run(flows: Sequence[Flow], spaces: Spaces, ready: int) -> None:
     receivers: list[socket.socket] = []
 
     def accept(listener: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # none came: fewer receivers than flows, which is told below
+        with contextlib.suppress(OSError):  # none came: fewer receivers than flows, which is reported below
             receivers.append(listener.accept()[0])
 
     senders: list[socket.socket] = []
@@ -98,7 +98,7 @@ def _run(flows: Sequence[Flow], spaces: Spaces, ready: int) -> None:
         thread.join()
     if len(receivers) != len(flows):
         raise FabricError(f"of {len(flows)} connections {len(receivers)} were accepted in {_CONNECT_S:g} s")
-    # No one sends before all are ready: on a machine that this overloads threads would start slowly.
+    # No thread sends before all are ready: on a machine that this overloads, threads would start slowly.
     started = threading.Event()
     for receiver in receivers:
         receiver.settimeout(None)

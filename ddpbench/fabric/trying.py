@@ -1,4 +1,4 @@
-"""Tries each thing a fabric needs, in namespaces that end with this process, and prints what there is."""
+"""Tries each thing that a fabric needs, in namespaces that end with this process, and prints the result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LOOPBACK = 1
 
 
 def print_capabilities() -> None:
-    """`FabricCapabilities` as a JSON object."""
+    """Print `FabricCapabilities` as a JSON object."""
     reasons: dict[str, str] = {}
     found = {"privileged": privileged()}
     if not found["privileged"]:
@@ -63,7 +63,7 @@ def _without_privilege() -> None:
 
 
 def _in_a_child(attempt: Callable[[], object]) -> str:
-    """Return why it cannot be done, or nothing; this process stays where it is."""
+    """Return why the attempt fails, or an empty text; this process stays in its namespaces."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -77,7 +77,7 @@ def _in_a_child(attempt: Callable[[], object]) -> str:
             os.write(write, reason.encode())
             os._exit(0)
     os.close(write)
-    with os.fdopen(read, encoding="utf-8") as told:
-        reason = told.read()
+    with os.fdopen(read, encoding="utf-8") as pipe:
+        reason = pipe.read()
     os.waitpid(pid, 0)
     return reason

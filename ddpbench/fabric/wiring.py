@@ -1,6 +1,6 @@
-"""What a fabric is made of, as data: spaces (network namespaces), bridges, cables; and who sends to whom in a proof.
+"""The parts of a fabric, as data: spaces (network namespaces), bridges, cables; and the flows of a proof.
 
-Space 0 is the switch: all bridges are in it. JSON in and out, since another process makes it.
+Space 0 is the switch: all bridges are in it. Converted to and from JSON, since another process makes the fabric.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ Side = Literal["out", "in"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Route:
-    """How an interface reaches others."""
+    """A route by which an interface reaches others."""
 
     to: str
     """Such as `10.0.0.0/16`."""
     window: int | None = None
-    """What a connection offers its sender at first, bytes; None: the kernel's default."""
+    """The initial window that a connection offers its sender, bytes; None: the kernel's default."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Port:
-    """One end of a cable: an interface in a space, with an address, or as a port of a bridge of the switch."""
+    """An end of a cable: an interface in a space, with an address, or a port of a bridge of the switch."""
 
     space: int
     name: str
@@ -41,31 +41,31 @@ class Port:
     address: str = ""
     routes: tuple[Route, ...] = ()
     segments: int | None = None
-    """As many frames as TCP may hand it at once; None: the kernel's default."""
+    """Most frames that TCP may send to it at once; None: the kernel's default."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cable:
-    """A pair of interfaces. `near` is the end at the node, rank or rack it belongs to, `far` the one beyond."""
+    """A pair of interfaces. `near` is the end at the node, rank or rack that it belongs to, `far` the other end."""
 
     label: str
     """Such as `node 3`."""
     near: Port
     far: Port
     rate: float | None
-    """Either way, bit/s; None: unshaped."""
+    """Rate in either direction, bit/s; None: unshaped."""
     burst: int = 0
     """Bytes that may pass at once after a rest."""
     delayed: bool = False
-    """Whether the wiring's latency and loss are this cable's."""
+    """True if the wiring's latency and loss apply to this cable."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wiring:
-    """All of a fabric."""
+    """All parts of a fabric."""
 
     spaces: int
-    """The switch included."""
+    """Number of spaces, including the switch."""
     bridges: tuple[str, ...]
     cables: tuple[Cable, ...]
     latency_s: float = 0.0
@@ -74,12 +74,12 @@ class Wiring:
     """The space of the server of input data."""
 
     def to_json(self) -> str:
-        """For the process that makes it."""
+        """Return the wiring as JSON, for the process that makes it."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Wiring:
-        """Return the wiring back from `to_json()`."""
+        """Return the wiring from the text of `to_json()`."""
         found = json.loads(text)
 
         def port(fields: dict[str, Any]) -> Port:
@@ -94,13 +94,13 @@ class Wiring:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Flow:
-    """One TCP connection that sends as fast as it can."""
+    """A TCP connection that sends as fast as it can."""
 
     source: int
     target: int
-    """Spaces."""
+    """The spaces of source and target."""
     address: str
-    """The target's."""
+    """The target's address."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,4 +110,4 @@ class Phase:
     name: str
     flows: tuple[Flow, ...]
     expected: dict[tuple[int, Side], float]
-    """By a cable's place in `Wiring.cables`, bit/s on the wire."""
+    """Rates by a cable's index in `Wiring.cables` and its direction, bit/s on the wire."""

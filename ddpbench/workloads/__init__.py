@@ -1,4 +1,4 @@
-"""The workloads: one file each, one line each in this table. Importing it imports neither torch nor pydantic."""
+"""The table of workloads, one file and one line each. Importing it imports neither torch nor pydantic."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ TABLE: dict[str, Entry] = {
         shipped(),
     ),
 }
-"""By name. A size follows the name after a colon: `gpt:nano`."""
+"""Workloads by name. A size follows the name after a colon: `gpt:nano`."""
 
 
 def workload_names() -> list[str]:
@@ -60,7 +60,7 @@ def workload_names() -> list[str]:
 
 
 def summaries() -> dict[str, str]:
-    """Return what each workload is, by its name with a size."""
+    """Return a summary of each workload, by its name with a size."""
     return {
         name: profile_summary(profile_path(name.removeprefix(PREFIX)))
         if name.startswith(PREFIX)
@@ -75,7 +75,7 @@ def _names(head: str, entry: Entry) -> list[str]:
 
 
 def is_import_path(name: str) -> bool:
-    """Return whether the name is a user's own workload, such as `train.py:MyWorkload`, and not one of the table."""
+    """Return whether the name is the import path of a user's workload, such as `train.py:MyWorkload`."""
     return (
         user_files.is_import_path(name)
         and not name.startswith(PREFIX)
@@ -84,12 +84,12 @@ def is_import_path(name: str) -> bool:
 
 
 def load_workload(name: str) -> Workload[Any]:
-    """Return the workload of a name such as `gpt:nano`, or of a user's own import path (in a rank only).
+    """Return the workload of a name such as `gpt:nano`, or of a user's import path (in a rank only).
 
     Raises:
-        KeyError: there is none of that name or size.
+        KeyError: there is no workload of that name or size.
         ImportError: the user's file or module cannot be imported, or has no such class.
-        ValueError: a replay's profile is not there, or is none.
+        ValueError: a replay's profile does not exist, or is not a profile.
     """
     if is_import_path(name):
         return _own(name)
@@ -127,7 +127,7 @@ def _own(name: str) -> Workload[Any]:
 
 
 def _is_workload(value: object, module: ModuleType) -> bool:
-    """Return whether it is a class that the module itself defines, and that has what a workload needs."""
+    """Return whether the value is a class that the module itself defines, and that has what a workload needs."""
     from ddpbench.workloads.base import Workload
     from ddpbench.workloads.plain import lacks
 
@@ -149,7 +149,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is of `base` when it is asked for: its models of options take longer than a list of names."""
+    """Import names of `base` on first use: its models of options take longer to import than a list of names."""
     if name in __all__:
         return getattr(importlib.import_module("ddpbench.workloads.base"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

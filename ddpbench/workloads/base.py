@@ -1,4 +1,4 @@
-"""What a workload is: a model, its data, its loss and its optimizer. No workload is here."""
+"""The interface of a workload: a model, its data, its loss and its optimizer. Defines no workload."""
 
 from __future__ import annotations
 
@@ -29,35 +29,35 @@ class Workload(ABC, Generic[OptionsT]):
     name: ClassVar[str]
     options: type[OptionsT]
     batch_statistics: ClassVar[bool] = False
-    """The model has layers such as BatchNorm whose output depends on the whole batch."""
+    """The model has layers such as BatchNorm whose output depends on the entire batch."""
     whole_batches: ClassVar[bool] = False
-    """The model takes a whole batch and gives its loss; `loss` only averages over replicas."""
+    """The model maps an entire batch to its loss; `loss` only averages over replicas."""
 
     owns_step: bool = False
-    """It makes its steps itself, with forward, backward and update; `loss` is not called then. Its model has what the
-    step is given as `network`."""
+    """It makes its own steps, with forward, backward and update; `loss` is not called then. Its model has an attribute
+    `network`, with which the step is called."""
 
     evaluates: bool = True
-    """Its model and `loss` give the loss of a batch without a step, which evaluation times."""
+    """Its model and `loss` compute the loss of a batch without a step, which evaluation times."""
 
     compute: Literal["real", "replayed", "synthetic"] = "real"
-    """Whether it trains, or replays the times of a profile that was measured or made."""
+    """`real` if it trains; otherwise it replays the times of a profile, measured (`replayed`) or made (`synthetic`)."""
     has_loss: ClassVar[bool] = True
-    """Its loss says something; a replay's is a number of no meaning."""
+    """Its loss is meaningful; a replay's is an arbitrary number."""
     default_batch: int | None = None
-    """The local batch where an experiment gives none."""
+    """The local batch if an experiment sets none."""
     pacer: Pacer | None = None
-    """What keeps a replay in time, in a rank."""
+    """The object that times a replay, in a rank."""
     sample_bytes: int | None = None
     """Input bytes of a sample, where input is fetched over a network; None: those of its tensors."""
     imports: ClassVar[tuple[str, ...]] = ()
-    """Modules that its model takes long to import: a fork server does it once, for all ranks."""
+    """Modules that its model takes long to import: a fork server imports them once, for all ranks."""
 
     def __init__(self, size: str = "") -> None:
         self.size = size
 
     def for_case(self, case: Case, rank: int, launch: int = 0) -> Workload[OptionsT]:
-        """Return the workload as a rank of a case's launch has it, where it depends on any of them."""
+        """Return the workload for a rank of a case's launch, if it depends on any of these."""
         return self
 
     def check(self, case: Case) -> str | None:
@@ -65,11 +65,12 @@ class Workload(ABC, Generic[OptionsT]):
         return None
 
     def pieces(self, kind: Pieces) -> int:
-        """Into how many `stages` (layers in a row) or `branches` (side by side) its model can be cut; 0: it cannot.
+        """Return into how many `stages` (layers in a row) or `branches` (side by side) its model can be cut; 0: it
+        cannot.
 
-        Called without torch. A model that can be has a method of that name: `stages() -> list[torch.nn.Module]`, which
-        called in turn are the model; `branches() -> (list[Module], Module)`, the branches, which all take the inputs,
-        and the head, which takes the list of their outputs.
+        Called without torch. A model that can be cut has a method of that name: `stages() -> list[torch.nn.Module]`,
+        which called in turn are the model; `branches() -> (list[Module], Module)`, the branches, which all take the
+        inputs, and the head, which takes the list of their outputs.
         """
         return 0
 
@@ -81,9 +82,9 @@ class Workload(ABC, Generic[OptionsT]):
     def dataset(self, options: OptionsT) -> Dataset[Any]:
         """Return the training data, of `(inputs, targets)` pairs; each may be a tensor or hold several.
 
-        A map-style dataset is the same in every rank, and dealt out to them. An iterable one yields its own
-        rank's share: the variables RANK and WORLD_SIZE say whose (`torch.distributed` does too, once it is
-        iterated over). It may be endless.
+        A map-style dataset is the same in every rank, and its samples are divided among ranks. An iterable dataset
+        yields its own rank's share: the variables RANK and WORLD_SIZE name the rank (as does `torch.distributed`,
+        once iteration begins). It may be endless.
         """
 
     @abstractmethod
@@ -93,26 +94,27 @@ class Workload(ABC, Generic[OptionsT]):
     def step(
         self, model: torch.nn.Module, network: torch.nn.Module, batch: Any, optimizers: Any
     ) -> torch.Tensor:
-        """Make a whole step of `model`, whose `network` a strategy may have wrapped; return its loss. `owns_step`."""
+        """Make a full step of `model`, whose `network` a strategy may have wrapped; return its loss. `owns_step`."""
         raise NotImplementedError(f"{type(self).__name__} makes no steps itself")
 
     def optimizers(self, parameters: Any, options: OptionsT) -> Any:
-        """Return what `step` is given: one optimizer, or a tuple, list or dict of some and of their schedulers."""
+        """Return the third argument of `step`: an optimizer, or a tuple, list or dict of optimizers and their
+        schedulers."""
         return self.optimizer(parameters, options)
 
     def loader(self, options: OptionsT, rank: int, world_size: int, batch: int) -> Iterable[Any] | None:
-        """Batches of `batch` samples for a process of `world_size`, over again with each iteration.
+        """Return batches of `batch` samples for one process of `world_size`, which repeat with each iteration.
 
-        None: they are made from `dataset`, by `loader_workers` processes.
+        None: `loader_workers` processes make them from `dataset`.
         """
         return None
 
     def samples_in(self, batch: Any) -> int | None:
-        """Return how many samples a batch of an own loader has; None: as many as its first tensor is long."""
+        """Return how many samples a batch of a user's loader has; None: the length of its first tensor."""
         return None
 
     def collate(self, samples: list[Any]) -> Any:
-        """Return a batch of the dataset's samples; with loader workers the workload goes to them by pickle."""
+        """Return a batch of the dataset's samples; with loader workers the workload is pickled for them."""
         from torch.utils.data import default_collate
 
         return default_collate(samples)

@@ -21,7 +21,7 @@ HIDDEN_UNITS = {"small": 64, "large": 512}
 
 
 class CnnOptions(BaseModel, extra="forbid", frozen=True):
-    """What can be chosen of the `cnn` workload."""
+    """Options of the `cnn` workload."""
 
     learning_rate: Annotated[float, limits.LEARNING_RATE, Unit("1")] = 0.05
     """Learning rate of the optimizer."""

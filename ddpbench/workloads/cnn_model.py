@@ -28,7 +28,7 @@ class DigitsNet(nn.Module):
         return logits
 
     def stages(self) -> list[nn.Module]:
-        """Layers in a row that, called in turn, are the model."""
+        """Return layers in a row that, called in turn, are the model."""
         return [
             nn.Sequential(self.conv1, nn.ReLU(), nn.MaxPool2d(2)),
             nn.Sequential(self.conv2, nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),

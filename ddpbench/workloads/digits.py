@@ -17,7 +17,7 @@ SIDE = 8
 FULL = 16.0
 """The value of a pixel that is full of ink."""
 _SEED = 0
-"""The file's order goes by writer; samples stand in an order drawn once, so that any stretch holds all digits."""
+"""Seed of the samples' order, drawn once so that any stretch holds all digits: the file is ordered by writer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,8 @@ class Digits:
         return self.images[index], self.labels[index]
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """The samples of a batch: a loader that took them one by one would wait longer for Python than for memory."""
+        """Return the samples of a batch: a loader that took them one by one would wait longer for Python than for
+        memory."""
         import torch
 
         chosen = torch.tensor(indices)
@@ -46,7 +47,7 @@ class Digits:
 def read_digits() -> Digits:
     """Return the 1,797 digits of the UCI Optical Recognition set (Alpaydin and Kaynak 1998) that scikit-learn ships.
 
-    Its file is read, and scikit-learn is not imported: that takes longer than a launch.
+    Only its file is read: importing scikit-learn takes longer than a launch.
 
     Raises:
         FileNotFoundError: scikit-learn is not installed, or keeps its file elsewhere.

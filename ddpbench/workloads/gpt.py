@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shape:
-    """A decoder's size, and the block it is trained on unless the options say otherwise."""
+    """A decoder's size, and the block size it is trained on unless the options set another."""
 
     layers: int
     heads: int
@@ -37,14 +37,14 @@ SHAPES = {
     "large": Shape(layers=36, heads=20, width=1280, block_size=1024),
     "xl": Shape(layers=48, heads=25, width=1600, block_size=1024),
 }
-"""minGPT's own configurations up to `small` (its `gpt2`), with block sizes of ours; then GPT-2's larger ones.
+"""minGPT's own configurations up to `small` (its `gpt2`), with ddpbench's block sizes; then GPT-2's larger ones.
 
 With bytes for a vocabulary `medium` has 304 million parameters, `large` 710 and `xl` 1,478; AdamW keeps 16 bytes
 for each, so that `xl` needs 24 GB before any activation."""
 
 
 class GptOptions(BaseModel, extra="forbid", frozen=True):
-    """What can be chosen of the `gpt` workload."""
+    """Options of the `gpt` workload."""
 
     text: list[str] = []
     """Text files to train on; if empty, the Python standard library's source."""
@@ -87,8 +87,8 @@ class Gpt(Workload[GptOptions]):
     def optimizer(self, parameters: Any, options: GptOptions) -> torch.optim.Optimizer:
         import torch
 
-        # minGPT spares biases and norms the weight decay. Here all parameters get it, because a strategy
-        # may hand over flattened ones, whose kind is no longer known.
+        # minGPT exempts biases and norms from weight decay. Here all parameters get it, because a strategy
+        # may pass flattened ones, whose kind is no longer known.
         return torch.optim.AdamW(parameters, lr=options.learning_rate, betas=(0.9, 0.95), weight_decay=0.1)
 
     def _block_size(self, options: GptOptions) -> int:

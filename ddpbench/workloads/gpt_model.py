@@ -51,8 +51,8 @@ class Decoder(nn.Module):
     """A GPT over a small vocabulary; int64 tokens [batch, time] to logits [batch, time, vocabulary].
 
     Architecture and initialisation are minGPT's (github.com/karpathy/minGPT, mingpt/model.py), after
-    Radford et al. 2019: pre-norm blocks, GELU in its tanh form, learned positions, an output layer of its
-    own without bias, weights from N(0, 0.02²), and the layers that write into the residual stream scaled
+    Radford et al. 2019: pre-norm blocks, GELU in its tanh form, learned positions, a separate output layer
+    without bias, weights from N(0, 0.02²), and the layers that write into the residual stream scaled
     by 1/√(2·layers). No dropout: replicas must be comparable with one process.
     """
 
@@ -76,7 +76,7 @@ class Decoder(nn.Module):
         return logits
 
     def stages(self) -> list[nn.Module]:
-        """Layers in a row that, called in turn, are the model."""
+        """Return layers in a row that, called in turn, are the model."""
         first = Piece(self._embedded, self.tokens, self.positions)
         return [first, *self.blocks, nn.Sequential(self.norm, self.head)]
 

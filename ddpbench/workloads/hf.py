@@ -24,11 +24,11 @@ BERT_POSITIONS = 512
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Built:
-    """A model of the library, and what its configuration's own defaults are changed to."""
+    """A model of the library, and how its configuration differs from the library's defaults."""
 
     kind: Literal["bert", "gpt2", "resnet"]
     tokens: int = 0
-    """Tokens a sample, unless the options say otherwise."""
+    """Tokens per sample, unless the options set another number."""
     vocabulary: int = 0
     changes: tuple[tuple[str, int], ...] = ()
 
@@ -54,7 +54,7 @@ of Turc et al. 2019 (BERT-tiny) over a small vocabulary, for a quick look."""
 
 
 class HfOptions(BaseModel, extra="forbid", frozen=True):
-    """What can be chosen of the `hf` workload."""
+    """Options of the `hf` workload."""
 
     tokens: Annotated[int, limits.TOKENS, Unit("tokens")] | None = None
     """Tokens per sample; if not set, 128 for BERT (as in most of its pre-training) and 512 for GPT-2."""

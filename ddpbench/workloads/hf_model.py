@@ -10,7 +10,7 @@ from torch import nn
 
 
 class Logits(nn.Module):
-    """A model of the library that gives its logits alone: [batch, classes] or [batch, time, vocabulary]."""
+    """A model of the library that returns only its logits: [batch, classes] or [batch, time, vocabulary]."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

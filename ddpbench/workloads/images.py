@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 CHANNELS = 3
 IMAGES = 1280
-"""How many there are: ImageNet's 1.28 million in thousands."""
+"""Number of images: ImageNet's 1.28 million in thousands."""
 STRIDE = 997
-"""Values from the start of one image to that of the next, a prime: images overlap in memory, and all differ.
+"""Number of values between the starts of consecutive images, a prime: images overlap in memory, and all differ.
 
 So a thousand of them take a few megabytes, and a step reads them as from a cached dataset."""
 
@@ -37,7 +37,7 @@ class Images:
 
 
 def noise_images(size: int, classes: int, count: int = IMAGES) -> Images:
-    """`count` images of `size` x `size` with labels below `classes`, the same in every process."""
+    """Return `count` images of `size` x `size` with labels below `classes`, the same in every process."""
     import torch
 
     generator = torch.Generator().manual_seed(0)

@@ -21,7 +21,7 @@ HIDDEN_UNITS = {"small": 256, "large": 2048}
 
 
 class MlpOptions(BaseModel, extra="forbid", frozen=True):
-    """What can be chosen of the `mlp` workload."""
+    """Options of the `mlp` workload."""
 
     text: list[str] = []
     """Text files to train on; if empty, the Python standard library's source."""

@@ -27,10 +27,10 @@ class Perceptron(nn.Module):
         return logits
 
     def stages(self) -> list[nn.Module]:
-        """Layers in a row that, called in turn, are the model."""
+        """Return layers in a row that, called in turn, are the model."""
         first, *others = (nn.Sequential(layer, nn.GELU()) for layer in self.layers)
         return [Piece(lambda context: first(self._numbers(context)), first), *others, self.head]
 
     def _numbers(self, context: torch.Tensor) -> torch.Tensor:
-        """Return bytes come as bytes and become numbers in [-1, 1] here, in whatever dtype the model has."""
+        """Return bytes as numbers in [-1, 1], in the model's dtype."""
         return context.to(self.head.weight.dtype) / 127.5 - 1

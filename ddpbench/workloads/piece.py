@@ -1,4 +1,4 @@
-"""A piece of a model that is not a module of its own. Imports torch at once, so only models import it."""
+"""A piece of a model that does not have its own module. Imports torch at once, so only models import it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 
 
 class Piece(nn.Module):
-    """Modules of a model under what the model does with them; their parameters keep their names in the model."""
+    """Modules of a model with the computation on them; their parameters keep their names in the model."""
 
     def __init__(self, act: Callable[..., Any], *parts: nn.Module) -> None:
         """`act` computes with `parts`, and with nothing else that has parameters."""

@@ -10,17 +10,17 @@
         def collate(self, samples): ...                     # optional; makes a batch of samples
         def samples(self, batch): ...                       # optional; how many a loader's batch holds, if packed
         def step(self, model, batch, optimizer): ...        # instead of loss: the whole step; returns its loss
-                                                            # (beside loss, that is what evaluation computes)
+                                                            # (with loss as well, evaluation computes that)
         batch = 32                                          # optional; the local batch where an experiment gives none
 
 `dataset` may take `rank` and `world_size` too, to shard an iterable dataset. These are of processes: a
 strategy that holds all replicas in one process has rank 0 of 1, and cuts each batch up itself. `optimizer` may
 take `model` (or `net`, `module`) instead of its parameters, and return a scheduler with the optimizer, which then
-steps after every update. A function of the script's own does as well as a method: `model = build_model`.
+steps after every update. A function of the script works as well as a method: `model = build_model`.
 
-With `step`, `model` may return a dict of modules, and `optimizer` takes the model and returns whatever `step` wants
-for its third argument. Each model has an object of the class to itself: what `loss`, `before_update` or `step` counts
-there is that model's, and what feeds it (`dataset`, `loader`, `collate`, `samples`) does not see it.
+With `step`, `model` may return a dict of modules, and `optimizer` takes the model and returns the third argument of
+`step`. Each model has its own object of the class: what `loss`, `before_update` or `step` count there is that
+model's, and the methods that feed it (`dataset`, `loader`, `collate`, `samples`) do not see it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def lacks(found: type[Any]) -> str:
-    """Return what a class needs to be a plain workload and has not, in words; empty where it has all."""
+    """Return what a class lacks to be a plain workload, in words; empty if it lacks nothing."""
     missing = [] if callable(getattr(found, "model", None)) else ["model"]
     if not any(callable(getattr(found, name, None)) for name in ("loss", "step")):
         missing.append("loss (or step)")
@@ -51,10 +51,10 @@ def lacks(found: type[Any]) -> str:
 
 
 def batch_of(found: type[Any]) -> int | None:
-    """Return the batch that a class says it takes; None where it says none (a method of that name says none).
+    """Return the class's local batch; None if it sets none (a method of that name does not count).
 
     Raises:
-        ValueError: it is no number of samples.
+        ValueError: it is not a number of samples.
     """
     batch = getattr(found, "batch", None)
     if batch is None or callable(batch) or hasattr(batch, "__get__"):
@@ -65,10 +65,10 @@ def batch_of(found: type[Any]) -> int | None:
 
 
 def check_updates(found: type[Any]) -> None:
-    """Refuses a class whose `before_update` nothing would call: its `step` updates, and none of its methods names it.
+    """Refuse a class whose `before_update` nothing would call: its `step` updates, and no method of it calls the name.
 
     Raises:
-        ValueError: it is one.
+        ValueError: the class is such a class.
     """
     if not all(callable(getattr(found, name, None)) for name in ("step", "before_update")):
         return
@@ -90,7 +90,7 @@ def _names(code: CodeType | None, name: str) -> bool:
 
 
 class PlainWorkload(Workload[BaseModel]):
-    """The adapter. The loss is computed inside the model's forward, so that any strategy can carry it."""
+    """The adapter. The loss is computed inside the model's forward, so that any strategy can run it."""
 
     name = "plain"
     whole_batches = True
@@ -106,7 +106,7 @@ class PlainWorkload(Workload[BaseModel]):
         self._made: tuple[BaseModel, Any] | None = None
 
     def instance(self, options: BaseModel) -> Any:
-        """Return the user's object for these options, made once: its model and its data may share what it holds."""
+        """Return the user's object for these options, made once: its model and its data may share its attributes."""
         if self._made is None or self._made[0] != options:
             self._made = (options, self._own(**dict(options)))
         return self._made[1]
@@ -214,7 +214,7 @@ class PlainWorkload(Workload[BaseModel]):
         return own_optimizers(list(parameters), super().optimizer, options)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The options' class is made here and has no name to be found by: a loader worker needs only `collate`.
+        # The options' class is made here and cannot be found by name: a loader worker needs only `collate`.
         return _unpickled, (self._own, self._made[1] if self._made is not None else None)
 
 
@@ -227,8 +227,8 @@ def _unpickled(own: type[Any], instance: Any) -> PlainWorkload:
 def options_of(own: type[Any]) -> type[BaseModel]:
     """Return the keywords of a class's constructor as a model: their types where annotated, their defaults.
 
-    One without a default is required; `**others` lets any name through. A type that cannot be found out, as one
-    imported under TYPE_CHECKING alone, is any.
+    A keyword without a default is required; `**others` accepts any name. A type that cannot be evaluated, such as one
+    imported only under TYPE_CHECKING, accepts anything.
     """
     fields: dict[str, Any] = {}
     others = False
@@ -256,7 +256,7 @@ def _evaluated(annotation: Any, own: type[Any]) -> Any:
         return annotation
     try:
         return eval(annotation, getattr(inspect.unwrap(own.__init__), "__globals__", {}), dict(vars(own)))
-    except Exception:  # whatever an annotation that nobody was to evaluate may raise
+    except Exception:  # an annotation that was never evaluated may raise anything
         return Any
 
 

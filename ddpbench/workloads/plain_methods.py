@@ -1,4 +1,4 @@
-"""What a user's class does under a name: a method of its own, or a function of the script."""
+"""A user's class's attribute as a callable: a method of the class, or a function of the script."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 
 def method_of(own: Any, name: str) -> Callable[..., Any]:
-    """Return what an object does under that name.
+    """Return the callable of that name on an object.
 
-    A function from elsewhere that its class has taken over (`model = build_model`) is called as it is; one that the
-    class defines, or whose first parameter is `self`, is a method.
+    A function from elsewhere that its class has assigned (`model = build_model`) is called without the object; one that
+    the class defines, or whose first parameter is `self`, is a method.
     """
     found = inspect.getattr_static(own, name, None)
     if not inspect.isfunction(found) or name in vars(own):

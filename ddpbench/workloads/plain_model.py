@@ -26,10 +26,10 @@ class _Held:
 
 
 class OwnModel(nn.Module):
-    """What holds a user's model, `network`."""
+    """The module that holds a user's model, as `network`."""
 
     alive: ClassVar[weakref.WeakSet[OwnModel]] = weakref.WeakSet()
-    """All that there are in this process, copies too."""
+    """All instances in this process, including copies."""
 
     network: nn.Module
     own: Any
@@ -76,24 +76,24 @@ class ModelWithStep(OwnModel):
 
 
 class ModelWithLoss(OwnModel):
-    """The user's model under the user's loss: a batch to its loss, of shape [1] so that replicas' can be gathered."""
+    """The user's model with the user's loss: a batch to its loss, of shape [1] so that replicas' can be gathered."""
 
     def __init__(self, network: nn.Module, own: Any) -> None:
-        """`own` is the user's object as it is before any training, which stays so: this model gets a copy of it."""
+        """`own` is the user's object before any training, which is never changed: this model gets a copy of it."""
         super().__init__(network)
         parts = (*network.modules(), *network.parameters(), *network.buffers())
         self._held = _Held(copy_of(own, {id(part): part for part in parts}))
 
     @property
     def own(self) -> Any:
-        """The user's object, of this model alone."""
+        """Return the user's object, of this model alone."""
         return self._held.own
 
     def forward(self, batch: Any) -> torch.Tensor:
         return scalar(self._held.loss(self.network, batch)).reshape(1)
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> ModelWithLoss:
-        """Casts and moves the models that the user's object keeps as this one, such as an average of its weights."""
+        """Cast and move the models that the user's object keeps like this one, such as an average of its weights."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         within = {id(module) for module in self.network.modules()}
         for kept in getattr(self.own, "__dict__", {}).values():
@@ -106,7 +106,7 @@ def scalar(returned: Any) -> torch.Tensor:
     """Return the loss that a user's `loss` returned, alone or in an output that holds it.
 
     Raises:
-        TypeError: it is none.
+        TypeError: it is not a scalar tensor.
     """
     inner = returned.get("loss") if isinstance(returned, Mapping) else getattr(returned, "loss", returned)
     loss = returned if inner is None else inner
@@ -118,10 +118,10 @@ def scalar(returned: Any) -> torch.Tensor:
 
 
 def holder_of(parameters: Iterable[torch.Tensor]) -> OwnModel:
-    """Return what holds the user's model that these are the parameters of.
+    """Return the holder of the user's model to which these parameters belong.
 
     Raises:
-        LookupError: none has the first of them.
+        LookupError: no model has the first of them.
     """
     first = next(iter(parameters))
     for model in OwnModel.alive:
@@ -134,10 +134,10 @@ _WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParalle
 
 
 def _check_bare(network: Any) -> None:
-    """Refuses what is no module, and one that is wrapped already.
+    """Refuse a network that is not a module, or that is already wrapped.
 
     Raises:
-        TypeError: it is.
+        TypeError: it is refused.
     """
     if not isinstance(network, nn.Module):
         raise TypeError(
@@ -151,7 +151,7 @@ def _check_bare(network: Any) -> None:
 
 
 def what(value: Any) -> str:
-    """Return what a method gave that it must not give: `None`, `a str`, a tensor with its shape."""
+    """Return words for a wrong return value of a method: `None`, `a str`, a tensor with its shape."""
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {list(value.shape)}"
     return "None" if value is None else f"a {type(value).__name__}"

@@ -1,4 +1,4 @@
-"""State of a user's object, copied for each model: counts and averages are of one model. Imports torch at once."""
+"""State of a user's object, copied for each model: counts and averages belong to one model. Imports torch at once."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 MOST_BYTES = 256 * 1024 * 1024
-"""The most that an attribute may hold to be copied: a larger one is data, which all models share."""
+"""The largest size of an attribute that is copied, bytes: a larger one is data, which all models share."""
 MOST_PARTS = 100_000
-"""So many objects, too: as of a list of samples."""
+"""The largest number of objects in it, too, as of a list of samples."""
 
 
 def copy_of(own: Any, memo: dict[int, Any]) -> Any:
-    """Return a user's object with what it keeps copied; `memo` is `deepcopy`'s, and holds what stays as it is.
+    """Return a user's object with its state copied; `memo` is `deepcopy`'s, and holds what is not copied.
 
-    Shared are its datasets, what is large, and what cannot be copied, such as an open file. An object that cannot be
-    copied at all is shared itself.
+    Datasets, large objects and objects that cannot be copied, such as an open file, are shared. If the object cannot be
+    copied at all, it is shared itself.
     """
     try:
         made = copy.copy(own)
@@ -37,16 +37,16 @@ def copy_of(own: Any, memo: dict[int, Any]) -> Any:
             attributes[name] = copy.deepcopy(value, trial)
         except (MemoryError, torch.OutOfMemoryError):
             raise
-        except Exception:  # as of a lock: it is shared
+        except Exception:  # such as a lock, which is shared
             continue
         kept = trial.pop(id(trial), [])
-        memo.setdefault(id(memo), []).extend(kept)  # what lies under an id in `memo` has to stay alive
+        memo.setdefault(id(memo), []).extend(kept)  # an object whose id is in `memo` has to stay alive
         memo.update({key: each for key, each in trial.items() if key != id(memo)})
     return made
 
 
 def _is_state(value: Any, memo: dict[int, Any]) -> bool:
-    """Return whether a value is small enough to be what training keeps; notes the datasets in it, which are shared."""
+    """Return whether a value is small enough to be training state; record the datasets in it, which are shared."""
     waiting, seen, held = deque([value]), set[int](), 0
     while waiting:
         each = waiting.popleft()
@@ -68,13 +68,13 @@ def _bytes_of(value: Any) -> int:
         return value.numel() * value.element_size()
     if isinstance(value, str | bytes | bytearray):
         return len(value)
-    size = getattr(value, "nbytes", 0)  # as of an array
+    size = getattr(value, "nbytes", 0)  # such as an array
     return size if isinstance(size, int) else 0
 
 
 def _parts_of(value: Any) -> Iterable[Any]:
     if isinstance(value, nn.Module | torch.Tensor | type):
-        return ()  # a model of any size is copied, as the one that trains is
+        return ()  # a model of any size is copied, like the one that trains
     if isinstance(value, Mapping):
         return [*value.keys(), *value.values()]
     if isinstance(value, list | tuple | set | frozenset | deque):

@@ -16,15 +16,15 @@ from ddpbench.workloads.plain_model import ModelWithStep, holder_of, what
 def noting_optimizer(
     own: Any, parameters: list[torch.Tensor], default: Callable[..., torch.optim.Optimizer], options: Any
 ) -> torch.optim.Optimizer:
-    """Return the optimizer over these parameters, of the user's object that belongs to the model that has them.
+    """Return the optimizer over these parameters, made by the user's object that belongs to their model.
 
-    `own` is in its place for parameters that no model has.
+    `own` is used for parameters that no model has.
 
-    `before_update` and the scheduler, if it has any, are hooks of its step: every strategy, and the proof's one
-    process, does with them as training does. `default` makes one where the object has none.
+    `before_update` and the scheduler, if there is one, are hooks of its step: every strategy, and the proof's
+    single process, calls them as training does. `default` makes an optimizer if the object has no `optimizer`.
 
     Raises:
-        TypeError: it returned anything else.
+        TypeError: the object returned anything else.
     """
     made: Any
     with suppress(LookupError):
@@ -57,9 +57,7 @@ def noting_optimizer(
         before, network = method_of(own, "before_update"), holder_of(parameters).network
 
         def before_step(*_: Any) -> None:
-            before(
-                network
-            )  # what it returns, such as a norm, is not for torch, which would take it for arguments
+            before(network)  # torch would take its return value, such as a norm, for arguments
 
         optimizer.register_step_pre_hook(before_step)
     if scheduler is not None:
@@ -68,7 +66,7 @@ def noting_optimizer(
 
 
 def with_hooks(optimizer: torch.optim.Optimizer) -> None:
-    """Gives an optimizer the hooks of its steps that it lacks where its class does not call torch's constructor."""
+    """Add the step hooks that an optimizer lacks if its class does not call torch's constructor."""
     if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
         optimizer.__dict__.setdefault("defaults", {})
         torch.optim.Optimizer.__setstate__(
@@ -77,7 +75,7 @@ def with_hooks(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _wants_value(scheduler: Any) -> bool:
-    """Return whether a scheduler's step takes an argument that it cannot do without, as ReduceLROnPlateau's does."""
+    """Return whether a scheduler's step requires an argument, as ReduceLROnPlateau's does."""
     try:
         wanted = inspect.signature(scheduler.step).parameters.values()
     except (TypeError, ValueError):
@@ -87,9 +85,9 @@ def _wants_value(scheduler: Any) -> bool:
 
 
 def _stepping(scheduler: Any) -> Callable[..., None]:
-    """Return a hook that steps a scheduler; one that has an end, as OneCycleLR, keeps its last rate from there on.
+    """Return a hook that steps a scheduler; one that ends, such as OneCycleLR, keeps its last rate from then on.
 
-    A benchmark makes as many steps as its time allows, and not as many as a training has.
+    A benchmark makes as many steps as its time allows, not the number that a training has.
     """
     ended = False
 
@@ -110,7 +108,7 @@ def _stepping(scheduler: Any) -> Callable[..., None]:
 def own_optimizers(
     parameters: list[torch.Tensor], default: Callable[..., torch.optim.Optimizer], options: Any
 ) -> Any:
-    """Return what the object of the model that has these parameters gives its own step for optimizers."""
+    """Return the optimizers for the own step of the model with these parameters, as its object makes them."""
     holder = holder_of(parameters)
     assert isinstance(holder, ModelWithStep)
     if not callable(getattr(holder.own, "optimizer", None)):
@@ -130,13 +128,13 @@ def own_optimizers(
 
 
 def _takes_model(make: Callable[..., Any]) -> bool:
-    """Return whether it wants the model, and not its parameters: its first parameter is named for one."""
+    """Return whether it takes the model instead of its parameters: its first parameter has such a name."""
     first = next(iter(inspect.signature(make).parameters), "")
     return any(word in first for word in ("model", "net", "module"))
 
 
 def _takes_parameters(make: Callable[..., Any]) -> bool:
-    """Return whether it says that it wants the model's parameters, as next to `loss`."""
+    """Return whether its first parameter is named for the model's parameters, as with `loss`."""
     return "param" in next(iter(inspect.signature(make).parameters), "")
 
 

@@ -1,12 +1,12 @@
 """A profile: how long one device takes for a batch, and when each parameter's gradient is ready. No torch.
 
-A profile is a small JSON file that `ddpbench profile` measures or a script makes, and that a replay keeps:
+A profile is a small JSON file that `ddpbench profile` measures or a script makes, and that a replay follows:
 
     schema       {"name": "ddpbench profile", "version": 1}
     source       "measured" or "synthetic"
     workload     what was measured, such as "gpt:nano"
     local_batch  samples
-    device       "cpu", or what it is called
+    device       "cpu", or its model name
     precision    "full", or the autocast it ran under
     provenance   machine, torch, threads, date; publication and assumptions where it is synthetic
     sample_bytes of one sample's inputs and targets
@@ -14,8 +14,8 @@ A profile is a small JSON file that `ddpbench profile` measures or a script make
     forward_s, backward_s, optimizer_s
     parameters   in the order of model.parameters(): name, shape, dtype, ready_s since the start of backward
 
-A time is in seconds: `[mean, low, high]` with the 95 % interval of the mean over steps (it knows nothing of the
-machine's drift), or the mean alone where there is no interval.
+A time is in seconds: `[mean, low, high]` with the 95 % interval of the mean over steps (which does not include the
+machine's drift), or the mean alone without an interval.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ SCHEMA_VERSION = 1
 MAX_BYTES = 64 << 20
 MAX_PARAMETERS = 100_000
 MAX_DIMENSIONS = 16
-"""Of one parameter."""
+"""Limit for one parameter."""
 _SLACK = 1e-6
-"""By so much, relatively, a rounded moment may lie after the end of backward."""
+"""Relative amount by which a rounded time may exceed the end of backward."""
 
 
 class Seconds(BaseModel, frozen=True):
@@ -81,7 +81,7 @@ class Seconds(BaseModel, frozen=True):
 
 
 def _rounded(seconds: float) -> float:
-    """Five significant digits, and nothing below a tenth of a microsecond."""
+    """Round to five significant digits, and to a tenth of a microsecond."""
     return round(float(f"{seconds:.5g}"), 7)
 
 
@@ -104,12 +104,12 @@ class Parameter(BaseModel, extra="forbid", frozen=True):
 
     @property
     def elements(self) -> int:
-        """How many numbers it holds."""
+        """Return how many numbers it holds."""
         return math.prod(self.shape)
 
 
 class Provenance(BaseModel, extra="forbid", frozen=True):
-    """Where the times come from."""
+    """The origin of the times."""
 
     machine: str = ""
     torch: str = ""
@@ -120,7 +120,7 @@ class Provenance(BaseModel, extra="forbid", frozen=True):
 
 
 class Profile(BaseModel, extra="forbid", frozen=True):
-    """A whole profile, checked."""
+    """A complete profile, checked."""
 
     source: Literal["measured", "synthetic"]
     workload: str
@@ -166,25 +166,25 @@ class Profile(BaseModel, extra="forbid", frozen=True):
 
     @property
     def dtype(self) -> str:
-        """Of all its parameters."""
+        """Return the dtype of all its parameters."""
         return self.parameters[0].dtype
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The parameters' numbers in the order in which their gradients become ready.
+        """Return the parameters' numbers in the order in which their gradients become ready.
 
-        Of several at one moment the last of the model comes first, as in backward.
+        Of several at the same time, the model's last comes first, as in backward.
         """
         moments = [parameter.ready_s.mean for parameter in self.parameters]
         return tuple(sorted(range(len(moments)), key=lambda number: (moments[number], -number)))
 
     @property
     def step_s(self) -> float:
-        """Forward, backward and update, seconds."""
+        """Return the time of forward, backward and update, seconds."""
         return self.forward_s.mean + self.backward_s.mean + self.optimizer_s.mean
 
     def dumps(self) -> str:
-        """Return the file's text: a parameter a line."""
+        """Return the file's text, with one line per parameter."""
         data = self.model_dump(mode="json", exclude_defaults=True)
         parameters = data.pop("parameters")
         head = json.dumps({"schema": {"name": SCHEMA_NAME, "version": SCHEMA_VERSION}, **data}, indent=1)
@@ -199,7 +199,7 @@ def parse_profile(text: str) -> Profile:
     """Return a profile from its text.
 
     Raises:
-        ValueError: it is cut off, of another schema, or says what cannot be; the sentence says what.
+        ValueError: it is truncated, has another schema, or has impossible values; the message says what is wrong.
     """
     try:
         data = parse_json(text, finite=False)  # the model says which number is not finite
@@ -255,10 +255,10 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def read_profile(path: Path) -> Profile:
-    """Return the profile in a file; read again only when that changes.
+    """Return the profile in a file; the file is read again only when it changes.
 
     Raises:
-        ValueError: it cannot be read, or is not a profile; the sentence names the file.
+        ValueError: it cannot be read, or is not a profile; the message names the file.
     """
     try:
         facts = path.stat()
@@ -279,7 +279,7 @@ def _read(path: Path, _changed_ns: int, _size: int) -> Profile:
 
 
 def _content(path: Path) -> bytes:
-    """Return what a profile's file holds; never waits, and reads no more than a profile has.
+    """Return the content of a profile's file; never blocks, and reads no more than a profile may hold.
 
     Raises:
         OSError: it cannot be opened.
@@ -295,7 +295,7 @@ def _content(path: Path) -> bytes:
 
 
 def profile_digest(path: Path) -> str:
-    """Return a short digest of a profile's file; empty where it cannot be read."""
+    """Return a short digest of a profile's file; empty if it cannot be read."""
     try:
         return hashlib.sha256(_content(path)).hexdigest()[:16]
     except (OSError, ValueError):

@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
 LEAST_SAMPLES = 4096
 STEPS_A_PASS = 64
-"""The made-up data hold at least so many samples, and so many steps of the whole job."""
+"""Least number of the synthetic data's samples; the second is in steps of the entire job."""
 
 
 class Replay(Workload[ReplayOptions]):
-    """A profile as a workload. Its gradients are real tensors, linear in made-up data; its loss is none."""
+    """A profile as a workload. Its gradients are real tensors, linear in synthetic data; it has no loss."""
 
     name = "replay"
     options = ReplayOptions
     has_loss = False
 
     def __init__(self, size: str = "") -> None:
-        """Reads the profile.
+        """Read the profile.
 
         Raises:
-            ValueError: it is not there, or is not a profile.
+            ValueError: it does not exist, or is not a profile.
         """
         super().__init__(size)
         self.profile = read_profile(profile_path(size))
@@ -99,7 +99,7 @@ class Replay(Workload[ReplayOptions]):
         return Numbers(max(LEAST_SAMPLES, STEPS_A_PASS * case.global_batch), case.seed)
 
     def collate(self, samples: Any) -> Any:
-        return samples  # `Numbers` gives whole batches
+        return samples  # `Numbers` returns full batches
 
     def loss(self, outputs: Any, targets: Any) -> torch.Tensor:
         """Return the mean of zeros; only its gradient matters."""

@@ -1,9 +1,9 @@
-"""The model behind `replay`: parameters whose gradients come when the profile says. Imports torch at once.
+"""The model behind `replay`: parameters whose gradients are ready when the profile says. Imports torch at once.
 
 Backward walks a chain of nodes in the order in which gradients became ready: each fills one to three gradients,
-waits for their moment and hands them on, so that the reducer sees real gradients in the real order.
+waits for their time and returns them, so that the reducer gets real gradients in the real order.
 Parameter i's gradient is w_i times the mean of the batch's vectors, repeated to its size: linear in the data, so
-that averages over shards are the whole batch's.
+that averages over shards equal the full batch's.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ddpbench.measure.pacer import Pass
 from ddpbench.workloads.rhythm import Rhythm
 
 WIDTH = 256
-"""Numbers of a sample, and the period with which a gradient repeats."""
+"""Numbers per sample, and the period with which a gradient repeats."""
 TABLE_SAMPLES = 1024
 LEARNING_RATE = 1e-3
 
 
 class Numbers(Dataset[Any]):
-    """`size` samples of `WIDTH` random numbers, out of a table that they share, with a target of no meaning."""
+    """`size` samples of `WIDTH` random numbers, out of a table that they share, with a meaningless target."""
 
     def __init__(self, size: int, seed: int) -> None:
         self._size = size
@@ -38,7 +38,8 @@ class Numbers(Dataset[Any]):
         return self._size
 
     def __getitems__(self, indices: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """The batch of these samples at once: to collate them one by one would cost the host more than their use."""
+        """Return the batch of these samples at once: to collate them one by one would cost the host more than their
+        use."""
         chosen = torch.tensor(indices)
         return self._table[chosen % TABLE_SAMPLES], chosen
 
@@ -48,14 +49,14 @@ class Numbers(Dataset[Any]):
 
 
 class ReplayModel(nn.Module):
-    """Batches [samples, WIDTH] to zeros [samples], in the profile's time."""
+    """A model from batches [samples, WIDTH] to zeros [samples], in the profile's time."""
 
     def __init__(self, rhythm: Rhythm) -> None:
         super().__init__()
         self.rhythm = rhythm
         profile = rhythm.profile
         self.names = tuple(parameter.name for parameter in profile.parameters)
-        """The parameters' own, which are not names of attributes here."""
+        """The parameters' own names, which are not attributes here."""
         self.sizes = [rhythm.elements(number) for number in range(len(self.names))]
         self.order = profile.order
         for number, parameter in enumerate(profile.parameters):
@@ -80,10 +81,10 @@ class ReplayModel(nn.Module):
         return outputs
 
     def gradient(self, number: int, parameter: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
-        """Return a parameter's gradient: `row` times its weight, over and over.
+        """Return a parameter's gradient: `row` times its weight, repeated.
 
-        It is a memory of the model's that autograd takes without a copy, unless it would be added to itself
-        (gradients that add up) or another replica may be filling it.
+        It is in the model's memory, which autograd takes without a copy, unless the gradient would be added to itself
+        (gradients that accumulate) or another replica may be filling it.
         """
         if parameter.grad is not None or self._replica is not None:
             return _Gradient(number, parameter, row).filled(row)
@@ -93,14 +94,14 @@ class ReplayModel(nn.Module):
         return kept.filled(row)
 
     def end_pass(self, chain: _Chain) -> None:
-        """Backward ended; the next pass over the same parameters may walk the same nodes."""
+        """End a backward pass; the next pass over the same parameters may walk the same nodes."""
         chain.time.end(self.rhythm.end_ns, _wake_early)
         chain.model = None
         if self._replica is None:
             self._chains.give(chain)
 
     def _replicate_for_data_parallel(self) -> ReplayModel:
-        """Return a replica for one step; those of a step are asked for in the order of their devices."""
+        """Return a replica for one step; replicas of a step are requested in the order of their devices."""
         replica: ReplayModel = super()._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
         replica._replica = self._replicas % self.rhythm.case.world_size
         self._replicas += 1
@@ -108,7 +109,7 @@ class ReplayModel(nn.Module):
 
 
 def _wake_early() -> None:
-    """Has the interpreter and torch do a little, so that what comes next finds them in the caches."""
+    """Make the interpreter and torch do a little work, so that what comes next finds them in the caches."""
     (_STIRRED * 1).mean()
 
 
@@ -129,7 +130,7 @@ class _Gradient:
         rows = -(-size // WIDTH)
         self.memory = torch.empty(rows, WIDTH, dtype=row.dtype)
         self.seen = self.memory.view(-1)[:size].view(parameter.shape)
-        # The parameter's own, between 0 and 1, so that one gradient is not taken for another's.
+        # The parameter's own factor, between 0 and 1, so that gradients of different parameters differ.
         self.weights = torch.full((1, 1), (number * 7919 % 97 + 1) / 97, dtype=row.dtype).expand(rows, 1)
 
     def filled(self, row: torch.Tensor) -> torch.Tensor:
@@ -138,7 +139,7 @@ class _Gradient:
 
 
 class _Chain:
-    """The nodes that a backward pass walks: `end` is the one it comes to first, out of forward's view the last.
+    """The nodes that a backward pass walks: `end` is the first that it reaches, the last that forward makes.
 
     Gradients that become ready together come from one node: a node costs the host some 20 µs.
     """
@@ -146,11 +147,11 @@ class _Chain:
     def __init__(self, parameters: list[nn.Parameter], groups: Sequence[Sequence[int]]) -> None:
         self.parameters = parameters
         self.model: ReplayModel | None = None
-        """Whose pass is on it; none while it is kept for the next, or the two would keep each other alive."""
+        """The model whose pass uses it; none while it is kept for the next, or the two would keep each other alive."""
         self.time: Pass
         self.batch: torch.Tensor
         self.row: torch.Tensor
-        # The nodes are the chain's: were the chain theirs too, no garbage collector would see the circle.
+        # The chain holds the nodes: if they held the chain too, no garbage collector would see the cycle.
         own = weakref.ref(self)
         node: Any = _End.apply(torch.zeros(1, requires_grad=True), own)  # type: ignore[no-untyped-call]
         for numbers in reversed(groups):
@@ -160,18 +161,18 @@ class _Chain:
 
     @property
     def owner(self) -> ReplayModel:
-        """The model whose pass is on it."""
+        """Return the model whose pass uses the chain."""
         assert self.model is not None
         return self.model
 
     def start(self, slope: torch.Tensor) -> None:
-        """Backward begins, with the loss's slope at each sample's output."""
+        """Begin backward, with the loss's slope at each sample's output."""
         if self.owner._replica is not None:  # its master waited for the outputs of the slowest replica
             self.time.resume(self.owner.rhythm.forward_ns)
         self.row = slope @ self.batch
 
     def gradients(self, numbers: Sequence[int]) -> list[torch.Tensor]:
-        """Gradients that are ready together, at the moment of the first."""
+        """Return gradients that are ready together, at the time of the first."""
         model, row = self.owner, self.row
         rhythm = model.rhythm
         found = [model.gradient(number, self.parameters[number], row) for number in numbers]
@@ -180,13 +181,13 @@ class _Chain:
 
 
 class _Chains:
-    """Chains that no pass is on. Building one for each step would cost the host as much as walking it."""
+    """Chains that no pass uses. Building one for each step would cost the host as much as walking it."""
 
     def __init__(self) -> None:
         self._free: list[_Chain] = []
 
     def take(self, parameters: list[nn.Parameter]) -> _Chain | None:
-        """Return one over exactly these parameters, which is now its taker's."""
+        """Return a chain over exactly these parameters, which now belongs to the caller."""
         while self._free:
             chain = self._free.pop()
             if all(map(operator.is_, chain.parameters, parameters)):
@@ -197,7 +198,7 @@ class _Chains:
         self._free.append(chain)
 
     def __deepcopy__(self, memo: Any) -> _Chains:
-        return _Chains()  # the copy has parameters of its own
+        return _Chains()  # the copy has other parameters
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Chains, ()
@@ -237,7 +238,7 @@ class _Ready(Function):
 
 
 class _End(Function):
-    """The first node of forward, the last of backward; `anchor` is there to have it walked at all."""
+    """The first node of forward, the last of backward; `anchor` makes autograd walk it at all."""
 
     @staticmethod
     def forward(ctx: Any, anchor: torch.Tensor, chain: weakref.ref[_Chain]) -> torch.Tensor:
@@ -252,29 +253,31 @@ class _End(Function):
 
 
 class PacedSGD(torch.optim.SGD):
-    """Plain SGD, without a momentum that would cost memory, in the time of the profile's update."""
+    """SGD without momentum, which would cost memory, in the time of the profile's update."""
 
     def __init__(self, parameters: Any, rhythm: Rhythm) -> None:
         super().__init__(parameters, lr=LEARNING_RATE)
         self._rhythm = rhythm
 
     def step(self, closure: Any = None) -> Any:
-        """Make one update, of the gradients that the closure computes where there is one."""
+        """Make one update, with the gradients that the closure computes, if given."""
         if closure is not None:
             with torch.enable_grad():
                 closure()
         rhythm = self._rhythm
         pacer, update = rhythm.pacer, rhythm.update()
         start_ns = pacer.now()
-        with torch.no_grad():  # in one call for all: SGD's own step costs the host thrice as much
+        with (
+            torch.no_grad()
+        ):  # one call for all parameters: SGD's own step costs the host three times as much
             for group in self.param_groups:
                 used = [parameter for parameter in group["params"] if parameter.grad is not None]
                 if used:
                     torch._foreach_add_(used, [p.grad for p in used], alpha=-group["lr"])
-        self.zero_grad(set_to_none=True)  # what every replica does next, and so a part of the profiled update
+        self.zero_grad(set_to_none=True)  # every replica does so next, so it is part of the profiled update
         own_ns = pacer.now() - start_ns
         update.end(rhythm.optimizer_ns, self.zero_grad)
         pacer.updated(own_ns)
         return None
 
-    step.hooked = True  # type: ignore[attr-defined]  # torch would wrap it, outside of what is timed here
+    step.hooked = True  # type: ignore[attr-defined]  # otherwise torch wraps it, outside the time measured here

@@ -20,7 +20,7 @@ BLOCKS = {"18": (2, 2, 2, 2), "50": (3, 4, 6, 3)}
 
 
 class ResNetOptions(BaseModel, extra="forbid", frozen=True):
-    """What can be chosen of the `resnet` workload."""
+    """Options of the `resnet` workload."""
 
     image_size: Annotated[int, limits.IMAGE_SIZE, Unit("pixels")] = 224
     """Width and height of the images."""

@@ -16,18 +16,18 @@ from ddpbench.workloads.piece import Piece
 
 STEM = 64
 WIDENING = 4
-"""A bottleneck's outputs over its width."""
+"""Ratio of a bottleneck's outputs to its width."""
 
 
 def _convolution(channels: int, width: int, size: int, stride: int = 1) -> nn.Sequential:
-    """Convolution and BatchNorm; the size of the image divides by the stride."""
+    """Return convolution and BatchNorm; the image's size must be divisible by the stride."""
     convolution = nn.Conv2d(channels, width, size, stride=stride, padding=size // 2, bias=False)
     nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
     return nn.Sequential(convolution, nn.BatchNorm2d(width))
 
 
 class Residual(nn.Module):
-    """Two 3 x 3 convolutions, or a bottleneck of 1 x 1, 3 x 3 and 1 x 1, added to what came in."""
+    """Two 3 x 3 convolutions, or a bottleneck of 1 x 1, 3 x 3 and 1 x 1, added to the input."""
 
     def __init__(self, channels: int, width: int, *, stride: int, bottleneck: bool) -> None:
         super().__init__()
@@ -54,7 +54,8 @@ class Residual(nn.Module):
 
 
 class Classifier(nn.Module):
-    """Images [batch, 3, height, width] to logits [batch, classes]; four stages, each but the first halves the image."""
+    """Images [batch, 3, height, width] to logits [batch, classes]; each of four stages but the first halves the
+    image."""
 
     def __init__(self, blocks: Sequence[int], *, bottleneck: bool, classes: int) -> None:
         super().__init__()
@@ -75,7 +76,7 @@ class Classifier(nn.Module):
         return self._classified(self.layers(self.stem(images)))
 
     def stages(self) -> list[nn.Module]:
-        """Layers in a row that, called in turn, are the model."""
+        """Return layers in a row that, called in turn, are the model."""
         return [self.stem, *self.layers, Piece(self._classified, self.head)]
 
     def _classified(self, x: torch.Tensor) -> torch.Tensor:

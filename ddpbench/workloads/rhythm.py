@@ -1,4 +1,4 @@
-"""When what of a replay happens: a profile's times in one rank."""
+"""The schedule of a replay: a profile's times in one rank."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 from ddpbench.workloads.profile import Profile
 
 GRAIN = 2e-3
-"""A gradient whose moment is nearer than this share of a step is not waited for: each sleep costs a wake-up."""
+"""A gradient due in less than this share of a step is not waited for: each sleep costs a wake-up."""
 MOST_TOGETHER = 3
-"""So many gradients come from one node at most: of more autograd takes some out of order."""
+"""Largest number of gradients from one node: autograd takes some of more out of order."""
 
 
 class ReplayOptions(BaseModel, extra="forbid", frozen=True):
-    """What can be chosen of a replay."""
+    """Options of a replay."""
 
     slow_rank: Annotated[int, limits.SLOW_RANK] | None = None
     """Rank that computes `slow_factor` times slower than the profile; if not set, none does."""
@@ -35,7 +35,7 @@ class ReplayOptions(BaseModel, extra="forbid", frozen=True):
 
 
 class Rhythm:
-    """A profile's times in one rank of a case: dilated, slowed for a straggler, jittering from step to step."""
+    """A profile's times in one rank of a case: dilated, slowed for a straggler, varying from step to step."""
 
     def __init__(self, profile: Profile, case: Case, rank: int, launch: int = 0) -> None:
         self.profile, self.case, self.rank = profile, case, rank
@@ -53,7 +53,7 @@ class Rhythm:
         self.grain_ns = GRAIN * 1e9 * profile.step_s
 
     def begin(self, replica: int | None = None) -> Pass:
-        """Return the pass over a batch that starts now, of this rank or of a replica that one process holds."""
+        """Return the pass over a batch that starts now, for this rank or for a replica that one process holds."""
         rank = self.rank if replica is None else replica
         scale = self._base(rank)
         if self._spread:
@@ -68,11 +68,11 @@ class Rhythm:
         return self.pacer.begin(self._scale)
 
     def elements(self, number: int) -> int:
-        """Return how many numbers a parameter has here: its own, divided by `shrink`, and at least one."""
+        """Return how many numbers a parameter has here: the profile's number divided by `shrink`, at least one."""
         return -(-self.profile.parameters[number].elements // self.case.shrink)
 
     def together(self) -> list[tuple[int, ...]]:
-        """Parameters, by number, in the order in which their gradients are ready: those of one moment together."""
+        """Return the parameters' numbers in the order in which their gradients are ready, grouped by time."""
         found: list[tuple[int, ...]] = []
         for number in self.profile.order:
             first = found[-1] if found else ()
@@ -84,7 +84,7 @@ class Rhythm:
         return found
 
     def _base(self, rank: int) -> float:
-        straggles = rank == self._options.slow_rank and self.case.world_size > 1  # never the base case
+        straggles = rank == self._options.slow_rank and self.case.world_size > 1  # never in the base case
         return self.case.dilation * (self._options.slow_factor if straggles else 1.0)
 
     def __deepcopy__(self, memo: Any) -> Rhythm:

@@ -1,4 +1,4 @@
-"""Which profiles there are to replay, and a line on each. What a profile must be is checked in `profile`."""
+"""The profiles that can be replayed, with a line on each. `profile` checks that a profile is valid."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ddpbench.units import format_number
 SHIPPED = Path(__file__).resolve().parents[1] / "profiles"
 """The profiles that come with ddpbench."""
 PREFIX = "replay:"
-"""What a workload's name begins with that replays a profile."""
+"""Prefix of the name of a workload that replays a profile."""
 
 
 def shipped() -> tuple[str, ...]:
@@ -20,17 +20,17 @@ def shipped() -> tuple[str, ...]:
 
 
 def is_path(name: str) -> bool:
-    """Return whether what follows `replay:` is a file of the user's, and not a profile that comes with ddpbench."""
+    """Return whether the part after `replay:` is a user's file, not a profile that comes with ddpbench."""
     return name.endswith(".json")
 
 
 def profile_path(name: str) -> Path:
-    """Return the file of what follows `replay:`."""
+    """Return the file for the part after `replay:`."""
     return Path(name) if is_path(name) else SHIPPED / f"{name}.json"
 
 
 def profile_summary(path: Path) -> str:
-    """Return a line on a profile that is known to be one: what was computed, where, and how long a step takes."""
+    """Return a line on a valid profile: what was computed, where, and how long a step takes."""
     data = json.loads(path.read_text(encoding="utf-8"))
     step_s = sum(_mean(data[part]) for part in ("forward_s", "backward_s", "optimizer_s"))
     step = f"{format_number(1e3 * step_s)} ms a step of {data['local_batch']} samples"
@@ -39,5 +39,5 @@ def profile_summary(path: Path) -> str:
 
 
 def _mean(time: Any) -> float:
-    """Return a time is its mean, or `[mean, low, high]`."""
+    """Return a time's mean; a time is a mean, or `[mean, low, high]`."""
     return float(time[0] if isinstance(time, list) else time)

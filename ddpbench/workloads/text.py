@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 VOCABULARY = 256
 """Every byte is a token."""
 DEFAULT_TEXT_BYTES = 2_000_000
-"""As much of the default text is used: enough for thousands of windows, read in a few milliseconds."""
+"""Number of bytes of the default text that are used: enough for thousands of windows, read in a few milliseconds."""
 
 
 def default_files() -> list[Path]:
-    """Return the top-level modules of Python's own standard library, sorted: real text that is always there.
+    """Return the top-level modules of Python's own standard library, sorted: real text that is always available.
 
     It differs between Python versions; a machine's ranks share one.
     """
@@ -28,7 +28,7 @@ def default_files() -> list[Path]:
 def read_text(files: Sequence[str], *, at_least: int) -> torch.Tensor:
     """Return the files' bytes, one after the other, as uint8 of shape [bytes].
 
-    Without files the first `DEFAULT_TEXT_BYTES` of `default_files()`; files that are named are read whole.
+    Without files, the first `DEFAULT_TEXT_BYTES` of `default_files()`; named files are read in full.
 
     Raises:
         ValueError: a file cannot be read, or all together hold less than `at_least` bytes.

@@ -10,14 +10,14 @@ if TYPE_CHECKING:
 
 TOKENS = 1_000_000
 MASK = 0
-"""The token that stands for a masked one."""
+"""The token that replaces a masked one."""
 MASKED_SHARE = 0.15
 IGNORED = -100
-"""What cross-entropy leaves out."""
+"""The target that cross-entropy ignores."""
 
 
 def random_tokens(vocabulary: int, count: int = TOKENS) -> torch.Tensor:
-    """Tokens drawn from a vocabulary in Zipf's proportions (the k-th as often as 1/k), never `MASK`; int32 [count].
+    """Draw tokens from a vocabulary in Zipf's proportions (the k-th as often as 1/k), never `MASK`; int32 [count].
 
     Most are common ones, as in a text, so that an embedding's gradient touches rows as in training.
     """
@@ -31,7 +31,7 @@ def random_tokens(vocabulary: int, count: int = TOKENS) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """Item i is `(tokens, next tokens)`, both int64 [length]."""
+    """Samples `(tokens, next tokens)`, both int64 [length]."""
 
     tokens: torch.Tensor
     length: int
@@ -49,9 +49,9 @@ class Next:
 
 @dataclass(frozen=True, slots=True)
 class Masked:
-    """Item i is `(tokens with some masked, what stood there)`, both int64 [length]; elsewhere `IGNORED`.
+    """Samples `(tokens with some masked, the original tokens there)`, both int64 [length]; elsewhere `IGNORED`.
 
-    Every sample has the same number masked, so that a mean over masked tokens is one over samples.
+    Every sample has the same number masked, so that a mean over masked tokens equals one over samples.
     """
 
     tokens: torch.Tensor

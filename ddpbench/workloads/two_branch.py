@@ -22,7 +22,7 @@ UNITS = {"small": 256, "large": 2048}
 
 
 class TwoBranchOptions(BaseModel, extra="forbid", frozen=True):
-    """What can be chosen of the `two_branch` workload."""
+    """Options of the `two_branch` workload."""
 
     text: list[str] = []
     """Text files to train on; if empty, the Python standard library's source."""

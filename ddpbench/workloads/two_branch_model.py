@@ -12,7 +12,7 @@ from ddpbench.workloads.mlp_model import Perceptron
 
 
 class Head(nn.Module):
-    """What joins the branches: their outputs [batch, units] side by side, GELU, and logits [batch, vocabulary]."""
+    """The head that joins the branches: their outputs [batch, units] side by side, GELU, logits [batch, vocabulary]."""
 
     def __init__(self, features: int, vocabulary: int) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Head(nn.Module):
 class Branched(nn.Module):
     """Perceptrons that all take the context, and a head; uint8 contexts [batch, context] to logits [batch, vocabulary].
 
-    `units` are those of a branch's layers; the last one's GELU is the head's first act.
+    `units` are those of a branch's layers; the head begins with the last one's GELU.
     """
 
     def __init__(self, *, branches: int, context: int, units: tuple[int, ...], vocabulary: int) -> None:

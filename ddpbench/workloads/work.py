@@ -10,7 +10,7 @@ from ddpbench.spec import Case
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A model's size and what training on one sample takes, with the workload's default options."""
+    """A model's size and the operations of training on one sample, with the workload's default options."""
 
     parameters: int
     flops: float
@@ -41,7 +41,7 @@ WORK: Mapping[str, Work] = {
     "hf:gpt2": Work(124_439_808, 3.795e11, 2),
     "hf:resnet-50": Work(25_557_032, 2.430e10, 2),
 }
-"""By workload. A test counts them again."""
+"""Work by workload. A test counts the numbers again."""
 _LENGTHS: Mapping[str, tuple[str, int, int]] = {
     "gpt:nano": ("block_size", 64, 1),
     "gpt:micro": ("block_size", 128, 1),
@@ -57,11 +57,12 @@ _LENGTHS: Mapping[str, tuple[str, int, int]] = {
     "hf:bert-tiny": ("tokens", 32, 1),
     "hf:gpt2": ("tokens", 512, 1),
 }
-"""The option that makes a sample larger, its default, and by which power of it operations grow."""
+"""For each workload: the option that makes a sample larger, its default, and the power of it by which operations
+grow."""
 
 
 def work_of(case: Case) -> Work | None:
-    """Return what is known of a case's workload; None of a replay, and of a user's own, which only trying it tells."""
+    """Return the known work of a case's workload; None for a replay, and for a user's, which only a trial shows."""
     work = WORK.get(case.workload)
     if work is None or case.workload not in _LENGTHS:
         return work
@@ -71,7 +72,7 @@ def work_of(case: Case) -> Work | None:
 
 
 def state_bytes(case: Case) -> int | None:
-    """Return the bytes of a whole model's parameters, gradients and optimizer state; None where `work_of` is None."""
+    """Return the bytes of a full model's parameters, gradients and optimizer state; None where `work_of` is None."""
     work = work_of(case)
     return (
         None if work is None else work.parameters * (2 + work.states) * (8 if case.dtype == "float64" else 4)
