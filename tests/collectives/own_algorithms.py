@@ -1,4 +1,4 @@
-"""All-reduces from a user's own file: a right one, and some that go wrong."""
+"""All-reduces from a user's file: a right one, and some with faults."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ddpbench.strategies import NoOptions, Strategy
 
 
 class ToEach(Collective):
-    """Every rank sends its gradient to every other, and adds all up in the order of ranks."""
+    """Every rank sends its gradient to all others, and sums in the order of ranks."""
 
     def _all_reduce(self, tensor: torch.Tensor) -> None:
         n, rank, transport = self.size, self.rank, self.transport
@@ -31,7 +31,7 @@ class Twice(ToEach):
 
 
 class OwnFirst(ToEach):
-    """Every rank adds up from its own gradient on: of three, each in another order."""
+    """Every rank sums beginning with its own gradient: with three ranks, each in another order."""
 
     def _all_reduce(self, tensor: torch.Tensor) -> None:
         own = tensor.clone()

@@ -1,4 +1,4 @@
-"""Every algorithm on real ranks: right for any world and length, the same bits everywhere, its bytes the formula's."""
+"""Every algorithm on real ranks: right for any world and length, the same bits everywhere, bytes as in the formula."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.ranks import run_ranks
 
 WORLDS = (1, 2, 3, 4, 5, 8)
 LENGTHS = (0, 1, 2, 3, 7, 64, 1000, 100_003)
-COUNTED = 120_000  # divides by all of these worlds, and by the powers of two within them
+COUNTED = 120_000  # divisible by all of these worlds, and by the powers of two within them
 TYPES = (torch.float64, torch.float32, torch.bfloat16)
 
 pytestmark = pytest.mark.ranks
@@ -26,7 +26,7 @@ def contribution(rank: int, length: int, dtype: torch.dtype, seed: int = 0) -> t
 
 
 def reduce_all(rank: int, world: int, ranks_per_node: int) -> dict[str, tuple[list[torch.Tensor], int, int]]:
-    """By algorithm every sum, and the bytes that this rank sent and received for one of `COUNTED` numbers."""
+    """Return by algorithm every sum, and the bytes that this rank sent and received for one of `COUNTED` numbers."""
     from ddpbench.collectives.transport import Transport
 
     ring.SEGMENT_BYTES = 4096  # hundreds of pieces, many more than are expected at once

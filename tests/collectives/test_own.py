@@ -1,4 +1,4 @@
-"""Algorithms from users' own files: planned without being imported, and proved on real ranks under DDP."""
+"""Algorithms from users' files: planned without being imported, and proved on real ranks under DDP."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ TYPES = (torch.float64, torch.float32, torch.bfloat16)
 
 
 def layouts() -> st.SearchStrategy[tuple[int, int]]:
-    """World sizes and a number of ranks per node that divides them."""
+    """Draw a world size and a number of ranks per node that divides it."""
     return st.integers(1, 9).flatmap(
         lambda n: st.tuples(st.just(n), st.sampled_from([r for r in range(1, n + 1) if n % r == 0]))
     )

@@ -1,4 +1,4 @@
-"""Ranks that are threads of one process, for tests: messages are copies, made at the earliest or the latest moment."""
+"""Ranks as threads of one process, for tests: messages are copied at the earliest or the latest possible time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TIMEOUT_S = 20.0
 
 
 class _Wire:
-    """From one rank to another."""
+    """Messages from one rank to another."""
 
     def __init__(self) -> None:
         self.sends: deque[torch.Tensor] = deque()
@@ -23,8 +23,8 @@ class _Wire:
 class Network:
     """Wires between all ranks. `early` copies when both ends are ready, otherwise when the receiver waits.
 
-    A network may copy at any moment between the two: an algorithm that is right with both leaves what it sends
-    alone until it must have arrived, and expects nothing in a memory that is still read.
+    A network may copy at any time between the two: an algorithm that is right with both does not change what it sends
+    until it must have arrived, and expects no particular content in memory that is still being received.
     """
 
     def __init__(self, size: int, *, early: bool) -> None:
@@ -34,7 +34,7 @@ class Network:
 
 
 class ThreadTransport:
-    """One rank's end; what `ddpbench.collectives.transport.Transport` is to a process group."""
+    """A rank's end; it replaces `ddpbench.collectives.transport.Transport` of a process group."""
 
     def __init__(self, network: Network, rank: int) -> None:
         self._network, self.rank, self.size = network, rank, network.size
@@ -87,7 +87,7 @@ class _Arrival:
 
 
 def run_threads(network: Network, work: Callable[[ThreadTransport], None]) -> None:
-    """Calls `work` in a thread for each rank; the first error of any is raised."""
+    """Call `work` in a thread for each rank; raise the first error of any."""
     errors: list[BaseException] = []
 
     def run(rank: int) -> None:

@@ -1,4 +1,4 @@
-"""What ranks do in the tests of frameworks over DDP: proofs, with something wrong planted, and what is left behind."""
+"""Functions for ranks in the tests of frameworks over DDP: proofs, planted faults, and state left behind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def proofs(
     wrong: str,
     precision: Any,
 ) -> dict[str, tuple[bool, list[str]]]:
-    """What a case's proof compares: whether it passed in every type, and the types."""
+    """Return what a case's proof compares: whether it passed in every type, and the types."""
     from ddpbench.records import Proof
     from ddpbench.worker.place import Place
     from ddpbench.worker.training.control import GroupControl
@@ -64,7 +64,7 @@ def proofs(
 
 
 def plant(wrong: str) -> None:
-    """Has a framework do in this process what it must not."""
+    """Make a framework do in this process what it must not."""
     from ddpbench.strategies.frameworks.accelerate.replica import AccelerateReplica
     from ddpbench.strategies.frameworks.lightning import trainer_replica
     from ddpbench.strategies.frameworks.lightning.trainer_replica import TrainerReplica
@@ -97,7 +97,7 @@ def plant(wrong: str) -> None:
 
         trainer_replica._Batches.__iter__ = drops  # type: ignore[method-assign]
     elif wrong == "hooks stay":
-        # As a hook of the optimizer's step, which under the Trainer holds forward and backward.
+        # As a hook of the optimizer's step, which under the Trainer contains forward and backward.
         init = TrainerReplica.__init__
 
         def stays(self: Any, *arguments: Any) -> None:
@@ -138,14 +138,14 @@ def plant(wrong: str) -> None:
 def left_behind(
     rank: int, processes: int, strategy: str, options: dict[str, Any], folder: str, wrong: str
 ) -> dict[str, tuple[Any, Any]]:
-    """Of the process before and in the middle of training, and after it: whatever differs; and what files there are.
+    """Return state of the process that differs during and after training, and the files that were made.
 
-    What the framework is made to do is drawing a number wherever it is set up.
+    The framework is made to draw a random number wherever it is set up.
     """
     plant(wrong)
     _draw_when_set_up()
     os.chdir(folder)
-    os.environ.pop("OMP_NUM_THREADS", None)  # frameworks choose a number then
+    os.environ.pop("OMP_NUM_THREADS", None)  # without it frameworks choose a number
     before = _process()
     model = make_model()
     forward = vars(model).get("forward")
@@ -169,7 +169,7 @@ def left_behind(
 
 
 def _draw_when_set_up() -> None:
-    """Has whatever wraps a model in DDP draw a random number, as a framework might."""
+    """Make whatever wraps a model in DDP draw a random number, as a framework might."""
     init = nn.parallel.DistributedDataParallel.__init__
 
     def draws(self: Any, *arguments: Any, **named: Any) -> None:
@@ -190,7 +190,7 @@ def _process() -> dict[str, Any]:
 
 
 def autocasts(rank: int, processes: int, strategy: str, options: dict[str, Any]) -> dict[str, list[str]]:
-    """Which autocasts are entered in a step of a model under the harness's bf16, and of one in full precision."""
+    """Return the autocasts entered in a step of a model under the harness's bf16, and in one in full precision."""
     found = {}
     for name in ("bf16", "full"):
         precision = precision_of(name, torch.device("cpu"))

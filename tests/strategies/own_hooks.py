@@ -1,4 +1,4 @@
-"""Communication hooks from a user's own file: two that are right, and some that go wrong in one way each."""
+"""Communication hooks from a user's file: two that are right, and some with one fault each."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Waits(HookStrategy[NoOptions]):
 
 
 class Halves(Averages):
-    """Sends numbers of half precision, and says so."""
+    """Sends numbers in half precision, and declares it."""
 
     unit_roundoff = 2.0**-11
 
@@ -50,7 +50,7 @@ class Halves(Averages):
 
 
 class Eighths(Averages):
-    """Sends numbers of eight bits with two of mantissa, and says so."""
+    """Sends numbers of eight bits with two bits of mantissa, and declares it."""
 
     unit_roundoff = 2.0**-3
 
@@ -62,7 +62,7 @@ class Eighths(Averages):
 
 
 class Uphill(Averages):
-    """Halves the average and turns its sign, and says that it rounds as coarsely as is allowed."""
+    """Halves the average and negates it, and declares the coarsest rounding that is allowed."""
 
     unit_roundoff = 2.0**-3
 
@@ -72,14 +72,14 @@ class Uphill(Averages):
 
 
 class SumsCoarsely(Uphill):
-    """Gives 1.9 times the average."""
+    """Returns 1.9 times the average."""
 
     def hook(self, state: Any, bucket: Any) -> Any:
         return Averages.hook(self, state, bucket).then(lambda future: future.value().mul_(1.9))
 
 
 class HalvesCoarsely(Uphill):
-    """Gives half of the average."""
+    """Returns half of the average."""
 
     def hook(self, state: Any, bucket: Any) -> Any:
         return Averages.hook(self, state, bucket).then(lambda future: future.value().mul_(0.5))
@@ -94,7 +94,7 @@ class Sums(Averages):
 
 
 class Lags(Averages):
-    """Sends the gradients of the step before, from the second step on."""
+    """Sends the gradients of the previous step, from the second step on."""
 
     def state(self, job: Any, options: Any) -> Any:
         return {}
@@ -118,7 +118,7 @@ class NotCleared(Averages):
 
 
 class Freezes(Averages):
-    """Trains its first parameter no more."""
+    """Stops training its first parameter."""
 
     def build(self, job: Any, options: Any) -> Any:
         next(iter(job.model.parameters())).requires_grad_(False)
@@ -156,7 +156,7 @@ class Raises(Averages):
 
 
 class KeepsNothing(CompensatedHookStrategy[NoOptions]):
-    """Sends all, and keeps nothing; what it says to have kept is too short."""
+    """Sends everything, and keeps nothing; the kept tensor that it reports is too short."""
 
     options = NoOptions
 
@@ -173,14 +173,14 @@ class KeepsNone(KeepsNothing):
 
 
 class CountsNothing(Averages):
-    """Does not say how much it sent."""
+    """Does not report how much it sent."""
 
     def sent_bytes(self, state: Any, bucket: Any) -> Any:
         return None
 
 
 class PromisesMore(Averages):
-    """Promises what its replica cannot show."""
+    """Makes a promise that its replica cannot show."""
 
     def promise(self, options: Any) -> Any:
         return "averaged"
@@ -251,7 +251,7 @@ class Triples(SendsAShare):
 
 
 class SendsABitTooMuch(SendsAShare):
-    """Less is kept of three steps than their gradients, but it grows."""
+    """Over three steps it keeps less than their gradients, but the kept part grows."""
 
     factor = 2.1
 
@@ -271,7 +271,7 @@ class SendsHalfAThousandth(SendsAShare):
 
 
 class OneRankSends(SendsAShare):
-    """Sends of rank 0 alone."""
+    """Sends only rank 0's gradients."""
 
     def hook(self, state: Any, bucket: Any) -> Any:
         self.factor = 0.5 if dist.get_rank() == 0 else 0.0
@@ -279,7 +279,7 @@ class OneRankSends(SendsAShare):
 
 
 class NegatesTheNew(SendsAShare):
-    """Sends half of what it kept before, less the gradient: what it keeps has an end."""
+    """Sends half of what it kept before, less the gradient, so that what it keeps is bounded."""
 
     def hook(self, state: Any, bucket: Any) -> Any:
         buffer, index = bucket.buffer(), bucket.index()

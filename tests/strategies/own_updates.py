@@ -17,7 +17,7 @@ def _samples() -> TensorDataset:
 
 
 class Clipped:
-    """Clips its gradients to a hundredth of what they are, and halves its learning rate after every update."""
+    """Clips its gradients to a hundredth of their norm, and halves its learning rate after every update."""
 
     def model(self) -> nn.Module:
         return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
@@ -38,7 +38,7 @@ class Clipped:
 
 
 class Dropping(Clipped):
-    """Drops half of its units by chance."""
+    """Drops half of its units at random."""
 
     def model(self) -> nn.Module:
         return nn.Sequential(nn.Linear(6, 32), nn.Dropout(), nn.Linear(32, 1))
@@ -51,7 +51,7 @@ class Dropping(Clipped):
 
 
 class _Routing(nn.Module):
-    """Sends a batch through one of two layers, by what is in it."""
+    """Sends a batch through one of two layers, depending on its content."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class _Routing(nn.Module):
 
 
 class Routed(Dropping):
-    """Has parameters that the first batch reaches, and no other; its optimizer remembers."""
+    """Has parameters that only the first batch reaches; its optimizer remembers them."""
 
     def model(self) -> nn.Module:
         return _Routing()
@@ -82,7 +82,7 @@ class Routed(Dropping):
 
 
 class _InTheSameMemory:
-    """Four batches, each where the one before was."""
+    """Four batches, each in the memory of the one before."""
 
     def __init__(self, rank: int, batch: int) -> None:
         self._rank, self._batch = rank, batch
@@ -100,7 +100,7 @@ class _InTheSameMemory:
 
 
 class Refilled(Clipped):
-    """Has a loader whose next batch takes the place of the last one."""
+    """Has a loader whose next batch overwrites the previous one."""
 
     def loader(self, rank: int, world_size: int, batch: int) -> _InTheSameMemory:
         return _InTheSameMemory(rank, batch)

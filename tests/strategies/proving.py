@@ -1,4 +1,4 @@
-"""What ranks do in the tests of frameworks' strategies: the worker's own proof, with something planted or not."""
+"""Functions for ranks in tests of frameworks' strategies: the worker's own proof, with or without faults."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STEPS = 5
 
 
 def case_of(strategy: str, processes: int, workload: str = "mlp:small", **options: Any) -> Case:
-    """A case as it is planned: four samples a rank."""
+    """Return a case as it is planned, with four samples per rank."""
     chosen = load_strategy(strategy)
     return Case(
         workload=workload,
@@ -65,7 +65,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def proofs(rank: int, processes: int, cases: Sequence[Case], plant: Plant | None = None) -> list[list[Proof]]:
-    """All that each case's proof compares, after something is planted in this rank."""
+    """Return all that each case's proof compares, after a fault is planted in this rank."""
     control = GroupControl(torch.distributed.new_group(), rank)
     found = []
     with pytest.MonkeyPatch.context() as patch:
@@ -78,13 +78,13 @@ def proofs(rank: int, processes: int, cases: Sequence[Case], plant: Plant | None
 
 
 def broken(found: list[Proof]) -> set[str]:
-    """What did not pass, in any number type."""
+    """Return the comparisons that did not pass, in any number type."""
     return {proof.compared for proof in found if not proof.passed}
 
 
 @dataclass
 class Trained:
-    """What a rank saw of `STEPS` steps as the worker makes them, and what is left once its replica is closed."""
+    """Observations of a rank in `STEPS` steps made as by the worker, and state left once its replica is closed."""
 
     parameters: dict[str, torch.Tensor] = field(default_factory=dict)
     closed: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class Trained:
 def trained(
     rank: int, processes: int, case: Case, folder: Path | None = None, active: bool = False
 ) -> Trained:
-    """Train on a rank's own batches, in an empty folder; twice on one module, of which the second time is told."""
+    """Train on a rank's own batches, in an empty folder, twice on one module; return the second's observations."""
     if folder is not None:
         os.chdir(folder)
     training = training_of(case, rank)
@@ -138,7 +138,7 @@ def trained(
         found.parameters = replica.own_parameters()
         replica.gradients_of(*next(training.batches()))
         found.held = replica.held_bytes()
-        replica.close()  # with an update still due, which is left out
+        replica.close()  # while an update is still due, which is left out
         found.closed = {name: each.detach().clone() for name, each in model.named_parameters()}
         found.attributes = {name for each in model.parameters() for name in vars(each)}
         found.of_model = set(vars(model)) - had
@@ -153,14 +153,14 @@ def trained(
 
 
 def steps_of(run: Trained) -> list[tuple[StepRecord, list[CommRecord]]]:
-    """An instrumented run's steps, each with its transfers."""
+    """Return an instrumented run's steps, each with its transfers."""
     steps = [record for record in run.records if isinstance(record, StepRecord)]
     transfers = [record for record in run.records if isinstance(record, CommRecord)]
     return [(step, [one for one in transfers if one.step == step.step]) for step in steps]
 
 
 def gap(own: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
-    """The largest relative difference over parameters, by their norms."""
+    """Return the largest relative difference over parameters, by their norms."""
     assert own.keys() == expected.keys()
     norm = torch.linalg.vector_norm
     return max(float(norm(own[name] - expected[name]) / norm(expected[name])) for name in own)

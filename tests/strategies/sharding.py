@@ -1,4 +1,4 @@
-"""What ranks do in the tests of sharded strategies, and the same training worked out in one process."""
+"""Functions for ranks in the tests of sharded strategies, and the same training computed in one process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Values = dict[str, torch.Tensor]
 
 
 class Stack(nn.Module):
-    """Two blocks between two layers that are none; 7 and 5 rows divide over 2, 3 and 4 ranks unevenly."""
+    """Two blocks between two layers outside blocks; 7 and 5 rows divide unevenly over 2, 3 and 4 ranks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,12 +47,12 @@ def make_stack(dtype: torch.dtype = torch.float64) -> Stack:
 
 
 def adamw(parameters: Any) -> torch.optim.Optimizer:
-    """A state of two numbers a parameter, and a step's count a tensor."""
+    """An optimizer with two numbers of state per parameter, and a step count per tensor."""
     return torch.optim.AdamW(parameters, lr=0.05, weight_decay=0.1)
 
 
 def two_groups(parameters: Any) -> torch.optim.Optimizer:
-    """Weights and biases have settings of their own, as in many a training script."""
+    """Give weights and biases different settings, as in many training scripts."""
     every = list(parameters)
     return torch.optim.SGD(
         [
@@ -68,7 +68,7 @@ OPTIMIZERS = {"adamw": adamw, "two_groups": two_groups}
 
 @dataclass
 class Seen:
-    """What a rank saw of a run: by step gradients and losses; at the end parameters, what it held, its records."""
+    """Observations of a rank in a run: gradients and losses by step; at the end parameters, bytes held, records."""
 
     gradients: list[Values] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
@@ -80,7 +80,7 @@ class Seen:
 def runs(
     rank: int, processes: int, strategy: str, options: dict[str, Any], optimizer: str, dtype: torch.dtype
 ) -> tuple[Seen, Seen, Seen]:
-    """Three runs of `STEPS` steps on one module, each by a replica of its own: plain, instrumented, plain."""
+    """Make three runs of `STEPS` steps on one module, each by a new replica: plain, instrumented, plain."""
     model = make_stack(dtype)
     found = []
     recorders: list[Recorder] = [NullRecorder(), StepRecorder(HostClock()), NullRecorder()]
@@ -126,7 +126,7 @@ def _build(
 
 
 def overflowed(rank: int, processes: int, strategy: str) -> tuple[bool, bool]:
-    """Whether an fp16 update is left out, where one number on the last rank is infinite, and taken where none is."""
+    """Return whether an fp16 update is skipped when one number on the last rank is infinite, and made when none is."""
     found = []
     for infinite in (True, False):
         precision = ScaledAutocast("fp16", "cpu", torch.float16)
@@ -167,7 +167,7 @@ def _run(replica: Replica, rank: int, first: int, dtype: torch.dtype) -> Seen:
 
 
 def one_process(world_size: int, optimizer: str, dtype: torch.dtype) -> list[Seen]:
-    """The same three runs in one process, over all ranks' shards; losses are those of rank 0."""
+    """Return the same three runs made in one process, over all ranks' shards; losses are those of rank 0."""
     model = make_stack(dtype)
     trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
     found = []

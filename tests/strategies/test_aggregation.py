@@ -63,7 +63,7 @@ every_world = pytest.mark.parametrize(
 
 @cache
 def runs(setup: str, world_size: int) -> list[tuple[Run, Run, Run]]:
-    """What every rank of a set-up saw: a plain run, an instrumented one, a plain one on its module."""
+    """Return the observations of every rank: a plain run, an instrumented one, a plain one on its module."""
     strategy, options, cap = SETUPS[setup]
     processes = 1 if strategy == "data_parallel" else world_size
     return run_ranks(three_runs, processes, strategy, world_size, options, cap, SETTINGS.get(setup))
@@ -119,7 +119,7 @@ def test_a_closed_replica_leaves_its_module_as_good_as_new(setup: str, world_siz
 
 
 def by_step(run: Run) -> list[tuple[StepRecord, dict[str, tuple[int, int]], list[CommRecord]]]:
-    """An instrumented run's steps, each with its spans by name and its transfers."""
+    """Return an instrumented run's steps, each with its spans by name and its transfers."""
     steps = [record for record in run.records if isinstance(record, StepRecord)]
     assert [step.step for step in steps] == list(range(STEPS))
     transfers = [record for record in run.records if isinstance(record, CommRecord)]
@@ -201,7 +201,7 @@ def test_the_master_gathers_then_scatters(world_size: int) -> None:
 
 
 def filled(cap_bytes: float) -> tuple[int, ...]:
-    """The buckets DDP documents: gradients in the order they become ready, closed once at the cap."""
+    """Return the buckets that DDP documents: gradients in the order they become ready, closed once at the cap."""
     buckets, current = [], 0
     for size in reversed(PARAMETER_BYTES):
         current += size
@@ -214,7 +214,7 @@ def filled(cap_bytes: float) -> tuple[int, ...]:
 @pytest.mark.parametrize("setup", ["ddp, small buckets", "ddp, views", "ddp, static graph"])
 @every_world
 def test_rebuilt_buckets_are_as_documented(setup: str, world_size: int) -> None:
-    assert len(filled(SMALL_CAP_BYTES)) == 3  # or this test says little
+    assert len(filled(SMALL_CAP_BYTES)) == 3  # otherwise this test shows little
     for plain, noted, _ in runs(setup, world_size):
         assert noted.buckets[-1] == filled(SMALL_CAP_BYTES)
         assert plain.buckets[-1] == noted.buckets[-1]  # the reducer's log and the hook agree

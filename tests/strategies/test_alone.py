@@ -66,7 +66,7 @@ def test_a_rank_alone_notes_forward_and_backward() -> None:
 
 @pytest.fixture
 def closing() -> Iterator[list[Replica]]:
-    """Closes what a test puts in, threads included."""
+    """Close what a test adds to the list, threads included."""
     replicas: list[Replica] = []
     before = threading.active_count()
     yield replicas
@@ -76,7 +76,7 @@ def closing() -> Iterator[list[Replica]]:
 
 
 class Whereabouts(nn.Module):
-    """Tells which thread, cores and thread count its forward has."""
+    """Reports the thread, cores and thread count of its forward."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ def test_every_replica_has_a_pinned_thread_of_its_own(closing: list[Replica]) ->
         first, second = {pinned for _, pinned, _ in model.seen}
         assert not first & second
         assert first | second <= cores
-    assert os.sched_getaffinity(0) == cores  # the master's own are as they were
+    assert os.sched_getaffinity(0) == cores  # the master's own are unchanged
 
 
 def test_a_batch_that_does_not_divide_is_refused(closing: list[Replica]) -> None:

@@ -1,4 +1,4 @@
-"""The asynchronous server on real ranks: its log redone in one process, how old gradients are, and what is noted."""
+"""The asynchronous server on real ranks: its log replayed in one process, gradients' ages, and recorded transfers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ every_world = pytest.mark.parametrize("world_size", [2, 3, pytest.param(4, marks
 
 @dataclass
 class Served:
-    """What one rank saw of `STEPS` steps."""
+    """Observations of one rank in `STEPS` steps."""
 
     parameters: list[torch.Tensor]
     log: list[tuple[int, int]]
@@ -57,7 +57,7 @@ class Served:
 def serve(
     rank: int, model: nn.Module, world_size: int, transport: str, *, noted: bool = False, turns: str = ""
 ) -> Served:
-    """Trains as the worker's loop does. In turns workers are let go on by each other, never by the server."""
+    """Train as the worker's loop does. With turns, workers wait for each other, never for the server."""
     recorder = StepRecorder(HostClock()) if noted else None
     options = {"transport": transport}
     replica = build("async_server", model, recorder, rank=rank, world_size=world_size, options=options)
@@ -90,7 +90,7 @@ def serve(
 
 
 def _in_turn(turns: str, rank: int, step: int, workers: Any, act: Any) -> Any:
-    """`alternating`: worker 1, worker 2, worker 1 ...; `first last`: worker 1 begins to send when worker 2 is done."""
+    """Order workers: `alternating` (1, 2, 1 ...), or `first last` (worker 1 sends once worker 2 is done)."""
     if rank == 0 or not turns:
         return act()
     if turns == "first last":
@@ -107,7 +107,7 @@ def _in_turn(turns: str, rank: int, step: int, workers: Any, act: Any) -> Any:
 
 
 def three_runs(rank: int, processes: int, transport: str) -> list[Served]:
-    """Plain; instrumented; plain again on the instrumented one's module, which the first has trained."""
+    """Train plain; instrumented; plain again on the instrumented run's module, which it has trained."""
     plain = serve(rank, make_model(), processes, transport)
     model = make_model()
     noted = serve(rank, model, processes, transport, noted=True)
@@ -120,7 +120,7 @@ def runs(transport: str, world_size: int) -> list[list[Served]]:
 
 
 def versions_of(log: list[tuple[int, int]], start: list[torch.Tensor]) -> list[list[torch.Tensor]]:
-    """The parameters after every update of a log, worked out in one process, SGD's update written out."""
+    """Return the parameters after every update of a log, computed in one process with SGD's formula."""
     model = make_model()
     parameters = list(model.parameters())
     trained = [number for number, each in enumerate(parameters) if each.requires_grad]
@@ -180,7 +180,7 @@ def test_staleness_is_the_updates_made_meanwhile(transport: str) -> None:
     ages = [number - version for number, (_, version) in enumerate(server.log)]
     assert noted.counts == tuple(ages.count(age) for age in range(max(ages) + 1))
     assert sum(noted.counts) == 3 * STEPS
-    # a worker's own updates never come between, so that all its gradients' ages add up to the others' updates
+    # a worker's own updates never come between, so all its gradients' ages add up to the number of others' updates
     for worker in (1, 2, 3):
         own = [number for number, (whose, _) in enumerate(server.log) if whose == worker]
         assert sum(ages[number] for number in own) == own[-1] - (STEPS - 1)
@@ -195,13 +195,13 @@ def turns(rank: int, processes: int, transport: str, how: str) -> Served:
 def test_two_workers_in_turn_are_one_update_behind(transport: str) -> None:
     server, *_ = run_ranks(turns, 3, transport, "alternating")
     assert [worker for worker, _ in server.log] == [1, 2] * STEPS
-    assert server.notes == [Staleness(counts=(1, 2 * STEPS - 1))]  # n - 2, but for the very first
+    assert server.notes == [Staleness(counts=(1, 2 * STEPS - 1))]  # n - 2, except for the very first
 
 
 @pytest.mark.ranks
 @every_transport
 def test_no_worker_waits_for_another(transport: str) -> None:
-    """Worker 2 makes all its steps before worker 1 sends its first gradient, which is then as many updates old."""
+    """Worker 2 makes all its steps before worker 1 sends its first gradient, whose age is then that many updates."""
     server, *_ = run_ranks(turns, 3, transport, "first last")
     late = [(1, 0), *((1, STEPS + made) for made in range(1, STEPS))]
     assert server.log == [*((2, made) for made in range(STEPS)), *late]
@@ -223,7 +223,7 @@ def test_what_is_noted_is_whole(transport: str, world_size: int) -> None:
         else:
             assert names == ["forward", "backward", "synchronize"] * STEPS
         assert {record.bytes for record in moved} == {GRADIENT_BYTES}
-    # the same numbers on both sides: each exchange is known to the server and to one worker
+    # the same numbers on both sides: the server and one worker know each exchange
     messages = [
         sorted((record.op, record.message) for record in ranks[0].transfers),
         sorted((each.op, each.message) for rank in range(1, world_size) for each in ranks[rank].transfers),

@@ -1,4 +1,4 @@
-"""DeepSpeed's engine as a strategy, on real ranks: each stage proved, beside plain DDP, and broken on purpose."""
+"""DeepSpeed's engine as a strategy, on real ranks: each stage proved, compared with plain DDP, and broken."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ framework = pytest.mark.framework("deepspeed")
 every_world = pytest.mark.parametrize("world_size", [1, 2])
 every_stage = pytest.mark.parametrize("stage", [0, 1, 2])
 TOLERANCE = 1e-6
-"""float32 keeps 1e-7; five updates add up other roundings where gradients are summed in another order."""
+"""float32 has 1e-7; five updates accumulate other roundings when gradients are summed in another order."""
 DEEPSPEED = load_strategy("deepspeed")
 
 
 @cache
 def run(stage: int | None, world_size: int, active: bool = False) -> list[Trained]:
-    """Steps under DeepSpeed's stage, or under plain DDP."""
+    """Return steps under DeepSpeed's stage, or under plain DDP."""
     case = case_of("ddp", world_size) if stage is None else case_of("deepspeed", world_size, zero_stage=stage)
     return run_ranks(trained, world_size, case, None, active)
 
@@ -74,12 +74,12 @@ def clips(patch: pytest.MonkeyPatch) -> None:
 
 
 def adds_up(patch: pytest.MonkeyPatch) -> None:
-    """Sums in place of averages."""
+    """Sum instead of averaging."""
     _with_settings(patch, gradient_allreduce_op="sum")
 
 
 def accumulates(patch: pytest.MonkeyPatch) -> None:
-    """No update after the first batch, which counts for half."""
+    """Make no update after the first batch, which counts for half."""
     _with_settings(patch, gradient_accumulation_steps=2)
 
 
@@ -157,7 +157,7 @@ def test_spans_and_transfers_are_noted(stage: int) -> None:
             blocked = [(start, end) for name, start, end in step.spans if name == "synchronize"]
             assert [(one.start_ns, one.end_ns) for one in transfers] == blocked
             assert [one.bucket for one in transfers] == list(range(len(transfers)))
-            # Buckets are reduced; then the norm, a number, is added up, and the parameters are gathered.
+            # Buckets are reduced; then the norm, a number, is summed, and the parameters are gathered.
             assert [(one.op, one.bytes) for one in transfers] == [
                 ("all_reduce", whole),
                 *([("all_reduce", 4), ("all_gather", whole)] if stage else []),

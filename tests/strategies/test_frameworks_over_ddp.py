@@ -1,4 +1,4 @@
-"""Accelerate and Lightning on real ranks: they train as DDP does, bit for bit, and what they must not do is noticed."""
+"""Accelerate and Lightning on real ranks: they train as DDP does, bit for bit, and planted faults are noticed."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def runs(way: str, world_size: int, accumulate: int) -> list[tuple[Run, Run, Run
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_steps_are_those_of_ddp_bit_for_bit(way: str, world_size: int, accumulate: int) -> None:
     for own, ddp in zip(runs(way, world_size, accumulate), runs("ddp", world_size, accumulate), strict=True):
-        # Plain; instrumented; plain again on the module that the instrumented one has left.
+        # Plain; instrumented; plain again on the module that the instrumented run has left.
         for mine, its in zip(own, ddp, strict=True):
             assert bit_equal(mine.parameters, its.parameters)
             assert mine.losses == pytest.approx(its.losses, rel=1e-12)
             for step in range(STEPS):
                 assert bit_equal(mine.gradients[step], its.gradients[step])
-            # Of a single process Accelerate lets DDP aggregate in every part, so that buckets are settled sooner.
+            # With a single process Accelerate lets DDP aggregate in every part, so that buckets are final sooner.
             sooner = int((way, world_size, accumulate) == ("accelerate", 1, 2))
             assert mine.buckets[sooner:] == its.buckets[sooner:]
             assert mine.ready[sooner:] == its.ready[sooner:]
@@ -62,13 +62,13 @@ def test_steps_are_those_of_ddp_bit_for_bit(way: str, world_size: int, accumulat
 @every_way
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_an_instrumented_step_notes_its_parts(way: str, accumulate: int) -> None:
-    """The optimizer's under the Trainer, too: `train` ends a step before the update, which the sweep does not."""
+    """Drop the Trainer's optimizer span too: unlike the sweep, `train` ends a step before the update."""
     for _, noted, _ in runs(way, 2, accumulate):
         steps = [record for record in noted.records if isinstance(record, StepRecord)]
         assert len(steps) == STEPS
         cleared = ["optimizer"] if way == "trainer" else []
         for step in steps[2:]:
-            # The Trainer says before each of the parts whether to stop; `apply`, where it says so last, is beyond.
+            # Before each part the Trainer broadcasts whether to stop; `apply`, where it does so last, comes after this.
             told = ["synchronize"] if way == "trainer" else []
             first = [*["forward", *cleared, "backward"], *told] if accumulate > 1 else []
             last = ["forward", *(cleared if accumulate == 1 else []), "backward", "synchronize"]
@@ -109,7 +109,7 @@ def test_a_model_that_draws_random_numbers_draws_the_same(way: str) -> None:
 @every_way
 def test_bf16_is_proved_and_is_the_frameworks_own(way: str) -> None:
     (found,) = run_ranks(autocasts, 1, *WAYS[way])
-    # Of the harness's own there is none: what wraps a model's forward is taken off, and this loss enters none.
+    # The harness enters no autocast: the wrapper of a model's forward is removed, and this loss enters none.
     assert found == {"bf16": ["torch.bfloat16"], "full": []}
     for proved in run_ranks(proofs, 2, *WAYS[way], "mlp:small", "", "bf16"):
         assert proved["gradients, same shards"] == (True, ["float64", "float32, bf16 autocast"])

@@ -1,4 +1,4 @@
-"""The Trainer of transformers as a strategy, on real ranks: proved, beside plain DDP, and with what it adds left on."""
+"""transformers' Trainer as a strategy, on real ranks: proved, compared with plain DDP, and with defaults on."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.strategies.proving import (
 framework = pytest.mark.framework("hf_trainer")
 every_world = pytest.mark.parametrize("world_size", [1, 2])
 TOLERANCE = 1e-6
-"""float32 keeps 1e-7; five updates add up other roundings where gradients are summed in another order."""
+"""float32 has 1e-7; five updates accumulate other roundings when gradients are summed in another order."""
 HF = load_strategy("hf_trainer")
 
 
@@ -70,7 +70,7 @@ def clips(patch: pytest.MonkeyPatch) -> None:
 
 
 def lowers_the_rate(patch: pytest.MonkeyPatch) -> None:
-    """What the Trainer does by default: a rate that falls to zero, here within few steps."""
+    """Do what the Trainer does by default: a learning rate that falls to zero, here within few steps."""
     from ddpbench.strategies.frameworks.hf_trainer import replica
 
     _with_arguments(patch, max_steps=4, lr_scheduler_type="linear", warmup_steps=1)
@@ -78,12 +78,12 @@ def lowers_the_rate(patch: pytest.MonkeyPatch) -> None:
 
 
 def accumulates(patch: pytest.MonkeyPatch) -> None:
-    """Another number of batches an update than the harness gives."""
+    """Use another number of batches per update than the harness gives."""
     _with_arguments(patch, gradient_accumulation_steps=2)
 
 
 def deals_anew(patch: pytest.MonkeyPatch) -> None:
-    """A loader that divides each rank's batch among ranks again, as a sampler replaced behind one's back would."""
+    """Make a loader that divides each rank's batch among ranks again, as a silently replaced sampler would."""
     from ddpbench.strategies.frameworks.hf_trainer.replica import HfTrainerReplica
 
     right = HfTrainerReplica._batches

@@ -1,4 +1,4 @@
-"""Communication hooks as strategies, on real ranks: proved, or refused in a sentence."""
+"""Communication hooks as strategies, on real ranks: proved, or refused with a message."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def proved(names: list[str], worlds: tuple[int, ...] = (2,)) -> dict[str, list[V
 
 @pytest.fixture(scope="module")
 def hooks(request: pytest.FixtureRequest) -> dict[str, Verdict]:
-    """Return the verdicts on the hooks that the chosen tests are about: some take 200 steps."""
+    """Return the verdicts on the hooks of the selected tests: some take 200 steps."""
     tree = ast.parse(HOOKS.read_text(encoding="utf-8"))
     names = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
     about = [item for item in request.session.items if "hooks" in getattr(item, "fixturenames", ())]
@@ -170,7 +170,7 @@ class Without(TopK):
     ("workload", "name", "ratio", "ranks", "result", "said"),
     [
         ("OneLayer", "TopK", 0.3, 2, "ok", ""),
-        ("OneLayer", "TopK", 0.12, 3, "ok", ""),  # one number in a step: some rank's bias is the last
+        ("OneLayer", "TopK", 0.12, 3, "ok", ""),  # one number per step: some rank's bias is the last
         ("OneLayer", "TopK", 0.12, 2, "ok", ""),  # one rank's bias is kept, and both nearly cancel
         (
             "FaintBias",

@@ -1,4 +1,4 @@
-"""Replicas of shards and of pipelines on real ranks, against one process that trains alike; broken on purpose too."""
+"""Replicas of shards and of pipelines on real ranks, against one process that trains alike; and faulty ones."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from tests.strategies.training import bit_equal
 pytestmark = pytest.mark.ranks
 
 LAYOUTS = ((4, 2), (6, 3))
-"""Ranks, and replicas of two ranks each."""
+"""Ranks, and the number of replicas of two ranks each."""
 ORDERS = ("gpipe", "1f1b")
 MICROBATCHES = {2: 4, 3: 2}
-"""By replicas; each is of two samples, or of three."""
+"""Microbatches by replicas, each of two or three samples."""
 BATCHES = {2: 16, 3: 18}
 
 every_layout = pytest.mark.parametrize(("world_size", "replicas"), LAYOUTS)
@@ -59,7 +59,7 @@ def sharded(world_size: int, replicas: int, again: bool) -> list[tuple[sharding.
 def test_replicas_of_shards_train_as_one_process_does(world_size: int, replicas: int) -> None:
     expected = sharding.one_process(world_size, "adamw", torch.float64)
     for rank, seen in enumerate(sharded(world_size, replicas, True)):
-        for own, correct in zip(seen, expected, strict=True):  # two of them on the module of the one before
+        for own, correct in zip(seen, expected, strict=True):  # two runs use the module of the previous one
             for mine, its in zip(own.gradients, correct.gradients, strict=False):
                 assert_equal(mine, its)
             assert_equal(own.parameters, correct.parameters)
@@ -71,7 +71,7 @@ def test_replicas_of_shards_train_as_one_process_does(world_size: int, replicas:
 @every_layout
 def test_a_rank_holds_a_shard_of_its_replica_alone(world_size: int, replicas: int) -> None:
     every = list(sharding.make_stack().parameters())
-    rows = [(len(each) + 1) // 2 for each in every]  # of two ranks the first has one more
+    rows = [(len(each) + 1) // 2 for each in every]  # the first of two ranks has one more
     for rank, (plain, _, _) in enumerate(sharded(world_size, replicas, True)):
         own = [
             (count if rank % 2 == 0 else len(each) - count) * each[0].numel()
@@ -121,7 +121,7 @@ def test_shards_are_gathered_in_a_replica_and_reduced_between_them(
 
 
 def padded(parameters: Any) -> int:
-    """Bytes of tensors whose rows are filled up to divide between two."""
+    """Return the bytes of tensors whose rows are padded to divide by two."""
     return sum(8 * ((len(each) + 1) // 2 * 2) * each[0].numel() for each in parameters)
 
 
@@ -149,7 +149,7 @@ def test_what_replicas_of_shards_exchange_blocks_a_rank(world_size: int, replica
 
 
 def kept(rank: int, processes: int, breaks: str) -> dict[str, torch.Tensor]:
-    """What a rank keeps of a model's parameters."""
+    """Return what a rank keeps of a model's parameters."""
     if breaks == "across":
         import ddpbench.strategies.fsdp.replica as fsdp
 
@@ -164,7 +164,7 @@ def kept(rank: int, processes: int, breaks: str) -> dict[str, torch.Tensor]:
 
 
 def alike(ranks: Sequence[dict[str, torch.Tensor]]) -> set[tuple[int, int]]:
-    """Which two ranks keep the same shards."""
+    """Return the pairs of ranks that keep the same shards."""
     return {
         (a, b)
         for a, b in itertools.combinations(range(len(ranks)), 2)
@@ -181,7 +181,7 @@ def test_neighbours_hold_the_shards_of_a_replica(breaks: str, same: set[tuple[in
 
 
 def share_of(step: int, pipeline: int, replicas: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """What a pipeline takes of a step's batch."""
+    """Return a pipeline's share of a step's batch."""
     size = BATCHES[replicas] // replicas
     inputs, targets = (
         torch.cat(both)[: BATCHES[replicas]] for both in zip(batch(step), batch(1000 + step), strict=True)
@@ -217,7 +217,7 @@ def train(rank: int, count: int, model: nn.Module, options: dict[str, Any], reco
 
 
 def plain_and_noted(rank: int, count: int, options: dict[str, Any]) -> tuple[Seen, Seen]:
-    """Two trainings, the second instrumented and on the first one's model, as in a launch."""
+    """Train twice, the second time instrumented and on the first one's model, as in a launch."""
     model = make_model("pipeline", count)
     start = {name: each.clone() for name, each in model.state_dict().items()}
     plain = train(rank, count, model, options, NullRecorder())
@@ -236,7 +236,7 @@ def pipelines(world_size: int, replicas: int, order: str) -> list[tuple[Seen, Se
 
 @cache
 def alone(replicas: int) -> tuple[Seen, list[dict[str, torch.Tensor]]]:
-    """One process over all pipelines' microbatches, SGD's update written out; and each pipeline's buffers."""
+    """Train all pipelines' microbatches in one process, with SGD's formula; return it and each pipeline's buffers."""
     model = make_model("pipeline", 1)
     trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
     momenta = {name: torch.zeros_like(each) for name, each in trained.items()}
@@ -275,7 +275,7 @@ def test_pipelines_together_train_as_one_process_does(world_size: int, replicas:
         for own, correct in zip(plain.gradients, expected.gradients, strict=True):
             assert_equal(own, correct)
         assert_equal(plain.parameters, expected.parameters)
-        assert plain.kept  # it says that its buckets are settled
+        assert plain.kept  # it reports that its buckets are final
         own_layers = ("first", "second", "third") if rank % 2 == 0 else ("fourth", "last")
         assert_equal(
             {name: each.double() for name, each in plain.buffers.items() if name.startswith(own_layers)},
@@ -342,7 +342,7 @@ def test_pipelines_send_what_a_formula_says_and_each_transfer_is_whole(
     buckets = len([one for one in ranks[0].transfers if one.op == "all_reduce"])
     others = len([one for one in ranks[1].transfers if one.op == "all_reduce"])
     assert counts == {
-        "send": STEPS * 2 * MICROBATCHES[replicas] * replicas,  # each counted once, of all pipelines
+        "send": STEPS * 2 * MICROBATCHES[replicas] * replicas,  # each message of all pipelines, counted once
         "all_reduce": buckets + others,
     }
 
@@ -362,7 +362,7 @@ def test_spans_of_pipelines_follow_each_other_within_their_step(order: str) -> N
 def proofs(
     rank: int, processes: int, strategy: str, options: dict[str, Any], workload: str, breaks: str
 ) -> dict[str, bool] | str:
-    """What a case's proof compares, and whether it passed in every type; or why there is none."""
+    """Return what a case's proof compares, and whether it passed in every type; or why there is no proof."""
     from ddpbench.records import Proof
     from ddpbench.worker.place import Place
     from ddpbench.worker.training.control import GroupControl
@@ -419,7 +419,9 @@ def _break(what: str) -> None:
             _divide_again(replica)
     elif what == "one share for all":
         Pipeline.dealt = lambda self, case, rank: (0, case.options["replicas"])  # type: ignore[method-assign]
-    elif what == "shares in turn":  # the first stage's inputs are others than those of the last one's targets
+    elif (
+        what == "shares in turn"
+    ):  # the first stage's inputs and the last's targets belong to different samples
         Pipeline.dealt = lambda self, case, rank: (rank % 2, 2)  # type: ignore[method-assign]
 
 
@@ -442,7 +444,7 @@ SETUPS: list[tuple[str, dict[str, Any], str]] = [
     ("pipeline", {"replicas": 2}, "mlp:small"),
     ("pipeline", {"replicas": 2, "order": "1f1b", "microbatches": 2}, "mlp:small"),
 ]
-"""Strategy, options, and the workload that is proved always; the other one is thorough."""
+"""Strategy, options, and the workload that is always proved; the other workload is thorough."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""PowerSGD and post-local SGD on real ranks: what they send, when ranks agree, and what becomes of what is left out."""
+"""PowerSGD and post-local SGD on real ranks: what they send, when ranks agree, and what happens to the rest."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ START = 2
 PERIOD = 2
 LOCAL = {"period": PERIOD, "start_local_sgd_iter": 1}
 PAYLOAD_BYTES = 8 * sum(inputs + outputs + outputs for inputs, outputs in LAYERS)
-"""Of one step at rank 1, in float64: a column of each layer's rows, one of its columns, and the bias as it is."""
+"""Bytes of one step at rank 1, in float64: a column of each layer's rows, one of its columns, and the bias in full."""
 
 
 @cache
@@ -49,7 +49,7 @@ def runs(strategy: str, world_size: int, schedule: str = "") -> list[tuple[Run, 
 
 
 def summed(rank: int, processes: int, matrix_rank: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Four compressed steps' gradients on one batch, added up; and what this rank has kept back after them."""
+    """Return four compressed steps' gradients on one batch, summed; and what this rank has kept after them."""
     model = make_model()
     how: dict[str, Any] = {"rank": rank, "world_size": processes, "bucket_cap_mb": 600 / 2**20}
     replica = build("ddp", model, options={**POWER, "matrix_approximation_rank": matrix_rank}, **how)
@@ -71,7 +71,7 @@ def test_powersgd_loses_nothing_for_good(world_size: int) -> None:
     correct = [4 * gradient for gradient in reference(world_size, 1).gradients[0]]
     ranks = run_ranks(summed, world_size, 1)
     for total, _ in ranks:
-        assert relative_error(total, correct) > 1e-3  # or nothing was compressed
+        assert relative_error(total, correct) > 1e-3  # otherwise nothing was compressed
         kept = [sum(parts) / world_size for parts in zip(*(parts for _, parts in ranks), strict=True)]
         whole = [a + b for a, b in zip(total, kept, strict=True)]
         assert relative_error(whole, correct) <= 1e-10
@@ -101,7 +101,7 @@ def test_powersgd_sends_products_once_buckets_are_settled(schedule: str) -> None
 
 
 def apart(world_size: int) -> list[list[list[torch.Tensor]]]:
-    """Post-local SGD worked out in one process: each rank's parameters after every step."""
+    """Run post-local SGD in one process; return each rank's parameters after every step."""
     models = [make_model() for _ in range(world_size)]
     trained = [[each for each in model.parameters() if each.requires_grad] for model in models]
     momenta = [[torch.zeros_like(each) for each in parameters] for parameters in trained]
@@ -142,7 +142,7 @@ def test_post_local_sgd_is_training_apart_and_averaging(world_size: int) -> None
 
 
 def averagings(rank: int, processes: int, nodes: int = 1, **options: Any) -> list[CommRecord]:
-    """The transfers of whole steps, updates included."""
+    """Return the transfers of full steps, updates included."""
     recorder = StepRecorder(HostClock())
     options = {**LOCAL, **options}
     replica = build(
@@ -176,12 +176,12 @@ def test_post_local_sgd_averages_parameters_every_period() -> None:
 
 
 def nodes_apart(rank: int, processes: int) -> list[CommRecord]:
-    """The same on two nodes, each of which aggregates gradients among its own ranks."""
+    """Two nodes, each of which also aggregates gradients among its ranks."""
     return averagings(rank, processes, nodes=2, within_nodes=True)
 
 
 def test_what_nodes_aggregate_apart_are_transfers_of_their_own() -> None:
-    """All ranks' gradients, then a node's and the average of all; a node's gradients; no number is two groups'."""
+    """All ranks' gradients, then a node's and the average of all; a node's gradients; groups share no number."""
     for rank, found in enumerate(run_ranks(nodes_apart, 4)):
         told = [(one.step, one.bucket, one.ranks) for one in found if one.step < 3]
         assert told == [(0, 0, None), (1, rank // 2, 2), (1, 2, None), (2, rank // 2, 2)]

@@ -1,4 +1,4 @@
-"""Whether a framework is there, without importing it: what is told of one that is missing or too old."""
+"""Detecting a framework without importing it, and the messages about one that is missing or too old."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddpbench.strategies.frameworks.installed import FRAMEWORKS, missing, versio
 
 @pytest.fixture
 def packages(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """What is installed, by distribution."""
+    """Set the installed packages, by distribution."""
     there: dict[str, str] = {}
 
     def version(name: str) -> str:

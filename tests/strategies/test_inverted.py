@@ -1,4 +1,4 @@
-"""A framework's loop taken half a step at a time: the loop here is a few lines, and each way it may go wrong."""
+"""A framework's loop run half a step at a time: the loop here is a few lines, with each fault that it may have."""
 
 from __future__ import annotations
 

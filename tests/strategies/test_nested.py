@@ -1,4 +1,4 @@
-"""Batches of several tensors: cut up and put together without a sample lost or moved."""
+"""Batches of several tensors: cut and joined without losing or moving a sample."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of frameworks over DDP without them: why a case cannot run, and what DDP is told."""
+"""Answers about frameworks over DDP without the frameworks: why a case cannot run, and DDP's arguments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BOTH = ("accelerate", "lightning")
 
 @pytest.fixture
 def there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every framework is installed."""
+    """Pretend that every framework is installed."""
     monkeypatch.setattr(over_ddp, "missing", lambda _: None)
 
 
@@ -48,7 +48,7 @@ def test_what_cannot_run_says_what_to_do(strategy: str) -> None:
 def test_accelerate_cannot_be_asked_for_its_default() -> None:
     assert "another number" in str(reason("accelerate", bucket_cap_mb=25))
     assert reason("accelerate", bucket_cap_mb=24) is None
-    # What is passed on is divided by shrink.
+    # The arguments are divided by shrink.
     assert "another number" in str(reason("accelerate", bucket_cap_mb=100, shrink=4, compute="replayed"))
     assert reason("lightning", bucket_cap_mb=25) is None
 

@@ -1,4 +1,4 @@
-"""Strategies from users' own files, as planning and reports see them: nothing is launched here."""
+"""Strategies from users' files, as planning and reports see them: nothing is launched here."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ DEVICES = Devices(kind="cpu", gpus=0, cores=4)
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The working directory, which is the experiment's folder; what is imported from it is forgotten."""
+    """Set the working directory, the experiment's folder; modules imported from it are forgotten afterwards."""
     before = {*sys.modules}
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Models cut into pieces, a piece a rank, against the same training of the whole in one process."""
+"""Models cut into pieces, one per rank, against the same training of the complete model in one process."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ pytestmark = pytest.mark.ranks
 BATCH, FEATURES, CLASSES, STEPS = 16, 6, 5, 4
 LAYER_WIDTHS = (24, 16, 12, 8)
 MICROBATCHES = {2: 4, 3: 8, 4: 4}
-"""By world size."""
+"""Options by world size."""
 WORLD_SIZES = (2, 3, 4)
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 ORDERS = tuple(SCHEDULES)
 BETWEEN_HOSTS = "pipeline between hosts"
-"""Each rank on a host of its own, which share no clock."""
+"""Each rank on a separate host; hosts share no clock."""
 
 every_world = pytest.mark.parametrize("world_size", WORLD_SIZES)
 every_order = pytest.mark.parametrize("order", ORDERS)
@@ -64,7 +64,7 @@ class Row(nn.Module):
 
 
 class Sides(nn.Module):
-    """Branches of different widths, and a head that adds what it takes of each."""
+    """Branches of different widths, and a head that adds a part of each."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ def make_optimizer(parameters: Any) -> torch.optim.Optimizer:
 
 @dataclass
 class Seen:
-    """What one rank saw, or one process: by step where lists, by the model's names."""
+    """Observations of one rank, or one process: lists are by step, dictionaries by the model's names."""
 
     gradients: list[dict[str, torch.Tensor]] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
@@ -113,13 +113,13 @@ class Seen:
     buffers: dict[str, torch.Tensor] = field(default_factory=dict)
     held: tuple[int, int, int] = (0, 0, 0)
     kept: int = 0
-    """Elements of parameters in the process's memory."""
+    """Return the elements of parameters in the process's memory."""
     draws: bool = True
     knows_loss: bool = True
     steps: list[StepRecord] = field(default_factory=list)
     transfers: list[CommRecord] = field(default_factory=list)
     stage: str = ""
-    """What notes a pipeline's stage."""
+    """Return the recorder of a pipeline's stage."""
 
 
 def build(
@@ -171,7 +171,7 @@ def train(
 
 
 def plain_and_noted(rank: int, count: int, kind: str, options: dict[str, Any]) -> tuple[Seen, Seen]:
-    """Two trainings, the second instrumented and on the first one's model, as in a launch."""
+    """Train twice, the second time instrumented and on the first one's model, as in a launch."""
     model = make_model(kind, count)
     start = {name: each.clone() for name, each in model.state_dict().items()}
     plain = train(kind, model, rank, count, options, NullRecorder())
@@ -195,7 +195,7 @@ def branches(world_size: int) -> list[tuple[Seen, Seen]]:
 
 @cache
 def alone(kind: str, count: int, parts: int) -> Seen:
-    """The whole model in this process, its gradient the mean of the parts' gradients; SGD's update written out."""
+    """Train the complete model in this process, its gradient the mean of the parts' gradients, with SGD's formula."""
     model = make_model(kind, count)
     trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
     momenta = {name: torch.zeros_like(each) for name, each in trained.items()}
@@ -327,7 +327,7 @@ def test_one_stage_trains_in_microbatches(microbatches: int) -> None:
 
 
 def actions(noted: Seen, last: bool) -> list[list[str]]:
-    """Of each step the order in which a stage computed: F and B, one each for a microbatch."""
+    """Return for each step the order in which a stage computed: F and B, one each for a microbatch."""
     found = []
     for step in noted.steps:
         computed = [name[0].upper() for name, _, _ in step.spans if name != "synchronize"]
@@ -354,7 +354,7 @@ def test_a_stage_computes_in_the_order_asked_for(world_size: int, order: str) ->
 
 
 def idle_share(orders: list[list[str]], forward: int = 1, backward: int = 2) -> float:
-    """The share of a step in which stages that compute in these orders, and nothing else, compute nothing."""
+    """Return the idle share of a step whose stages compute in these orders, and do nothing else."""
     ends: dict[tuple[str, int, int], int] = {}
     free, position = [0] * len(orders), [0] * len(orders)
     while any(position[stage] < len(order) for stage, order in enumerate(orders)):
@@ -394,7 +394,7 @@ def test_spans_follow_each_other_within_their_step(kind: str, world_size: int, o
 
 
 def sent_bytes(kind: str, world_size: int) -> dict[tuple[int, int], int]:
-    """What goes from one rank to another in a step, worked out from the widths of what is sent."""
+    """Return what ranks send each other in a step, computed from the widths of what is sent."""
     if kind == "branches":
         widths = [7 + 2 * rank for rank in range(world_size)]
         return {
@@ -524,7 +524,7 @@ class LoggedWork:
 
 
 def log_of_a_step(rank: int, count: int, order: str) -> list[str]:
-    """What a stage logs in a step: in its first one torch finds out what stages send one another."""
+    """Return what a stage logs in a step: in its first one torch finds out what stages send one another."""
     layers = make_model("pipeline", count).stages()
     own = nn.Sequential(*(layers[number] for number in dealt(len(layers), count)[rank]))
     stage = LoggedStage(own, rank, count, torch.device("cpu"))
@@ -546,7 +546,7 @@ def logs(world_size: int, order: str) -> list[list[str]]:
 def test_torch_hands_over_what_it_has_asked_a_stage_for_before_anything_else(
     world_size: int, order: str
 ) -> None:
-    """So that when it asks is when a message leaves, which is what a stage notes."""
+    """The time at which torch asks is when a message leaves, which is what a stage notes."""
     for rank, log in enumerate(logs(world_size, order)):
         asked = [number for number, entry in enumerate(log) if entry.startswith("asked for ")]
         assert len(asked) == MICROBATCHES[world_size] * ((rank > 0) + (rank < world_size - 1))
@@ -559,7 +559,7 @@ def test_torch_hands_over_what_it_has_asked_a_stage_for_before_anything_else(
 @every_order
 @every_world
 def test_torch_asks_for_a_message_right_after_what_it_did_last(world_size: int, order: str) -> None:
-    """So that a stage knows when, and receiving need not note itself."""
+    """A stage then knows when, and receiving need not note itself."""
     for rank, log in enumerate(logs(world_size, order)):
         received = [number for number, entry in enumerate(log) if entry == "begins to receive"]
         assert len(received) == MICROBATCHES[world_size] * ((rank > 0) + (rank < world_size - 1))
@@ -572,7 +572,7 @@ def test_torch_asks_for_a_message_right_after_what_it_did_last(world_size: int, 
 
 @pytest.mark.parametrize("themselves", [False, True])
 def test_a_part_to_receive_begins_with_what_was_done_before_it(themselves: bool) -> None:
-    """A middle stage's two microbatches by hand: what it computes, and when it was asked for messages to send."""
+    """A middle stage's two microbatches by hand: its computations, and the times at which torch asked for messages."""
     stage = NotedStage.__new__(NotedStage)
     stage.stage_index, stage.chunks = 1, 2
     stage._pipeline, stage._pipelines = 0, 1
@@ -582,7 +582,7 @@ def test_a_part_to_receive_begins_with_what_was_done_before_it(themselves: bool)
         ("forward", (0, 0), 10, 20),
         ("sends", sends[0], 21, 21),
         ("forward", (0, 1), 30, 40),
-        ("sends", sends[1], 70, 70),  # once the message before was over
+        ("sends", sends[1], 70, 70),  # once the previous message was over
         ("backward", (1, 0), 90, 100),
         ("sends", sends[2], 103, 103),
         ("backward", (1, 1), 120, 130),

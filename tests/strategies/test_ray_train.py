@@ -59,7 +59,7 @@ def test_it_brings_its_own_launcher_and_others_keep_theirs() -> None:
         ("ddp", "local", None),
         ("ray_train", "ray", None),
         ("single", "local", None),
-        ("single", "ray", None),  # each has a base case that was started in its way
+        ("single", "ray", None),  # each has a base case that was started the same way
     }
     bases = {one.case.case_id: one.case.launcher for one in entries if one.added_as_baseline}
     assert {one.case.strategy: bases[one.case.baseline().case_id] for one in entries[:2]} == {
@@ -149,13 +149,13 @@ def test_a_sweep_proves_and_times_it_beside_ddp(
         ("single", "local"), ("ddp", "local"), ("single", "ray"), ("ray_train", "ray")
     }  # fmt: skip
     of_ray = frame[frame["strategy"] == "ray_train"]
-    # Its start is told in its parts, and Ray has a worker for it after a second at the earliest.
+    # Its start is reported in parts, and Ray has a worker for it after a second at the earliest.
     parts = [name for name in frame if str(name).startswith("startup_") and "ci" not in str(name)]
     sums = of_ray[[name for name in parts if name != "startup_s"]].sum(axis=1)
     assert sums.to_list() == pytest.approx(of_ray["startup_s"].to_list())
     assert (of_ray["startup_process_s"] > 1).all()
     (row,) = of_ray.itertuples()
-    if ranks > 1:  # alone it sums nothing
+    if ranks > 1:  # a single rank sums nothing
         assert row.exposed_comm_s > 0  # transfers were noted, by a hook
         assert of_ray["actual_bucket_bytes"].notna().all()
     told = records(run, row.case_id, "proof")[0].of(Proof)
@@ -174,7 +174,7 @@ def test_a_sweep_proves_and_times_it_beside_ddp(
 @pytest.mark.multiprocess
 @pytest.mark.thorough
 def test_other_strategies_train_under_rays_launcher(tmp_path: Path, nothing_left_behind: None) -> None:
-    """`single` has no process group and `independent` none of its own; a variable that is asked for arrives."""
+    """`single` and `independent` get no process group; a requested variable arrives."""
     experiment = tmp_path / "ray.toml"
     axes = 'strategy = ["single", "independent", "ddp"]\nworld_size = [1, 2]'
     base = 'launcher = "ray"\nworkload = "mlp:small"\nloader_workers = 1\n[env]\nTEST_OF_RAY = "arrived"'
@@ -230,7 +230,7 @@ class Unwrapped(Sound):
 def test_a_ray_that_does_not_wrap_is_caught_by_the_proof(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_left_behind: None
 ) -> None:
-    """Planted: what Ray's documentation says would average gradients leaves the model as it is."""
+    """Planted: the function by which Ray's documentation averages gradients leaves the model as it is."""
     (tmp_path / "unwrapped.py").write_text(UNWRAPPED, encoding="utf-8")
     experiment = tmp_path / "ray.toml"
     axes = f'strategy = ["ray_train"]\nworld_size = [2]\nworkload = ["{tmp_path}/unwrapped.py:Unwrapped"]'
@@ -245,7 +245,7 @@ def test_a_ray_that_does_not_wrap_is_caught_by_the_proof(
 
 @pytest.fixture
 def formed() -> Iterator[None]:
-    """A default group that is there already, of one rank."""
+    """Make a default group in advance, of one rank."""
     import torch.distributed as dist
 
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

@@ -1,4 +1,4 @@
-"""Strategies that share out the model's state, on real ranks, against the same training in one process."""
+"""Strategies that divide the model's state, on real ranks, against the same training in one process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SETUPS: dict[str, tuple[str, dict[str, Any], str, torch.dtype]] = {
     "fsdp": ("fsdp", {}, "adamw", torch.float64),
     "fsdp, kept": ("fsdp", {"reshard_after_forward": False}, "adamw", torch.float64),
     "fsdp, whole, two groups": ("fsdp", {"wrap": "whole"}, "two_groups", torch.float64),
-    "fsdp, float32": ("fsdp", {}, "adamw", torch.float32),  # gloo was told to average, and added
+    "fsdp, float32": ("fsdp", {}, "adamw", torch.float32),  # asked for an average, gloo returned the sum
 }
 WORLD_SIZES = (2, 3, 4)
 TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-4}
@@ -54,7 +54,7 @@ def expected(setup: str, world_size: int) -> list[Seen]:
 
 
 def error(own: Values, correct: Values) -> float:
-    """The largest relative error over tensors, by their norms."""
+    """Return the largest relative error over tensors, by their norms."""
     assert own.keys() == correct.keys()
     norm = torch.linalg.vector_norm
     return max(float(norm(own[name] - correct[name]) / norm(correct[name])) for name in correct)
@@ -66,7 +66,7 @@ def error(own: Values, correct: Values) -> float:
 def test_gradients_losses_and_parameters_are_those_of_one_process(setup: str, world_size: int) -> None:
     allowed = TOLERANCES[SETUPS[setup][3]]
     for rank, replicas in enumerate(seen(setup, world_size)):
-        # the second and third are replicas on the module that the one before them left
+        # the second and third are replicas on the module that the previous one left
         for own, correct in zip(replicas, expected(setup, world_size), strict=True):
             for mine, its in zip(own.gradients, correct.gradients, strict=False):
                 assert error(mine, its) <= allowed
@@ -92,7 +92,7 @@ def test_an_infinite_number_in_one_rank_s_shard_leaves_the_update_out_on_all() -
 
 
 def rows(length: int, rank: int, world_size: int) -> int:
-    """Of a tensor's rows those that torch.chunk gives a rank: as many as fit into equal parts, then fewer."""
+    """Return the tensor's rows that torch.chunk gives a rank: as many as fit into equal parts, then fewer."""
     part = math.ceil(length / world_size)
     return max(0, min(part, length - rank * part))
 
@@ -129,14 +129,14 @@ def test_zero1_shares_out_the_optimizer_s_state_alone(world_size: int) -> None:
         assert gradients == 8 * sum(trained)
         states.append(state)
     assert sum(states) == 16 * sum(trained) + 4 * len(trained)
-    # what is cut between tensors is uneven by the largest at most
+    # an uneven division between tensors differs by at most the largest tensor
     counts = [each.numel() for each in every]
     assert max(states) <= 16 * (sum(counts) / world_size + max(counts)) + 4 * len(trained)
     assert max(states) < 16 * sum(trained)
 
 
 def steps_of(run: Seen) -> list[tuple[StepRecord, list[CommRecord]]]:
-    """An instrumented run's steps with their transfers."""
+    """Return an instrumented run's steps with their transfers."""
     steps = [record for record in run.records if isinstance(record, StepRecord)]
     moved = [record for record in run.records if isinstance(record, CommRecord)]
     assert len(steps) == STEPS
@@ -144,7 +144,7 @@ def steps_of(run: Seen) -> list[tuple[StepRecord, list[CommRecord]]]:
 
 
 def padded(parameters: Any, world_size: int, size: int) -> int:
-    """Bytes of tensors whose rows are filled up to divide evenly."""
+    """Return the bytes of tensors whose rows are padded to divide evenly."""
     return sum(size * math.ceil(len(each) / world_size) * world_size * each[0].numel() for each in parameters)
 
 
@@ -203,7 +203,7 @@ def test_what_blocks_a_rank_is_no_computation_of_its_own(setup: str, world_size:
         steps = steps_of(noted)
         for step, transfers in steps:
             computing = [(start, end) for name, start, end in step.spans if name in COMPUTE_SPANS]
-            alone = [one for one in transfers if one.op != "all_reduce"]  # DDP's go on beside backward
+            alone = [one for one in transfers if one.op != "all_reduce"]  # DDP's continue during backward
             assert alone
             for one in alone:
                 assert all(one.end_ns <= start or end <= one.start_ns for start, end in computing)

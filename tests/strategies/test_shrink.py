@@ -1,4 +1,4 @@
-"""Shrunk gradients fall into the same buckets: the caps are divided as the gradients are."""
+"""Shrunk gradients fall into the same buckets: the caps are divided like the gradients."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.ranks import run_ranks
 pytestmark = pytest.mark.ranks
 
 STEPS = 3
-"""Buckets are rebuilt in the second."""
+"""Buckets are rebuilt in the second step."""
 PROFILE = "replay:resnet50-v100"
 
 
 def buckets_of(_rank: int, _processes: int, shrink: int, cap: Any, unused: bool) -> tuple[Any, int]:
-    """The numbers of the parameters in each bucket of the last step, and torch's own first cap afterwards."""
+    """Return the numbers of the parameters in each bucket of the last step, and torch's own first cap afterwards."""
     case = Case(
         workload=PROFILE,
         strategy="ddp",
@@ -84,7 +84,7 @@ def test_buckets_hold_the_same_parameters_when_shrunk(cap: Any, unused: bool) ->
 
 
 def test_without_scaled_caps_they_would_not() -> None:
-    """The test above can fail: gradients divided by 4 in buckets of the whole size."""
+    """The test above can fail: with gradients divided by 4 in buckets of full size."""
     (whole, _), *_ = run_ranks(buckets_of, 1, 1, 20.0, False)
     (shrunk, _), *_ = run_ranks(buckets_of, 1, 1, 5.0, False)
     assert shrunk != whole

@@ -1,4 +1,4 @@
-"""What the controlling side asks of strategies: the table, their options, and why a case cannot run."""
+"""What the controlling side reads of strategies: the table, their options, and why a case cannot run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddpbench.strategies import TABLE, Strategy, load_strategy
 from ddpbench.strategies.frameworks.installed import missing
 
 NEED_OTHERS = ("fsdp", "post_local_sgd", "async_server")
-"""Those that are nothing on one rank, and say so."""
+"""Strategies that make no sense on one rank, and refuse it."""
 every_strategy = pytest.mark.parametrize("name", TABLE)
 
 

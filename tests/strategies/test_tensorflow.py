@@ -1,6 +1,6 @@
-"""TensorFlow's strategies: its twins equal the torch models, it trains as one torch process does, and wrongs are seen.
+"""TensorFlow's strategies: twins equal the torch models, training equals one torch process's, and faults are seen.
 
-TensorFlow is imported in ranks of their own only: it sets up a process once, and keeps threads.
+TensorFlow is imported only in separate ranks: it sets up a process once, and keeps threads.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ LOCAL_BATCH = 4
 STEPS = 4
 FLOAT64 = 1e-10
 UPDATES = 1e-6
-"""Keras keeps a learning rate in float32, and so takes a momentum, in a float64 model too: each is off by up to
-3e-8."""
+"""Error of Keras' learning rate and momentum, which are float32 in a float64 model too: each is off by up to 3e-8."""
 
 
 def case_of(strategy: str, world_size: int, workload: str = "mlp:small", **options: Any) -> Case:
@@ -64,7 +63,7 @@ def processes_of(strategy: str, world_size: int) -> int:
 def proved(
     rank: int, processes: int, cases: list[Case], planted: tuple[str, ...] = ("",)
 ) -> list[dict[str, float]]:
-    """The worst error over what each comparison allows, in every type; of each case under each thing planted."""
+    """Return the worst error relative to its bound, in every type, of each case under each planted fault."""
     from ddpbench.measure.blocks import AloneControl
     from ddpbench.worker.training.control import GroupControl
     from ddpbench.worker.verify.proof import Prover
@@ -89,7 +88,7 @@ def _nothing(_: pytest.MonkeyPatch) -> None: ...
 
 
 def _unscaled(patch: pytest.MonkeyPatch) -> None:
-    """A replica's mean loss is not scaled to its share of the job's."""
+    """Do not scale a replica's mean loss to its share of the job's."""
     from ddpbench.strategies.frameworks.tensorflow.replica import TfReplica
 
     original = TfReplica._replica_loss
@@ -101,7 +100,7 @@ def _unscaled(patch: pytest.MonkeyPatch) -> None:
 
 
 def _whole_step_only(patch: pytest.MonkeyPatch) -> None:
-    """What timed steps run computes another gradient than the parts that tell it."""
+    """Make timed steps compute another gradient than the parts that report it."""
     from ddpbench.strategies.frameworks.tensorflow.replica import TfReplica
 
     original = TfReplica._replica_gradients
@@ -144,12 +143,12 @@ def _handed(patch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
 
 
 def _dropped_sample(patch: pytest.MonkeyPatch) -> None:
-    """The last sample never arrives; the first comes twice."""
+    """Lose the last sample, and use the first twice."""
     _handed(patch, lambda values: torch.cat([values[:1], values[:-1]]))
 
 
 def _reversed(patch: pytest.MonkeyPatch) -> None:
-    """Other samples for each replica, and all of them: that is no wrong."""
+    """Give each replica other samples, but all of them: that is not a fault."""
     _handed(patch, lambda values: values.flip(0))
 
 
@@ -175,7 +174,7 @@ ranks = pytest.mark.ranks
 
 @pytest.fixture(autouse=True)
 def _time_to_import(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every rank imports TensorFlow, and traces each of its functions anew."""
+    """Every rank imports TensorFlow, and traces each of its functions again."""
     monkeypatch.setattr(real_ranks, "TIMEOUT_S", 300.0)
 
 
@@ -225,7 +224,7 @@ def test_options_train_alike(strategy: str, options: dict[str, Any]) -> None:
 
 
 def trained(rank: int, processes: int, case: Case) -> dict[str, Any]:
-    """A few float64 steps, whole and in instrumented parts, with what both replicas tell on the way."""
+    """Return a few float64 steps, in full and in instrumented parts, with what both replicas report on the way."""
     from ddpbench.measure.clock import HostClock
     from ddpbench.measure.recorder import NullRecorder, StepRecorder
     from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat
@@ -267,7 +266,7 @@ def trained(rank: int, processes: int, case: Case) -> dict[str, Any]:
 
 
 def _reduces(replica: Any) -> int:
-    """How many all-reduces the whole step's graph has on each device."""
+    """Return how many all-reduces the full step's graph has on each device."""
     operations = replica._step.get_concrete_function(*replica._batch).graph.get_operations()
     return sum(one.type.startswith("CollectiveReduce") for one in operations) // replica._local
 
@@ -280,7 +279,7 @@ def _threads() -> tuple[int, int]:
 
 
 def in_one_process(case: Case) -> tuple[list[float], dict[str, torch.Tensor], dict[str, float]]:
-    """The same training by torch alone, over all processes' samples: losses, parameters, and how far each moved."""
+    """Train in torch alone, over all processes' samples; return losses, parameters, and how far each moved."""
     from ddpbench.strategies.trees import cast
 
     processes = processes_of(case.strategy, case.world_size)
@@ -308,7 +307,7 @@ def in_one_process(case: Case) -> tuple[list[float], dict[str, torch.Tensor], di
 @ranks
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_steps_are_those_of_one_torch_process(strategy: str) -> None:
-    """Timed steps, which are whole, and instrumented ones, which are made of parts."""
+    """Timed steps run in full, and instrumented ones run in parts."""
     case = case_of(strategy, 2, **({"bytes_per_pack": 1 << 16} if strategy == "tf_multi_worker" else {}))
     losses, parameters, moved = in_one_process(case)
     size = sum(each.numel() * 8 for each in parameters.values())
@@ -351,7 +350,7 @@ def test_a_rank_without_memory_says_so() -> None:
 
 @pytest.fixture
 def there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """TensorFlow counts as installed."""
+    """Make TensorFlow count as installed."""
     monkeypatch.setattr(installed, "_installed", lambda names: (names[0], "2.21.0"))
     monkeypatch.setattr(installed, "_importable", lambda module: True)
 
@@ -422,7 +421,7 @@ def test_layouts_are_undone_and_keep_what_is_computed() -> None:
 
 
 def refused(rank: int, processes: int) -> list[str]:
-    """What is said of optimizers that Keras does not have alike."""
+    """Optimizers that Keras does not have in the same form are refused with a reason."""
     from ddpbench.strategies.frameworks.tensorflow.replica import keras_sgd
 
     parameters = [torch.nn.Parameter(torch.ones(1))]

@@ -1,4 +1,4 @@
-"""A module whose calls are cut up among threads gives the outputs and gradients of the module itself."""
+"""A module whose calls are divided among threads gives the outputs and gradients of the module itself."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_outputs_and_gradients_are_those_of_the_module() -> None:
 
 
 class Owner:
-    """The holder of threads, which cannot be copied."""
+    """A holder of threads, which cannot be copied."""
 
     def on_all(self, *given: Any) -> list[Any]:
         return on_all(*given)
@@ -117,7 +117,7 @@ def test_a_graph_that_is_kept_is_gone_through_again() -> None:
 
 
 class Cache:
-    """Made from its parts, as a decoder's cache is."""
+    """An object made from its parts, like a decoder's cache."""
 
     def __init__(self, parts: Iterable[Any]) -> None:
         self.parts = [*parts]

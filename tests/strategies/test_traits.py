@@ -1,4 +1,4 @@
-"""What a strategy says of itself is all that analysis and reports know of it."""
+"""Analysis and reports know of a strategy only what it states."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def test_data_parallel_says_what_it_is_on_a_cpu() -> None:
 
 
 def test_analysis_and_reports_know_no_strategy_by_name() -> None:
-    """But in words for people, and where an algorithm has a strategy's name."""
+    """Except in words for people, and where an algorithm has a strategy's name."""
     names = {*TABLE} - {*ALGORITHMS}
-    terms = {"independent"}  # the glossary's
+    terms = {"independent"}  # a term of the glossary
     found = [
         f"{path.relative_to(PACKAGE)}:{node.lineno} {node.value}"
         for path in modules_of("analysis", "report")

@@ -1,4 +1,4 @@
-"""Parameters that a rank's loss does not reach, and models that differ at first, on two real ranks."""
+"""Parameters that a rank's loss does not reach, and models that differ initially, on two real ranks."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def test_a_rank_that_does_not_use_a_parameter_counts_as_zero(strategy: str) -> N
         for total, parameter in zip(sums, model.parameters(), strict=True):
             if parameter.grad is not None:
                 total += parameter.grad
-    assert float(sums[1].abs().min()) > 0  # or this test says nothing
+    assert float(sums[1].abs().min()) > 0  # otherwise this test shows nothing
     for always, even, never in run_ranks(branches, 2, strategy):
         torch.testing.assert_close(always, sums[0] / 2, rtol=1e-12, atol=0)
         torch.testing.assert_close(even, sums[1] / 2, rtol=1e-12, atol=0)
         if strategy == "master":
             assert torch.equal(never, torch.zeros(2, dtype=torch.float64))
         else:
-            assert never is None  # DDP leaves alone what no rank has used
+            assert never is None  # DDP does not change what no rank has used
 
 
 def different(rank: int, processes: int, strategy: str) -> list[torch.Tensor]:

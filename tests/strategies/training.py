@@ -1,4 +1,4 @@
-"""What ranks do in the tests of strategies, and the same training worked out in one process."""
+"""Functions for ranks in the tests of strategies, and the same training computed in one process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def make_model(dtype: torch.dtype = torch.float64) -> nn.Module:
 
 
 def shard(rank: int, step: int, dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor]:
-    """What one rank gets in one step."""
+    """Return one rank's batch in one step."""
     generator = torch.Generator().manual_seed(1000 * step + rank)
     inputs = torch.randn(LOCAL_BATCH, FEATURES, generator=generator, dtype=torch.float64)
     return inputs.to(dtype), torch.randint(CLASSES, (LOCAL_BATCH,), generator=generator)
@@ -57,7 +57,7 @@ def build(
     schedule: str = "",
     nodes: int = 1,
 ) -> Replica:
-    """A rank's replica of the model under a strategy."""
+    """Return a rank's replica of the model under a strategy."""
     chosen = load_strategy(strategy)
     job = Job(
         case=Case(
@@ -86,7 +86,7 @@ def build(
 
 @dataclass
 class Run:
-    """What one rank saw in `STEPS` steps: gradients and the like by step, and parameters at the end."""
+    """Observations of one rank in `STEPS` steps: gradients and the like by step, and parameters at the end."""
 
     gradients: list[list[torch.Tensor]]
     losses: list[float]
@@ -98,7 +98,7 @@ class Run:
 
 
 def train(replica: Replica, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> Run:
-    """Trains a step a batch, as the worker does, and closes the replica."""
+    """Train one step per batch, as the worker does, and close the replica."""
     recorder = replica.job.recorder
     run = Run([], [], [], [], [], [])
     for number, (inputs, targets) in enumerate(batches):
@@ -122,7 +122,7 @@ def train(replica: Replica, batches: list[tuple[torch.Tensor, torch.Tensor]]) ->
 
 
 def reducers() -> int:
-    """How many DDP wrappers this process still holds; each has buckets and hooks on the parameters."""
+    """Return how many DDP wrappers this process still holds; each has buckets and hooks on the parameters."""
     return sum(isinstance(thing, nn.parallel.DistributedDataParallel) for thing in gc.get_objects())
 
 
@@ -135,7 +135,7 @@ def three_runs(
     bucket_cap_mb: Any,
     settings: dict[str, str] | None = None,
 ) -> tuple[Run, Run, Run]:
-    """The same training three times: plain; instrumented; plain again on the instrumented one's module."""
+    """Train three times: plain; instrumented; plain again on the instrumented run's module."""
     ranks = range(world_size) if processes == 1 else [rank]
     batches = []
     for step in range(STEPS):
@@ -162,7 +162,7 @@ def three_runs(
 def departures(
     rank: int, processes: int, bucket_cap_mb: float, settings: dict[str, str]
 ) -> list[tuple[int, list[int]]]:
-    """Of each step once buckets are rebuilt: when the last gradient was there, and when each bucket left; ns."""
+    """Return for steps after rebuilding when the last gradient was ready, and when each bucket left; ns."""
     model, clock = make_model(), HostClock()
     moments: list[int] = []
     for parameter in model.parameters():
@@ -187,7 +187,7 @@ def departures(
 
 @dataclass
 class Reference:
-    """One process that runs all shards: mean gradients and mean losses by step, parameters at the end."""
+    """Mean gradients and mean losses by step, and parameters at the end, of one process that runs all shards."""
 
     gradients: list[list[torch.Tensor]]
     losses: list[list[float]]
@@ -195,7 +195,7 @@ class Reference:
 
 
 def reference(world_size: int, steps: int = STEPS) -> Reference:
-    """The training worked out in one process, SGD's update written out (torch.optim.SGD's formula)."""
+    """Train in one process, with SGD's formula (torch.optim.SGD's)."""
     model = make_model()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     momenta = [torch.zeros_like(parameter) for parameter in trained]
@@ -221,7 +221,7 @@ def reference(world_size: int, steps: int = STEPS) -> Reference:
 
 
 def relative_error(own: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
-    """The largest relative error over tensors, by their norms."""
+    """Return the largest relative error over tensors, by their norms."""
     assert [tensor.shape for tensor in own] == [tensor.shape for tensor in expected]
     return max(
         float(torch.linalg.vector_norm(a - b) / torch.linalg.vector_norm(b))

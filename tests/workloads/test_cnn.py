@@ -15,7 +15,7 @@ from ddpbench.workloads.digits import read_digits
 
 
 def test_the_digits_are_the_published_ones() -> None:
-    """1,797 images, 8 x 8 pixels of 0 to 16; so many of each digit (UCI's optdigits, test set)."""
+    """The data have 1,797 images of 8 x 8 pixels of 0 to 16; the digits' counts are UCI's (optdigits, test set)."""
     digits = read_digits()
     images, labels = digits.images, digits.labels
     assert images.shape == (1797, 1, 8, 8)

@@ -1,4 +1,4 @@
-"""Finding workloads by name, and a user's own by import path."""
+"""Finding workloads by name, and a user's by import path."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Unrelated:
 
 @pytest.fixture(autouse=True)
 def clean_imports() -> Iterator[None]:
-    """Takes back what loading a user's file adds to the interpreter."""
+    """Undo what loading a user's file adds to the interpreter."""
     modules, path = set(sys.modules), list(sys.path)
     yield
     for name in set(sys.modules) - modules:
@@ -163,7 +163,7 @@ def test_a_broken_file_is_named_with_its_fault(tmp_path: Path, text: str, said: 
         load_workload(f"{path}:Mine")
     assert "own_broken" not in sys.modules
     assert sys.path == before
-    write(tmp_path, OWN, "own_broken.py")  # mended, it loads
+    write(tmp_path, OWN, "own_broken.py")  # once fixed, it loads
     assert load_workload(f"{path}:Mine").name == "mine"
 
 

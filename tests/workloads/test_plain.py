@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Stream(IterableDataset[Any]):
-    """Knows what it was made with."""
+    """Stores its arguments."""
 
     def __init__(self, place: tuple[int, int, int]) -> None:
         self.place = place
@@ -55,7 +55,7 @@ class Mine:
 
 
 class Loaded:
-    """Has a loader and nothing else that is optional."""
+    """Has a loader and no other optional method."""
 
     model = nn.Identity
 
@@ -199,7 +199,7 @@ def test_data_of_no_use_are_refused(
 
 
 class Kept(Mine):
-    """Makes its model once, and a map-style dataset that it has divided already."""
+    """Makes its model once, and a map-style dataset that it has already divided."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -333,7 +333,7 @@ def test_a_file_that_changes_directory_is_found_again(
 
 
 class Stepping:
-    """Makes its steps, and names its optimizer's argument for what it wants."""
+    """Makes its own steps, and names its optimizer's argument for what it needs."""
 
     def model(self) -> nn.Module:
         return nn.Sequential(nn.Linear(2, 1))

@@ -1,4 +1,4 @@
-"""Profiles: what is read back, what is refused in which words, and what comes with ddpbench."""
+"""Profiles: reading them back, messages of refused ones, and those that come with ddpbench."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def data(**changes: Any) -> dict[str, Any]:
-    """A small sound profile."""
+    """Return a small valid profile."""
     return {
         "schema": {"name": "ddpbench profile", "version": 1},
         "source": "measured",

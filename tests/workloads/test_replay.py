@@ -1,4 +1,4 @@
-"""Replays: real gradients, linear in the data, at the profiled moments and in the profiled order."""
+"""Replays: real gradients, linear in the data, at the profiled times and in the profiled order."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def case_of(workload: str, options: dict[str, Any] | None = None, **changes: Any
 
 
 class Rig:
-    """A replay in one rank with a clock of its own, and what its steps did."""
+    """A replay in one rank with a fake clock, and what its steps did."""
 
     def __init__(self, workload: str, host: Host, rank: int = 0, launch: int = 0, **changes: Any) -> None:
         self.host = host
@@ -69,7 +69,7 @@ class Rig:
         self.start_ns = host.now_ns
 
     def step(self, model: torch.nn.Module | None = None) -> list[int]:
-        """Ends of forward, backward and update since the start, ns."""
+        """Return the ends of forward, backward and update since the start, ns."""
         self.start_ns = self.host.now_ns
         ends = []
         loss = self.workload.loss((model or self.model)(self.batch), None)
@@ -126,7 +126,7 @@ def test_jitter_has_its_standard_deviation_keeps_the_mean_and_is_a_ranks_own(tmp
     assert steps(0, 0, 5) == seen[:5]
     assert steps(1, 0, 5) != seen[:5]
     assert steps(0, 1, 5) != seen[:5]
-    assert steps(0, 0, 5, launch=1) != seen[:5]  # or rounds would all be one and the same sample
+    assert steps(0, 0, 5, launch=1) != seen[:5]  # otherwise all rounds would be the same sample
 
 
 def test_parameters_are_the_profiles_in_its_order(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""How ranks divide a workload's data, with the worker's own loaders."""
+"""Division of a workload's data among ranks, with the worker's own loaders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONTEXT, SAMPLES, LOCAL_BATCH = 1, 50, 2
 
 
 def epochs(rank: int, processes: int, count: int = 2, **settings: int) -> list[list[int]]:
-    """The samples of one rank, epoch by epoch: a context's one byte tells which it is."""
+    """Return the samples of one rank, epoch by epoch: a context's one byte identifies it."""
     case = Case(
         workload="tests",
         strategy="ddp",
@@ -45,7 +45,7 @@ def test_ranks_see_different_samples_and_together_nearly_all(processes: int) -> 
     for epoch in range(2):
         seen = [sample for rank in ranks for sample in rank[epoch]]
         assert len(seen) == len(set(seen))
-        # What is left out is less than one step of the whole job.
+        # Less is left out than one step of the entire job.
         assert SAMPLES - LOCAL_BATCH * processes < len(seen) <= SAMPLES
         assert set(seen) <= set(range(SAMPLES))
 

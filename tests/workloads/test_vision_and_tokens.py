@@ -1,4 +1,4 @@
-"""ResNets, the transformers library's models and their made-up data, against published numbers and formulas."""
+"""ResNets, the transformers library's models and their synthetic data, against published numbers and formulas."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_every_sample_has_as_many_masked_words() -> None:
         assert bool((inputs[chosen] == MASK).all())
         restored = torch.where(chosen, targets, inputs)
         assert torch.equal(restored, data.tokens[index * 40 : (index + 1) * 40].long())
-        assert torch.equal(data[index][0], inputs)  # the same at every look
+        assert torch.equal(data[index][0], inputs)  # the same every time
     with pytest.raises(IndexError):
         data[250]
 
