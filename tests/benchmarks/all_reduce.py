@@ -1,6 +1,6 @@
 """Times gloo's all-reduce between the nodes of a fabric: `python all_reduce.py LINKS NODES BYTES REPEATS TIMES FOLDER`.
 
-Prints, as JSON, the seconds one all-reduce took in each repeat: of several in a row, the slowest rank's.
+Prints, as JSON, the seconds of one all-reduce in each repeat: the mean of several in a row, of the slowest rank.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def rank_main(rank: int, nodes: int, count: int, repeats: int, times: int, folde
 
 
 def on_nodes(links: str, nodes: int, folder: Path, work: Callable[[int], None]) -> None:
-    """Calls `work(rank)` in a process on each node of a fabric, or on loopback where `links` is empty."""
+    """Call `work(rank)` in a process on each node of a fabric, or on loopback if `links` is empty."""
     with ExitStack() as stack:
         places: tuple[RankPlace | None, ...] = (None,) * nodes
         if links:

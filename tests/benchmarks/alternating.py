@@ -2,10 +2,10 @@
 
     torchrun --nproc-per-node 2 tests/benchmarks/alternating.py --strategy ddp --workload gpt:nano --out FILE
 
-Or, with `--against timed`, blocks of instrumented steps and of timed ones, each with a model of its own; with
-`--against itself` of timed ones on both sides, what the benchmark makes of no difference. `--timed-first` has the
-timed side's model made first: the first may train a percent slower. Rank 0 writes the pairs of block times as JSON.
-Which of a pair goes first alternates, so that drift cancels.
+With `--against timed`, blocks of instrumented steps and of timed ones alternate, each side with its own model; with
+`--against itself`, both sides are timed steps, so that the ratio shows what the benchmark finds without a difference.
+`--timed-first` makes the timed side's model first: the first may train a percent slower. Rank 0 writes the pairs of
+block times as JSON. The side that goes first alternates, so that drift cancels.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.benchmarks.pairing import Harness, Steps, add_arguments, in_turn, pin
 
 BARE = ("single", "ddp", "data_parallel")
 NOTED = ("master", "pipeline")
-"""Strategies that a bare loop has, and others that note their steps."""
+"""Strategies with a bare loop, and others that note their steps."""
 
 
 def main() -> None:
@@ -87,7 +87,7 @@ def main() -> None:
 
 
 def bare(harness: Harness) -> Steps:
-    """Return what a person writes, on the same objects: the training loop, and a clock around it."""
+    """Return a hand-written training loop on the same objects, with a clock around it."""
     training, loop, replica, batches = harness.training, harness.loop, harness.replica, harness.batches
     optimizer, loss_of = replica.optimizer, training.workload.loss
     module = getattr(replica, "_wrapped", replica.job.model)

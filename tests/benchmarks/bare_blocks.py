@@ -1,7 +1,7 @@
 """The loop of `bare_loop.py` in blocks of steps, in turn with another job's: rank 0 offers the turn before each.
 
-DDPBENCH_TURN names the turnstile and the side. Blocks begin, end and are cut as those of a launch of ddpbench in turn
-are, by `ddpbench.measure.blocks`: sides that differ there differ in their first steps, too.
+DDPBENCH_TURN names the turnstile and the side. Blocks begin, end and are cut as in a launch of ddpbench in turn, by
+`ddpbench.measure.blocks`: otherwise the sides would differ in their first steps, too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.benchmarks import bare_loop
 
 
 def of_blocks(blocks: Sequence[Block]) -> tuple[float, float, float]:
-    """Return the time and the processor time of a step, seconds, and its minor page faults."""
+    """Return a step's time and processor time, seconds, and its minor page faults."""
     steps = sum(block.steps for block in blocks)
     return (
         sum(block.end_ns - block.start_ns for block in blocks) / steps / 1e9,

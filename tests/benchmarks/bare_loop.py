@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 2 tests/benchmarks/bare_loop.py --strategy ddp --workload gpt:nano --out FILE
 
-Rank 0 writes a JSON object with its step time, its processor time and minor page faults in a step, and the seconds it
+Rank 0 writes a JSON object with its step time, its processor time and minor page faults per step, and the seconds it
 spent in warm-up and measured steps.
 """
 
@@ -40,7 +40,7 @@ def asked() -> argparse.Namespace:
 def prepared(
     arguments: argparse.Namespace,
 ) -> tuple[Workload, nn.Module, Optimizer, DataLoader[Any], DistributedSampler[Any]]:
-    """Join the job, and return what the loop trains and with what."""
+    """Join the job, and return the objects that the loop trains with."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[rank % len(cores)]})

@@ -1,6 +1,6 @@
 """Times every way to all-reduce in turn: `python beside_formula.py LINKS NODES BYTES REPEATS FOLDER`.
 
-Prints, as JSON, by algorithm the seconds that one took in each repeat: from the last rank's start, as reports count it,
+Prints, as JSON, by algorithm the seconds of one all-reduce in each repeat: from the last rank's start, as in reports,
 until the last rank has its result.
 """
 

@@ -38,20 +38,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def full(request: pytest.FixtureRequest) -> bool:
-    """Whether the promised ratios are to be measured, or only shown to work."""
+    """Return whether to measure the promised ratios, or only to show that their benchmarks work."""
     return bool(request.config.getoption("--ratios", default=False))
 
 
 @pytest.fixture
 def folder(request: pytest.FixtureRequest) -> Path | None:
-    """Where pairs are kept; None: nowhere."""
+    """Return the folder in which pairs are kept; None: they are not kept."""
     found: Path | None = request.config.getoption("--keep", default=None)
     return found
 
 
 @pytest.fixture
 def say(capsys: pytest.CaptureFixture[str]) -> Iterator[Say]:
-    """Prints a line past pytest's capture, so that `make bench` shows it."""
+    """Return a function that prints a line past pytest's capture, so that `make bench` shows it."""
 
     def tell(line: str) -> None:
         with capsys.disabled():
@@ -61,7 +61,7 @@ def say(capsys: pytest.CaptureFixture[str]) -> Iterator[Say]:
 
 
 def told_by(script: str, *arguments: object) -> Any:
-    """What a script of this folder prints as JSON; its last argument is a folder, which is made for it."""
+    """Run a script of this folder and return the JSON that it prints; its last argument is a folder made for it."""
     Path(str(arguments[-1])).mkdir()
     result = subprocess.run(
         [sys.executable, str(ROOT / "tests/benchmarks" / script), *map(str, arguments)],
@@ -77,13 +77,13 @@ def told_by(script: str, *arguments: object) -> Any:
 
 
 def torchrun(script: str, processes: int, *arguments: object) -> None:
-    """Runs a script of this folder under torchrun as its documentation says."""
+    """Run a script of this folder under torchrun as its documentation says."""
     launcher = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}")
     _run(*launcher, ROOT / "tests/benchmarks" / script, *arguments)
 
 
 def by_python(script: str, *arguments: object) -> None:
-    """Runs a script of this folder that starts its ranks itself."""
+    """Run a script of this folder that starts its ranks itself."""
     _run(ROOT / "tests/benchmarks" / script, *arguments)
 
 

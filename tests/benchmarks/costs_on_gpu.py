@@ -1,9 +1,10 @@
-"""What frameworks cost in a step over plain torch on one GPU: every pair of blocks, kept.
+"""Step times of frameworks relative to plain torch on one GPU: every pair of blocks, kept.
 
     python -m tests.benchmarks.costs_on_gpu --seconds 480 FOLDER
 
-As `test_frameworks.py -k costs` does at one rank on a CPU, with launches of all cases in turn until time is up. While
-one trains the next ones start up, on other cores: a GPU is often had for minutes, and most of a launch is imports.
+It does what `test_frameworks.py -k costs` does at one rank on a CPU, with launches of all cases in turn until time is
+up. While one trains, the next ones start up on other cores: a GPU is often available for minutes only, and most of a
+launch is imports.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from tests.benchmarks.test_frameworks import COSTS_OVER_DDP, FRAMEWORKS, launche
 CASES = [("ddp", "bare"), *((loop, "ddp") for loop in COSTS_OVER_DDP)]
 PAIRS = ("--pairs", 20, "--pairs-max", 40, "--block-seconds", 0.1, "--seconds-max", 5)
 AT_ONCE = 3
-"""Launches, of which one trains."""
+"""Number of launches at once, of which one trains."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -89,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _groups(cores: Sequence[int], count: int) -> list[set[int]]:
-    """Return the cores in as many groups, of the same size."""
+    """Return the cores in `count` groups of the same size."""
     size = max(1, len(cores) // count)
     return [set(cores[start : start + size]) for start in range(0, len(cores), size)][:count]
 

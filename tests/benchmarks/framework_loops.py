@@ -1,20 +1,20 @@
-"""Training loops as people write them in each framework, in turn with blocks of the strategy of the same framework.
+"""Training loops as people write them in each framework, in turn with blocks of the same framework's strategy.
 
     torchrun --nproc-per-node 2 tests/benchmarks/framework_loops.py --loop trainer --world-size 2 --out FILE
 
 `--loop ray_train` is started by plain `python`, since Ray starts the ranks, and `tf_mirrored` has one process at any
-world size. With `--against own` the other side is the same loop once more, with a model of its own: what the benchmark
-makes of no difference. With `--against bare` neither side is a loop: blocks of the strategy are in turn with blocks of
-plain torch, `ddp` or, at one rank, `single`, which tells what the wrapper costs in a step; what a framework costs the
-whole process, such as threads of its own, is on both sides. `--against ddp` has DDP there at one rank, too, and
+world size. With `--against own` the other side is the same loop again, with its own model: the ratio shows what the
+benchmark finds without a difference. With `--against bare` neither side is a loop: blocks of the strategy alternate
+with blocks of plain torch, `ddp` or, at one rank, `single`, which shows what the wrapper costs in a step; a cost to the
+entire process, such as a framework's threads, is on both sides. `--against ddp` uses DDP there at one rank, too, and
 `--against itself` plain torch on both sides.
 
-The loops know nothing of the harness: a DataLoader and a clock of their own, and everything off that the strategy has
-off. Each side trains a model of its own, of the same size. Rank 0 writes the pairs of times of as many steps, and
-the losses of the second side and of the strategy, before and after, as JSON.
+The loops know nothing of the harness: they have their own DataLoader and clock, and everything off that the strategy
+has off. Each side trains its own model, of the same size. Rank 0 writes, as JSON, the pairs of times of equal numbers
+of steps, and the losses of the second side and of the strategy, before and after.
 
-The model that a process makes first may train a percent slower than the next one, probably by where its memory lies:
-`--other-first` changes which of the two sides that is.
+The model that a process makes first may train a percent slower than the next one, probably because of where its memory
+is: `--other-first` exchanges the two sides.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from ddpbench.workloads import load_workload
 from tests.benchmarks.pairing import Harness, Steps, add_arguments, in_turn, pin, write
 
 LEAD_IN = 4
-"""Steps before those that are timed, on both sides: DDP's buckets are settled after two, and the caches hold the other
-side's model at first."""
+"""Steps before the timed ones, on both sides: DDP's buckets are final after two, and the caches hold the other side's
+model at first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a script has before a framework comes in."""
+    """Objects that a script makes before it uses a framework."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -67,11 +67,11 @@ class Own:
 
     steps: Steps
     loss: Callable[[], float]
-    """Its model's loss on the same samples at each call."""
+    """Returns its model's loss on the same samples at each call."""
 
 
 def accelerate_steps(task: Task) -> Steps:
-    """The loop of Accelerate's documentation."""
+    """Return the loop of Accelerate's documentation."""
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True)
@@ -88,7 +88,7 @@ def accelerate_steps(task: Task) -> Steps:
 
 
 def fabric_steps(task: Task) -> Steps:
-    """The loop of Fabric's documentation."""
+    """Return the loop of Fabric's documentation."""
     from lightning.fabric import Fabric
 
     fabric = Fabric(accelerator="cpu", devices=dist.get_world_size(), strategy="ddp")
@@ -106,7 +106,7 @@ def fabric_steps(task: Task) -> Steps:
 
 
 def trainer_steps(task: Task) -> Steps:
-    """A LightningModule and `Trainer.fit`, once for each time asked for; a callback times its last steps."""
+    """Return a LightningModule with `Trainer.fit`, called for each requested time; a callback times its last steps."""
     from lightning.pytorch import Callback, LightningModule, Trainer
 
     class Module(LightningModule):
@@ -156,7 +156,7 @@ def trainer_steps(task: Task) -> Steps:
 
 
 def hf_trainer_steps(task: Task) -> Steps:
-    """A subclass of transformers' Trainer and its `train`, once for each time asked for; a callback times it."""
+    """Return a subclass of transformers' Trainer with `train`, called for each requested time; a callback times it."""
     from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
     from transformers.utils import logging
 
@@ -179,7 +179,7 @@ def hf_trainer_steps(task: Task) -> Steps:
                 self.ends[state.global_step] = time.perf_counter()
 
     class Arguments(TrainingArguments):
-        should_save = property(lambda _: False)  # or it makes a folder
+        should_save = property(lambda _: False)  # otherwise it makes a folder
 
     def steps(count: int) -> float:
         watch = Watch(count)
@@ -212,17 +212,17 @@ def hf_trainer_steps(task: Task) -> Steps:
 
 
 def deepspeed_steps(task: Task) -> Steps:
-    """The loop of DeepSpeed's guide: an engine's forward, `backward` and `step`."""
+    """Return the loop of DeepSpeed's guide: an engine's forward, `backward` and `step`."""
     os.environ["DS_ACCELERATOR"] = "cpu"
     import deepspeed
 
-    # Or it compiles an operation that only inference uses.
+    # Otherwise it compiles an operation that only inference uses.
     deepspeed.ops.__compatible_ops__ = {"deepspeed_shm_comm": False}
     config = {
         "train_micro_batch_size_per_gpu": task.loader.batch_size,
         "zero_optimization": {"stage": 1},
         "zero_allow_untested_optimizer": True,
-        "gradient_clipping": 0.0,  # 1.0 unless told
+        "gradient_clipping": 0.0,  # the default is 1.0
         "steps_per_print": sys.maxsize,
         "timers": {"throughput": {"enabled": False}},
     }
@@ -238,7 +238,7 @@ def deepspeed_steps(task: Task) -> Steps:
 
 
 def ray_train_steps(task: Task) -> Steps:
-    """The loop of Ray Train's documentation. `prepare_data_loader` would leave such a loader's sampler as it is."""
+    """Return the loop of Ray Train's documentation. `prepare_data_loader` would keep such a loader's sampler."""
     from ray.train.torch import prepare_model
 
     model = prepare_model(task.model)
@@ -254,7 +254,7 @@ def ray_train_steps(task: Task) -> Steps:
 
 
 def timed(step: Callable[[], None]) -> Steps:
-    """Return what makes steps one after the other with a clock around them, after a few that are not counted."""
+    """Return a function that makes steps one after the other with a clock around them, after a few uncounted ones."""
 
     def steps(count: int) -> float:
         if dist.is_initialized():
@@ -278,7 +278,7 @@ def _endless(loader: DataLoader[Any]) -> Iterator[Any]:
 
 
 def in_torch(make: Callable[[Task], Steps], case: Case) -> Own:
-    """Return a loop with what a script of its own would make of a workload."""
+    """Return a loop with the objects that a script would make of a workload."""
     workload = load_workload(case.workload)
     options = workload.options()
     torch.manual_seed(0)
@@ -297,7 +297,7 @@ def in_torch(make: Callable[[Task], Steps], case: Case) -> Own:
 
 
 def in_tensorflow(case: Case) -> Own:
-    """Return a loop of TensorFlow's; it is not imported before."""
+    """Return a loop of TensorFlow, which is not imported before."""
     from tests.benchmarks import framework_loops_tf
 
     return Own(*framework_loops_tf.loop(case))
@@ -305,15 +305,15 @@ def in_tensorflow(case: Case) -> Own:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Loop:
-    """A loop, and the strategy that it is held against."""
+    """A loop, and the strategy that it is compared with."""
 
     strategy: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    """The strategy's."""
+    """The strategy's options."""
     workload: str = "gpt:nano"
     local_batch: int = 4
     torch: Callable[[Task], Steps] | None = None
-    """Makes the loop; None: it is TensorFlow's, or there is none."""
+    """Makes the loop; None for TensorFlow's, or if there is no loop."""
 
     def own(self, case: Case) -> Own:
         return in_torch(self.torch, case) if self.torch is not None else in_tensorflow(case)
@@ -330,23 +330,23 @@ LOOPS = {
     "tf_mirrored": Loop(strategy="tf_mirrored", workload="cnn:large", local_batch=80),
     "tf_multi_worker": Loop(strategy="tf_multi_worker", workload="cnn:large", local_batch=80),
 }
-"""The loops; bare DDP has none: it is there for what it costs itself at one rank.
+"""The loops; bare DDP has no loop: it shows its own cost at one rank.
 
-TensorFlow's steps take 4 to 80 ms, by the machine, of which batches are no large part: they come to the two sides by
-different ways, torch's DataLoader, which takes all digits of a batch at once, and the iterators of tf.distribute, which
-take 0.2 ms a step for one device and 0.45 ms for two. In the steps of `mlp:small`, of 1 ms, the difference would be
-some percent.
+TensorFlow's steps take 4 to 80 ms, depending on the machine, of which batches are a small part. The two sides get
+batches differently: from torch's DataLoader, which takes all digits of a batch at once, and from the iterators of
+tf.distribute, which take 0.2 ms per step for one device and 0.45 ms for two. In the steps of `mlp:small`, of 1 ms, the
+difference would be some percent.
 """
 
 
 PLAIN_TORCH = ("bare", "ddp", "itself")
-"""Values of `--against` where the other side is no loop."""
+"""Values of `--against` for which the other side is not a loop."""
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
-"""By device."""
+"""Precisions by device."""
 
 
 def measure(asked: argparse.Namespace, rank: int, processes: int) -> None:
-    """Be a rank in which both sides train in turn."""
+    """Run a rank in which both sides train in turn."""
     loop = LOOPS[asked.loop]
     strategy = load_strategy(loop.strategy)
     workload = asked.workload or loop.workload
@@ -406,13 +406,13 @@ def measure(asked: argparse.Namespace, rank: int, processes: int) -> None:
 
 
 LOCKED_S = 90
-"""Seconds for which a launch may have the lock: one that hangs holds up no other for longer."""
+"""Seconds for which a launch may hold the lock; one that hangs delays others no longer than this."""
 
 
 def _alone(lock: Path | None, imports: Sequence[str], device: str) -> IO[bytes] | None:
-    """Return a file that no other process has by now.
+    """Return a lock's file, locked once no other process holds it; None without a lock.
 
-    What is imported, and a GPU's context, may come beforehand, beside another's training.
+    Imports, and making a GPU's context, may run before that, while another trains.
     """
     if lock is None:
         return None

@@ -9,7 +9,7 @@ import tempfile
 from typing import Any
 
 QUIET = {
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # the loopback address, and no other
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # only the loopback address
     "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_TRAIN_METRICS_ENABLED": "0",
@@ -18,7 +18,7 @@ QUIET = {
 
 
 def train(told: dict[str, Any]) -> None:
-    """Be a worker."""
+    """Run a worker."""
     import ray.train
 
     from tests.benchmarks.framework_loops import measure

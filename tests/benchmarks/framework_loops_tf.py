@@ -1,6 +1,6 @@
-"""TensorFlow's training loop as its guides write it: no torch; of the harness only the `tf.distribute` strategy.
+"""TensorFlow's training loop as in its guides: no torch; of the harness only the `tf.distribute` strategy.
 
-A process can set up TensorFlow's devices and its place in a cluster only once, so both sides have the strategy that
+A process can set up TensorFlow's devices and its place in a cluster only once, so both sides use the strategy that
 the harness has made. Model, optimizer, `tf.data` pipeline and functions are this loop's.
 """
 
@@ -23,7 +23,7 @@ LEARNING_RATE, MOMENTUM = 0.05, 0.9
 
 
 def digits_net() -> Any:
-    """What `cnn:large` is."""
+    """The model of `cnn:large`."""
     layers = keras.layers
     return keras.Sequential(
         [
@@ -52,7 +52,7 @@ def arrays(workload: str) -> tuple[Any, Any]:
 
 
 def loop(case: Case) -> tuple[Steps, Callable[[], float]]:
-    """Return what trains for so many steps, and what tells the model's loss."""
+    """Return a function that trains for a number of steps, and one that returns the model's loss."""
     strategy = _strategy(case)
     inputs, labels = arrays(case.workload)
 

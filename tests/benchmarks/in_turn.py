@@ -1,4 +1,4 @@
-"""A comparison in turn of two settings of an experiment, by the command, and how many of ten find what was planted."""
+"""A comparison in turn of two settings of an experiment, by the command, and how many of ten find a planted change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RUNS = 10
 def compare(
     experiment: str, out: Path, total: str, base: str, new: str, *more: str
 ) -> tuple[dict[str, object], float]:
-    """What a comparison came to, and how long it took, seconds."""
+    """Run a comparison; return its result, and how long it took, seconds."""
     began = time.monotonic()
     done = subprocess.run(
         [
@@ -41,7 +41,7 @@ def compare(
 
 
 def shown_to_work(experiment: str, out: Path, base: str, new: str, small: Sequence[str]) -> None:
-    """One comparison of a few seconds: whatever it says."""
+    """Run one comparison of a few seconds, with any result."""
     case, _ = compare(experiment, out, "5 s", base, new, *small)
     assert case["verdict"] in ("slower", "cannot tell", "equivalent", "faster")
     assert isinstance(case["ratio"], dict)
@@ -59,7 +59,7 @@ def pairs_in(out: Path) -> Launch:
 def times_found(
     experiment: str, out: Path, minutes: int, base: str, new: str, say: Say, folder: Path | None, name: str
 ) -> int:
-    """In how many of ten comparisons of so many minutes the new side is shown to be slower; each is told and kept."""
+    """Return in how many of ten comparisons the new side is shown to be slower; each is reported and kept."""
     found = 0
     kept: list[Launch] = []
     for number in range(RUNS):

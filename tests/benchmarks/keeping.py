@@ -1,4 +1,4 @@
-"""What `--keep FOLDER` does: every pair that a benchmark measures is written there, beside what measured it."""
+"""Support for `--keep FOLDER`: every pair that a benchmark measures is written there, with the machine and versions."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tests.benchmarks.kept_pairs import Launch, note_machine, write
 
 
 def refuse_kept(name: str, folder: Path | None, frameworks: Iterable[str] = ()) -> None:
-    """Fail before anything is measured where pairs of this name are kept already: none is measured until it suits.
+    """Fail before anything is measured if pairs of this name cannot be kept in the folder.
 
-    So it does where those that are kept there are another machine's.
+    They cannot if the folder has pairs of this name, or pairs of another machine.
     """
     if folder is None:
         return
@@ -25,6 +25,6 @@ def refuse_kept(name: str, folder: Path | None, frameworks: Iterable[str] = ()) 
 
 
 def keep(launches: Sequence[Launch], name: str, folder: Path | None) -> None:
-    """Write the pairs of all launches so far where `--keep` names a folder."""
+    """Write the pairs of all launches so far if `--keep` names a folder."""
     if folder is not None:
         write(folder / f"{name}.csv", launches)

@@ -1,4 +1,4 @@
-"""Pairs of blocks that a benchmark measured and that are kept, and what the documentation has to say by them."""
+"""Pairs of blocks that a benchmark measured and that are kept, and the documentation's sentences on them."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from tests.in_turn import verdict_in_turn
 from tests.kept import REPORTS
 
 COLUMNS = ("launch", "pair", "steps", "first_s", "second_s")
-"""A file's: seconds of a block of so many steps, of either side of the ratio."""
+"""Columns of a file: number of steps in a block, and the block's seconds on either side of the ratio."""
 WRAPPER_COSTS = REPORTS / "wrapper-costs"
 ON_A_GPU = REPORTS / "wrapper-costs-h100"
 GPU_WORKLOADS = {"cnn:large": (64, 10), "gpt:small": (8, 256)}
-"""What trained on the GPU: samples of a batch, and of how many classes a model guesses one."""
+"""Workloads trained on the GPU: samples of a batch, and the number of classes that a model predicts."""
 BARE_LOOPS = REPORTS / "bare-loops"
 NOTING = REPORTS / "noting-a-pipeline"
-"""Instrumented steps of pipelines beside timed ones, on one day."""
+"""Instrumented steps of pipelines compared with timed ones, from one day."""
 NOTING_EACH = REPORTS / "noting"
-"""Likewise of every case of `test_noting_a_step_costs_little`, on another."""
+"""Likewise for every case of `test_noting_a_step_costs_little`, from another day."""
 BESIDE_TORCHRUN = REPORTS / "beside-torchrun"
-"""Whole launches in turn: the harness's, and torchrun's of a loop written by hand. Each pair is a launch here."""
+"""Complete launches in turn: the harness's, and torchrun's of a hand-written loop. Each pair is a launch here."""
 PLANTED = REPORTS / "planted"
-"""Comparisons in turn of sides that differ by what was planted: each is a launch here, and its rounds are pairs."""
+"""Comparisons in turn of sides with a planted difference: each is a launch here, and its rounds are pairs."""
 AFTER_A_PAUSE = REPORTS / "after-a-pause"
-"""A step of blocks that others' work came right before, and of their neighbours in the same launch."""
+"""Step times of blocks right after others' work, and of their neighbours in the same launch."""
 STARTS = REPORTS / "starts"
 """Starts of one loop in several ways, as `starts.py` reads them."""
 FOLDERS = (WRAPPER_COSTS, ON_A_GPU, BARE_LOOPS, NOTING, NOTING_EACH, BESIDE_TORCHRUN, PLANTED, AFTER_A_PAUSE)
@@ -58,21 +58,21 @@ WRAPPERS = {
     "tf_mirrored": "TF MirroredStrategy",
     "tf_multi_worker": "TF MultiWorkerMirroredStrategy",
 }
-"""The loops of `framework_loops.py`, as the documentation calls them."""
+"""Names of the loops of `framework_loops.py` in the documentation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What ranks that were started for it measured."""
+    """Measurements of ranks that were started for them."""
 
     pairs: Sequence[tuple[float, float]]
     """Seconds of a block of either side."""
     steps: int
-    """In a block."""
+    """Steps in a block."""
 
     @property
     def ratio(self) -> float:
-        """Of the two sides' times: the pairs' middle one."""
+        """Return the pairs' middle ratio of the two sides' times."""
         return middle_ratio(self.pairs)
 
 
@@ -88,7 +88,7 @@ def told(ratio: Ratio, launches: Sequence[Launch]) -> str:
 
 
 def write(path: Path, launches: Sequence[Launch]) -> None:
-    """Keep all pairs; what was kept there before is replaced whole, or not at all."""
+    """Keep all pairs; what was kept there before is replaced completely, or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = [
         (number, pair, launch.steps, f"{first:.6f}", f"{second:.6f}")
@@ -109,10 +109,10 @@ def read(path: Path) -> list[Launch]:
 
 
 def note_machine(folder: Path, frameworks: Iterable[str]) -> None:
-    """Keep where pairs are measured, and with which versions; a folder has pairs of one machine and one code alone.
+    """Keep where pairs are measured, and with which versions; a folder has pairs of only one machine and one code.
 
     Raises:
-        ddpbench.errors.IdentityError: it has pairs of another.
+        ddpbench.errors.IdentityError: the folder has pairs of another machine or code.
     """
     path = folder / "machine.json"
     found: dict[str, Any] = machine_record(read_hardware(), describe(), "", ())
@@ -123,17 +123,17 @@ def note_machine(folder: Path, frameworks: Iterable[str]) -> None:
     if path.exists():
         check_identity(json.loads(path.read_text(encoding="utf-8")), found, path)
         return
-    del found["context"]["command"]  # a process's among those that measured
+    del found["context"]["command"]  # it differs between the measuring processes
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 Cost = tuple[str, int, str]
-"""A loop, its world size, and what it is held against: `bare` torch, `ddp` at one rank, or `itself`."""
+"""A loop, its world size, and what it is compared with: `bare` torch, `ddp` at one rank, or `itself`."""
 
 
 def wrapper_costs(folder: Path = WRAPPER_COSTS) -> dict[Cost, Ratio]:
-    """Return the step time of each framework's strategy over plain torch's.
+    """Return the step time of each framework's strategy relative to plain torch's.
 
     The loop `plain` is plain torch on both sides.
     """
@@ -154,7 +154,7 @@ def folder_of(workload: str) -> str:
 
 
 def sentences_on_a_gpu(folder: Path = ON_A_GPU) -> list[str]:
-    """Return the table of a GPU's costs, each launch's ratio since there are too few for an interval, and times."""
+    """Return the table of a GPU's costs, with each launch's ratio (too few for an interval) and times."""
     cnn, gpt = (
         {path.stem: read(path) for path in (folder / folder_of(one)).glob("*.csv")} for one in GPU_WORKLOADS
     )
@@ -181,12 +181,12 @@ def sentences_on_a_gpu(folder: Path = ON_A_GPU) -> list[str]:
 
 
 def _step_ms(launches: Sequence[Launch]) -> float:
-    """Return the time of the second side's middle block, ms a step."""
+    """Return the time of the second side's middle block, ms per step."""
     return statistics.median(1e3 * second / one.steps for one in launches for _, second in one.pairs)
 
 
 def _more_ms(launches: Sequence[Launch]) -> float:
-    """Return what the first side takes more in the middle pair, ms a step."""
+    """Return the additional time of the first side in the middle pair, ms per step."""
     return statistics.median(
         1e3 * (first - second) / one.steps for one in launches for first, second in one.pairs
     )
@@ -197,9 +197,9 @@ Loop = tuple[str, int]
 
 
 def bare_loops(folder: Path = BARE_LOOPS) -> dict[Loop, Ratio]:
-    """Return the step time of each framework's strategy over that of a loop written by hand in it.
+    """Return the step time of each framework's strategy relative to that of a loop written by hand in it.
 
-    A folder in `folder` is a session of measuring, on one machine; of a case that several measured all launches count.
+    A folder in `folder` is one session, on one machine; a case measured in several sessions counts all launches.
     """
     launches: dict[Loop, list[Launch]] = defaultdict(list)
     for path in sorted(folder.glob("*/*.csv")):
@@ -210,22 +210,22 @@ def bare_loops(folder: Path = BARE_LOOPS) -> dict[Loop, Ratio]:
 
 
 LOOP_BOUNDS = (0.97, 1.03)
-"""A strategy's step time over that of a loop written by hand in the framework: its interval has to lie within."""
+"""Bounds for the interval of a strategy's step time relative to a loop written by hand in the framework."""
 
 
 def is_bounded(ratio: Ratio) -> bool:
-    """Return whether such a ratio's interval does."""
+    """Return whether such a ratio's interval is within the bounds."""
     low, high = LOOP_BOUNDS
     return low <= ratio.low <= ratio.high <= high
 
 
 def beyond(loops: Mapping[Loop, Ratio]) -> dict[Loop, Ratio]:
-    """Return those whose interval does not."""
+    """Return those whose interval is not."""
     return {loop: ratio for loop, ratio in loops.items() if not is_bounded(ratio)}
 
 
 def sentence_on_loops(loops: Mapping[Loop, Ratio]) -> str:
-    """Return what the documentation says of them."""
+    """Return the documentation's sentence on them."""
     values = sorted(ratio.value for ratio in loops.values())
     lowest = min(loops, key=lambda loop: loops[loop].low)
     highest = max(loops, key=lambda loop: loops[loop].high)
@@ -241,7 +241,7 @@ def sentence_on_loops(loops: Mapping[Loop, Ratio]) -> str:
 
 
 def sentences(costs: Mapping[Cost, Ratio]) -> list[str]:
-    """Return the rows of the documentation's table, and what stands below it."""
+    """Return the rows of the documentation's table, and the text below it."""
     rows = [
         f"| {name} | {' | '.join(_cell(costs.get((loop, *column))) for column in COLUMNS_OF_COSTS)} |"
         for loop, name in WRAPPERS.items()
@@ -261,17 +261,17 @@ def _cell(ratio: Ratio | None) -> str:
 
 
 def noting(folder: Path = NOTING_EACH) -> dict[Loop, Ratio]:
-    """Return the time of instrumented steps over that of timed ones, of each strategy at a number of ranks."""
+    """Return the time of instrumented steps relative to timed ones, of each strategy at a number of ranks."""
     return _of_each(folder, "timed")
 
 
 def beside_torchrun(folder: Path = BESIDE_TORCHRUN) -> dict[Loop, Ratio]:
-    """Return the step time of launches by the harness over that of torchrun's of a loop written by hand, likewise."""
+    """Return the step time of the harness's launches relative to torchrun's of a hand-written loop, likewise."""
     return _of_each(folder, "torchrun")
 
 
 def after_a_pause(folder: Path = AFTER_A_PAUSE) -> dict[Loop, Ratio]:
-    """Return the step time of blocks after a pause over that of their neighbours without one, likewise."""
+    """Return the step time of blocks after a pause relative to their neighbours without one, likewise."""
     return _of_each(folder, "without")
 
 
@@ -285,7 +285,7 @@ def _of_each(folder: Path, of: str) -> dict[Loop, Ratio]:
 
 
 def sentence_on_each(ratios: Mapping[Loop, Ratio]) -> str:
-    """Return what the documentation says of them."""
+    """Return the documentation's sentence on them."""
     return "; ".join(
         f"`{strategy}` at {ranks} {ratio.value:.4f} [{ratio.low:.4f}, {ratio.high:.4f}]"
         for (strategy, ranks), ratio in sorted(ratios.items())
@@ -293,7 +293,7 @@ def sentence_on_each(ratios: Mapping[Loop, Ratio]) -> str:
 
 
 def sentence_on_torchrun(folder: Path = BESIDE_TORCHRUN) -> str:
-    """Return what each case says, and all together: their mean log ratios, weighted by their precision."""
+    """Return a sentence on each case, and on all together: their mean log ratios, weighted by their precision."""
     every = [
         [math.log(one.ratio) for one in read(folder / f"{strategy}-{ranks}-torchrun.csv")]
         for strategy, ranks in beside_torchrun(folder)
@@ -309,7 +309,7 @@ def sentence_on_torchrun(folder: Path = BESIDE_TORCHRUN) -> str:
 
 
 def verdict_of(comparison: Launch) -> str:
-    """Return what its rounds say of the new side, which is the pairs' first."""
+    """Return the verdict of its rounds on the new side, which is the pairs' first."""
     return verdict_in_turn([math.log(new / base) for new, base in comparison.pairs])
 
 
@@ -337,7 +337,7 @@ def found_if_widened_at_once() -> dict[str, int]:
 
 
 def sentence_on_equal(path: Path) -> str:
-    """Return how often equal sides were told apart, by the same arithmetic, and their ratio over all rounds."""
+    """Return how often equal sides were distinguished, by the same arithmetic, and their ratio over all rounds."""
     comparisons = read(path)
     apart = sum(verdict_of(one) in ("slower", "faster") for one in comparisons)
     ratio = paired_ratio([pair for one in comparisons for pair in one.pairs])
@@ -351,12 +351,12 @@ def _rounds(comparisons: Sequence[Launch]) -> str:
 
 
 def sentence_on(path: Path) -> str:
-    """Return what is to be said of a file of comparisons."""
+    """Return a sentence on a file of comparisons."""
     return sentence_on_equal(path) if path.stem.startswith("equal") else sentence_on_planted(path)
 
 
 def main() -> None:
-    """Print what the documentation has to say by the kept pairs."""
+    """Print the documentation's sentences on the kept pairs."""
     print(*sentences(wrapper_costs()), *sentences_on_a_gpu(), sep="\n")
     print(sentence_on_loops(bare_loops()))
     print(sentence_on_each(noting()), sentence_on_torchrun(), sentence_on_each(after_a_pause()), sep="\n")

@@ -3,8 +3,8 @@
     python tests/benchmarks/own_script.py --out FILE
 
 The loop is `train_epoch` of experiments/own_script/train_before.py, unchanged, with its own DataLoader; the harness
-trains the same class through `train_after.py:Measured`. Each trains a model of its own: of the same size, from
-the same seed. Writes the pairs of times of as many steps as JSON; which of a pair goes first alternates.
+trains the same class through `train_after.py:Measured`. Each trains its own model, of the same size and from the same
+seed. Writes the pairs of times of equal numbers of steps as JSON; the side that goes first alternates.
 """
 
 from __future__ import annotations
@@ -81,12 +81,12 @@ def main() -> None:
     stepper = Stepper(loop.step, BATCH, HostClock(), AloneControl())
 
     def harness_block(steps: int) -> float:
-        # One step leads in and is not counted, so blocks wander over the passes: each holds one start.
+        # One step leads in and is not counted, so blocks shift over the passes: each contains one start.
         block = run_block(stepper, steps, 0, "timed")
         return (block.end_ns - block.start_ns) / 1e9
 
     own_epoch(steps)
-    harness_block(steps - 1)  # with the step that is not counted a pass
+    harness_block(steps - 1)  # with the uncounted step it is a full pass
     gc.freeze()  # as in a rank of a sweep: a collection does not walk all of torch
     write(in_turn(harness_block, own_epoch, steps, AloneControl(), arguments), arguments.out, steps=steps)
 

@@ -1,4 +1,4 @@
-"""Blocks of two sides in turn within one job of ranks, which cancels what drifts; one side is mostly the harness's."""
+"""Blocks of two sides in turn within one job of ranks, which cancels drift; one side is mostly the harness's."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from ddpbench.worker.training.training import StepLoop, Training
 from tests.benchmarks.ratio import paired_ratio
 
 Steps = Callable[[int], float]
-"""Train for so many steps and return how long they took, seconds."""
+"""Trains for a number of steps and returns how long they took, seconds."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add how long pairs of blocks are measured, and where to write them."""
+    """Add arguments for how long pairs of blocks are measured, and where to write them."""
     parser.add_argument("--pairs", type=int, default=60, help="at least this many")
     parser.add_argument(
         "--pairs-max", type=int, default=60, help="more, up to this, while the interval is wide"
@@ -44,9 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def in_turn(
     first: Steps, second: Steps, steps: int, control: Control, asked: argparse.Namespace
 ) -> list[tuple[float, float]]:
-    """Return the times of blocks of as many steps, until their ratio is known well enough; all ranks call it together.
+    """Return pairs of block times, until their ratio is known well enough; all ranks call it together.
 
-    Which of a pair goes first alternates. `asked` has what `add_arguments` adds.
+    The side that goes first alternates. `asked` has the arguments that `add_arguments` adds.
     """
     pairs: list[tuple[float, float]] = []
     began = time.monotonic()
@@ -57,7 +57,7 @@ def in_turn(
             break
         took = [0.0, 0.0]
         for which in (0, 1) if number % 2 == 0 else (1, 0):
-            gc.collect()  # what one side has left behind takes no time of the other's
+            gc.collect()  # garbage of one side must not cost time on the other
             took[which] = (first, second)[which](steps)
         pairs.append((took[0], took[1]))
     return pairs
@@ -69,7 +69,7 @@ def write(pairs: list[tuple[float, float]], out: Path, **more: object) -> None:
 
 
 def pin(rank: int, cores: int = 1) -> None:
-    """Keep this process, all threads that it has by now, to cores of its own, as the harness's launcher would."""
+    """Pin this process, with all its threads so far, to separate cores, as the harness's launcher would."""
     allowed = sorted(os.sched_getaffinity(0))
     chosen = {allowed[(rank * cores + number) % len(allowed)] for number in range(cores)}
     for thread in Path("/proc/self/task").iterdir():
@@ -77,9 +77,9 @@ def pin(rank: int, cores: int = 1) -> None:
 
 
 class Harness:
-    """A case's strategy in this rank, as a launch of a sweep trains it, with a recorder of instrumented steps or none.
+    """A case's strategy in this rank, as a sweep's launch trains it, with or without a recorder of instrumented steps.
 
-    It joins the other ranks, unless it is given the control of one that has.
+    It joins the other ranks, unless it is given the control of one that has joined.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Harness:
         return (block.end_ns - block.start_ns) / 1e9
 
     def steps_of(self, block_s: float) -> int:
-        """Return how many steps take so long, after a warm-up; the same on all ranks."""
+        """Return how many steps take that long, after a warm-up; the same on all ranks."""
         warm = run_block(self._stepper, 30, 0, "warmup")
         step_s = (warm.end_ns - warm.start_ns) / warm.steps / 1e9
         return self.control.agree(max(10, round(block_s / step_s)))

@@ -1,4 +1,4 @@
-"""A paired ratio with its interval, printed, and held against its bounds."""
+"""A paired ratio with its interval, printed, and checked against its bounds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Ratio:
 
 
 def paired_ratio(pairs: Sequence[tuple[float, float]]) -> Ratio:
-    """The ratio of the first of each pair to the second."""
+    """Return the ratio of the first of each pair to the second."""
     logs = [math.log(first / second) for first, second in pairs]
     mean = statistics.fmean(logs)
     spread = statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else math.inf
@@ -39,10 +39,11 @@ def paired_ratio(pairs: Sequence[tuple[float, float]]) -> Ratio:
 
 
 def middle_ratio(pairs: Sequence[tuple[float, float]]) -> float:
-    """The middle of the pairs' ratios on the logarithm: their pseudo-median (Hodges and Lehmann, 1963).
+    """Return the middle of the pairs' ratios on the logarithm: their pseudo-median (Hodges and Lehmann, 1963).
 
-    It is the median of all means of two, one with itself as well. Nearly as precise as the mean where noise is normal,
-    and moved less by bursts that hit either side as often. What one side does in a few blocks alone is mostly left out.
+    It is the median of all means of two ratios, including each with itself. It is nearly as precise as the mean if
+    noise is normal, and moves less by bursts that hit either side equally often. A difference in only a few blocks of
+    one side is mostly left out.
     """
     logs = [math.log(first / second) for first, second in pairs]
     means = [(one + other) / 2 for one, other in combinations_with_replacement(logs, 2)]

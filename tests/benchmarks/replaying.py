@@ -2,8 +2,8 @@
 
     python tests/benchmarks/replaying.py --workload gpt:nano --local-batch 8 --out FILE
 
-Writes, of each pair, a step's time of the replay and of the original, and how far apart the moments of each
-gradient were as a share of the original's step.
+Writes, for each pair, the step times of the replay and of the original, and the distance between the times of each
+gradient as a share of the original's step.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ddpbench.worker.rank.profiling import Profiler, ready_moments
 from ddpbench.worker.training.training import Training
 
 WARM_SECONDS = 1.0
-"""Of a replay, until its pacer knows how long this machine oversleeps."""
+"""Warm-up steps of a replay, until its pacer knows how long this machine oversleeps."""
 
 
 def main() -> None:

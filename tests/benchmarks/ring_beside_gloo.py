@@ -1,7 +1,7 @@
-"""Times the own ring and gloo's all-reduce in turn: `python ring_beside_gloo.py LINKS NODES BYTES PAIRS FOLDER`.
+"""Times ddpbench's ring and gloo's all-reduce in turn: `python ring_beside_gloo.py LINKS NODES BYTES PAIRS FOLDER`.
 
-LINKS may be empty: then ranks talk over loopback. Prints, as JSON, pairs of seconds, the ring's first; of each the
-slowest rank's. Which of the two goes first changes from pair to pair.
+LINKS may be empty: then ranks use loopback. Prints, as JSON, pairs of seconds, the ring's first, each of the slowest
+rank. The one that goes first alternates from pair to pair.
 """
 
 from __future__ import annotations

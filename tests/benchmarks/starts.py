@@ -3,14 +3,14 @@
     python -m tests.benchmarks.starts --strategy ddp --world-size 2 --rounds 40 --out FILE.csv
     python -m tests.benchmarks.starts --read FILE.csv [FILE.csv ...] [--base WAY[,WAY]] [--ways WAY,WAY]
 
-With `--read` several ways are one: in each round their geometric mean.
+With `--read` several ways can be joined: in each round their geometric mean counts.
 
 In each round every way has one start, in random order. A row has a start's step time, and rank 0's processor
-time and minor page faults in a step. The loop is `bare_loop.py`, but for the ways of the harness.
+time and minor page faults per step. The loop is `bare_loop.py`, except for the harness's ways.
 
-- `torchrun`: as anyone would start it
+- `torchrun`: the usual way
 - `exec`: a new Python process for each rank, without torchrun's agent
-- `exec-all`: the same, with all imported that ddpbench's fork server imports, and its `gc.freeze()`
+- `exec-all`: the same, after importing all that ddpbench's fork server imports, and its `gc.freeze()`
 - `fork`: forked from a process that has imported torch
 - `fork-all`: forked from one that has imported what ddpbench's fork server has, with its `gc.freeze()`
 - `harness`: a launch of ddpbench, from a new fork server
@@ -97,7 +97,7 @@ class Starts:
         ]
         self.count = 0
         self.turn: Turn | None = None
-        """Blocks of steps wait for it, in turn with another start's."""
+        """The turnstile at which blocks of steps wait, alternating with another start's; None: they do not wait."""
 
     @property
     def loop(self) -> str:
@@ -107,7 +107,7 @@ class Starts:
         return _environment(rank, world, port) | ({TURN: self.turn.address} if self.turn else {})
 
     def bare(self, *commands: tuple[list[str], Mapping[str, str]]) -> Found:
-        """Run these commands at once, the ranks of a bare loop, and return what rank 0 found."""
+        """Run these commands at once, the ranks of a bare loop, and return what rank 0 measured."""
         started = [
             subprocess.Popen([sys.executable, *words], cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True)
             for words, env in commands
@@ -157,7 +157,7 @@ class Starts:
         step_s, cpu_s, faults = of_blocks(
             [block for block in read_rank(directory.records(0)).of(Block) if block.phase == "timed"]
         )
-        # In turn both sides' times are rank 0's alone.
+        # In turn, both sides' times come from rank 0 alone.
         return step_s if self.turn else launch.timing.time_s / launch.timing.steps, cpu_s, faults
 
     @property
@@ -175,7 +175,7 @@ class Starts:
 
 
 def read(*paths: Path) -> dict[str, list[Found]]:
-    """Return each way's starts by round, a file's after those of the file before.
+    """Return each way's starts by round; the files' rounds follow one another.
 
     Raises:
         ValueError: a round is incomplete.
@@ -192,7 +192,7 @@ def read(*paths: Path) -> dict[str, list[Found]]:
 
 
 def ratio(first: Sequence[Found], second: Sequence[Found], number: int = 0) -> Ratio:
-    """Return the geometric mean of the rounds' ratios, its interval widened by their correlation."""
+    """Return the geometric mean of the rounds' ratios, with an interval widened by their correlation."""
     pairs = [(one[number], other[number]) for one, other in zip(first, second, strict=True)]
     found = paired_ratio(pairs)
     logs = np.array([[math.log(one / other) for one, other in pairs]])
@@ -216,7 +216,7 @@ def together(starts: Mapping[str, Sequence[Found]], ways: str) -> list[Found]:
 
 
 def table(starts: Mapping[str, Sequence[Found]], base: str) -> list[str]:
-    """Return a line for each way: step time and processor time relative to the base's, and page faults in a step."""
+    """Return a line for each way: step time and processor time relative to the base's, and page faults per step."""
     lines = []
     for way, own in starts.items():
         faults = statistics.median(one[2] for one in own)
@@ -231,7 +231,7 @@ def loop() -> None:
 
 
 def in_turn(starts: Mapping[str, Starts], order: Sequence[str], turnstile: Turnstile) -> dict[str, Found]:
-    """Start these two ways, the first first, and return what was found of each: their blocks of steps alternate."""
+    """Start these two ways, the first first, and return the results of each: their blocks of steps alternate."""
 
     def start(way: str) -> Found:
         turn = starts[way].turn

@@ -1,4 +1,4 @@
-"""Whether a planted slow commit of sixteen is named: ten searches on a real rank, in repositories made for them."""
+"""Bisection finds a planted slow commit of sixteen: ten searches on a real rank, in repositories made for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.repositories import EXPERIMENT, begin_repository, commit_training
 pytestmark = pytest.mark.multiprocess
 SEARCHES, COMMITS = 10, 16
 STEP_S = 0.026
-"""About what a step takes that sleeps for 25 ms, with its computation."""
+"""Approximate time of a step that sleeps for 25 ms, with its computation."""
 SLEEP_S, PLANTED = 0.025, 0.08
 LONGER = EXPERIMENT.replace("100 ms", "300 ms")
 
@@ -27,7 +27,7 @@ LONGER = EXPERIMENT.replace("100 ms", "300 ms")
 def searched(
     folder: Path, sleeps_s: list[float], experiment: str, total: str
 ) -> tuple[str, list[str], float]:
-    """What a search came to, the commits after the good one, and how long it took, seconds."""
+    """Search; return the result, the commits after the good one, and how long it took, seconds."""
     begin_repository(folder, sleep=SLEEP_S, experiment=experiment)
     commits = [
         commit_training(folder, f"number {number}", sleep=sleep, remark=number)
@@ -51,9 +51,9 @@ def searched(
 
 @pytest.mark.thorough
 def test_a_slow_commit_of_sixteen_is_named(full: bool, say: Say, tmp_path: Path) -> None:
-    """Bound: at least 9 of 10, of a step that takes 8 % longer from a random commit on; else a search of one.
+    """Bound: at least 9 of 10, for a step that takes 8 % longer from a random commit on; otherwise one search.
 
-    Its training runs on one rank: how much noise of more ranks can be seen through is `test_planted`'s to say.
+    Its training runs on one rank: `test_planted` measures how much noise of more ranks a search tolerates.
 
     tests/failures/test_interleave.py has a search of four.
     """

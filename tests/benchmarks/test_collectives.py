@@ -1,4 +1,4 @@
-"""What the own ring promises beside the library's all-reduce, both in turn in one run."""
+"""Promises of ddpbench's ring compared with the library's all-reduce, both in turn in one run."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def test_the_ring_has_the_librarys_bandwidth_on_loopback(full: bool, say: Say, t
 def test_every_algorithm_takes_what_its_formula_says(full: bool, say: Say, tmp_path: Path) -> None:
     """Bound: at 25 MB within 20 % of its formula, at 2, 3 and 4 nodes on 1 Gbit/s, and 8 on a half; the least of seven.
 
-    What disturbs a transfer adds to its time: a median of three told up to 1.45 where others had the cores,
-    and two cores hardly carry eight links of 1 Gbit/s at once.
+    Disturbances add to a transfer's time: a median of three showed up to 1.45 where others used the cores, and two
+    cores hardly carry eight links of 1 Gbit/s at once.
     """
     needs_fabrics()
     count, repeats = (25 * MB, 7) if full else (MB // 5, 1)
@@ -84,7 +84,7 @@ def _holds(
     short: list[str] = []
     for nodes, bound in bounds:
         took = pairs_of(links, nodes, count, pairs, folder / f"{nodes}")
-        ratio = paired_ratio([(gloo, ring) for ring, gloo in took])  # of bandwidths, so the times upside down
+        ratio = paired_ratio([(gloo, ring) for ring, gloo in took])  # a ratio of bandwidths, hence inverted
         where = f"{count / MB:g} MB, {nodes} ranks on {links or 'loopback'}"
         line = f"ring / gloo's bandwidth, {where}: {ratio}, at least {bound}"
         if full:

@@ -1,4 +1,4 @@
-"""Launches of all cases come in turn, what fails is not tried again, and pairs are kept; no GPU is needed."""
+"""Launches of all cases take turns, failed ones are not tried again, and pairs are kept; needs no GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an emulated network promises: collectives near its rate, and to be there and gone at once."""
+"""Promises of an emulated network: collectives run near its rate, and it starts and ends quickly."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.benchmarks.conftest import ROOT, Say, told_by
 
 SIZES = ((2, "1 Gbit/s"), (4, "1 Gbit/s"), (8, "1 Gbit/s"), (16, "200 Mbit/s"))
 BOUNDS = {8_000_000: 0.88, 25_000_000: 0.93}
-"""Of the rate, by bytes; frames of 1,514 bytes with 1,448 of payload leave 0.956."""
+"""Least share of the rate, by bytes; frames of 1,514 bytes with 1,448 of payload leave 0.956."""
 
 pytestmark = pytest.mark.links
 
@@ -55,7 +55,7 @@ def test_all_reduce_runs_near_the_rate(full: bool, say: Say, tmp_path: Path) -> 
 
 
 def all_reduce(rate: str, nodes: int, count: int, folder: Path, full: bool) -> list[float]:
-    """Seconds that one takes, in each repeat."""
+    """Return the seconds that one takes, in each repeat."""
     repeats, times = (5, 3) if full else (1, 1)
     found: list[float] = told_by("all_reduce.py", rate, nodes, count, repeats, times, folder)
     assert len(found) == repeats

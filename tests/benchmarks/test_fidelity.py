@@ -27,7 +27,7 @@ pytestmark = pytest.mark.multiprocess
 
 
 def alternated(out: Path, strategy: str, world: int, *arguments: object) -> Launch:
-    """Both sides of `alternating.py` in turn."""
+    """Run both sides of `alternating.py` in turn."""
     processes = 1 if strategy == "data_parallel" else world
     words = ("--strategy", strategy, "--world-size", world, "--out", out, *arguments)
     torchrun("alternating.py", processes, *words)
@@ -56,7 +56,7 @@ MEASURED = {
     ],
     "test_launches_in_turn_with_torchrun": [("single", 1), ("ddp", 2)],
 }
-"""The cases that a ratio is promised of, as (strategy, replicas); of a pipeline, ranks."""
+"""The cases whose ratio is promised, as (strategy, replicas); for a pipeline, ranks."""
 ORDERED = {"pipeline-1f1b": ("--options", json.dumps({"order": "1f1b", "microbatches": 8, "replicas": 1}))}
 """A pipeline in the order that is not its default."""
 SHOWN_TO_WORK = {
@@ -64,7 +64,7 @@ SHOWN_TO_WORK = {
     "test_noting_a_step_costs_little": [("pipeline", 2)],
     "test_launches_in_turn_with_torchrun": [("single", 1)],
 }
-"""Without `--ratios`: the ways through the scripts that differ most; `test_the_cost_of_a_launch` launches `ddp`."""
+"""Cases without `--ratios`: those whose scripts differ most; `test_the_cost_of_a_launch` launches `ddp`."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -75,13 +75,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 BRIEF = ("--workload", "gpt:nano", "--pairs", 2, "--pairs-max", 2, "--block-seconds", 0.02)
-"""Without `--ratios`: that both sides work."""
+"""Arguments without `--ratios`, which only show that both sides work."""
 
 
 def test_blocks_in_turn_with_a_bare_loop(
     strategy: str, world: int, full: bool, say: Say, tmp_path: Path
 ) -> None:
-    """Bound: the 95 % interval of harness / bare loop lies within 0.98 to 1.02.
+    """Bound: the 95 % interval of harness / bare loop is within 0.98 to 1.02.
 
     Pairs are added until the interval is 0.8 % to either side, at least 60 and at most 600.
     """
@@ -94,7 +94,7 @@ def test_blocks_in_turn_with_a_bare_loop(
 
 
 NOTING_LAUNCHES = (8, 16)
-"""At least, and at most while the ratio is not known to 1.5 %."""
+"""The least number, and the largest while the ratio is not known to 1.5 %."""
 NOTING = (
     "--workload",
     "gpt:nano",
@@ -107,7 +107,7 @@ NOTING = (
     "--seconds-max",
     45,
 )
-"""A pair of blocks of the slowest case takes 1.2 s, and differs from others by a tenth: in 15 s there were too few."""
+"""Arguments of the script. The slowest case's pairs of blocks take 1.2 s and differ by a tenth: 15 s were too few."""
 
 
 @pytest.mark.thorough
@@ -120,12 +120,12 @@ def test_noting_a_step_costs_little(
     request: pytest.FixtureRequest,
     folder: Path | None,
 ) -> None:
-    """Bound: instrumented / timed steps within 0.98 to 1.02, known to 2 % at least; each with a model of its own.
+    """Bound: instrumented / timed steps within 0.98 to 1.02, known to 2 % at least; each side with its own model.
 
-    Blocks of both in turn: where one kind follows the other, as in a sweep, the machine's drift is in the ratio. It is
-    over launches, whose models are made in either order: equal sides differ by a percent or two while a process lives.
-    `gpt:nano` has short steps, of which the recorder's time is a larger part than of those of `quick`. With
-    `--alike` neither side notes anything.
+    Blocks of both alternate: if one kind followed the other, as in a sweep, the machine's drift would be in the
+    ratio. The ratio is over launches, whose models are made in either order: equal sides differ by a percent or two
+    within a process. `gpt:nano` has short steps, of which the recorder's time is a larger part than of those of
+    `quick`. With `--alike` neither side notes anything.
     """
     against = "itself" if request.config.getoption("--alike", default=False) else "timed"
     name = f"{strategy}-{world}-{against}"
@@ -149,7 +149,7 @@ def test_noting_a_step_costs_little(
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One start of a case: its step time, and what it cost outside warm-up and measured steps, seconds."""
+    """A start of a case: its step time, and its cost outside warm-up and measured steps, seconds."""
 
     step_s: float
     cost_s: float
@@ -178,7 +178,7 @@ class Harness:
         )
         assert outcome.status == "ok", outcome
         address = Address(case, case.case_id, "measure", self.count)
-        launch = read_measurement(directory, address).launch  # the number that the table is made of
+        launch = read_measurement(directory, address).launch  # the number from which the table is computed
         assert launch is not None
         assert launch.timing is not None
         cost_s = outcome.wall_s + self.share_s - outcome.measured_s
@@ -186,7 +186,7 @@ class Harness:
 
 
 def torchrun_start(case: Case, measured_s: float, out: Path) -> Start:
-    """The same case as a bare loop under torchrun."""
+    """Run the same case as a bare loop under torchrun."""
     began = time.monotonic()
     torchrun(
         "bare_loop.py",
@@ -226,7 +226,7 @@ def test_launches_in_turn_with_torchrun(
 ) -> None:
     """Bound: the interval of step times, harness / torchrun, contains 1; half-width at most 5 %.
 
-    Pairs are added until the interval is that narrow, at least 24 (fewer, and stopping early finds chance
+    Pairs are added until the interval is that narrow, at least 24 (with fewer, stopping early finds chance
     differences) and at most 120.
     """
     case = case_of(strategy, "gpt:nano", world)
@@ -235,7 +235,7 @@ def test_launches_in_turn_with_torchrun(
     refuse_kept(name, folder)
     pairs: list[tuple[float, float]] = []
     for number in range(120 if full else 1):
-        # A server for each pair: a round's own, as in a sweep.
+        # Each pair has a server, as each round of a sweep has.
         with ServerProcess(server_environment(case, tmp_path), tmp_path / "server.log") as server:
             harness = Harness(tmp_path / f"run-{number}", server, 1)
             sides = [
@@ -260,8 +260,8 @@ def test_launches_in_turn_with_torchrun(
 def test_the_cost_of_a_launch(full: bool, say: Say, tmp_path: Path) -> None:
     """Bound: a launch's cost outside its steps, its share of the server included, is a tenth of torchrun's.
 
-    A round here is `mlp` under all five strategies at 1, 2 and 4 ranks: 13 launches share a server. What is
-    held against torchrun's start are the three of `ddp`.
+    A round here is `mlp` under all five strategies at 1, 2 and 4 ranks: 13 launches share a server. The three launches
+    of `ddp` are compared with torchrun's start.
     """
     worlds = (1, 2, 4) if full else (2,)
     strategies = ("independent", "data_parallel", "ddp", "master") if full else ("ddp",)

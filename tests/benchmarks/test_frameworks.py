@@ -24,33 +24,34 @@ FRAMEWORKS = {
     "tf_mirrored": "tensorflow",
     "tf_multi_worker": "tensorflow",
 }
-"""The loops, and which framework each needs."""
+"""The loops, and the framework that each needs."""
 CLASSES = {"tf_mirrored": 10, "tf_multi_worker": 10}
-"""Of what a loop learns; otherwise bytes."""
+"""Classes of the loops' targets; otherwise bytes."""
 MEASURED = [(loop, world) for loop in FRAMEWORKS for world in (1, 2)]
 SHOWN_TO_WORK = [("accelerate", 1), ("fabric", 1), ("trainer", 2), ("hf_trainer", 1)]
 THOROUGH = [("deepspeed", 2), ("ray_train", 2), ("tf_mirrored", 2), ("tf_multi_worker", 2)]
-"""Shown to work as well, where there is time."""
+"""Loops that are also shown to work, if there is time."""
 BRIEF = ("--pairs", 2, "--pairs-max", 2, "--block-seconds", 0.02)
 LONG = ("--pairs", 20, "--pairs-max", 60, "--block-seconds", 0.2, "--seconds-max", 15)
 LAUNCHES = (12, 20)
-"""At least, and at most while the ratio is not known well enough.
+"""The least number, and the largest while the ratio is not known well enough.
 
-As in a sweep: two sides that are alike differ by a percent or two for as long as a process lives, so that pairs of one
-process tell of that process alone. `--alike` shows it.
+Counts processes, as in a sweep: two equal sides differ by a percent or two within a process, so that pairs of one
+process describe only that process. `--alike` shows it.
 """
 
 
 COSTS = [("ddp", 1), *(case for case in MEASURED if case != ("tf_mirrored", 2))]
-"""What DDP itself costs, which most frameworks wrap a model in at one rank too; and cases whose blocks can alternate
+"""Cases of DDP's own cost, which includes most frameworks' wrapping at one rank; and cases whose blocks can alternate
 with plain torch's: MirroredStrategy at 2 has both replicas in one process."""
 COSTS_OVER_DDP = ["ddp", "fabric", "accelerate", "trainer", "hf_trainer", "deepspeed"]
-"""What has a model in DDP, or in its own of that kind, at one rank as well; and DDP itself, for no difference."""
+"""Loops that wrap a model in DDP, or similarly, at one rank as well; and DDP itself, for no difference."""
 COSTS_SHOWN_TO_WORK = [("accelerate", 2, "bare")]
 COSTS_OF = ("--workload", "cnn:large", "--local-batch", 64)
-"""What `experiments/frameworks.toml` trains, with its settings of malloc; batches come from a loader, on both sides."""
+"""The training of `experiments/frameworks.toml`, with its malloc settings; batches come from a loader, on both
+sides."""
 LAUNCHES_OF_COSTS = (8, 12)
-"""At least, and at most while the ratio is not known well enough."""
+"""The least number, and the largest while the ratio is not known well enough."""
 KNOWN_TO = 0.03
 LOOP_KNOWN_TO = 0.0125
 
@@ -87,10 +88,10 @@ def test_blocks_in_turn_with_a_loop_in_the_framework(
     request: pytest.FixtureRequest,
     folder: Path | None,
 ) -> None:
-    """Bound: the 95 % interval of strategy / hand-written loop lies within 0.97 to 1.03.
+    """Bound: the 95 % interval of strategy / hand-written loop is within 0.97 to 1.03.
 
-    It is over processes. Each adds pairs until their mean is known to 0.8 %, of 20 to 60; after 15 s it stops. In every
-    other one the loop's model is made first. Processes are added while the interval is wider than 1.25 % to
+    It is over processes. Each adds pairs until their mean is known to 0.8 %, from 20 to 60; after 15 s it stops. In
+    every other process the loop's model is made first. Processes are added while the interval is wider than 1.25 % to
     either side, from 12 to 20.
     """
     against = "own" if request.config.getoption("--alike", default=False) else "strategy"
@@ -126,7 +127,7 @@ def test_what_a_framework_costs_over_plain_torch(
 ) -> None:
     """Bound: the ratio of its step time to that of plain torch in the same processes, known to 3 %.
 
-    Plain torch is DDP, or at one rank `single` where it is not held against DDP there too.
+    Plain torch is DDP, or `single` at one rank unless the loop is compared with DDP there too.
     """
     for name, value in KEEPS_MEMORY.items():
         monkeypatch.setenv(name, value)
@@ -154,7 +155,7 @@ def other_is_first(launches: Sequence[Launch], world: int) -> bool:
 
 
 def measured(loop: str, world: int, against: str, full: bool, folder: Path, *, other_first: bool) -> Launch:
-    """Have both sides train in turn in ranks that are started for it, whose models are made in either order."""
+    """Run both sides in turn in ranks that are started for it, whose models are made in either order."""
     plain = against not in ("strategy", "own")
     words = (*(COSTS_OF if plain else ()), *(LONG if full else BRIEF))
     classes = 10 if plain else CLASSES.get(loop, 256)
@@ -173,7 +174,7 @@ def launched(
     other_first: bool,
     classes: int,
 ) -> Launch:
-    """Have both sides train in turn, with more words for the script; both guess among so many classes at first."""
+    """Run both sides in turn, with more arguments for the script; both initially guess among that many classes."""
     words = ("--loop", loop, "--world-size", world, "--against", against, "--out", out, *more)
     words = (*words, *(["--other-first"] if other_first else []))
     if loop == "ray_train":
@@ -184,7 +185,7 @@ def launched(
     out.unlink()
     pairs = [(one, other) for one, other in found["pairs"]]
     assert all(one > 0 and other > 0 for one, other in pairs)
-    # Both sides train: from a guess's loss, down.
+    # Both sides train: from the loss of a guess, downwards.
     sides = ["losses"] if against == "own" else ["losses", "losses_of_strategy"]
     for before, after in (found[side] for side in sides):
         assert before == pytest.approx(math.log(classes), rel=0.2)

@@ -1,4 +1,4 @@
-"""Whether the first steps after a pause, in which others used the cores, take as long as their neighbours."""
+"""The first steps after a pause, in which others used the cores, take as long as their neighbours."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from tests.benchmarks.kept_pairs import Launch, over_launches, told
 
 pytestmark = pytest.mark.multiprocess
 MEASURED = "one"
-"""The side that is measured."""
+"""The measured side."""
 LAUNCHES, MEASURED_S = (8, 16), 4.0
-"""The fewest, and the most while a ratio is not known to `KNOWN_TO`."""
+"""The least number, and the largest while a ratio is not known to `KNOWN_TO`."""
 KNOWN_TO = 0.015
 PAUSE_S = 0.1
-"""For how long the other side computes at least."""
+"""Least seconds for which the other side computes."""
 EXPERIMENT = """
 [base]
 workload = "gpt:nano"
@@ -51,7 +51,7 @@ measured_s = {measured_s}
 total = "1 h"
 """
 STRATEGIES = {"single": 1, "data_parallel": 2, "ddp": 2, "zero1": 2, "master": 2}
-"""Of which blocks in turn may have three steps, and at what number of ranks; those of others have ten."""
+"""Strategies whose blocks in turn may have three steps, and their ranks; blocks of others have ten."""
 
 
 @pytest.mark.thorough
@@ -59,7 +59,7 @@ STRATEGIES = {"single": 1, "data_parallel": 2, "ddp": 2, "zero1": 2, "master": 2
 def test_a_pause_before_a_block_leaves_its_steps_alone(
     strategy: str, full: bool, say: Say, tmp_path: Path, folder: Path | None
 ) -> None:
-    """Bound: no interval lies wholly beyond 2 %. How large a difference could hide is printed: the interval."""
+    """Bound: no interval is entirely beyond 2 %. The printed interval shows how large a difference could be hidden."""
     name = f"{strategy}-{STRATEGIES[strategy]}-without"
     refuse_kept(name, folder)
     source = tmp_path / "steps.toml"
@@ -108,7 +108,7 @@ def test_a_pause_before_a_block_leaves_its_steps_alone(
 
 
 class Chance(Turnstile):
-    """Lets another side have this share of what is offered: chance decides, whatever went before."""
+    """Grants another side this share of the offered turns, by chance, independently of earlier ones."""
 
     def __init__(self, share: float, *, seed: str) -> None:
         self._share, self._dice, self._lets = share, random.Random(seed), False
@@ -119,12 +119,12 @@ class Chance(Turnstile):
         super()._given(side)
 
     def _may_go_on(self, entry: Any) -> bool:
-        return entry.side == MEASURED or self._lets  # nobody is to be met
+        return entry.side == MEASURED or self._lets  # there is no peer to wait for
 
 
 @contextmanager
 def another_side(turnstile: Turnstile) -> Iterator[None]:
-    """Asks for the turn all the while; uses cores and their caches when it has it."""
+    """Requests the turn continuously; uses cores and their caches when it has it."""
     square, much = torch.rand(512, 512), torch.rand(1 << 23)
 
     def work() -> None:
@@ -160,7 +160,7 @@ def blocks_of(launch: Path) -> list[list[dict[str, Any]]]:
 
 
 def pairs_in(launch: Path) -> Launch:
-    """Seconds of a step, over all ranks: of each block after a pause, and of its next ones without, on both sides."""
+    """Return seconds per step over all ranks, of each block after a pause and of its neighbours without."""
     ranks = blocks_of(launch)
     step_s = [
         statistics.fmean((block["end_ns"] - block["start_ns"]) / block["steps"] / 1e9 for block in blocks)

@@ -1,4 +1,4 @@
-"""Kept pairs are whole, are what was measured, and are what the documentation says."""
+"""Kept pairs are complete, match what was measured, and are what the documentation says."""
 
 from __future__ import annotations
 
@@ -96,9 +96,9 @@ def test_every_wrapper_s_cost_on_a_gpu_is_kept_and_a_changed_pair_changes_what_i
 
 
 MEASURED_TWICE = {("hf_trainer", 1), ("tf_mirrored", 2)}
-"""Cases whose interval left the bound at first."""
+"""Cases whose first interval was outside the bound."""
 BEYOND: set[Loop] = set()
-"""Cases whose interval leaves the bound, and of which the documentation says so."""
+"""Cases whose interval is outside the bound, as the documentation says."""
 
 
 def test_every_framework_s_own_loop_is_kept_and_said_to_be_beyond_its_bounds_where_it_is() -> None:
@@ -127,7 +127,7 @@ KEPT_PAIRS = [
 
 
 DISTURBED = {BARE_LOOPS / "run-2" / "tf_mirrored-2-strategy.csv"}
-"""What had other programs beside it, and few pairs in a launch."""
+"""Files measured next to other programs, with few pairs in a launch."""
 
 
 @pytest.mark.parametrize("path", KEPT_PAIRS, ids=lambda path: path.stem)
@@ -155,7 +155,7 @@ def test_what_noting_a_pipeline_costs_is_said_as_its_pairs_tell_it(name: str, co
 
 
 def assert_rows_say(rows: Sequence[str], ratios: Mapping[Loop, Ratio], of: str) -> None:
-    """A page has a row for each file, with what its pairs say."""
+    """A page has a row for each file, with the result of its pairs."""
     for (strategy, ranks), ratio in ratios.items():
         (row,) = (one for one in rows if one.startswith(f"| `{strategy}-{ranks}-{of}.csv` |"))
         assert row.endswith(
@@ -225,7 +225,7 @@ FOUND = {
 """Hits promised of ten, by the row of reports/README.md that has them together; of the short sleep nine are promised,
 which its file does not show by today's rule, and that page says so."""
 MOST_APART = 1
-"""So often of ten equal sides may be told apart."""
+"""Number of ten comparisons in which equal sides may be distinguished."""
 
 
 def test_what_was_planted_is_found_as_often_as_is_said() -> None:

@@ -1,4 +1,4 @@
-"""Communication as ranks note it against the link that limits it: what it must carry, over its proven rate."""
+"""Communication as ranks note it compared with the limiting link: the bytes it must carry, over its proven rate."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ if os.geteuid():
 NODES = 4
 GRADIENT_BYTES = {True: 8 * 2**20, False: 2**16}
 RATE = {True: "200 Mbit/s", False: "20 Mbit/s"}
-"""With `--ratios` or without."""
+"""Link rates with and without `--ratios`."""
 ROUNDS = 4
-"""With `--ratios`. What disturbs a launch mostly adds to its communication: the least disturbed tells what it takes."""
+"""Launches with `--ratios`. Disturbances mostly add to communication: the least disturbed launch shows its time."""
 BURST_S = 0.002
-"""What a shaper lets pass at once after a pause (`ddpbench/fabric/topology.py`)."""
+"""Burst that a shaper lets pass at once after a pause (`ddpbench/fabric/topology.py`)."""
 WIRE = 1514 / 1448
-"""Bytes of frames over their payload. The kernel counts a node's bytes before it cuts them into frames, so that the
-headers of many are counted once; a shaper counts each frame, and so does the proof of the links."""
+"""Ratio of a frame's bytes to its payload. The kernel counts a node's bytes before it cuts them into frames, so that
+the headers of many are counted once; a shaper counts each frame, and so does the proof of the links."""
 ONE_AFTER_THE_OTHER = {"master", "tree"}
-"""Of these the root's link is the busiest: it first receives, and then it sends. All others do both at once."""
+"""Algorithms whose root's link is the busiest: it first receives, and then it sends. In others all do both at once."""
 
 TEXT = """
 [base]
@@ -67,10 +67,10 @@ SWEEPS = {
 
 
 def swept(folder: Path, name: str, full: bool) -> tuple[list[pd.DataFrame], tuple[float, float]]:
-    """The cases that use links, by algorithm, as each round alone tells them, and the lowest and highest rate their
-    links were proved at, bytes/s.
+    """Return the cases that use links, by algorithm, as computed from each round alone, and the lowest and highest rate
+    at which their links were proved, bytes/s.
 
-    `network_s` is how long a step's transfers were under way on any rank.
+    `network_s` is how long a step's transfers were in progress on any rank.
     """
     settings, axes = SWEEPS[name]
     shape = [1024, GRADIENT_BYTES[full] // 4096]
@@ -97,7 +97,7 @@ def swept(folder: Path, name: str, full: bool) -> tuple[list[pd.DataFrame], tupl
 
 
 def _of_round(run: Path, number: int) -> pd.DataFrame:
-    """What ddpbench makes of a run that has this round alone."""
+    """Return ddpbench's results for a run with this round alone."""
 
     def others(_: str, names: list[str]) -> list[str]:
         return [name for name in names if name.startswith("launch-") and name != f"launch-{number:02}"]
@@ -115,15 +115,15 @@ def _of_round(run: Path, number: int) -> pd.DataFrame:
 def test_communication_takes_what_the_busiest_link_needs(
     name: str, full: bool, say: Say, tmp_path: Path
 ) -> None:
-    """Bound: in the least disturbed of four launches exposed and overlapped communication is 0.95 to 1.05 of what the
-    busiest link's bytes need at the lowest rate its links were proved at, headers included, and in none under 0.95. A
-    step's transfers are never under way for less than at the links' own rate, but for the shaper's burst. In that
-    launch waiting is under 0.05; the bytes counted are always the formula's to 1 %. Those of a master and a tree, whose
-    ranks are parts of a step apart, are to 2 % over launches and to 3 % in each: some lie in the kernel's buffers when
-    a block begins and ends.
+    """Bound: in the least disturbed of four launches exposed and overlapped communication is 0.95 to 1.05 of the time
+    that the busiest link's bytes need at the lowest rate its links were proved at, headers included, and in no launch
+    under 0.95. A step's transfers are never in progress for less than at the links' own rate, except for the shaper's
+    burst. In that launch waiting is under 0.05; the bytes counted are always the formula's to 1 %. Those of a master
+    and a tree, whose ranks are parts of a step apart, are to 2 % over launches and to 3 % in each: some are in the
+    kernel's buffers when a block begins and ends.
     """
     rounds, (lowest, highest) = swept(tmp_path, name, full)
-    nominal = max(Links.parse(RATE[full]).bandwidth) / 8  # of which a disturbed proof reaches less
+    nominal = max(Links.parse(RATE[full]).bandwidth) / 8  # a disturbed proof reaches less
     off: list[str] = []
     for algorithm in ["all_reduce", *COLLECTIVES] if name == "ddp" else ["master"]:
         rows = [frame.loc[algorithm] for frame in rounds]
@@ -132,8 +132,8 @@ def test_communication_takes_what_the_busiest_link_needs(
         needed = phases * rows[0]["expected_node_bytes"] * WIRE / lowest
         least, most = 0.95, 1.05
         if algorithm == "tree":
-            # No link is busy all the time: the root waits for rank 2 while that has rank 3's gradient to receive, and
-            # rank 3, which has the result last, starts the next step last.
+            # No link is always busy: the root waits for rank 2 while that has rank 3's gradient to receive, and rank 3,
+            # which gets the result last, starts the next step last.
             needed, most = tree_s(NODES, GRADIENT_BYTES[full], lowest / WIRE), 1.35
         found = sorted(row["comm_time_s"] / needed for row in rows)  # exposed and overlapped, mean over ranks
         under_way = sorted(row["network_s"] / needed for row in rows)
@@ -149,7 +149,7 @@ def test_communication_takes_what_the_busiest_link_needs(
         if not full:
             continue
         say(line)
-        # The replay's ranks compute equally long: none waits for another but for the moments by which they are apart.
+        # The replay's ranks compute equally long: they wait for each other only by the times by which they are apart.
         if (
             not least <= found[0] <= most
             or under_way[0] < lowest / max(highest, nominal) - phases * BURST_S / needed

@@ -1,4 +1,4 @@
-"""Fidelity of a user's own script: the harness's numbers are those of the loop that the script has."""
+"""Fidelity with a user's script: the harness's numbers are those of the script's own loop."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ KEEPS_MEMORY = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TOP_PAD_": "100000000",
 }
-"""glibc's malloc gives the top of its heap back to the kernel when it happens to be free. Whether a loop of this size
-meets that in every step (a thousand page faults, a tenth of its time) is chance, decided for a process once: both
-sides shall have one and the same state of it."""
+"""glibc's malloc returns the top of its heap to the kernel when it happens to be free. Whether this happens in every
+step of a loop of this size (a thousand page faults, a tenth of its time) is chance, decided once per process: both
+sides must have the same state of it."""
 
 
 @pytest.mark.thorough
 @pytest.mark.multiprocess
 def test_blocks_in_turn_with_the_scripts_own_epochs(full: bool, say: Say, tmp_path: Path) -> None:
-    """Bound: the 95 % interval of harness / the script's own loop lies within 0.98 to 1.02.
+    """Bound: the 95 % interval of harness / the script's own loop is within 0.98 to 1.02.
 
     Pairs are added until the interval is 0.8 % to either side, at least 60 and at most 600.
     """

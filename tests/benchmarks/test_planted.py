@@ -1,4 +1,4 @@
-"""Whether planted slowdowns are found: ten comparisons of one case, each measured in turn for a few minutes at most."""
+"""Planted slowdowns are found: ten comparisons of one case, each measured in turn for a few minutes at most."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SMALL = ("--rounds", "3", *(word for text in SETTINGS for word in ("--set", text
 def test_a_planted_sleep_is_found(
     share: float, minutes: int, full: bool, say: Say, tmp_path: Path, folder: Path | None
 ) -> None:
-    """Bound: at least 9 of 10 within that time. The sleep is that share of a step, which is measured before."""
+    """Bound: at least 9 of 10 within that time. The sleep is that share of a step, whose time is measured before."""
     base = f"{OPTION}=0.0"
     if not full:
         slower_ms = round(1e3 * share * step_s(tmp_path / "step", "budget.rounds_min=1", *SETTINGS), 2)
@@ -44,14 +44,14 @@ def test_a_planted_sleep_is_found(
 
 
 def step_s(out: Path, *settings: str) -> float:
-    """Return how long a step takes in which nothing is planted, seconds."""
+    """Return the time of a step without a planted slowdown, seconds."""
     told = ddpbench.load(ddpbench.sweep(PLANTED, out=out, overrides=["budget.rounds_max=5", *settings]))
     return float(told["step_time_s"].iloc[0])
 
 
 @pytest.mark.thorough
 def test_equal_sides_are_not_told_apart(full: bool, say: Say, tmp_path: Path, folder: Path | None) -> None:
-    """Bound: at most 1 of 10 called different, each looked at after every round for two minutes."""
+    """Bound: at most 1 of 10 called different, each tested after every round for two minutes."""
     name = "equal-sides"
     refuse_kept(name, folder)
     apart, seen = 0, []

@@ -1,4 +1,4 @@
-"""Whether a worse bucket size and a slower link are found: ten comparisons each, in turn, on emulated links."""
+"""A worse bucket size and a slower link are found: ten comparisons each, in turn, on emulated links."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PLANTS = {
     "bucket": [("buckets-10-to-45", bucket(10), bucket(45), 3)],
     "link": [("link-10-to-9.2", link(10), link(9.2), 3), ("link-10-to-9.5", link(10), link(9.5), 8)],
 }
-"""Of each kind: its name, the settings of both sides, and within how many minutes the new one is to be found.
+"""For each kind: its name, the settings of both sides, and the minutes within which the new one is to be found.
 
 Buckets lengthen a step by 7 %, the links by 5 and 3 %.
 """
@@ -42,7 +42,7 @@ def test_what_is_planted_on_links_is_found(
     """Bound: at least 9 of 10 within that time.
 
     The step of ResNet-50 takes 125 to 129 ms on two nodes at 10 Gbit/s, of which 97 ms are computation: buckets of 45
-    MiB end later than those of 10, and links by so much slower lengthen what is exposed.
+    MiB end later than those of 10, and the slower links lengthen what is exposed.
     """
     if not full:
         _, base, new, _ = PLANTS[kind][0]

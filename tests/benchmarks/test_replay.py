@@ -20,7 +20,7 @@ pytestmark = pytest.mark.multiprocess
 
 @pytest.mark.thorough
 def test_a_replay_keeps_its_originals_times(full: bool, say: Say, tmp_path: Path) -> None:
-    """Bounds: the interval of step times, replay / original, within 0.98 to 1.02; each gradient's moment within
+    """Bounds: the interval of step times, replay / original, within 0.98 to 1.02; each gradient's time within
     2 % of the step, as the mean over pairs. A block is profiled and replayed in turn: the machine drifts less.
     """
     for workload, batch in (("gpt:micro", 8), ("resnet:18", 2)) if full else (("gpt:micro", 1),):

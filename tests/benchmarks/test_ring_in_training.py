@@ -1,4 +1,4 @@
-"""The own ring under DDP beside DDP's own all-reduce, as a whole training job on emulated links."""
+"""ddpbench's ring under DDP compared with DDP's own all-reduce, as a full training job on emulated links."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ BOUND = 1.08
 def test_ddp_with_the_own_ring_takes_hardly_longer(full: bool, say: Say, tmp_path: Path) -> None:
     """Bound: ring, overlapped / plain DDP on gpt:micro, 4 nodes, 1 Gbit/s: at most 1.08 of its step time.
 
-    Replayed, as on four machines; and computed here, by four ranks on however many cores there are.
+    Replayed, as on four machines; and computed here, by four ranks on the available cores.
     """
     for workload in ("replay:gpt-micro-cpu", "gpt:micro") if full else ("replay:gpt-micro-cpu",):
         _holds(full, say, tmp_path / workload.partition(":")[0], workload)

@@ -1,4 +1,4 @@
-"""Shrinking changes nothing but bytes: one emulated job with its gradients whole and divided by four, in turn."""
+"""Shrinking changes only bytes: one emulated job with its gradients in full and divided by four, in turn."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ total = "30 min"
 
 @pytest.mark.thorough
 def test_a_shrunk_job_takes_as_long(full: bool, say: Say, tmp_path: Path) -> None:
-    """Bound: the 95 % interval of m = 1 / m = 4 lies within 0.97 to 1.03.
+    """Bound: the 95 % interval of m = 1 / m = 4 is within 0.97 to 1.03.
 
-    Rounds go on until each is known to 1 % of one node's time, for 5 at least and 12 at most: a launch has four steps.
-    ResNet-18 as a CPU computes it, at 3 nodes and 2 Gbit/s, dilated x2. The host's own work, which is what shrinking
-    saves, is then hidden at m = 1 too. As a V100 computes ResNet-50 it is not: 97 ms a step at 102 MB of gradients,
+    Rounds are added until each is known to 1 % of one node's time, at least 5 and at most 12: a launch has four steps.
+    ResNet-18 as a CPU computes it, at 3 nodes and 2 Gbit/s, dilated x2. The host's own work, which shrinking saves, is
+    then hidden at m = 1 too. With ResNet-50 as a V100 computes it, it is not: 97 ms per step at 102 MB of gradients,
     where m = 1 took 4.6 % longer than m = 4 even dilated x4, and the report asked for more.
     """
     path = tmp_path / "shrink.toml"

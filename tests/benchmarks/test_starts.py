@@ -1,4 +1,4 @@
-"""What the way of starting ranks costs a step: the kept starts, and that every way works."""
+"""The effect of the way of starting ranks on a step: the kept starts, and that every way works."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ALIKE = "blocks-alike-2"
 """Blocks in turn that both sides cut alike."""
 IN_TURN = (ALIKE, "blocks-alike-1", "blocks-ddp-2", "blocks-single-1")
 OF_FORKS = {"blocks-harness-fork-2": "fork-all"}
-"""Files without torchrun, and the way that their ratios are over."""
+"""Files without torchrun, and the way that is the base of their ratios."""
 KEPT = (
     ("ddp-2",),
     ("single-1",),

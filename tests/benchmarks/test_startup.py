@@ -1,4 +1,4 @@
-"""What a person waits for: the command line's own time, and a large report."""
+"""Waiting times for a person: the command line's own time, and a large report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.benchmarks.conftest import ROOT, Say
 
 
 def cpu_seconds(*arguments: str) -> float:
-    """User and system time of one command."""
+    """Return user and system time of one command."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(
         [sys.executable, "-m", "ddpbench", *arguments],
@@ -59,7 +59,7 @@ def test_the_doctor_answers_soon(full: bool, say: Say) -> None:
 @pytest.mark.thorough
 @pytest.mark.multiprocess
 def test_a_sweep_spends_its_time_measuring(full: bool, say: Say, tmp_path: Path) -> None:
-    """Bound: at least 70 % of the wall time of `quick` goes into warm-up and measured steps."""
+    """Bound: at least 70 % of the wall time of `quick` is spent in warm-up and measured steps."""
     small = ["--set", "budget.rounds_min=1", "--set", "budget.rounds_max=1", "--set", "budget.measured_s=0.1"]
     small += [
         "--set",
@@ -86,9 +86,9 @@ def test_a_sweep_spends_its_time_measuring(full: bool, say: Say, tmp_path: Path)
 
 @pytest.mark.thorough
 def test_a_report_on_a_thousand_cases(full: bool, say: Say, tmp_path: Path) -> None:
-    """Bounds, over the time that `json` takes to parse the run's records once: 5, and 1.7 where they were read before.
+    """Bounds, relative to the time `json` takes to parse the run's records once: 5, and 1.7 if they were read before.
 
-    Seconds depend on the machine. The process's start is in them; the sweep's own report reads records first.
+    Seconds depend on the machine. The process's start is included; the sweep's own report reads records first.
     """
     from tests.synthetic import write_run
 

@@ -1,10 +1,10 @@
-"""A training step of each strategy as pytest-benchmark sees it: rounds are rounds, each of fresh ranks.
+"""A training step of each strategy in pytest-benchmark: its rounds are a sweep's rounds, each of new ranks.
 
     pytest tests/benchmarks/test_steps.py --benchmark-autosave
     pytest tests/benchmarks/test_steps.py --benchmark-compare --benchmark-compare-fail=median:10%
 
-One sweep measures all cases, each round in random order; the tests then hand its step times to
-pytest-benchmark through a timer that advances by what the ranks measured. So drift falls on all of them
+One sweep measures all cases, each round in random order; the tests then pass its step times to
+pytest-benchmark through a timer that advances by what the ranks measured. So drift affects all of them
 alike, as in any sweep, and saved runs can be compared, plotted and failed on with pytest-benchmark's options.
 """
 
@@ -59,7 +59,7 @@ TIMER = MeasuredTimer()
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The sweep behind the tests."""
+    """Run the sweep of the tests."""
 
     cases: pd.DataFrame
     launches: pd.DataFrame
