@@ -33,7 +33,7 @@ class Standing:
     says: str
     verdict: str
     run: str
-    """Empty where the page did not tell: docs/claims.md."""
+    """Empty where the page did not say, as in a table of docs/claims.md or reports/README.md."""
 
 
 def git(*arguments: str) -> str:
@@ -111,7 +111,7 @@ def standings() -> dict[Standing, list[str]]:
                 report=Path(path).parent.name, says=one["says"], verdict=one["verdict"], run=plan["run_id"]
             )
             found.setdefault(standing, []).append(one["text"])
-    tables = versions("docs/claims.md")
+    tables = versions("docs/claims.md", "reports/README.md")
     for text in contents([f"{commit}:{path}" for commit, path in tables]).values():
         for report, says, verdict in _ROW.findall(text.decode()):
             found.setdefault(Standing(report=report, says=says, verdict=verdict, run=""), [])

@@ -35,7 +35,7 @@ from tests.claims import (
     verdicts_of,
 )
 from tests.kept import KEPT, REPORTS, embedded, summary_of, unpacked
-from tests.pages import PROSE, pages
+from tests.pages import EVIDENCE, PROSE, pages
 
 README = PROSE
 """With the pages of docs/."""
@@ -245,7 +245,7 @@ def test_every_run_that_the_readme_shows_has_its_records() -> None:
 
 
 def test_the_page_of_claims_has_the_verdicts_of_the_kept_runs_and_what_was_before() -> None:
-    verdicts = pages()["docs/claims.md"].partition("## What was found")[2].partition("\n## ")[0]
+    verdicts = pages()[EVIDENCE].partition("## Claims of tutorials, measured")[2].partition("\n### ")[0]
     expected = [row for name in KEPT for row in verdicts_of(name)]
     assert re.findall(r"^\| \[.*\|$", verdicts, re.MULTILINE) == expected
     (ring,) = [row for row in expected if "hardly longer" in row]
@@ -253,7 +253,7 @@ def test_the_page_of_claims_has_the_verdicts_of_the_kept_runs_and_what_was_befor
 
 
 def test_the_page_of_claims_lists_the_superseded_runs_and_what_is_not_measured() -> None:
-    page = pages()["docs/claims.md"].partition("## Superseded runs")[2]
+    page = pages()[EVIDENCE].partition("### Superseded runs")[2]
     expected = superseded()
     assert re.findall(r"^\| `.*\|$", page, re.MULTILINE) == expected
     assert len(expected) >= 4
