@@ -1,6 +1,7 @@
-"""A run's summary as one self-contained page and a folder of figures. It draws and formats; it computes nothing.
+"""A run's summary as one self-contained page and a folder of figures. It draws and formats; it computes
+nothing.
 
-`write_report` is the way in. matplotlib is imported only once something is drawn.
+`write_report` is the entry point. matplotlib is imported only when something is drawn.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
 def write_report(
     summary: RunSummary, run: RunDir, painter: Painter | None = None, wanted: Wanted = ONLY_PNG
 ) -> Path:
-    """Writes `report.html`, `figures/*.png` and the files `wanted` beside; returns the page's path.
+    """Write `report.html`, `figures/*.png` and the `wanted` files next to them; return the page's path.
 
-    `painter` shares the drawing. The page needs no network and no other file. Equal summaries give equal bytes. Files
-    that were wanted of an earlier report are written too: none is older than the page.
+    `painter` shares the drawing. The page needs no network and no other file. Equal summaries give equal
+    bytes. Formats that an earlier report wrote are written again, so that none is older than the page.
 
     Raises:
         OutputError: the run directory cannot be written.
@@ -36,7 +37,7 @@ def write_report(
         run.figures.mkdir(exist_ok=True)
         for path in [*_pictures(run.figures), *_pictures(run.slides)]:
             if str(path.relative_to(run.path)) not in page.figures:
-                path.unlink(missing_ok=True)  # another report may have been first
+                path.unlink(missing_ok=True)  # another report may have removed it
         for name, content in page.figures.items():
             path = run.path / name
             path.parent.mkdir(exist_ok=True)
@@ -48,7 +49,7 @@ def write_report(
 
 
 def _with_earlier(wanted: Wanted, run: RunDir) -> Wanted:
-    """Return what is wanted with the formats that an earlier report left."""
+    """Return `wanted` with the formats that an earlier report left."""
     figures, slides = (
         {path.suffix[1:] for path in _pictures(folder)} for folder in (run.figures, run.slides)
     )
@@ -56,7 +57,7 @@ def _with_earlier(wanted: Wanted, run: RunDir) -> Wanted:
 
 
 def _pictures(folder: Path) -> list[Path]:
-    """Return the files of this package's naming in a folder; none where it is not there."""
+    """Return the files in a folder that have this package's names; empty if the folder does not exist."""
     kinds = {"breakdown", "buckets", "communication", "evaluation", "heatmap", "heatmap-links", "inputs"}
     kinds |= {"laws", "layouts", "links", "links-settings", "network", "one-step", "precision", "scaling"}
     kinds |= {"checkpoints", "snapshots", "strategies", "time-to-loss", "waterfall"}

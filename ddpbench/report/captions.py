@@ -1,4 +1,4 @@
-"""What stands beside the numbers of rows, in words: their label, their setting, and what tells them apart."""
+"""Words that accompany the numbers of rows: their label, their setting, and what distinguishes them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from ddpbench.units import counted, format_two_digits
 
 
 def label_of(rows: Iterable[Row]) -> tuple[str, ...]:
-    """What must stand beside a figure's numbers: the labels of the rows in it that have most; empty if none has."""
+    """Return the words that must accompany a figure's numbers: the longest label of its rows; empty if none
+    has one.
+    """
     return max((tuple(virtual_words(row.case)) for row in rows), key=_count, default=())
 
 
@@ -25,12 +27,16 @@ def _count(words: tuple[str, ...]) -> int:
 
 
 def fullest(rows: Sequence[Row]) -> Row:
-    """Return the one whose setting holds for a figure: on emulated links not the one rank, which uses none."""
+    """Return the row whose setting stands for a figure's: under emulated links not the one rank, which uses
+    no link.
+    """
     return max(rows, key=lambda row: len(virtual_words(row.case)))
 
 
 def setting_of(row: Row, *, but: Collection[str] = ()) -> tuple[str, ...]:
-    """A panel's fixed setting in words, for captions, without the fields `but`: workload, scaling, batch, link, ..."""
+    """Return a panel's fixed setting in words, for captions, without the fields `but`: workload, scaling,
+    batch, link, ...
+    """
     case = row.case
     found = {
         "workload": case.workload,
@@ -46,7 +52,7 @@ def setting_of(row: Row, *, but: Collection[str] = ()) -> tuple[str, ...]:
 
 
 def alike_setting(rows: Iterable[Row], *, but: Collection[str] = ()) -> tuple[str, ...]:
-    """Return the setting of rows that all have the same one; empty where they differ."""
+    """Return the setting of rows that all have the same one; empty if they differ."""
     found = {setting_of(row, but=but) for row in rows}
     return found.pop() if len(found) == 1 else ()
 
@@ -54,17 +60,17 @@ def alike_setting(rows: Iterable[Row], *, but: Collection[str] = ()) -> tuple[st
 def captioned(
     setting: Iterable[str], sentences: Iterable[str], *, name: str = "", end: str = "", joint: str = ", "
 ) -> Sentence:
-    """Return a caption: what is shown, its setting but what the name says, and sentences.
+    """Return a caption: what is shown, its setting without what the name says, and sentences.
 
-    Of the setting a page leaves out what it tells.
+    A page leaves out those parts of the setting that it states itself.
     """
     return Sentence(name, [word for word in setting if word not in name], end, " ".join(sentences), joint)
 
 
 def shared_setting(rows: Sequence[Row], *, but: Collection[str] = ()) -> list[str]:
-    """Return what the setting of all cases has in common, in words, without the fields `but`.
+    """Return in words what the settings of all cases have in common, without the fields `but`.
 
-    Links are those of all cases that use any.
+    Links count as common if all cases that use links share them.
     """
     if not rows:
         return []
@@ -79,9 +85,10 @@ def shared_setting(rows: Sequence[Row], *, but: Collection[str] = ()) -> list[st
 
 
 def shared_words(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return what all cases of a run have in common, in words: shown once, and left out of captions and findings.
+    """Return in words what all cases of a run have in common: shown once, and left out of captions and
+    findings.
 
-    Bucket caps are those of all cases that have any.
+    Bucket caps count as common if all cases with buckets share them.
     """
     found = shared_setting(rows)
     caps = {row.case.bucket_cap_mb for row in rows} - {None}
@@ -94,7 +101,9 @@ def shared_words(rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def emulation_words(rows: Sequence[Row], cores: object) -> list[str]:
-    """What an emulation leaves out, in words: latency, and cores for its ranks. `cores` are the host's, as recorded."""
+    """Return in words what an emulation leaves out: latency, and cores for its ranks. `cores` are the host's,
+    as recorded.
+    """
     found = ["no latency added"] if without_latency({row.case.fabric for row in rows}) else []
     most = max((row.case.world_size for row in rows if row.case.compute != "real"), default=0)
     if isinstance(cores, Sequence) and 0 < len(cores) < most:
@@ -103,17 +112,17 @@ def emulation_words(rows: Sequence[Row], cores: object) -> list[str]:
 
 
 def setting_but_links(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return the setting of rows that differ in their links: without those."""
+    """Return the setting of rows that differ in their links, without the links."""
     return setting_of(fullest(rows), but=("fabric",))
 
 
 def label_but_links(row: Row) -> tuple[str, ...]:
-    """Return a figure's label where links differ from point to point."""
+    """Return a figure's label if links differ from point to point."""
     return ("emulated links", *virtual_words(row.case, but=("fabric",)))
 
 
 def settings_apart(rows: Sequence[Row]) -> dict[str, str]:
-    """For each case the links and options that tell these rows apart, by its id."""
+    """Return, by case id, the links and options that distinguish these rows."""
     names = Namer(row.case for row in rows)
     linked = len({row.case.fabric for row in rows}) > 1
     return {
@@ -130,7 +139,8 @@ def settings_apart(rows: Sequence[Row]) -> dict[str, str]:
 def marks_of(
     rows: Sequence[Row], missing: Mapping[str, str], *, ground: Sequence[Row] | None = None
 ) -> list[str]:
-    """Return what grey ground and hollow markers mean where a figure of these rows has them, and what it lacks.
+    """Return sentences on grey ground and hollow markers, if a figure of these rows has them, and on missing
+    cases.
 
     `ground` are the rows that decide where the ground is grey, if not those shown.
     """
@@ -156,10 +166,11 @@ def grey_ground(rows: Iterable[Row]) -> list[str]:
 
 
 def not_shown(missing: Mapping[str, str], *, most: int | None = None) -> list[str]:
-    """Return a sentence that names the cases that a figure lacks, if it lacks any; the first `most` by name.
+    """Return a sentence that names the cases missing from a figure, if there are any; the first `most` by
+    name.
 
     Args:
-        missing: why each is not shown, by id.
+        missing: the reason why each is not shown, by id.
         most: all by default.
     """
     reasons = list(missing.values())
@@ -168,7 +179,7 @@ def not_shown(missing: Mapping[str, str], *, most: int | None = None) -> list[st
 
 
 def burst_words(rows: Sequence[Row]) -> str:
-    """Return how much of its rate an emulated link passes at once after a pause, of the job's time: `1 ms`."""
+    """Return the burst that an emulated link passes at full speed after a pause, as time: `1 ms`."""
     bursts = set()
     for row in rows:
         links, local = links_of(row.case.fabric), local_rate(row.case.fabric, row.case.ranks_per_node)

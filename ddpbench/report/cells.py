@@ -1,4 +1,6 @@
-"""A table's cells as HTML: by a function, because a template's macro takes ten times as long and reports have many."""
+"""A table's cells as HTML, by a function: a template's macro takes ten times as long, and reports have many
+cells.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,9 @@ from ddpbench.texts import clean, on_page
 
 
 def cells(row: Sequence[Cell], columns: Sequence[Column] = ()) -> Markup:
-    """Return a row's cells, the first of them its header; all that they say is escaped.
+    """Return a row's cells, the first of them its header; all text is escaped.
 
-    With `columns` each has its column's title, for cards on narrow screens.
+    With `columns` each cell has its column's title, for cards on narrow screens.
     """
     titles = [column.title for column in columns] or [""] * len(row)
     pairs = zip(row, titles, strict=True)

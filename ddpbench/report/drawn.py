@@ -1,4 +1,4 @@
-"""Which groups of cases get a figure of their own: the rule of all sections that draw one a group."""
+"""The groups of cases that get a figure: one rule for all sections that draw one figure per group."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import TypeVar
 T = TypeVar("T")
 
 MOST_FIGURES = 2
-"""Of one kind, unless its section says otherwise."""
+"""Most figures of one kind, unless a section says otherwise."""
 MANY = 20
-"""Groups. Of more, one figure is shown as an example: a second would stand for no more of them, and the figures of all
-sections are most of what a large page takes to make and to load."""
+"""Most groups for several figures. With more, one figure is an example: a second would not stand for more
+groups, and the figures of all sections take most of the time to make and load a large page.
+"""
 
 
 def split(groups: Sequence[T], most: int = MOST_FIGURES) -> tuple[Sequence[T], Sequence[T]]:
-    """Return the groups that are drawn, which are the first, and those that are not."""
+    """Return the first groups, which are drawn, and the remaining ones, which are not."""
     number = most if len(groups) <= MANY else 1
     return groups[:number], groups[number:]

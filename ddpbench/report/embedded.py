@@ -1,4 +1,4 @@
-"""What stands on the page in files' place: drawn pictures and downloads as data addresses, and numbered tables.
+"""Elements that replace files on the page: pictures and downloads as data addresses, and numbered tables.
 
 A page is written while its pictures are still being drawn: it has places for them, which `with_images` fills.
 """
@@ -22,7 +22,7 @@ from ddpbench.texts import on_page
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NumberedTable:
-    """A table with its place in the page's count."""
+    """A table with its number on the page."""
 
     number: int
     table: Table
@@ -30,48 +30,49 @@ class NumberedTable:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Embedded:
-    """A picture as the template needs it."""
+    """A picture in the form that the template needs."""
 
     picture: Picture
     number: int
     table: NumberedTable
     shared: Collection[str]
-    """What the page says of all cases at once."""
+    """Words that the page states once for all cases."""
 
     @property
     def heading(self) -> str:
-        """Its finding, with what its numbers are where not all of the page's are so."""
+        """Return its finding, with its label unless that holds for all of the page."""
         return _labelled(self.picture, but=self.shared)
 
     @property
     def caption(self) -> str:
-        """Its caption without the setting that all cases share."""
+        """Return its caption without the setting that all cases share."""
         return but(self.picture.caption, self.shared)
 
     @property
     def source(self) -> Markup:
-        """The place of the SVG's address."""
+        """Return the placeholder of the SVG's address."""
         return Markup(f"&wide-{self.number};")
 
     @property
     def narrow(self) -> Markup:
-        """The same of the one for a phone, where that is drawn apart; else empty."""
+        """Return the placeholder of the phone's SVG, if that is drawn separately; else empty."""
         return Markup(f"&narrow-{self.number};") if self.picture.narrow is not None else Markup()
 
     @property
     def alt(self) -> str:
-        """The text for those who cannot see the figure."""
+        """Return the text for readers who cannot see the figure."""
         return f"{labelled(self.picture).alt} Data in table {self.table.number}."
 
 
 _PLACE = re.compile(r'"&(wide|narrow)-(\d+);"')
-"""In an attribute: what a run's texts hold of `&` is escaped there."""
+"""In an attribute: there, `&` in a run's texts is escaped."""
 
 
 def with_images(html: str, drawn: Sequence[Drawn]) -> str:
-    """Return a page with its pictures' addresses, the first being number 1; two SVG in one document would share ids.
+    """Return a page with its pictures' addresses, counted from 1; two inlined SVG in one document would share
+    ids.
 
-    Where pictures have boxes in place of characters, a line below the page's heading says so.
+    If pictures have boxes in place of characters, a line below the page's heading says so.
     """
 
     def address(place: re.Match[str]) -> str:
@@ -97,11 +98,11 @@ def _boxes(characters: Sequence[str]) -> str:
 
 
 TERMS_HERE = Markup("<!-- terms -->")
-"""The place of the terms that a page has."""
+"""Placeholder of the list of terms."""
 
 
 def with_terms(html: str) -> str:
-    """Return a page with the terms that its text has, and what they mean."""
+    """Return a page with a list of the terms that its text uses, and their meanings."""
     body = html[html.index("<body>") : html.index('<h2 id="method"')]
     text = re.sub(r"<[^>]*>", " ", body).lower()
     found = "".join(
@@ -113,32 +114,36 @@ def with_terms(html: str) -> str:
 
 
 def _has(text: str, word: str) -> bool:
-    """Return whether a word begins with this somewhere; of large texts, looking for it anywhere is quick."""
+    """Return whether some word begins with this; a plain substring search comes first, as it is fast on large
+    texts.
+    """
     return word in text and re.search(rf"\b{re.escape(word)}", text) is not None
 
 
 class Numbers:
-    """Counts tables in the order in which they stand on the page."""
+    """Count tables in the order in which they appear on the page."""
 
     def __init__(self) -> None:
         self._tables = 0
 
     def table(self, table: Table | None) -> NumberedTable | None:
-        """Return the table with its number; None, and no number used up, where there is none."""
+        """Return the table with its number; None, without using up a number, if there is none."""
         if table is None:
             return None
         self._tables += 1
         return NumberedTable(number=self._tables, table=table.evenly_rounded())
 
     def sure(self, table: Table) -> NumberedTable:
-        """The same of a table that there is."""
+        """Return `table` for a table that exists."""
         numbered = self.table(table)
         assert numbered is not None
         return numbered
 
 
 def labelled(picture: Picture) -> Picture:
-    """The picture with what its numbers are in its heading and its alternative text, unless they say so already."""
+    """Return the picture with its label added to heading and alternative text, unless they contain it
+    already.
+    """
     return replace(
         picture,
         heading=_labelled(picture),
@@ -153,7 +158,7 @@ def _labelled(picture: Picture, but: Collection[str] = ()) -> str:
 
 
 _PLAIN = "=:/;,'{}.*!-+@"
-"""What an address may hold as it is, in an attribute and in a list of sources."""
+"""Characters that an address may contain unescaped, in an attribute and in a list of sources."""
 
 
 def _data_image(svg: bytes) -> Markup:
@@ -168,5 +173,5 @@ def data_address(kind: str, text: str) -> str:
 
 
 def clean_bytes(text: str) -> bytes:
-    """UTF-8, with a question mark for what is not a character."""
+    """Return UTF-8, with a question mark for everything that is not a character."""
     return text.encode("utf-8", "replace")

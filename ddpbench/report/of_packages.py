@@ -1,6 +1,7 @@
-"""Sections that installed packages register: each is checked, drawn and rendered apart, before it is on the page.
+"""Sections that installed packages register: each is checked, drawn and rendered separately before it is on
+the page.
 
-A section that fails at any of these is replaced by the reason, and the rest of the page is as without it.
+A section that fails at any of these steps is replaced by the reason, and the rest of the page is unaffected.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _FILE_NAME = re.compile(r"\w[\w.-]*")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Taken:
-    """The ids and the figures' file names that the page has already."""
+    """Ids and figures' file names that the page already uses."""
 
     ids: Collection[str]
     file_names: Collection[str]
@@ -65,13 +66,13 @@ def sections_of_packages(
     environment: jinja2.Environment,
     draw: Callable[[Picture], Drawn],
 ) -> Iterator[OfPackage]:
-    """Yield the sections that installed packages register, drawn; in place of one that fails, the reason.
+    """Yield the sections that installed packages register, drawn; a failed one is replaced by the reason.
 
     Args:
         given: the run's summary and its rows, which each section's function is called with.
-        taken: what the page has without them.
-        environment: of the page's templates.
-        draw: draws one picture as the page's are.
+        taken: the ids and names of the page without these sections.
+        environment: the environment of the page's templates.
+        draw: draws one picture like those of the page.
     """
     ids, names = {*taken.ids}, {name.lower() for name in taken.file_names}
     for number, make in enumerate(functions("section")):
@@ -99,7 +100,7 @@ def _made(
     environment: jinja2.Environment,
     draw: Callable[[Picture], Drawn],
 ) -> OfPackage | None:
-    """Return a section as it will be on the page; None where the package has no section for this run.
+    """Return a section in its final form; None if the package has no section for this run.
 
     Raises:
         RequestError: its function or its drawing fails, or it cannot be rendered.
@@ -124,7 +125,7 @@ def _made(
 
 
 def _problem(section: Section, ids: Collection[str], names: Collection[str]) -> str:
-    """Return what a section has that the page has already, or cannot have; empty if nothing."""
+    """Return which part of a section the page has already, or cannot have; empty if there is none."""
     row_ids = [one for table in _tables(section) for one in table.row_ids]
     own = [section.anchor, *row_ids]
     for one in own:
@@ -160,7 +161,7 @@ _NAMES = {"Sheet": Any, "Interval": Interval, "Wanted": Wanted, "Callable": Call
 
 
 def _wrong(value: object, kind: Any, where: str) -> Iterator[str]:
-    """Yield in words each value in a part of a page that is of another type than its field."""
+    """Yield in words each value in a part of a page whose type is not that of its field."""
     origin, among = typing.get_origin(kind), typing.get_args(kind)
     if origin in (Union, types.UnionType):
         if all(any(True for _ in _wrong(value, one, where)) for one in among):
@@ -185,7 +186,7 @@ def _is_of(value: object, kind: Any) -> bool:
 
 
 def _wrong_within(value: object, kind: Any, where: str) -> Iterator[str]:
-    """Yield the same of what a mapping or a part of a page holds."""
+    """Yield `_wrong` for the values in a mapping or a part of a page."""
     if isinstance(value, Mapping):
         for key, one in value.items():
             for each, of in zip((key, one), typing.get_args(kind), strict=True):

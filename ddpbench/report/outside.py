@@ -1,4 +1,4 @@
-"""What a picture says of itself outside the page: under which conditions its numbers hold, and where they are from."""
+"""Texts of a picture outside the page: the conditions under which its numbers hold, and their origin."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ddpbench.wanted import Wanted
 def dressed(
     summary: RunSummary, rows: Sequence[Row], pictures: Iterable[Picture], wanted: Wanted
 ) -> list[Picture]:
-    """Return the pictures with their subtitle and source line, and the files that are wanted of them."""
+    """Return the pictures with their subtitle, source line and the file formats that are wanted."""
     every, source = conditions(rows), source_line(summary)
     return [
         replace(
@@ -35,7 +35,9 @@ def dressed(
 
 
 def conditions(rows: Sequence[Row]) -> list[str]:
-    """Return what all cases of a run share, without what is virtual (pictures say that), and how many launches."""
+    """Return the conditions that all cases of a run share, without virtual ones (pictures state those), and
+    the launches.
+    """
     measured = [row for row in rows if row.launches]
     if not measured:
         return []
@@ -62,13 +64,13 @@ def source_line(summary: RunSummary) -> str:
 
 
 def _told(picture: Picture, every: Sequence[str]) -> set[str]:
-    """Return the conditions that the subtitle and the heading tell."""
+    """Return the conditions that the subtitle and the heading state."""
     own = picture.caption.conditions if isinstance(picture.caption, Sentence) else ()
     return {*every, *picture.label, *(word for word in own if word in picture.heading)}
 
 
 def _subtitle(picture: Picture, every: Sequence[str]) -> str:
-    """Return the conditions that the heading does not tell; what its brackets hold too, where it has any."""
+    """Return the conditions that the heading does not state, including those in its brackets."""
     words = [*every[:-1], *picture.label, *every[-1:]]
     told = [word for word in dict.fromkeys(words) if word not in picture.heading]
     brackets = ["brackets: 95 % intervals"] if "[" in picture.heading else []

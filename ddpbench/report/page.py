@@ -1,4 +1,6 @@
-"""Assembles the page: sections in their order, tables numbered, figures drawn and embedded. No numbers made."""
+"""Assemble the page: sections in their order, tables numbered, figures drawn and embedded. No numbers are
+computed.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +97,7 @@ FIGURES: Mapping[str, Callable[[RunSummary, Sequence[Row]], Section | None]] = {
     "checkpoints": lambda run, rows: checkpoints.section(run.checkpoints, rows),
     "startup": lambda _, rows: startup.section(rows),
 }
-"""The sections with figures, in the page's order: one file or folder and one entry here for each."""
+"""The sections with figures, in the page's order: each has one file or folder, and one entry here."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,11 +109,13 @@ class Page:
 
 
 _Placed = list[tuple[Section, list[Embedded], list[NumberedTable]]]
-"""Sections with their figures drawn and numbered, and their further tables."""
+"""Sections with their figures drawn and numbered, and their other tables."""
 
 
 def build(summary: RunSummary, painter: Painter | None = None, wanted: Wanted = ONLY_PNG) -> Page:
-    """Return the page of a run, and its pictures' files. Equal summaries give equal bytes, whoever draws."""
+    """Return the page of a run, and its pictures' files. Equal summaries give equal bytes, whichever process
+    draws.
+    """
     rows = rows_of(summary)
     numbers = Numbers()
     shared = shared_words(rows)
@@ -121,7 +125,7 @@ def build(summary: RunSummary, painter: Painter | None = None, wanted: Wanted = 
     drawing = dressed(summary, rows, [labelled(picture) for picture in pictures], wanted)
     if painter is not None:
         painter.start(drawing)
-    # While the other process draws all that stands on the page is made but its pictures.
+    # While the other process draws, the rest of the page is made here.
     all_cases = summary_table(summary, rows)
     own_phases = data_parallel_section(summary.steps.phases, rows)
     core = [*found, *([own_phases] if own_phases is not None else [])]
@@ -181,7 +185,9 @@ def sections_of(summary: RunSummary, rows: Sequence[Row]) -> list[Section]:
 def _of_packages(
     summary: RunSummary, rows: Sequence[Row], core: Sequence[Section], *, ids: Iterable[str], wanted: Wanted
 ) -> list[OfPackage]:
-    """Return the sections that installed packages register, drawn; `core` are the page's others, `ids` of its rows."""
+    """Return the sections that installed packages register, drawn; `core` are the page's others, `ids` those
+    of its rows.
+    """
     taken = Taken(
         ids=ids_of_page() | ids_of(core) | {*ids},
         file_names=[picture.file_name for section in core for picture in section.pictures],
@@ -203,7 +209,7 @@ def _downloads(summary: RunSummary) -> Mapping[str, str]:
 
 
 def _placed(made: Sequence[Section], numbers: Numbers, shared: Collection[str]) -> _Placed:
-    """Return the sections with places for figures; these and tables are numbered as they come on the page."""
+    """Return the sections with places for figures; figures and tables are numbered in the order of the page."""
     count = itertools.count(1)
     sections: _Placed = []
     for section in made:
@@ -216,7 +222,7 @@ def _placed(made: Sequence[Section], numbers: Numbers, shared: Collection[str]) 
 
 
 def _missing_from(sections: _Placed) -> Mapping[str, Sequence[int]]:
-    """Return the numbers of the figures that a case belongs into and is not in, by its id."""
+    """Return the numbers of the figures that lack a case, by the case's id."""
     affected: dict[str, list[int]] = {}
     for _, embedded, _ in sections:
         for one in embedded:
@@ -228,9 +234,9 @@ def _missing_from(sections: _Placed) -> Mapping[str, Sequence[int]]:
 def _anchored(
     findings: Iterable[Finding], found: Sequence[Section], shared: Collection[str]
 ) -> Sequence[tuple[Finding, str]]:
-    """Return each finding with the anchor that it leads to: its evidence, or the summary where that has no section.
+    """Return each finding with the anchor of its evidence, or of the summary if its section does not exist.
 
-    What all cases share is left out of it.
+    Words that all cases share are left out.
     """
     anchors = {"summary", "method", "provenance", "validity"} | {section.anchor for section in found}
     return [
@@ -247,7 +253,7 @@ def _anchored(
 
 
 def _once(answer: Iterable[Finding]) -> list[Finding]:
-    """Return an answer's lines without what a line before says of itself too."""
+    """Return an answer's lines without the words that an earlier line contains too."""
     told: list[str] = []
     lines = []
     for finding in answer:
@@ -257,7 +263,9 @@ def _once(answer: Iterable[Finding]) -> list[Finding]:
 
 
 def _told_once(answer: Iterable[Finding]) -> set[str]:
-    """Return what qualifies the answer and need not be said again: all but counts of its own launches, and doubts."""
+    """Return the qualifying words that need no repetition: all except counts of an answer's own launches, and
+    doubts.
+    """
     return {
         tag for finding in answer for tag in finding.tags if "launch" not in tag and not tag.startswith(LATE)
     }
@@ -266,7 +274,7 @@ def _told_once(answer: Iterable[Finding]) -> set[str]:
 def _closing_tables(
     summary: RunSummary, rows: Sequence[Row], affected: Mapping[str, Sequence[int]], numbers: Numbers
 ) -> Mapping[str, NumberedTable | None]:
-    """Return the tables after the sections, numbered in the order in which they stand on the page."""
+    """Return the tables after the sections, numbered in the order in which they appear on the page."""
     of_cores = (
         " (of cores, in how many there are)" if "slots" in _part(summary.about.machine, "identity") else ""
     )
@@ -285,7 +293,7 @@ def _closing_tables(
 
 
 def _words_on_run(summary: RunSummary) -> Mapping[str, object]:
-    """Return when and how the run was made, in words, and the commands that go on from it."""
+    """Return words on when and how the run was made, and the commands that continue it."""
     context = _part(summary.about.machine, "context")
     return {
         "context": context,
@@ -332,7 +340,7 @@ def _in_short(summary: RunSummary) -> str:
 
 
 def count_words(summary: RunSummary) -> Sequence[tuple[str, str]]:
-    """Return the counts that head the page and are told wherever they are told again."""
+    """Return the counts at the head of the page, which are repeated wherever counts are needed."""
     counts = summary.course.counts
     return (
         ("Launches planned", f"{counts.planned:,}"),
@@ -355,7 +363,7 @@ def _environment(shared: Collection[str]) -> jinja2.Environment:
 
 
 def _exactly(text: str) -> Markup:
-    """Return a text that may be copied from the page, as it is."""
+    """Return a text that can be copied unchanged from the page."""
     return Markup(escape(clean(text)))
 
 
@@ -365,7 +373,7 @@ def _part(machine: Mapping[str, object], name: str) -> Mapping[str, object]:
 
 
 def _resumes(summary: RunSummary) -> str:
-    """Return the command that goes on with the run; for nodes of a launcher, the one that prints their lines."""
+    """Return the command that continues the run; for nodes of a launcher, the one that prints their lines."""
     context = _part(summary.about.machine, "context")
     if "submitted_nodes" in context:
         return command("ddpbench", "submit", str(Path(summary.about.run_path).parent))
@@ -375,7 +383,7 @@ def _resumes(summary: RunSummary) -> str:
 
 
 def _experiment(summary: RunSummary) -> Mapping[str, object]:
-    """Return the experiment as its file has it; empty where the text cannot be read."""
+    """Return the experiment as in its file; empty if the text cannot be read."""
     try:
         return parse(summary.about.experiment_toml)
     except ValueError:
@@ -383,9 +391,9 @@ def _experiment(summary: RunSummary) -> Mapping[str, object]:
 
 
 def used_words(summary: RunSummary) -> str:
-    """Return how much of the machine the largest case used, in a sentence; empty where its parts are not known.
+    """Return a sentence on how much of the machine the largest case used; empty if its parts are unknown.
 
-    They are not of several machines or jobs, whose nodes may differ.
+    They are unknown for several machines or jobs, whose nodes may differ.
     """
     identity = _part(summary.about.machine, "identity")
     cases = [summary.planned[one.case_id] for one in summary.by_case if one.status != "skipped"]
@@ -416,7 +424,9 @@ def used_words(summary: RunSummary) -> str:
 
 
 def _used_cores(case: Case, here: int) -> int:
-    """Return on how many of the cores here a case's ranks and their loader workers may run; a replay's on any."""
+    """Return on how many of the cores here a case's ranks and their loader workers may run; a replay may use
+    all.
+    """
     if case.compute != "real":
         return here
     processes = 1 if traits_of(case).one_process else case.world_size

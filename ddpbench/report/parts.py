@@ -1,4 +1,4 @@
-"""What a page is made of: sections, figures not yet drawn, tables. Plain values; no HTML and no matplotlib."""
+"""Parts of a page: sections, figures not yet drawn, tables. Plain values; no HTML and no matplotlib."""
 
 from __future__ import annotations
 
@@ -15,41 +15,43 @@ if TYPE_CHECKING:
 
 
 FEW_COLUMNS, SEVERAL_COLUMNS, MANY_COLUMNS = 4, 9, 12
-"""A table of more columns than these is cards on a phone, is set closer, and closer still."""
+"""Above these numbers of columns a table becomes cards on a phone, is set closer, and is set closest."""
 LONGEST_INTERVAL = 24
-"""Characters, such as `[1,234,000, 1,235,000]`."""
+"""Most characters of an interval, such as `[1,234,000, 1,235,000]`."""
 LONGEST_WORD = 24
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
-    """One field of a table. `under` is a second, quieter line: an interval or a badge."""
+    """A field of a table. `under` is a second, quieter line: an interval or a badge."""
 
     text: str
     under: str = ""
     key: float | str | None = None
-    """What to sort by; the text where None."""
+    """Sort key; the text if None."""
     number: bool = False
     strong: bool = False
     link: str = ""
     measured: Interval | None = None
-    """What its text and its second line are made of, where it is a value with an interval."""
+    """The value with its interval from which the text and its second line are made."""
     null: float | None = None
-    """No difference, such as a ratio of 1, to which none of its ends is rounded."""
+    """The value without a difference, such as a ratio of 1, to which no end of the interval is rounded."""
 
     @property
     def told(self) -> bool:
-        """Whether `under` is more than an interval: words, which may go on in a further line."""
+        """Return whether `under` is more than an interval: words, which may continue in another line."""
         return len(self.under) > LONGEST_INTERVAL
 
     @property
     def unbroken(self) -> bool:
-        """Whether it has a word, such as a path, that is too long for a column and may be broken anywhere."""
+        """Return whether it has a word, such as a path, that is too long for a column and may be broken
+        anywhere.
+        """
         return any(len(word) > LONGEST_WORD for word in f"{self.text} {self.under}".split())
 
     @classmethod
     def estimate(cls, value: Interval | None, *, strong: bool = False, null: float | None = None) -> Cell:
-        """Return a value with its interval beneath; empty where it was not measured."""
+        """Return a value with its interval beneath; empty if it was not measured."""
         if value is None:
             return cls(text="", number=True)
         text, under = value.texts(null)
@@ -78,7 +80,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column's head, with its unit, and whether it is right-aligned."""
+    """A column's heading with its unit, and whether it is right-aligned."""
 
     title: str
     number: bool = False
@@ -86,7 +88,7 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """A table. The first cell of a row is its header. `row_ids` are anchors, where rows are linked to."""
+    """A table. The first cell of a row is its header. `row_ids` are anchors, if rows are linked to."""
 
     caption: str
     columns: tuple[Column, ...]
@@ -94,12 +96,12 @@ class Table:
     row_ids: tuple[str, ...] = ()
     sortable: bool = True
     mixed: bool = False
-    """Whether one column holds different quantities, which are rounded each for itself."""
+    """True if one column holds different quantities, which are rounded separately."""
     fold: str = ""
     """The text shown until it is opened; empty for a table that is always open."""
 
     def evenly_rounded(self) -> Table:
-        """Return it with one rounding within each column of measured values."""
+        """Return the table with one rounding within each column of measured values."""
         if self.mixed:
             return self
         columns: dict[int, list[Interval]] = {}
@@ -122,7 +124,7 @@ class Table:
         return replace(self, rows=rows)
 
     def without_empty_columns(self) -> Table:
-        """Return it without columns in which no row has anything."""
+        """Return the table without columns that are empty in every row."""
         kept = [place for place in range(len(self.columns)) if any(row[place].text for row in self.rows)]
         columns = tuple(self.columns[place] for place in kept)
         return replace(
@@ -131,12 +133,14 @@ class Table:
 
     @property
     def cards(self) -> bool:
-        """Whether on a phone each row is a card with all its fields."""
+        """Return whether each row is shown as a card with all its fields on a phone."""
         return len(self.columns) > FEW_COLUMNS
 
     @property
     def width(self) -> str:
-        """How closely it is set, so that all columns are seen at 1280 pixels: "", `wide` or `widest`."""
+        """Return how closely it is set, so that all columns are visible at 1280 pixels: "", `wide` or
+        `widest`.
+        """
         count = len(self.columns)
         return "widest" if count > MANY_COLUMNS else "wide" if count > SEVERAL_COLUMNS else ""
 
@@ -153,8 +157,8 @@ def _at(cell: Cell, decimals: int) -> Cell:
 class Picture:
     """A figure before it is drawn: all its words, its data, and how to paint it.
 
-    `paint` gets a sheet of `width_in` x `height_in`. `missing` maps the cases that belong into the figure
-    and are not in it to the reason. `alt` says everything but the table's number, which the page adds.
+    `paint` gets a sheet of `width_in` x `height_in`. `missing` maps the cases that belong into the figure and
+    are not in it to the reason. `alt` has all words except the table's number, which the page adds.
     """
 
     file_name: str
@@ -167,25 +171,25 @@ class Picture:
     paint: Callable[[Sheet], None]
     missing: Mapping[str, str]
     narrow: Callable[[Sheet], None] | None = None
-    """Paints the same for a phone, panels above each other, on a sheet of `narrow_in`."""
+    """Paint the form for a phone, panels above each other, on a sheet of `narrow_in`."""
     narrow_in: tuple[float, float] = (0.0, 0.0)
     label: tuple[str, ...] = ()
-    """Stands in the heading: what its numbers are where they are not the machine's own."""
+    """Label in the heading: in which way its numbers are not the machine's own."""
     subtitle: str = ""
-    """Of its files: the conditions that the heading does not tell (`report/outside.py`)."""
+    """Subtitle of its files: the conditions that the heading does not state (`report/outside.py`)."""
     source: str = ""
-    """Of its files: the machine, the run and the program."""
+    """Source line of its files: the machine, the run and the program."""
     wanted: Wanted = ONLY_PNG
 
     @property
     def size(self) -> tuple[int, int]:
-        """Its width and height on a page, in CSS pixels."""
+        """Return its width and height on a page, in CSS pixels."""
         return round(self.width_in * 100), round(self.height_in * 100)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Section:
-    """A part of the page. `absent` says why there is no figure where one could be expected."""
+    """A part of the page. `absent` says why a figure that could be expected is missing."""
 
     anchor: str
     title: str
@@ -194,9 +198,9 @@ class Section:
     notes: tuple[str, ...] = ()
     absent: str = ""
     tables: tuple[Table, ...] = ()
-    """What is shown beneath the figures without being the data of one."""
+    """Tables shown beneath the figures that are not the data of a figure."""
 
     @property
     def shows(self) -> bool:
-        """Whether it has anything to look at; what has not is told in a line at the page's end."""
+        """Return whether it has something to look at; if not, a line at the page's end says why."""
         return bool(self.pictures or self.tables)

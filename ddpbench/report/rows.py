@@ -17,60 +17,62 @@ from ddpbench.strategies.traits import traits_of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row(CaseSummary):
-    """A case as the figures and tables need it; None where something was not measured."""
+    """A case in the form that figures and tables need; fields that were not measured are None."""
 
     case: Case
     numbers: str = ""
-    """The type of its parameters, and what autocast computes in."""
+    """The type of its parameters, and the autocast type."""
     names: Namer = field(default=Namer(()), repr=False, compare=False)
-    """Names of all cases of the page; no process that draws has it."""
+    """Names of all cases of the page; drawing processes do not have it."""
     strategy_name: str = ""
     """The strategy as figures name it."""
     name: str = ""
     """Strategy and ranks, and what distinguishes it from others of its strategy in its panel."""
     workload_name: str = ""
-    """Its workload: a user's own by its class, where no other has this name."""
+    """Its workload: a user's own by its class name, unless another workload has this name."""
     layout: str = ""
-    """`2 x 2` (nodes x ranks) or `on 2 nodes`, where its strategy ran a number of ranks in several layouts."""
+    """`2 x 2` (nodes x ranks) or `on 2 nodes`, if its strategy ran a number of ranks in several layouts."""
 
     @property
     def ok(self) -> bool:
-        """Whether its numbers may be shown."""
+        """Return whether its numbers may be shown."""
         return self.status == "ok"
 
     @property
     def emulated(self) -> bool:
-        """Whether a link was shaped or computation replayed, dilated or shrunk: hollow markers."""
+        """Return whether a link was shaped or computation replayed, dilated or shrunk: hollow markers."""
         return is_virtual(self.case)
 
     @property
     def needs_no_link(self) -> bool:
-        """Whether it would be the same on any fabric: one rank, or ranks that exchange nothing."""
+        """Return whether it would be the same on any fabric: one rank, or ranks that exchange nothing."""
         return not self.case.fabric and (self.case.world_size == 1 or not traits_of(self.case).exchanges)
 
     @property
     def same_buckets(self) -> str:
-        """Other bucket caps that make the same buckets, which it stands for: `1 MiB, 2 MiB`."""
+        """Return the other bucket caps that make the same buckets, for which it stands: `1 MiB, 2 MiB`."""
         return ", ".join(f"{cap} MiB" for cap in self.same_caps)
 
     @property
     def bucket_name(self) -> str:
-        """The bucket cap in words; empty for a strategy without buckets."""
+        """Return the bucket cap in words; empty for a strategy without buckets."""
         return cap_words(self.case.bucket_cap_mb)
 
     @property
     def badges(self) -> str:
-        """What a reader must know beside its numbers, in words."""
+        """Return the words that must accompany its numbers."""
         return "; ".join(word for word in (*virtual_words(self.case), self.flaws) if word)
 
     @property
     def flaws(self) -> str:
-        """The same where it is told elsewhere what was emulated, replayed or dilated."""
+        """Return `badges` without what was emulated, replayed or dilated, for places that state this
+        elsewhere.
+        """
         return "; ".join(self.flaw_words)
 
     @property
     def flaw_words(self) -> tuple[str, ...]:
-        """Each of them."""
+        """Return the words of `flaws` one by one."""
         words = [] if self.ok else [self.status]
         if self.ok and self.unproved:
             words.append("unproved")
@@ -89,12 +91,12 @@ class Row(CaseSummary):
 
     @property
     def panel(self) -> Key:
-        """What two cases must share to be compared in one pair of axes."""
+        """Return the key that two cases must share to be compared in one pair of axes."""
         return grouping.panel(self.case)
 
     @property
     def variant(self) -> Key:
-        """What sets apart two series of one panel, but for the bucket cap."""
+        """Return the key that separates two series of one panel, without the bucket cap."""
         return (*grouping.variant(self.case), self.layout)
 
 
@@ -121,7 +123,7 @@ def _row(found: CaseSummary, case: Case, names: Namer, machine: Mapping[str, obj
 
 
 def _with_layouts(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows, with their layout on nodes told where their strategy ran a number of ranks in several."""
+    """Return the rows, with their layout on nodes if their strategy ran a number of ranks in several layouts."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.panel, row.variant), []).append(row)
@@ -130,7 +132,7 @@ def _with_layouts(rows: Sequence[Row]) -> list[Row]:
         shapes = {(row.case.world_size, row.case.nodes) for row in members}
         sizes = {size for size, _ in shapes}
         if len(shapes) > len(sizes):
-            # of as many nodes, or of nodes of as many ranks: whichever makes fewer and so longer series
+            # by equal nodes, or by equal ranks per node: whichever makes fewer and so longer series
             by_nodes = len({row.case.nodes for row in members}) <= len(
                 {row.case.ranks_per_node for row in members}
             )
@@ -143,7 +145,7 @@ def _with_layouts(rows: Sequence[Row]) -> list[Row]:
 def raw_launches(
     launches: Iterable[LaunchResult], of: Literal["step_time_s", "samples_per_s"] = "step_time_s"
 ) -> dict[str, list[float]]:
-    """Return what the ok launches measured, by case and in order of their rounds."""
+    """Return the measurements of the ok launches, by case and in order of their rounds."""
     values: dict[str, list[float]] = {}
     for one in sorted(launches, key=lambda one: (one.case_id, one.round)):
         value = one.step_time_s if of == "step_time_s" else one.samples_per_s

@@ -1,4 +1,6 @@
-"""Rows sorted into panels that may be compared and series that may be joined; a figure takes its rows from a panel."""
+"""Rows sorted into panels that may be compared and series that may be joined; a figure takes its rows from a
+panel.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +20,24 @@ from ddpbench.strategies.traits import Traits, traits_of
 BY_CAP = "Step time by bucket cap"
 """The title of the section to which notes on bucket caps refer."""
 MOST_SERIES = 8
-"""More than these, beside the bounds, cannot be told apart in one pair of axes."""
+"""More than these, in addition to the bounds, cannot be distinguished in one pair of axes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Series:
-    """One strategy's rows at one setting, by world size; `name` tells it from the others of its panel."""
+    """Rows of one strategy at one setting, by world size; `name` distinguishes it from the others of its
+    panel.
+    """
 
     name: str
     strategy: str
     variant: int
-    """Which variant of its strategy and algorithm in the panel this is, from 0: they share a colour, not a marker."""
+    """Number of this variant of its strategy and algorithm in the panel, from 0: variants share a colour, not
+    a marker.
+    """
     rows: tuple[Row, ...]
     words: str = ""
-    """The part of its name that tells it from other variants of its strategy."""
+    """The part of its name that distinguishes it from other variants of its strategy."""
 
     @property
     def traits(self) -> Traits:
@@ -40,12 +46,14 @@ class Series:
 
     @property
     def look(self) -> Look:
-        """Its colour and marker."""
+        """Return its colour and marker."""
         return look(self.rows[0].case, self.variant)
 
 
 def _most_ranks(every: Sequence[Series]) -> int:
-    """Return the largest number of ranks at which one was measured, with cores of its own where there is one."""
+    """Return the largest number of ranks at which one was measured, without oversubscription if there is such
+    a case.
+    """
     rows = [row for series in every for row in series.rows if row.ok and row.samples_per_s is not None]
     shared = {row.case.world_size for row in rows if row.oversubscribed}
     sizes = {row.case.world_size for row in rows}
@@ -53,33 +61,36 @@ def _most_ranks(every: Sequence[Series]) -> int:
 
 
 def _rate_at(series: Series, size: int) -> float:
-    """Return the samples/s at so many ranks; 0 where it is not known."""
+    """Return the samples/s at `size` ranks; 0 if it is unknown."""
     rates = (row.samples_per_s for row in series.rows if row.ok and row.case.world_size == size)
     return next((rate.value for rate in rates if rate is not None), 0.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Panel:
-    """Rows that differ only in strategy, ranks, bucket cap and options; `name` is what sets them apart."""
+    """Rows that differ only in strategy, ranks, bucket cap and options; `name` distinguishes them from other
+    panels.
+    """
 
     name: str
     rows: tuple[Row, ...]
 
     @property
     def world_sizes(self) -> list[int]:
-        """The numbers of ranks planned, ascending."""
+        """Return the numbers of ranks planned, ascending."""
         return sorted({row.case.world_size for row in self.rows})
 
     @property
     def oversubscribed_sizes(self) -> list[int]:
-        """The numbers of ranks at which a case had fewer cores than ranks."""
+        """Return the numbers of ranks at which a case had fewer cores than ranks."""
         return sorted({row.case.world_size for row in self.rows if row.oversubscribed})
 
     def of_strategies(self, most: int = MOST_SERIES) -> tuple[list[Series], list[str]]:
-        """Return one series a strategy and variant, at one bucket cap each, and sentences on what is left out.
+        """Return one series per strategy and variant, at one bucket cap each, and sentences on what is left
+        out.
 
-        The cap is DDP's default where it was measured, otherwise the smallest that was: a fixed choice, because
-        taking each strategy's best cap would favour the strategy with the most caps.
+        The cap is DDP's default if it was measured, otherwise the smallest measured one: a fixed choice,
+        because taking each strategy's best cap would favour the strategy with the most caps.
         """
         groups: dict[tuple[Any, ...], dict[float | str | None, list[Row]]] = {}
         for row in self.rows:
@@ -106,7 +117,8 @@ class Panel:
                 )
                 shown = cap_words(cap) or "no"
                 notes.append(f"{name} is shown with {shown} buckets; {others}: see {BY_CAP}.")
-        # what does not fit must be in no heading: those are left out that train least at the most ranks
+        # headings must not name what does not fit: those with the least throughput at the most ranks are left
+        # out
         most_ranks = _most_ranks([series for series in chosen if series.traits.exchanges])
         chosen.sort(
             key=lambda series: (
@@ -126,7 +138,9 @@ class Panel:
 
 
 def panels_of(rows: Iterable[Row]) -> list[Panel]:
-    """Return the rows in groups that may be compared, the largest first; groups of base cases alone are left out."""
+    """Return the rows in groups that may be compared, the largest first; groups of base cases alone are left
+    out.
+    """
     rows = list(rows)
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
@@ -134,13 +148,13 @@ def panels_of(rows: Iterable[Row]) -> list[Panel]:
     linked = {_but_links(group[0]) for group in groups.values() if group[0].case.fabric}
     keys = [
         key
-        for key, group in groups.items()  # what only joins the groups of fabrics is not a group of its own
+        for key, group in groups.items()  # cases that only join the groups of fabrics do not form a group
         if not (_but_links(group[0]) in linked and all(row.needs_no_link for row in group))
     ]
     worth = [key for key in keys if any(traits_of(row.case).exchanges for row in groups[key])]
     kept = worth or keys
     kept.sort(key=lambda key: -sum(row.ok for row in groups[key]))
-    names = Namer(groups[key][0].case for key in keys)  # none where there is only one
+    names = Namer(groups[key][0].case for key in keys)  # empty if there is only one
     return [
         Panel(name=", ".join(names.apart(groups[key][0].case, PANEL)), rows=joined(groups[key], rows))
         for key in kept
@@ -148,14 +162,16 @@ def panels_of(rows: Iterable[Row]) -> list[Panel]:
 
 
 def joined(members: Sequence[Row], rows: Sequence[Row]) -> tuple[Row, ...]:
-    """Rows of one fabric, with those of all `rows` before them that use no link and share every other setting."""
+    """Return rows of one fabric, preceded by those of all `rows` that use no link and share every other
+    setting.
+    """
     if not members[0].case.fabric:
         return tuple(members)
     found = [row for row in rows if row.needs_no_link and _but_links(row) == _but_links(members[0])]
     layouts = {
         grouping.variant(row.case): row.layout
         for row in sorted(members, key=lambda row: sum(other.layout == row.layout for other in members))
-    }  # of several layouts one rank starts the longest series
+    }  # among several layouts, one rank starts the longest series
     free = [replace(row, layout=layouts.get(grouping.variant(row.case), "")) for row in found]
     return (*free, *members)
 
@@ -165,9 +181,10 @@ def _but_links(row: Row) -> Key:
 
 
 def variant_words(rows: Iterable[Row], *, layouts: bool = True) -> dict[str, str]:
-    """For each case what sets it apart from other variants of its strategy; empty where there is one.
+    """Return, by case, words that distinguish it from other variants of its strategy; empty if there is only
+    one.
 
-    Its layout on nodes is told where `layouts` is true.
+    With `layouts`, they include its layout on nodes.
     """
     every = list(rows)
     names = every[0].names.of(row.case for row in every) if every else Namer(())
@@ -181,5 +198,7 @@ def variant_words(rows: Iterable[Row], *, layouts: bool = True) -> dict[str, str
 
 
 def alike_but(row: Row, *but: str) -> Key:
-    """Return what cases must share that differ in these fields alone, such as links and options of the workload."""
+    """Return the key shared by cases that differ in these fields alone, such as links and options of the
+    workload.
+    """
     return grouping.alike(row.case, but=but)

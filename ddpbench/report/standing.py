@@ -11,7 +11,7 @@ METHOD = (
     f"Best: every other is shown to be slower (Tukey's all pairs). As good as best: shown to be within {MARGIN_WORDS} "
     "of it. Intervals hold for all cases at one number of ranks at once, with 95 % confidence."
 )
-"""What the words mean, for a caption."""
+"""Explanation of the words, for a caption."""
 
 
 def stands(comparisons: Iterable[Compared], topic: str) -> dict[str, Standing]:

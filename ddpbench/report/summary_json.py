@@ -1,4 +1,4 @@
-"""A run's summary as JSON, for the page to hold."""
+"""A run's summary as JSON, embedded in the page."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _failure(item: Failure, label: str) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return values as JSON has them: no number that is not finite, and numpy's as Python's."""
+    """Return values as JSON has them: without numbers that are not finite, and numpy's as Python's."""
     if is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""How templates of pages are rendered: everything from a run is escaped, and what is not there is an error."""
+"""Rendering of page templates: all text from a run is escaped, and an undefined name is an error."""
 
 from __future__ import annotations
 

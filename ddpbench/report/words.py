@@ -29,13 +29,13 @@ def percent(fraction: float) -> str:
 
 
 def signed_percent(fraction: float) -> str:
-    """Return the same with its sign, `+1.2 %`: of a difference."""
+    """Return a difference in per cent with its sign, `+1.2 %`."""
     text = percent(fraction)
     return f"+{text}" if fraction > 0 and text != percent(0.0) else text
 
 
 def moment(utc: object) -> str:
-    """Return an ISO time as `2026-03-04 09:12 UTC`; what is not a time is shown as it is."""
+    """Return an ISO time as `2026-03-04 09:12 UTC`; other texts are returned unchanged."""
     if not utc:
         return "not recorded"
     found = utc_of(utc)
@@ -43,17 +43,17 @@ def moment(utc: object) -> str:
 
 
 def ranks(world_size: int) -> str:
-    """`1 rank`, `4 ranks`."""
+    """Return `1 rank` or `4 ranks`."""
     return counted(world_size, "rank")
 
 
 def valued(name: str, value: object) -> str:
-    """`DDP 409`; and `DDP on nodes of 1: 409`, so that the two numbers are not read as one."""
+    """Return `DDP 409`; or `DDP on nodes of 1: 409`, so that the two numbers are not read as one."""
     return f"{name}{':' if name[-1:].isdigit() else ''} {value}"
 
 
 def not_drawn(names: Sequence[str]) -> tuple[str, ...]:
-    """Return one sentence on the groups of cases that got no figure; none where all did."""
+    """Return one sentence on the groups of cases that got no figure; empty if all did."""
     if not names:
         return ()
     what = "; ".join(names)
@@ -62,7 +62,7 @@ def not_drawn(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def rounds_each(counts: Iterable[int]) -> str:
-    """`5 rounds each`, or `4 to 5 rounds each` where they differ."""
+    """Return `5 rounds each`, or `4 to 5 rounds each` if they differ."""
     found = sorted(set(counts))
     if len(found) < 2:
         return f"{counted(found[0] if found else 0, 'round')} each"
@@ -70,7 +70,7 @@ def rounds_each(counts: Iterable[int]) -> str:
 
 
 def launches_each(counts: Iterable[int]) -> str:
-    """`5 launches each`, or `4 to 5 launches each` where they differ."""
+    """Return `5 launches each`, or `4 to 5 launches each` if they differ."""
     found = sorted(set(counts))
     if not found:
         return "no launches"

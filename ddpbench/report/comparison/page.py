@@ -1,4 +1,4 @@
-"""A comparison as one HTML page, in the look of a report: what it came to, a table, the launches of both sides."""
+"""A comparison as one HTML page that looks like a report: its result, a table, the launches of both sides."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def comparison_page(changes: Changes) -> str:
 
 
 def write_comparison(changes: Changes, path: Path) -> None:
-    """Writes the page.
+    """Write the page.
 
     Raises:
         OutputError: it cannot be written.

@@ -1,5 +1,5 @@
-"""How figures are drawn and look."""
+"""Drawing and the style of figures."""
 
 from ddpbench.matplotlib_folder import settle_matplotlib
 
-settle_matplotlib()  # all that draws imports this package first
+settle_matplotlib()  # all drawing code imports this package first

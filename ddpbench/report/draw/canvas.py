@@ -1,4 +1,4 @@
-"""Turns a picture into SVG for the page and into files. The only file that sets up matplotlib."""
+"""Turn a picture into SVG for the page and into files. The only module that sets up matplotlib."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NOTE_LINE_IN = 0.15
 _TITLE_CHARACTERS_PER_IN = 9.6
 _NOTE_CHARACTERS_PER_IN = 15.5
 _MOST_CHARACTERS = 4_000
-"""The longest title, conditions, caption or source; captions have some hundreds."""
+"""Most characters of a title, conditions, caption or source; captions have some hundreds."""
 _WHOLE = re.compile(
     r"(?<=shrunk) (?=/)|(?<=\d) (?=x \d)|(?<=\d x) (?=\d)|(?<=\d) (?=%|[kMG]?bit/s|[KMG]iB|ms\b)"
 )
@@ -44,20 +44,20 @@ _WHOLE = re.compile(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drawn:
-    """A picture's two files."""
+    """A drawn picture: its SVG and its PNG."""
 
     svg: bytes
     png: bytes
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """What is written of it, by path in the run directory: the PNG, and what else was wanted."""
+    """Files by path in the run directory: the PNG, and the other requested formats."""
     narrow: bytes = b""
-    """The SVG for a phone, of a picture that has one of its own."""
+    """SVG for a phone, if the picture has a separate narrow form."""
     missing: frozenset[str] = frozenset()
-    """Characters that are drawn as boxes: no installed font has them."""
+    """Characters drawn as boxes because no installed font has them."""
 
 
 def error_bars(estimates: Iterable[Interval | None]) -> list[list[float]]:
-    """Return how far intervals reach below and above their values, as `Axes.errorbar` takes them; 0 without ends."""
+    """Return how far intervals extend below and above their values, for `Axes.errorbar`; 0 without ends."""
     pairs = [
         (
             one.value - one.low if one and one.low is not None else 0.0,
@@ -79,9 +79,10 @@ def mark(
     aside: float,
     sideways: bool = False,
 ) -> None:
-    """An estimate with whiskers at a place on the categories' axis, single launches as dots to either side of it.
+    """Draw an estimate with whiskers at a place on the category axis, and single launches as dots to either
+    side of it.
 
-    The categories lie along x, or along y where `sideways`; `aside` is how far from the place the dots are.
+    The categories are along x, or along y if `sideways`; `aside` is the distance of the dots from the place.
     """
     spots = [place + aside * (1 if index % 2 else -1) for index in range(len(launches))]
     dots = (launches, spots) if sideways else (spots, launches)
@@ -107,7 +108,7 @@ def mark(
 
 
 def spread(wanted: list[float], *, gap: float, low: float, high: float) -> list[float]:
-    """Positions for labels, in the given order's places, at least `gap` apart and within low to high."""
+    """Return positions for labels in the given order, at least `gap` apart and within low to high."""
     order = sorted(range(len(wanted)), key=lambda index: wanted[index])
     placed = [min(max(wanted[index], low), high) for index in order]
     for _ in range(50):
@@ -121,7 +122,7 @@ def spread(wanted: list[float], *, gap: float, low: float, high: float) -> list[
         placed = [min(max(value, low), high) for value in placed]
         if not moved:
             break
-    for index in range(1, len(placed)):  # what the bounds squeezed together is opened again, upwards
+    for index in range(1, len(placed)):  # move up positions that the bounds have squeezed together
         placed[index] = max(placed[index], placed[index - 1] + gap)
     result = [0.0] * len(wanted)
     for index, value in zip(order, placed, strict=True):
@@ -130,7 +131,9 @@ def spread(wanted: list[float], *, gap: float, low: float, high: float) -> list[
 
 
 def decades(axes: Axes, values: Sequence[float]) -> None:
-    """A logarithmic y axis around some values: ticks at 1, 2 and 5 times powers of ten or closer, in plain numbers."""
+    """Set a logarithmic y axis around some values: ticks at 1, 2 and 5 times powers of ten or closer, in
+    plain numbers.
+    """
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     low, high = min(values) / 1.25, max(values) * 1.25
@@ -147,19 +150,22 @@ def decades(axes: Axes, values: Sequence[float]) -> None:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Lines of at most `width` characters. `shrunk /4`, `8 x 1` and `1 Gbit/s` stay whole, by spaces that do not break.
+    """Return lines of at most `width` characters. No-break spaces keep `shrunk /4`, `8 x 1` and `1 Gbit/s` on
+    one line.
 
-    A text of thousands of characters lacks its middle: each of its lines would make the picture higher.
+    The middle of a text of thousands of characters is left out: each of its lines would make the picture
+    higher.
     """
     return textwrap.wrap(_WHOLE.sub("\N{NO-BREAK SPACE}", within(clean(text), _MOST_CHARACTERS)), width)
 
 
 @contextmanager
 def drawing(families: Sequence[str] = ()) -> Iterator[set[str]]:
-    """Within it figures look alike everywhere: matplotlib's own defaults with `style.SETTINGS` laid over.
+    """Draw within it with matplotlib's defaults and `style.SETTINGS`, so that figures look alike everywhere.
 
-    It yields a set that holds, afterwards, the characters that are drawn as boxes: neither the figures' own font nor
-    one of `families` has them. Texts are cleaned: matplotlib writes them into an SVG's comments too.
+    It yields a set that holds, afterwards, the characters that were drawn as boxes because neither the
+    figures' own font nor one of `families` has them. Texts are cleaned, as matplotlib also writes them into
+    an SVG's comments.
     """
     import matplotlib as mpl
 
@@ -183,7 +189,9 @@ def drawing(families: Sequence[str] = ()) -> Iterator[set[str]]:
 
 @contextmanager
 def _clean_texts() -> Iterator[None]:
-    """Have matplotlib draw and measure every text, of labels, ticks and legends too, as `clean` returns it."""
+    """Make matplotlib draw and measure every text, including labels, ticks and legends, as `clean` returns
+    it.
+    """
     from matplotlib.text import Text
 
     before = Text.set_text
@@ -199,7 +207,9 @@ def _clean_texts() -> Iterator[None]:
 
 
 def with_glyphs(draw_with: Callable[[Sequence[str]], tuple[T, set[str]]]) -> tuple[T, set[str]]:
-    """Draw, and again with other installed fonts where the figures' own lacks characters; and what none has."""
+    """Draw, and draw again with other installed fonts if the figures' own lacks characters; return also those
+    none has.
+    """
     drawn, missing = draw_with(())
     if missing and (families := fonts_with(missing)):
         drawn, missing = draw_with(families)
@@ -210,11 +220,13 @@ _NO_DATE: dict[str, dict[str, None]] = {
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
-"""Equal figures give equal bytes."""
+"""Metadata without a date: equal figures give equal bytes."""
 
 
 def saved(figure: Figure, kind: str, *, dpi: float = style.PNG_DPI, part: Bbox | None = None) -> bytes:
-    """Return a figure as a file of this kind: png, svg or pdf. Of the last two, `part` is what of it is wanted."""
+    """Return a figure as a file of this kind: png, svg or pdf. For svg and pdf, `part` limits it to a part of
+    the figure.
+    """
     if kind == "png":
         return png_of(_pixels(figure, dpi), dpi)
     file = io.BytesIO()
@@ -236,9 +248,10 @@ def _pixels(figure: Figure, dpi: float) -> NDArray[np.uint8]:
 
 
 def draw(picture: Picture) -> Drawn:
-    """Draws a picture once and saves it twice: the SVG bare, the PNG with title, conditions, caption and source.
+    """Draw a picture once and save it twice: the SVG bare, the PNG with title, conditions, caption and
+    source.
 
-    Other figures that are `wanted` of it are as the PNG is.
+    Other `wanted` files have the same contents as the PNG.
     """
     drawn, missing = with_glyphs(lambda families: _draw(picture, families))
     return replace(drawn, missing=frozenset(missing))
@@ -293,13 +306,13 @@ def _draw(picture: Picture, families: Sequence[str]) -> tuple[Drawn, set[str]]:
         body = Bbox.from_extents(0, below, picture.width_in, below + picture.height_in)
         svg = slim(themed(saved(figure, "svg", part=body)))
         narrow = narrow_form(picture) if picture.narrow is not None else b""
-    png = stamped(png, digest_of(svg))  # a test compares a kept picture with its page by this
+    png = stamped(png, digest_of(svg))  # a test uses this to compare a kept picture with its page
     files[f"figures/{picture.file_name}.png"] = png
     return Drawn(narrow=narrow, svg=svg, png=png, files=files), missing
 
 
 def narrow_form(picture: Picture) -> bytes:
-    """Draws what a phone shows, within `drawing`: SVG alone, for the PNG is the full figure's."""
+    """Draw a picture's narrow form for a phone, within `drawing`: SVG alone, as the PNG is the full figure's."""
     from matplotlib.figure import Figure
 
     assert picture.narrow is not None
@@ -313,9 +326,11 @@ _COLOUR = re.compile(r"#[0-9a-f]{6}\b")
 
 
 def themed(svg: bytes) -> bytes:
-    """Return a figure that changes its colours with the page: each becomes a variable with a value for dark ground."""
+    """Return a figure that changes its colours with the page: each becomes a variable with a value for dark
+    ground.
+    """
     text = svg.decode("utf-8")
-    text = re.sub(r' fill="(#[0-9a-f]{6})"', r' style="fill: \1"', text)  # var() holds in styles alone
+    text = re.sub(r' fill="(#[0-9a-f]{6})"', r' style="fill: \1"', text)  # var() works only in styles
     used = sorted({"#000000", *_COLOUR.findall(text)})
     changed = {colour: dark for colour in used if (dark := style.on_dark(colour)) != colour}
 

@@ -1,4 +1,6 @@
-"""Characters that the figures' own font lacks: which installed font has them, and which none has."""
+"""Characters that the figures' own font lacks: installed fonts that have them, and characters that no font
+has.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +10,16 @@ from typing import Any
 
 _MISSING = re.compile(r"Glyph (\d+) ")
 _PLACEHOLDERS = "Last Resort"
-"""A font that has a box for every character, which matplotlib brings."""
+"""A font with a box for every character, which comes with matplotlib."""
 
 
 def missing_glyphs(messages: Iterable[str]) -> set[str]:
-    """Return the characters that matplotlib's warnings say it found in no font."""
+    """Return the characters that matplotlib found in no font, according to its warnings."""
     return {chr(int(found[1])) for message in messages for found in [_MISSING.match(message)] if found}
 
 
 def fonts_with(characters: Collection[str]) -> Sequence[str]:
-    """Return the fewest installed fonts that have these characters, as far as there are any, by family."""
+    """Return the fewest installed fonts, by family, that have as many of these characters as possible."""
     left, families = set(characters), []
     fonts = list(_installed())
     while left and fonts:
@@ -30,7 +32,9 @@ def fonts_with(characters: Collection[str]) -> Sequence[str]:
 
 
 def _installed() -> Iterator[tuple[str, set[str]]]:
-    """Yield installed families with the characters that each has; bitmaps, as of emoji, cannot be drawn."""
+    """Yield installed families with the characters that each has; bitmap fonts, such as emoji, cannot be
+    drawn.
+    """
     from matplotlib import font_manager
     from matplotlib.ft2font import FT2Font
 
@@ -43,5 +47,5 @@ def _installed() -> Iterator[tuple[str, set[str]]]:
             if font.scalable:
                 yield entry.name, set(map(chr, font.get_charmap()))
                 seen.add(entry.name)
-        except (OSError, RuntimeError):  # removed since the list was made, or of a kind that cannot be read
+        except (OSError, RuntimeError):  # removed since the list was made, or of a format that cannot be read
             continue

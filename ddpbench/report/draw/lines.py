@@ -1,4 +1,4 @@
-"""Texts in lines, for the room that a figure has for them. Widths are rather too large than too small."""
+"""Texts in lines that fit a figure. Widths are estimated rather too large than too small."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ _MOST_LINES = 6
 
 
 def text_width_in(text: str, points: float) -> float:
-    """About how wide a text in DejaVu Sans is, its longest line; rather too wide than too narrow."""
+    """Return about how wide a text in DejaVu Sans is, by its longest line; rather too wide than too narrow."""
     return max(map(len, text.splitlines()), default=0) * points * _CHARACTER_EM / 72
 
 
 def in_lines(text: str, room_in: float, points: float) -> str:
-    """Return a text in lines that fit into `room_in` inches, six at most; what a longer one has more is left out."""
+    """Return a text in at most six lines that fit into `room_in` inches; the rest of a longer text is left
+    out.
+    """
     across = int(72 * room_in / (points * _CHARACTER_EM))
     lines = textwrap.wrap(text, across, max_lines=_MOST_LINES, placeholder=" \N{HORIZONTAL ELLIPSIS}")
     return "\n".join(lines)
 
 
 def height_in(texts: Iterable[str], points: float) -> float:
-    """Return how high in inches the text of most lines is."""
+    """Return the height in inches of the text with most lines."""
     return max(text.count("\n") + 1 for text in texts) * points * 1.2 / 72
 
 
 def in_legend(name: str) -> str:
-    """Return a name as a phone's legend has it, which holds one in each line."""
+    """Return a name in the form of a phone's legend, which has one name per line."""
     return in_lines(name, style.NARROW_WIDTH_IN - 0.15, style.NOTE_PT)
 
 

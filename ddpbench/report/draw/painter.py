@@ -1,6 +1,7 @@
-"""Draws a page's figures in several processes: drawing is most of a report's time.
+"""Draw a page's figures in several processes: drawing is most of a report's time.
 
-They are started before the analysis, which they share too (`ddpbench.helper_process.for_report`): all read records.
+The processes are started before the analysis, which they share too (`ddpbench.helper_process.for_report`):
+all of them read records.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ WORTH_SHARING = 4
 
 
 class Painter:
-    """Draws pictures, here and in other processes where there are cores for them: who is free takes the next.
+    """Draw pictures, here and in other processes if there are cores for them: an idle process takes the next
+    picture.
 
-    What fails elsewhere is drawn here. What the same code drew before is taken from the user's cache.
+    Pictures that fail elsewhere are drawn here. Pictures that the same code drew before are read from the
+    user's cache.
     """
 
     def __init__(self, others: Others = NOBODY, told: Told = to_nobody) -> None:
@@ -35,14 +38,14 @@ class Painter:
         self._pictures: Sequence[Picture] = ()
         self._kept: dict[int, Drawn] = {}
         self._left: Sequence[int] = ()
-        """Those that were not kept."""
+        """Numbers of pictures that were not in the cache."""
         self._dealt: Dealt[Picture, Drawn] | None = None
         self._names: dict[int, str] = {}
-        """In the cache, of those that are drawn now."""
+        """Names in the cache of the pictures that are drawn now."""
         self._code = b""
 
     def start(self, pictures: Sequence[Picture]) -> None:
-        """Has the other processes begin; `drawn` gives all."""
+        """Start drawing in the other processes; `drawn` returns the results."""
         assert self._dealt is None, "`drawn` comes before another start"
         self._pictures, self._code = pictures, code_stamp()
         names = {number: _name(picture) for number, picture in enumerate(pictures)} if self._code else {}
@@ -50,13 +53,13 @@ class Painter:
         self._kept = {number: one for number, one in held if one is not None}
         self._names = {number: name for number, name in names.items() if number not in self._kept}
         left = [number for number in range(len(pictures)) if number not in self._kept]
-        # the longest first: of one that is begun last, all others would wait for the end
+        # the longest first: if it started last, all others would wait for it
         self._left = sorted(left, key=lambda number: _area(pictures[number]), reverse=True)
         asked = [pictures[number] for number in self._left]
         self._dealt = Dealt(_drawn, asked, self.others if len(left) >= WORTH_SHARING else NOBODY)
 
     def drawn(self) -> list[Drawn]:
-        """Return the pictures of `start` drawn, in their order, once no process has one left."""
+        """Return the pictures of `start` in their order, once every process has finished."""
         assert self._dealt is not None, "`start` comes before"
         before, count = len(self._kept), len(self._pictures)
         new = self._dealt.answers(lambda done: self._told("drawing figures", before + done, count))
@@ -65,25 +68,27 @@ class Painter:
         found = [by_number[number] for number in range(count)]
         if self._code and self._code == code_stamp():
             for number, name in self._names.items():
-                if name and not found[number].missing:  # a font for it may be installed next
+                if name and not found[number].missing:  # a font for it may be installed later
                     keep(name, self._code, found[number])
         return found
 
 
 def _area(picture: Picture) -> float:
-    """Return about how long one takes to draw, in no unit."""
+    """Return about how long a picture takes to draw, in arbitrary units."""
     return picture.width_in * picture.height_in
 
 
 def _name(picture: Picture) -> str:
-    """Return a digest of all that a picture is drawn from; empty where it holds what cannot be written down."""
+    """Return a digest of everything that a picture is drawn from; empty if it holds something that cannot be
+    pickled.
+    """
     wanted = picture.wanted
     try:
-        # sets come in another order in each process
+        # the order of sets differs from process to process
         told = (replace(picture, wanted=ONLY_PNG), sorted(wanted.figures), sorted(wanted.slides))
         file = io.BytesIO()
         pickler = pickle.Pickler(file)
-        pickler.fast = True  # equal texts are written alike, be they one or copies, as of a run read again
+        pickler.fast = True  # write equal texts alike, whether one object or copies
         pickler.dump(told)
         return hashlib.sha256(file.getbuffer()).hexdigest() + ".figure"
     except Exception:
@@ -91,7 +96,7 @@ def _name(picture: Picture) -> str:
 
 
 def draw_all(pictures: Sequence[Picture]) -> list[Drawn]:
-    """Return the pictures drawn, by this process."""
+    """Return the pictures, drawn by this process."""
     return [_drawn(picture) for picture in pictures]
 
 
@@ -101,8 +106,6 @@ def _drawn(picture: Picture) -> Drawn:
         return drawn
     from ddpbench.report.draw.slide import draw_slide
 
-    slides = draw_slide(
-        picture, sorted(picture.wanted.slides | {"png"})
-    )  # of a figure, too, png is always written
+    slides = draw_slide(picture, sorted(picture.wanted.slides | {"png"}))  # always png
     files = {f"slides/{picture.file_name}.{kind}": content for kind, content in slides.items()}
     return replace(drawn, files={**drawn.files, **files})

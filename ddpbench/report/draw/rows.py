@@ -1,4 +1,4 @@
-"""Horizontal rows of bars or points, their words beside them or, for a phone, above them."""
+"""Horizontal rows of bars or points, their words next to them or, for a phone, above them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,18 @@ if TYPE_CHECKING:
 _STACKED_PITCH_IN = 0.2
 _PHONE_ROW_IN = style.NARROW_WIDTH_IN - 0.32
 NAMES_IN = 2.5
-"""The most room for names next to the axes; longer ones are in several lines."""
+"""Most room for names next to the axes, inches; longer ones are broken into lines."""
 _HEADINGS_IN = style.FULL_WIDTH_IN - NAMES_IN - 1.0
 _THIN_PT, _SLIVER_PT = 3.0, 0.6
-"""Narrower parts of a bar have no edge, which would cover them; what has no width is still seen."""
+"""Parts of a bar narrower than the first have no edge, which would cover them; the second is the least width
+drawn.
+"""
 
 
 def block(axes: Axes, fill: style.Fill, when: tuple[float, float], *, centre: float, height: float) -> None:
-    """A part of a bar, from and to a value along x, whose limits are set; one too thin for an edge has none."""
+    """Draw a part of a bar between two values along x, whose limits are set; a part that is too thin has no
+    edge.
+    """
     start, end = sorted(when)
     low, high = axes.get_xlim()
     wide = 72 * axes.bbox.width / axes.figure.dpi * (end - start) / abs(high - low)
@@ -37,12 +41,12 @@ def block(axes: Axes, fill: style.Fill, when: tuple[float, float], *, centre: fl
 
 
 def axis_end(longest: float) -> float:
-    """Return where an axis of bars ends: of bars without any length, as a stranger's records may have them, at 1."""
+    """Return where an axis of bars ends: at 1 if no bar has a length, as in a stranger's records."""
     return longest if longest > 0 else 1.0
 
 
 def whiskers(axes: Axes, place: float, estimate: Interval) -> None:
-    """An interval across the end of a bar, with a rim in the ground's colour that shows it on any fill."""
+    """Draw an interval across the end of a bar, with a rim in the ground's colour that shows it on any fill."""
     from matplotlib.patheffects import Normal, Stroke
 
     if estimate.low is None or estimate.high is None:
@@ -65,7 +69,7 @@ def whiskers(axes: Axes, place: float, estimate: Interval) -> None:
 def over_bar(
     axes: Axes, place: float, name: str, told: str, *, ground: str = style.GROUND, **options: Any
 ) -> None:
-    """Writes what a row is at its left and what was measured at its right, above its bar at a place along y.
+    """Write a row's name at its left and its measurement at its right, above its bar at a place along y.
 
     A ground keeps lines off the words.
     """
@@ -87,7 +91,7 @@ def over_bar(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """A row of `grouped_rows`: its name, its value (None where there is none), and the words next to it."""
+    """A row of `grouped_rows`: its name, its value (None if unknown), and the words next to it."""
 
     name: str
     estimate: Interval | None
@@ -98,16 +102,16 @@ class Point:
 
     @property
     def lines(self) -> str:
-        """Its name in lines, next to the axes."""
+        """Return its name in lines, next to the axes."""
         return in_lines(self.name, NAMES_IN, style.TICK_PT)
 
 
 Groups = Sequence[tuple[str, bool, Sequence[Point]]]
-"""Of rows: each a heading, whether it ran oversubscribed, and its points."""
+"""Groups of rows: each a heading, whether it ran oversubscribed, and its points."""
 
 
 def rows_taken(groups: Groups, *, above: int = 0) -> int:
-    """Return how many rows `grouped_rows` takes for these groups."""
+    """Return how many rows `grouped_rows` needs for these groups."""
     headings = sum(_heading(heading, over, above).count("\n") + 1 for heading, over, _ in groups)
     return headings + sum(_rows(point, above) for _, _, points in groups for point in points)
 
@@ -130,10 +134,10 @@ def _heading(heading: str, over: bool, above: int) -> str:
 
 
 def grouped_rows(axes: Axes, groups: Groups, xlabel: str, *, above: int = 0) -> None:
-    """Points on horizontal rows from 0 on, under a heading for each group.
+    """Draw points on horizontal rows from 0 on, under a heading for each group.
 
-    A point's words are at its right where `above` is 0. They are above it, to leave it the whole width, in one line
-    where it is 1; where it is 2 the name has separate lines.
+    A point's words are at its right if `above` is 0. Otherwise they are above it, which leaves it the full
+    width: in one line if `above` is 1; if it is 2, the name has separate lines.
     """
     place = 0.0
     ticks: list[tuple[float, str]] = []
@@ -209,7 +213,7 @@ def _head(axes: Axes, place: float, heading: str, rows: int, *, over: bool, inse
 
 
 def _words_above(axes: Axes, place: float, point: Point, above: int, *, over: bool, **words: Any) -> None:
-    """Write a point's name and words above it, in one line or, where `above` is 2, in several."""
+    """Write a point's name and words above it, in one line or, if `above` is 2, in several."""
     ground = style.OVERSUBSCRIBED_GROUND if over else style.GROUND
     lines = _rows(point, above) - 1
     if above > 1:

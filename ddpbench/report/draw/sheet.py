@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Sheet:
-    """The part of a figure that a picture may paint on; places are in inches from its lower left corner."""
+    """The part of a figure that a picture may paint on; positions are in inches from its lower left corner."""
 
     def __init__(
         self, figure: Figure, *, width_in: float, height_in: float, lifted_in: float, shifted_in: float = 0.0
@@ -27,14 +27,14 @@ class Sheet:
         self._shifted_in = shifted_in
 
     def _place(self, x: float, y: float) -> tuple[float, float]:
-        """Return a place on the sheet as fractions of the figure."""
+        """Return a position on the sheet as fractions of the figure."""
         return (
             (x + self._shifted_in) / self.figure.get_figwidth(),
             (y + self._lifted_in) / self.figure.get_figheight(),
         )
 
     def axes(self, left: float, bottom: float, width: float, height: float, **options: Any) -> Axes:
-        """New axes at a place given in inches."""
+        """Return new axes at a position given in inches."""
         size = (width / self.figure.get_figwidth(), height / self.figure.get_figheight())
         axes = self.figure.add_axes((*self._place(left, bottom), *size), **options)
         for axis in (axes.xaxis, axes.yaxis):
@@ -42,13 +42,14 @@ class Sheet:
         return axes
 
     def text(self, x: float, y: float, text: str, **options: Any) -> None:
-        """A text at a place given in inches."""
+        """Write a text at a position given in inches."""
         self.figure.text(*self._place(x, y), text, **options)
 
     def legend(self, handles: Sequence[Any], *, columns: int, length: float = 1.6) -> None:
-        """A legend along the sheet's upper edge, read row by row; `length` of its lines in the font's size.
+        """Draw a legend along the sheet's upper edge, read row by row; `length` of its lines in units of the
+        font size.
 
-        In one column on a phone its names are in several lines where they are long: see `legend_lines`.
+        In one column on a phone, long names are in several lines: see `legend_lines`.
         """
         # matplotlib fills columns first, so the handles are dealt out to its columns
         handles = [handle for column in range(columns) for handle in handles[column::columns]]

@@ -1,4 +1,6 @@
-"""A picture as a slide: 16:9, type as large as no two texts collide, its finding as title, no caption."""
+"""A picture as a slide: 16:9, type as large as possible without colliding texts, its finding as title, no
+caption.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,13 @@ if TYPE_CHECKING:
 
 WIDTH_IN, HEIGHT_IN = 40 / 3, 7.5
 PIXELS_PER_IN = 144
-"""1920 x 1080 pixels."""
+"""For 1920 x 1080 pixels."""
 _MARGIN_IN = 0.45
 _TITLE_PT, _SUBTITLE_PT, _SOURCE_PT = 25.0, 14.0, 11.0
 _LARGER = (1.5, 1.35, 1.2, 1.1)
-"""By how much type is larger than beside the picture's lines: the first that fits."""
+"""Factors by which type is larger than in the figure; the first that fits is used."""
 _APART, _EDGE = 3.0, 12.0
-"""Points that texts stay from each other, and from the slide's edge."""
+"""Least distance between texts, and of texts from the slide's edge, in points."""
 _LINE = 1.3
 _LEAST_BODY_IN = 1.5
 _MEASURED_PT = 100.0
@@ -43,7 +45,7 @@ def draw_slide(picture: Picture, formats: Iterable[str]) -> dict[str, bytes]:
 
 
 def _inch_of(figure: Figure) -> float:
-    """Return how long an inch of the slide is in the figure's; below 1 the picture is reduced."""
+    """Return how long an inch of the slide is in the figure's inches; below 1 the picture is reduced."""
     return WIDTH_IN / figure.get_figwidth()
 
 
@@ -58,7 +60,7 @@ def _fitting(picture: Picture) -> Figure:
 
 
 def _laid(picture: Picture, larger: float) -> Figure:
-    """Return the slide painted, in inches of the picture's own size: a figure that is scaled as a whole."""
+    """Return the slide painted in inches of the picture's own size, to be scaled as a figure."""
     from matplotlib.figure import Figure
     from matplotlib.text import Text
 
@@ -105,7 +107,7 @@ def _laid(picture: Picture, larger: float) -> Figure:
 
 
 def _title(heading: str) -> tuple[list[str], float]:
-    """Return the title's lines and its size: smaller where it would take more than two lines."""
+    """Return the title's lines and its size, which is smaller if it would take more than two lines."""
     size = _TITLE_PT
     while len(lines := _lines(heading, size, "bold")) > 2 and size > _TITLE_PT / 1.5:
         size -= 1
@@ -127,7 +129,7 @@ def _lines(text: str, points: float, weight: Literal["normal", "bold"] = "normal
 
 @cache
 def _width(text: str, weight: str) -> float:
-    """Return how wide a text is in the figures' font, over its size."""
+    """Return the width of a text in the figures' font, relative to its size."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
 

@@ -1,4 +1,4 @@
-"""An SVG of matplotlib's with fewer bytes and the same look: what only an editor needs is left out."""
+"""Shrink an SVG of matplotlib's without changing its look: what only an editor needs is left out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from xml.etree.ElementTree import Element
 
 _SVG, _XLINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}"
 _DECIMALS = 2
-"""Of lengths in points: a hundredth is a thirtieth of a pixel on the finest screens."""
+"""Decimals of lengths in points: a hundredth is a thirtieth of a pixel on the finest screens."""
 _LENGTHS = frozenset({"x", "y", "width", "height", "transform"})
 _COMMAND = re.compile(r"([MLQCzZ])([^MLQCzZ]*)")
 _NUMBER = re.compile(r"-?\d+\.\d+")
@@ -22,7 +22,9 @@ _USED = re.compile(r"url\(#([^)]+)\)")
 
 
 def slim(svg: bytes) -> bytes:
-    """Return the image without metadata and unused names, outlines relative and rounded, each style written once."""
+    """Return the image without metadata and unused names, outlines relative and rounded, each style written
+    once.
+    """
     root = ElementTree.fromstring(svg)
     _drop(root)
     _name_shortly(root)
@@ -52,7 +54,7 @@ def _drop(node: Element) -> None:
 
 
 def _name_shortly(root: Element) -> None:
-    """Rename what is referred to, and remove all other names."""
+    """Rename elements that are referred to, and remove all other names."""
     used: dict[str, str] = {}
 
     def short(name: str) -> str:
@@ -77,7 +79,7 @@ def _letters(number: int) -> str:
 
 
 def _rounded(text: str) -> str:
-    """Return lengths with few decimals, but scales as they are: those are factors."""
+    """Return lengths with few decimals, but scales unchanged: those are factors."""
     kept = _SCALE.findall(text)
     parts = [_NUMBER.sub(lambda match: _short(float(match[0])), part) for part in _SCALE.split(text)]
     return "".join(part + scale for part, scale in zip(parts, [*kept, ""], strict=True))
@@ -90,7 +92,7 @@ def _short(value: float) -> str:
 
 @lru_cache(maxsize=4096)
 def _relative(path: str) -> str:
-    """Return a path with each point told from the one before; rounding does not add up along it.
+    """Return a path with each point relative to the one before; rounding errors do not add up along it.
 
     Most paths are letters' outlines, which all figures share.
     """
@@ -109,7 +111,7 @@ def _relative(path: str) -> str:
         steps.append((command.lower(), moved))
     return "".join(
         letter + letter.join(_joined(values) for values in found)
-        if letter == "m"  # more points after a move are lines
+        if letter == "m"  # further points after a move are lines
         else letter + _joined(itertools.chain.from_iterable(found))
         for letter, found in (
             (letter, [values for _, values in members])
@@ -119,7 +121,7 @@ def _relative(path: str) -> str:
 
 
 def _joined(values: Iterable[float]) -> str:
-    """Return numbers with a comma where no sign divides them."""
+    """Return numbers with commas, except before a sign, which separates them too."""
     text = ""
     for value in values:
         word = _short(value)
@@ -128,7 +130,7 @@ def _joined(values: Iterable[float]) -> str:
 
 
 def _place_by_attributes(node: Element) -> None:
-    """Turn the translation of a letter or a marker into its place, which is shorter."""
+    """Turn the translation of a letter or a marker into its position, which is shorter."""
     if node.tag != f"{_SVG}use" or "x" in node.attrib:
         return
     found = _TRANSLATE.fullmatch(node.attrib.get("transform", ""))
@@ -159,7 +161,7 @@ def _write_styles_once(root: Element) -> None:
 
 
 def _unwrap(node: Element) -> None:
-    """Put the content of groups that say nothing in their place."""
+    """Replace groups without attributes by their content."""
     for child in node:
         _unwrap(child)
     content: list[Element] = []

@@ -1,4 +1,5 @@
-"""How figures look: colours, markers, hatches and matplotlib's settings. No data, and no matplotlib import.
+"""The style of figures: colours, markers, hatches and matplotlib's settings. No data, and no matplotlib
+import.
 
 Several of the colours merge in greyscale, so a marker and a direct label always go with them. Contrast and
 separation under colour-blindness were computed for this set; change it as a whole or not at all.
@@ -29,7 +30,7 @@ SMALLEST_PT = 7.5
 FULL_WIDTH_IN = 9.6
 SMALL_WIDTH_IN = 7.2
 NARROW_WIDTH_IN = 3.6
-"""Of what a phone shows: 390 pixels make its smallest text over 10 pixels high."""
+"""Width of a phone's figure: at 390 pixels its smallest text is over 10 pixels high."""
 LEGEND_LINE_IN = 0.17
 PNG_DPI = 200
 
@@ -45,12 +46,14 @@ class Look:
 
     @property
     def ink(self) -> str:
-        """The colour of its thin lines: a light one is not seen on white."""
+        """Return the colour of its thin lines: a light one would be invisible on white."""
         return self.outline or self.colour
 
 
 OTHER_COLOUR, OTHER_MARKER = "#E69F00", "X"
-"""Of a strategy that has none. The palette has eight colours (Okabe & Ito): kin share one, and differ in marker."""
+"""For a strategy without a look. The palette has eight colours (Okabe & Ito): related ones share one, and
+differ in marker.
+"""
 _LIGHT = 0.35
 
 
@@ -72,7 +75,7 @@ ALGORITHMS: dict[str, Look] = {
     "sharded_master": Look("sharded master", "#E69F00", "d", OUTLINE),
     "hierarchical": Look("hierarchical", "#F0E442", "h", OUTLINE),
 }
-"""Of algorithms other than a strategy's own: they are the subject where they stand side by side."""
+"""Looks of algorithms other than a strategy's default: figures that compare algorithms use them."""
 
 _OWN_MARKERS = "PpH8"
 """Markers of users' own algorithms, chosen by the name."""
@@ -85,10 +88,10 @@ def base_look() -> Look:
 
 
 def look(case: Case, variant: int = 0) -> Look:
-    """Return a case's look: its strategy's colour and marker, or those of "other" where its file gives none.
+    """Return a case's look: its strategy's colour and marker, or those of "other" if its file gives none.
 
-    Under DDP another algorithm than its own has a colour and a marker of its own. Further variants (schedules or
-    options, from 1) keep the colour and get another marker.
+    Under DDP, algorithms other than the default have their own colour and marker. Further variants (schedules
+    or options, from 1) keep the colour and get another marker.
     """
     return _look(traits_of(case), case.algorithm, variant)
 
@@ -107,7 +110,7 @@ def _look(own: Traits, algorithm: str, variant: int) -> Look:
 
 GROUND = "#FFFFFF"
 DARK_TEXT, LIGHT_TEXT = "#15181C", "#FEFEFE"
-"""On fills, whatever the page's ground."""
+"""On fills, regardless of the page's ground."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +119,8 @@ class Fill:
 
     `head` is its name at a column.
 
-    A fill stands out from the ground by itself, and a gap in the ground's colour divides it from its neighbours.
-    One that does not is `hollow`: its edge stands out.
+    A fill contrasts with the ground, and a gap in the ground's colour separates it from its neighbours. A
+    `hollow` one does not; its edge does.
     """
 
     name: str
@@ -130,12 +133,12 @@ class Fill:
 
     @property
     def hollow(self) -> bool:
-        """Whether its edge shows where it is, and not its fill."""
+        """Return whether its edge shows where it is, and not its fill."""
         return self.edge != GROUND
 
     @property
     def outline(self) -> dict[str, Any]:
-        """Its edge and hatch in matplotlib's keywords, for bars and for the legend's patches."""
+        """Return its edge and hatch in matplotlib's keywords, for bars and for the legend's patches."""
         return {
             "edgecolor": self.edge,
             "hatch": self.hatch or None,
@@ -154,7 +157,7 @@ PHASES: dict[str, Fill] = {
     "data": Fill("data wait", "#A8862A", hatch="\\\\\\\\", head="Data"),
     "not_attributed": Fill("not attributed", GROUND, hatch="xxxx", edge=MUTED, head="Not attributed"),
 }
-"""The parts of a step in the order in which they are stacked; columns of the breakdown."""
+"""Parts of a step in the order in which they are stacked; columns of the breakdown."""
 OVERLAPPED = Fill("overlapped communication", "#F2C3B2", hatch="////", edge="#A14326")
 
 _ON_DARK = {
@@ -173,13 +176,13 @@ _ON_DARK = {
     "#0072b2": "#3d9bd8",
     "#6b7280": "#98a1ae",
 }
-"""What figures' colours become on a dark ground; the others stand out on both."""
+"""Colours that change on a dark ground; the others contrast with both."""
 _RAMP_LIGHT, _RAMP_DARK = ((0xFF, 0xFF, 0xFF), (0x8F, 0xBB, 0xDD)), ((0x15, 0x18, 0x1C), (0x2F, 0x5F, 0x86))
-"""The heat map's, from best to worst."""
+"""Colours of the heat map, from best to worst."""
 
 
 def on_dark(colour: str) -> str:
-    """Return a figure's colour as it is on a dark ground; `#rrggbb` both ways."""
+    """Return a figure's colour on a dark ground; input and result are `#rrggbb`."""
     if colour in _ON_DARK:
         return _ON_DARK[colour]
     mine = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
@@ -201,7 +204,7 @@ SETTINGS: dict[str, Any] = {
     "axes.titlesize": LABEL_PT,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
-    "axes.titley": 1.0,  # no ticks are above: looking for them lays out every label of an axis
+    "axes.titley": 1.0,  # nothing is above the axes: a search would lay out every tick label
     "axes.labelsize": LABEL_PT,
     "axes.labelcolor": INK,
     "axes.edgecolor": MUTED,
@@ -231,4 +234,4 @@ SETTINGS: dict[str, Any] = {
     "svg.hashsalt": "ddpbench",  # with no date in the file: equal input, equal bytes
     "path.simplify": True,
 }
-"""Laid over matplotlib's own defaults, so that a user's matplotlibrc changes nothing."""
+"""Applied over matplotlib's own defaults, so that a user's matplotlibrc changes nothing."""

@@ -1,4 +1,6 @@
-"""The figure of step time by bandwidth: what does a faster link bring, and does the best choice move with it?"""
+"""The figure of step time by bandwidth: how much does a faster link help, and does the best choice change
+with it?
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ _PHONE_PANEL_IN = 3.2
 
 
 def _rate(row: Row) -> float | None:
-    """Return the bandwidth, bit/s, of links that are all alike; None of others."""
+    """Return the bandwidth, bit/s, of links that are all alike; None for other links."""
     links = links_of(row.case.fabric)
     return links.bandwidth[0] if links is not None and len(links.bandwidth) == 1 else None
 
@@ -46,7 +48,9 @@ def _rates(rows: Sequence[Row]) -> list[float]:
 
 
 def by_rate(rows: Sequence[Row]) -> list[list[Series]]:
-    """Groups of lines over three or more bandwidths, one a strategy and bucket cap; the most ranks first."""
+    """Return groups of lines over three or more bandwidths, one line per strategy and bucket cap; the most
+    ranks first.
+    """
     groups: dict[tuple[Any, ...], dict[tuple[Any, ...], list[Row]]] = {}
     for row in rows:
         if _rate(row) is not None and not row.oversubscribed:
@@ -91,7 +95,7 @@ def by_rate(rows: Sequence[Row]) -> list[list[Series]]:
 
 
 def name_of(lines: Sequence[Series]) -> str:
-    """Return what the lines of a figure share, in a few words."""
+    """Return in a few words what the lines of a figure share."""
     row = lines[0].rows[0]
     return row.names.short(row.case, (), layouts=False)
 
@@ -103,7 +107,9 @@ def of_caps(lines: Sequence[Series]) -> bool:
 
 
 def picture(lines: Sequence[Series], index: int, standings: Mapping[str, Standing]) -> Picture:
-    """Return the figure of one of `by_rate`'s groups; `standings`, by case id, are among cases at the same link."""
+    """Return the figure of one of `by_rate`'s groups; `standings`, by case id, are among cases at the same
+    link.
+    """
     shown = [row for line in lines for row in line.rows]
     heading = _heading(lines, standings)
     efficient = any(row.efficiency is not None for row in shown)
@@ -145,7 +151,9 @@ def picture(lines: Sequence[Series], index: int, standings: Mapping[str, Standin
 
 
 def _heading(lines: Sequence[Series], standings: Mapping[str, Standing]) -> str:
-    """From the fastest link to the slowest: how much longer a step takes, and whether another line becomes best."""
+    """Return, from the fastest to the slowest link, how much longer a step takes, and whether the best line
+    changes.
+    """
     slow, *_, fast = _rates([row for line in lines for row in line.rows])
     ends = f"at {format_bit_rate(slow)} as at {format_bit_rate(fast)}"
     if len(lines) > 1:
@@ -167,7 +175,7 @@ def _heading(lines: Sequence[Series], standings: Mapping[str, Standing]) -> str:
 
 
 def _shown_best(lines: Sequence[Series], rate: float, standings: Mapping[str, Standing]) -> Series | None:
-    """Return the line that is shown to be best at a bandwidth; None where none is."""
+    """Return the line that is shown to be best at a bandwidth; None if there is none."""
     return next(
         (
             line
@@ -231,7 +239,7 @@ def _paint(sheet: Sheet, *, lines: Sequence[Series]) -> None:
 
 
 def _paint_narrow(sheet: Sheet, *, lines: Sequence[Series]) -> None:
-    """Paints what a phone shows: the charts above each other, beneath the lines' names."""
+    """Paint the form for a phone: the charts above each other, beneath the lines' names."""
     from matplotlib.lines import Line2D
 
     above = 0.1 + style.LEGEND_LINE_IN * legend_lines(line.name for line in lines)
@@ -276,7 +284,7 @@ def _paint_step_times(axes: Axes, lines: Sequence[Series]) -> None:
 
 
 def _paint_efficiencies(axes: Axes, lines: Sequence[Series]) -> None:
-    """Paints efficiencies from 0 to above the ideal, which is a dotted line."""
+    """Paint efficiencies from 0 to above the ideal, which is a dotted line."""
     shown = [row for line in lines for row in line.rows]
     axes.set_title("efficiency (ideal is 1)")
     axes.set_xscale("log")
@@ -289,7 +297,7 @@ def _paint_efficiencies(axes: Axes, lines: Sequence[Series]) -> None:
 
 
 def _finish_rates(axes: Axes, rates: Sequence[float]) -> None:
-    """Sets the axis of bandwidths: a tick at each that was measured."""
+    """Set the axis of bandwidths: a tick at each measured one."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     axes.set_xlim(rates[0] / 1.3, rates[-1] * 1.3)
@@ -312,7 +320,7 @@ def _step_times_ms(shown: Sequence[Row]) -> list[float]:
 
 
 def _mark_shortest(axes: Axes, lines: Sequence[Series], rates: Sequence[float]) -> None:
-    """Draws a square around the shortest step at each bandwidth."""
+    """Draw a square around the shortest step at each bandwidth."""
     for rate in rates:
         best = _shortest(lines, rate)
         row = next(row for row in best.rows if _rate(row) == rate) if best is not None else None
@@ -330,7 +338,7 @@ def _mark_shortest(axes: Axes, lines: Sequence[Series], rates: Sequence[float]) 
 
 
 def _name_lines(axes: Axes, lines: Sequence[Series], value: _Value) -> None:
-    """Writes each line's name to the right of the plot, as near to the height of its end as others allow."""
+    """Write each line's name to the right of the plot, as close to the height of its end as others allow."""
     from ddpbench.report.draw.canvas import spread
 
     ends = [value(line.rows[-1]) for line in lines]

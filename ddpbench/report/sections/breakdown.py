@@ -28,43 +28,45 @@ MOST_BARS = 14
 _PITCH_IN = 0.48
 _NARROW_PITCH_IN = 0.7
 _BAR, _STRIP, _LIFT, _STRIP_AT = 0.45, 0.16, 0.12, 0.3
-"""In rows: a bar's and a strip's height, and how far they stand above and beneath their row's middle."""
+"""Heights of a bar and a strip, and their distances above and beneath their row's middle, in rows."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bar:
-    """One case's parts of a step, seconds."""
+    """Parts of one case's step, seconds."""
 
     row: Row
     step: StepParts
     parts: Mapping[str, float]
-    """In the order in which they are stacked."""
+    """Parts in the order in which they are stacked."""
     apart: bool = False
-    """Its instrumented steps do not take as long as its timed ones: it does not describe these."""
+    """True if instrumented steps take longer or shorter than timed ones: then they do not describe timed
+    steps.
+    """
 
     @property
     def name(self) -> str:
-        """Its whole name."""
+        """Return its full name."""
         return self.row.name
 
     @property
     def exposed_s(self) -> float:
-        """Its exposed communication."""
+        """Return its exposed communication."""
         return self.step.parts.exposed_comm.value
 
     @property
     def overlapped_s(self) -> float:
-        """Its communication behind computation."""
+        """Return its communication overlapped with computation."""
         return self.step.overlapped_comm.value
 
     @property
     def overhead(self) -> float | None:
-        """Instrumented over timed step time, minus 1."""
+        """Return instrumented over timed step time, minus 1."""
         return self.step.instrumentation_overhead
 
 
 def section(breakdown: Sequence[StepParts], checks: Checked, rows: Sequence[Row]) -> Section:
-    """Return the section on where a step's time goes."""
+    """Return the section on how the time of a step is spent."""
     bars = _bars(breakdown, checks, rows)
     if not bars:
         absent = "No case has instrumented steps: nothing tells what fills a step."
@@ -72,7 +74,7 @@ def section(breakdown: Sequence[StepParts], checks: Checked, rows: Sequence[Row]
     panels = panels_of(rows)
     panel = max(panels, key=lambda panel: sum(row.case_id in bars for row in panel.rows))
     here = [bars[row.case_id] for row in panel.rows if row.case_id in bars]
-    if not here:  # only base cases were instrumented, and they are in no panel of their own
+    if not here:  # only base cases were instrumented, and they are not in a panel alone
         here = list(bars.values())
     chosen, notes = _choose(here, len(bars))
     missing = {
@@ -93,7 +95,7 @@ def section(breakdown: Sequence[StepParts], checks: Checked, rows: Sequence[Row]
 
 
 def _apart(bars: Iterable[Bar]) -> list[str]:
-    """Return the note on marked cases; none where instrumented steps are like timed ones."""
+    """Return the note on marked cases; empty if instrumented steps are like timed ones."""
     every = list(bars)
     found = [bar for bar in every if bar.apart and bar.overhead is not None]
     if not found:
@@ -114,16 +116,17 @@ def _apart(bars: Iterable[Bar]) -> list[str]:
 
 
 _CRUSHED = 4.0
-"""So many times as long as others a bar leaves them no room: they get a figure of their own, where several are."""
+"""A bar that is this many times as long as others is drawn in a separate figure, if it is not the only one.
+"""
 _FEWEST = 2
-"""Bars that make a figure."""
+"""Fewest bars of a figure."""
 _SEEN = 0.001
-"""Of the longest bar: thinner parts cannot be seen, and the legend leaves them out."""
+"""As a fraction of the longest bar: thinner parts cannot be seen, and the legend leaves them out."""
 _TIGHT = 1.1
-"""Of a text's width: a number that fills its part to the edges cannot be read."""
+"""Least width of a part relative to its text: a number that fills its part to the edges cannot be read."""
 _STAR = "*"
 MARK = f" {_STAR}"
-"""Behind the name of a case whose breakdown does not describe its timed steps."""
+"""Mark behind the name of a case whose breakdown does not describe its timed steps."""
 _QUESTION = "What fills a step?"
 
 
@@ -145,7 +148,9 @@ def _bars(breakdown: Sequence[StepParts], checks: Checked, rows: Sequence[Row]) 
 
 
 def _choose(bars: Sequence[Bar], of: int) -> tuple[list[Bar], list[str]]:
-    """At most MOST_BARS bars: the largest world sizes first, those with cores of their own before others."""
+    """Return at most MOST_BARS bars: the largest world sizes first, and cases that are not oversubscribed
+    before others.
+    """
     order = sorted(bars, key=lambda bar: (bar.row.oversubscribed, -bar.row.case.world_size))
     chosen = order[:MOST_BARS]
     notes = []
@@ -158,7 +163,9 @@ def _choose(bars: Sequence[Bar], of: int) -> tuple[list[Bar], list[str]]:
 
 
 def _scales(bars: Sequence[Bar]) -> list[Sequence[Bar]]:
-    """Return the bars, those that would be crushed by the longest apart; `bars` are in the order of their lengths."""
+    """Return the bars in groups, with those separate that the longest would crush; `bars` are in the order of
+    lengths.
+    """
     short = [bar for bar in bars if bar.step.step_time_s < bars[-1].step.step_time_s / _CRUSHED]
     tall = bars[len(short) :]
     return [tall, short] if len(short) >= _FEWEST and len(tall) >= _FEWEST else [bars]
@@ -224,7 +231,7 @@ _MEANINGS = {
 
 
 def _meanings(bars: Sequence[Bar]) -> list[str]:
-    """Return what the names of parts mean that do not say it, of those that are drawn."""
+    """Return explanations of the drawn parts whose names do not explain themselves."""
     drawn = _fills(bars)
     return [sentence for fill, sentence in _MEANINGS.items() if fill in drawn]
 
@@ -238,7 +245,7 @@ class _Texts:
 
 
 def _texts(bars: Sequence[Bar]) -> list[_Texts]:
-    """Return each bar's parts as its table has them, milliseconds: figure and heading show no other digits."""
+    """Return each bar's parts as in its table, milliseconds: figure and heading show the same digits."""
     found = []
     for row in _table(bars).evenly_rounded().rows:
         *parts, overlapped = (cell.text for cell in row[2 : 3 + len(style.PHASES)])
@@ -298,13 +305,13 @@ def _table(bars: Sequence[Bar]) -> Table:
 
 
 def _labels(bars: Sequence[Bar]) -> list[str]:
-    """Return the bars' names as the figure has them: without a bucket cap that all share, which the caption tells."""
+    """Return the bars' names for the figure: without a bucket cap that all share, which the caption states."""
     names = bars[0].row.names.of(bar.row.case for bar in bars)
     return [names.short(bar.row.case) + MARK * bar.apart for bar in bars]
 
 
 def _shared_cap(bars: Sequence[Bar]) -> str:
-    """Return the bucket cap of all bars that have any, in words; empty where they differ."""
+    """Return the bucket cap of all bars with buckets, in words; empty if they differ."""
     caps = {f"{bar.row.bucket_name} buckets" for bar in bars if bar.row.case.bucket_cap_mb is not None}
     return caps.pop() if len(caps) == 1 else ""
 
@@ -338,7 +345,7 @@ def _paint(sheet: Sheet, *, bars: Sequence[Bar], labels: Sequence[str]) -> None:
 
 
 def _paint_narrow(sheet: Sheet, *, bars: Sequence[Bar], labels: Sequence[str]) -> None:
-    """A case's name and total above its bar, which has the whole width."""
+    """Paint each case's name and total above its bar, which has the full width."""
     import textwrap
 
     axes = sheet.axes(0.12, 0.5, sheet.width_in - 0.3, _NARROW_PITCH_IN * len(bars) + 0.05)
@@ -371,9 +378,9 @@ def _finish(axes: Axes) -> None:
 
 
 def _stack(axes: Axes, place: float, bar: Bar, words: _Texts, longest: float, *, scale: float = 1.0) -> float:
-    """Draws a case's bar and the strip beneath, reduced by `scale` in height; returns where the bar ends.
+    """Draw a case's bar and the strip beneath, reduced by `scale` in height; return where the bar ends.
 
-    Parts that are wide enough say how long they are, as the table does.
+    Parts that are wide enough show their length, as the table does.
     """
     from ddpbench.report.draw.lines import text_width_in
 
@@ -429,7 +436,7 @@ def _total(bar: Bar) -> str:
 
 
 def _legend(sheet: Sheet, bars: Sequence[Bar], *, columns: int) -> None:
-    """All parts that occur, in stacking order, above the bars."""
+    """Draw all parts that occur, in stacking order, above the bars."""
     from matplotlib.patches import Patch
 
     patches = [Patch(facecolor=fill.colour, label=fill.name, **fill.outline) for fill in _fills(bars)]

@@ -1,4 +1,4 @@
-"""The figure of step time by bucket cap: which cap is safe? `default` is a category of its own."""
+"""The figure of step time by bucket cap: which cap is safe? `default` is a separate category."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 MOST_SIZES = 3
 _BELOW_IN = 1.35
-"""Height of the paired differences beneath the step times."""
+"""Height of the paired differences beneath the step times, inches."""
 _ASIDE_IN = 0.12
-"""From a mean to its launches, to either side: further away they would look like series of their own."""
+"""Distance from a mean to its launches, inches: further away they would look like separate series."""
 
 
 def section(steps: StepResults, rows: Sequence[Row]) -> Section:
@@ -126,7 +126,9 @@ def _judged(rows: Sequence[Row], standings: Mapping[str, Standing]) -> bool:
 
 
 def _sizes(rows: Sequence[Row]) -> tuple[list[int], list[int]]:
-    """Return the numbers of ranks drawn, those of several caps and the largest first, and those omitted; ascending."""
+    """Return the numbers of ranks drawn, those with several caps and the largest first, and those omitted;
+    ascending.
+    """
     sizes = sorted({row.case.world_size for row in rows if _has(row)}, reverse=True)
     several = [
         s
@@ -143,7 +145,7 @@ def _marks(
     omitted: Sequence[int],
     standings: Mapping[str, Standing],
 ) -> list[str]:
-    """Return what the figure's signs mean, what is not in it, and how caps were compared: sentences."""
+    """Return sentences on the figure's signs, on what is missing from it, and on how caps were compared."""
     marks = marks_of(shown, missing)
     if omitted:
         where = (
@@ -176,7 +178,7 @@ def _caption(shown: Sequence[Row], marks: Sequence[str]) -> str:
 
 
 def _heading(panel_name: str, shown: Sequence[Row], standings: Mapping[str, Standing]) -> str:
-    """Return what is shown of the caps at the most ranks that had cores of their own."""
+    """Return the finding on caps at the most ranks that were not oversubscribed."""
     prefix = f"{panel_name} · " if panel_name else ""
     fair = [row for row in shown if not row.oversubscribed]
     if not fair:
@@ -193,7 +195,7 @@ def _heading(panel_name: str, shown: Sequence[Row], standings: Mapping[str, Stan
 
 
 def _compared(timed: Sequence[tuple[Row, Interval]], standings: Mapping[str, Standing], fastest: str) -> str:
-    """Return what can be said of several caps at one number of ranks, whose `fastest` is in words."""
+    """Return the comparison of several caps at one number of ranks, whose `fastest` is in words."""
     judged = [(row, standings[row.case_id]) for row, _ in timed if row.case_id in standings]
     if not judged:
         return fastest
@@ -255,7 +257,7 @@ def _table(
 
 
 def _longer(stand: Standing | None) -> Interval | None:
-    """Return how much longer a step takes than with the fastest other cap, %; None where pairs are too few."""
+    """Return how much longer a step takes than with the fastest other cap, %; None if pairs are too few."""
     if stand is None or not stand.ratio.has_ends:
         return None
     value, low, high = stand.ratio.value, stand.ratio.low, stand.ratio.high
@@ -296,7 +298,7 @@ def _paint(
     standings: Mapping[str, Standing],
     stacked: bool = False,
 ) -> None:
-    """Paints a panel for each number of ranks, beside each other or, where `stacked`, above each other."""
+    """Paint a panel for each number of ranks, next to each other or, if `stacked`, above each other."""
     from matplotlib.ticker import MaxNLocator
 
     gap, across = 0.25, 1 if stacked else len(sizes)
@@ -351,7 +353,9 @@ def _differences(
     standings: Mapping[str, Standing],
     digits: int,
 ) -> None:
-    """Each cap's paired difference from the fastest other one, around a line at none, rounded as in the table."""
+    """Draw each cap's paired difference from the fastest other one, around a line at 0, rounded as in the
+    table.
+    """
     from ddpbench.report.draw.canvas import mark
     from ddpbench.report.draw.lines import text_width_in
 

@@ -1,4 +1,4 @@
-"""The section on claims: for each the pairs of cases that decide it. Only where the experiment has claims."""
+"""The section on claims: for each the pairs of cases that decide it. Only if the experiment has claims."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ddpbench.report.parts import Cell, Column, Section, Table
 from ddpbench.report.rows import Row
 
 MOST_ROWS = 200
-"""Of one claim; all are in the report's data."""
+"""Most rows of one claim's table; all are in the report's data."""
 
 
 def section(claims: Sequence[Decided], rows: Sequence[Row]) -> Section | None:
-    """Return a table for each claim; None where there is no claim."""
+    """Return a table for each claim; None without claims."""
     if not claims:
         return None
     tables = tuple(_table(one) for one in claims if one.pairs)
@@ -76,7 +76,7 @@ def _numbered(says: str, number: int | None) -> str:
 
 
 def _caption(one: Decided, more: int) -> Iterator[str]:
-    """Yield the claim with its verdict, who claims it, what is asked of each pair, and what the numbers are."""
+    """Yield the claim with its verdict, its source, the condition on each pair, and what the numbers are."""
     yield f"{one.says}: {one.verdict}."
     if one.source:
         yield f"Claimed in {one.source}."

@@ -1,4 +1,4 @@
-"""The heat map of step time over bucket cap and ranks, or links: which cap is safe, wherever it is used?"""
+"""The heat map of step time over bucket cap and ranks, or links: which cap is safe in every line?"""
 
 from __future__ import annotations
 
@@ -48,10 +48,11 @@ def picture(
     *,
     across: Across = "ranks",
 ) -> Picture | None:
-    """Return the heat map of one strategy's caps; None where fewer than two of them ran at fewer than two world sizes.
+    """Return the heat map of one strategy's caps; None unless two or more caps ran at two or more world
+    sizes.
 
-    `standings` are those of caps within their line, by case id. `across="link"`: a line is a fabric, the fastest
-    first, and all cases have one world size.
+    `standings` are those of caps within their line, by case id. `across="link"`: a line is a fabric, the
+    fastest first, and all cases have one world size.
     """
     every = sorted({_key(row, across) for row in rows}, key=_order)
     sizes = _drawn_sizes(every, across)
@@ -97,7 +98,9 @@ def picture(
 
 
 def _drawn_sizes(every: Sequence[int | str], across: Across) -> Sequence[int | str]:
-    """Return the lines of the map: of many numbers of ranks the largest powers of two, of many links the fastest."""
+    """Return the lines of the map: of many numbers of ranks the largest powers of two, of many links the
+    fastest.
+    """
     if len(every) <= MOST_ROWS:
         return every
     powers = [key for key in every if isinstance(key, int) and key & (key - 1) == 0]
@@ -123,7 +126,7 @@ def _frame_words(shown: Sequence[Row], standings: Mapping[str, Standing]) -> str
 
 
 def _gap_words(missing: Sequence[str], empty: bool) -> list[str]:
-    """Return which cells have no time: cases that did not end well, and what was not run."""
+    """Return which cells have no time: cases that did not end well, and combinations that were not run."""
     words = [f"Crosshatched: {'; '.join(missing)}."] if missing else []
     return [*words, *(["Grey: not run."] if empty else [])]
 
@@ -155,12 +158,12 @@ def _file_name(index: int, across: Across) -> str:
 
 
 def _key(row: Row, across: Across) -> int | str:
-    """Return what its line of the map is: its number of ranks, or its links."""
+    """Return its line of the map: its number of ranks, or its links."""
     return row.case.world_size if across == "ranks" else row.case.fabric
 
 
 def _order(key: int | str) -> float:
-    """Few ranks before many; fast links before slow ones, by the slowest of them."""
+    """Return a sort key: few ranks before many; fast links before slow ones, by the slowest of them."""
     if isinstance(key, int):
         return key
     links = links_of(key)
@@ -177,7 +180,7 @@ def _heading(
     standings: Mapping[str, Standing],
     across: Across,
 ) -> str:
-    """Return the caps that are shown to be best or as good as best wherever ranks had cores of their own."""
+    """Return the caps that are shown to be best, or as good as best, in every line without oversubscription."""
     prefix = f"{panel_name} · " if panel_name else ""
     name = shown[0].strategy_name
     known = {case_id for case_id, one in standings.items() if one.verdict != TOO_FEW}
@@ -216,9 +219,10 @@ _Cells = Mapping[tuple[int | str, BucketCap], Row]
 
 
 def _longer(row: Row, sizes_rows: Sequence[Row], standings: Mapping[str, Standing]) -> float | None:
-    """Return how much longer its step is than the shortest of its row, as a fraction; 0 for that one itself.
+    """Return how much longer its step is than the shortest of its line, as a fraction; 0 for the shortest.
 
-    Paired within rounds, as in the other figures, where the two were compared; else the quotient of the means.
+    It is paired within rounds, as in the other figures, if the two were compared; else the quotient of the
+    means.
     """
     times = {
         one.case_id: one.step_time_s.value for one in sizes_rows if one.ok and one.step_time_s is not None
@@ -298,11 +302,11 @@ def _paint(
 
 
 _LEFT_IN, _NARROW_CELL_IN = 0.8, 0.68
-"""On a phone: the room for a line's name, and a cell's least width."""
+"""Room for a line's name, and a cell's least width, on a phone, inches."""
 
 
 def _blocks(caps: Sequence[BucketCap]) -> list[Sequence[BucketCap]]:
-    """Return the caps that stand beside each other on a phone: as many in each block, but for the last."""
+    """Return the caps that are next to each other on a phone: equally many in each block, except the last."""
     most = int((style.NARROW_WIDTH_IN - _LEFT_IN) / _NARROW_CELL_IN)
     each = math.ceil(len(caps) / math.ceil(len(caps) / most))
     return [caps[at : at + each] for at in range(0, len(caps), each)]
@@ -320,7 +324,7 @@ def _paint_narrow(
     cells: _Cells,
     standings: Mapping[str, Standing],
 ) -> None:
-    """The map in blocks of a few caps above each other."""
+    """Paint the map in blocks of a few caps above each other."""
     blocks = _blocks(caps)
     names = _names(sizes, cells, width=11)
     cell = (sheet.width_in - _LEFT_IN - 0.08) / len(blocks[0])
@@ -333,7 +337,7 @@ def _paint_narrow(
 
 
 def _names(sizes: Sequence[int | str], cells: _Cells, *, width: int = 18) -> list[str]:
-    """Return the lines' names, in lines of so many characters."""
+    """Return the lines' names, broken into lines of `width` characters."""
     over = [size for size in sizes if any(row.oversubscribed for row in _of_size(cells, size))]
     mark = "oversubscribed" if width > 14 else "over-\nsubscribed"
     return [
@@ -353,7 +357,7 @@ def _paint_map(
     standings: Mapping[str, Standing],
     points: float = style.LABEL_PT,
 ) -> None:
-    """The cells of these caps; how dark they are is decided by those of all."""
+    """Paint the cells of these caps; the cells of all caps decide how dark they are."""
     slower = {key: _longer(row, _of_size(cells, key[0]), standings) for key, row in cells.items()}
     worst = max([value for value in slower.values() if value is not None], default=0.0)
     for y, size in enumerate(sizes):
@@ -382,18 +386,18 @@ def _paint_map(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Look:
-    """How a cell is drawn: how much slower than the lowest of its line it is, and the slowest of all."""
+    """The look of a cell: how much slower than the lowest of its line it is, and the slowest of all."""
 
     slower: float | None
     worst: float
     verdict: str
     points: float
     alone: bool
-    """Whether no other cap was measured in its line."""
+    """True if no other cap was measured in its line."""
 
 
 def _cell(axes: Axes, place: tuple[int, int], row: Row | None, look: _Look) -> None:
-    """Draws a cell: its ground, what it says, and the frame of a cap that is best or as good."""
+    """Draw a cell: its ground, its text, and the frame of a cap that is best or as good."""
     _draw_ground(axes, place, row, look.slower, look.worst)
     _write_cell(axes, place, row, look)
     if look.verdict in (BEST, AS_GOOD):
@@ -403,7 +407,7 @@ def _cell(axes: Axes, place: tuple[int, int], row: Row | None, look: _Look) -> N
 def _draw_ground(
     axes: Axes, place: tuple[int, int], row: Row | None, slower: float | None, worst: float
 ) -> None:
-    """Fills a cell, the darker the slower it is; crosshatched where a case has no time, grey where none was run."""
+    """Fill a cell, the darker the slower it is; crosshatched if a case has no time, grey if no case was run."""
     from matplotlib.patches import Rectangle
 
     share = max(0.0, slower) / worst if slower is not None and worst > 0 else 0.0
@@ -424,7 +428,7 @@ def _draw_ground(
 
 
 def _write_cell(axes: Axes, place: tuple[int, int], row: Row | None, look: _Look) -> None:
-    """Writes a cell's step time and how much longer than the lowest it is; or why it has none."""
+    """Write a cell's step time and how much longer than the lowest it is; or why it has no time."""
     slower, verdict = look.slower, look.verdict
     failed = row is not None and slower is None
     text, weight = "not run", "normal"
@@ -449,7 +453,7 @@ def _write_cell(axes: Axes, place: tuple[int, int], row: Row | None, look: _Look
 
 
 def _draw_frame(axes: Axes, place: tuple[int, int], verdict: str) -> None:
-    """Draws a frame within a cell: solid around the best, dashed around one as good."""
+    """Draw a frame within a cell: solid around the best, dashed around one as good."""
     from matplotlib.patches import Rectangle
 
     axes.add_patch(

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 MOST_GROUPS = 4
 _PITCH_IN, _LEFT_IN = 0.32, 1.45
 _NARROW_PITCH_IN, _NARROW_HEAD_IN = 0.54, 0.36
-"""On a phone, where a bar's words are above it."""
+"""Heights on a phone, where a bar's words are above it, inches."""
 _QUESTION = "Is training waiting for its input, and how many loader workers are enough?"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bar:
-    """One data setting of a group. `ratio` is its step time over that with data in memory."""
+    """A data setting of a group. `ratio` is its step time over that with data in memory."""
 
     row: Row
     waited_s: float | None
@@ -44,15 +44,15 @@ class Bar:
 
     @property
     def cell(self) -> str:
-        """The verdict in words."""
+        """Return the verdict in words."""
         return CELLS.get(self.verdict, self.verdict)
 
 
 def section(inputs: Sequence[InputResult], rows: Sequence[Row]) -> Section:
-    """Return the section on input data: a figure where there are several data settings, else a sentence."""
+    """Return the section on input data: a figure if there are several data settings, else a sentence."""
     groups = _groups(inputs, rows)
     several = [group for group in groups if len(group) > 1]
-    # those with cores of their own first, then the most ranks
+    # cases that are not oversubscribed first, then the most ranks
     several.sort(key=lambda group: (group[0].row.oversubscribed, -len(group), -group[0].row.case.world_size))
     common: dict[str, Any] = {"anchor": "inputs", "title": "Input data", "question": _QUESTION}
     if not several:
@@ -205,7 +205,7 @@ def _table(groups: Sequence[Sequence[Bar]]) -> Table:
 
 
 def _paint(sheet: Sheet, *, groups: Sequence[Sequence[Bar]]) -> None:
-    """A bar's source of data at its left, what was measured at its right."""
+    """Paint a bar's source of data at its left, its measurement at its right."""
     right = 2.75
     axes = sheet.axes(_LEFT_IN, 0.5, sheet.width_in - _LEFT_IN - right, sheet.height_in - 0.85)
     axes.set_xlim(0, _longest_ms(groups) * 1.03)
@@ -238,7 +238,7 @@ def _paint(sheet: Sheet, *, groups: Sequence[Sequence[Bar]]) -> None:
 
 
 def _paint_narrow(sheet: Sheet, *, groups: Sequence[Sequence[Bar]]) -> None:
-    """A bar's words above it, which has the whole width; places along y are inches."""
+    """Paint a bar's words above it, so that it has the full width; places along y are inches."""
     height = sheet.height_in - 0.5 - 0.5
     axes = sheet.axes(0.12, 0.5, sheet.width_in - 0.3, height)
     axes.set_xlim(0, _longest_ms(groups) * 1.03)
@@ -296,7 +296,7 @@ def _head(axes: Axes, place: float, name: str, aside: float) -> None:
 
 
 def _grounds(axes: Axes, group: Sequence[Bar], over: tuple[float, float], bars: tuple[float, float]) -> None:
-    """The grey ground of a group that ran oversubscribed, and the line at its step with data in memory."""
+    """Draw the grey ground of a group that ran oversubscribed, and the line at its step with data in memory."""
     if group[0].row.oversubscribed:
         axes.axhspan(*over, color=style.OVERSUBSCRIBED_GROUND, linewidth=0, zorder=0)
     memory = next((bar.row.step_time_s for bar in group if bar.verdict == "memory"), None)
@@ -327,7 +327,7 @@ def _bar(axes: Axes, place: float, bar: Bar, *, height: float) -> None:
 
 
 def _told(bar: Bar) -> str:
-    """Return a bar's step and what of it waits, and beneath how it compares with data in memory."""
+    """Return a bar's step with the part spent waiting and, beneath, its ratio to data in memory."""
     step = bar.row.step_time_s
     assert step is not None
     gap = "" if bar.ratio is None else signed(bar.ratio)

@@ -1,4 +1,4 @@
-"""The figure on scaling laws: measured efficiency, the laws fitted to it, and how far they may be believed."""
+"""The figure on scaling laws: measured efficiency, the laws fitted to it, and how reliable they are."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ddpbench.report.draw.sheet import Sheet
 
 MOST_CURVES = 3
-"""Curves side by side in one figure."""
+"""Most curves next to each other in one figure."""
 _COLOURS: dict[Law, str] = {"amdahl": style.OUTLINE, "gustafson": style.OUTLINE, "usl": "#A14326"}
 _SHORT: dict[Law, str] = {"amdahl": "Amdahl", "gustafson": "Gustafson", "usl": "USL"}
 _SYMBOLS = {"s": "s", "alpha": "α", "beta": "β"}
@@ -90,7 +90,7 @@ def _next(curve: CurveLaws) -> list[str]:
 
 
 def _note(curve: CurveLaws) -> Sentence:
-    """Return what a curve's laws say, in a paragraph."""
+    """Return a paragraph on what a curve's laws say."""
     laws = curve.laws
     words: list[str] = [laws.knee_words] if laws.knee_words else []
     for fit in laws.fits:
@@ -151,7 +151,7 @@ def _picture(group: Sequence[CurveLaws], index: int, emulated: set[str]) -> Pict
 
 
 def _heading(curves: Sequence[CurveLaws]) -> str:
-    """For each curve the law that fits, the one with fewer parameters first."""
+    """Return, for each curve, the law that fits, preferring fewer parameters."""
     fitting = [
         next((fit for fit in curve.laws.fits if fit.goodness == "within error"), None) for curve in curves
     ]
@@ -178,12 +178,12 @@ def _heading(curves: Sequence[CurveLaws]) -> str:
 
 
 def _missed(curve: CurveLaws) -> list[Law]:
-    """Return the laws that do not fit; one with as many parameters as there are points is not among them."""
+    """Return the laws that do not fit, except those with as many parameters as there are points."""
     return [fit.law for fit in curve.laws.fits if fit.goodness == "beyond error"]
 
 
 def _without(curve: CurveLaws) -> str:
-    """Return what a heading says of a curve that no law was seen to fit."""
+    """Return the words of a heading for a curve that no law was seen to fit."""
     missed = _missed(curve)
     if not missed:
         return "not judged"
@@ -200,7 +200,7 @@ def _table(group: Sequence[CurveLaws]) -> Table:
         )
         for fit in curve.laws.fits:
             law = capital(LAW_NAMES[fit.law])
-            told = fit.r_squared is not None and fit.r_squared > 0  # below, the law is worse than none
+            told = fit.r_squared is not None and fit.r_squared > 0  # below 0 the law is worse than none
             squared = f"; R² {fit.r_squared:.4f}" if told else ""
             rows += [
                 _line(curve, f"{law}: {_MEANINGS[name]}", None, value, f"{fit.verdict}{squared}")
@@ -249,7 +249,7 @@ def _line(curve: CurveLaws, what: str, size: int | None, value: Interval, note: 
 
 
 def _paint(sheet: Sheet, *, curves: Sequence[CurveLaws], emulated: set[str], stacked: bool = False) -> None:
-    """Paints a panel for each curve, beside each other or, where `stacked`, above each other."""
+    """Paint a panel for each curve, next to each other or, if `stacked`, above each other."""
     across = 1 if stacked else len(curves)
     each = (sheet.width_in - 0.55) / across
     high = sheet.height_in * across / len(curves)
@@ -325,7 +325,7 @@ def _paint_curve(axes: Axes, curve: CurveLaws, *, hollow: bool) -> None:
 
 
 def _label_lines(axes: Axes, fits: Sequence[Fit], top: float) -> None:
-    """Each law's name beside the end of its line."""
+    """Write each law's name next to the end of its line."""
     from ddpbench.report.draw.canvas import spread
 
     ends = [(fit.law, fit.line[-1][1] / fit.line[-1][0] / top) for fit in fits if fit.line]
@@ -346,12 +346,12 @@ _HELD = "Where coherency β is held at 0, the other intervals take it to be 0: t
 
 
 _AT_ONE = 0.005
-"""A line that starts this near to 1 is seen to start there."""
+"""Largest distance from 1 at which a line is still seen to start there."""
 _MARKS = {"within error": "fits", "beyond error": "does not fit", "undetermined": "not judged"}
 
 
 def _texts(curve: CurveLaws) -> list[tuple[str, str]]:
-    """Return the parameters beneath the axes, a line each, with the law's colour."""
+    """Return the parameters beneath the axes, one line each, with the law's colour."""
     lines: list[tuple[str, str]] = []
     for fit in curve.laws.fits:
         shown = [(name, value) for name, value in fit.parameters.items() if name in _SYMBOLS]

@@ -1,4 +1,6 @@
-"""The figure on layouts: what does it matter how many nodes the same ranks stand on? Only where several were run."""
+"""The figure on layouts: does the number of nodes matter for the same ranks? Only if several layouts were
+run.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ _UNIT = "ms per step"
 
 
 def section(steps: StepResults, rows: Sequence[Row]) -> Section | None:
-    """Return the section on layouts; None where no strategy ran one number of ranks in several."""
+    """Return the section on layouts; None if no strategy ran one number of ranks in several."""
     groups = _groups(rows)
     if not groups:
         return None
@@ -53,7 +55,7 @@ def section(steps: StepResults, rows: Sequence[Row]) -> Section | None:
 
 
 def shape(row: Row) -> str:
-    """Return a layout as nodes x ranks on each: `2 x 4`."""
+    """Return a layout as nodes x ranks per node: `2 x 4`."""
     return layout_of(row.case)
 
 
@@ -62,7 +64,9 @@ def _has(row: Row) -> bool:
 
 
 def _groups(rows: Sequence[Row]) -> list[list[Row]]:
-    """Rows that differ in nothing but nodes; the most ranks with cores of their own first."""
+    """Return groups of rows that differ only in nodes; the most ranks first, without oversubscription if
+    possible.
+    """
     found: dict[Key, list[Row]] = {}
     for row in rows:
         found.setdefault(alike_but(row, "nodes", "ranks_per_node"), []).append(row)

@@ -1,4 +1,4 @@
-"""The section on links: step time by bandwidth, and by whatever else of links or of a replay's options varies."""
+"""The section on links: step time by bandwidth, and by any other link or replay option that varies."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _UNIT = "ms per step"
 
 
 def section(steps: StepResults, rows: Sequence[Row]) -> Section | None:
-    """Return the section on links and replays' options; None where neither varies."""
+    """Return the section on links and replays' options; None if neither varies."""
     raw = raw_launches(steps.launches)
     able = [row for row in rows if _has(row) and traits_of(row.case).exchanges and row.case.world_size > 1]
     by_rate = bandwidth.by_rate(able)
@@ -81,7 +81,7 @@ def _maps(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
 
 
 def _with_caps(rows: Sequence[Row]) -> list[Row]:
-    """Return those over links that more than one cap was run over."""
+    """Return the rows over links that more than one cap was run over."""
     caps: dict[str, set[float | str | None]] = {}
     for row in rows:
         caps.setdefault(row.case.fabric, set()).add(row.case.bucket_cap_mb)
@@ -89,9 +89,11 @@ def _with_caps(rows: Sequence[Row]) -> list[Row]:
 
 
 def _groups(rows: Sequence[Row]) -> list[list[Row]]:
-    """Cases of one strategy, cap and layout that differ in links or in options of the workload alone.
+    """Return groups of cases of one strategy, cap and layout that differ only in links or in options of the
+    workload.
 
-    Where both vary, the options of one fabric stand together. Fair ones and those with the most ranks first.
+    If both vary, the options of one fabric are in one group. Groups that are not oversubscribed, and those
+    with the most ranks, come first.
     """
     found: dict[Key, list[Row]] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""The table of what a rank holds in memory, for runs whose strategies differ in it."""
+"""The table of a rank's memory, for runs whose strategies differ in it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _MIB = 2**20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kept:
-    """What the rank that holds most holds, of cases that are alike in it."""
+    """Memory of the rank that holds most, for cases that are alike in it."""
 
     row: Row
     words: str
-    """What sets its variant apart from others of its strategy."""
+    """Words that distinguish its variant from others of its strategy."""
     held: tuple[int, int, int]
     """Parameters, gradients and optimizer state, bytes."""
     peak: int | None
@@ -31,7 +31,7 @@ class Kept:
 
 
 def section(rows: Sequence[Row]) -> Section | None:
-    """Return the section on memory; None where all cases of a model hold the same."""
+    """Return the section on memory; None if all cases of a model hold the same."""
     kept = _kept(rows)
     models: dict[tuple[Any, ...], set[tuple[int, int, int]]] = {}
     for one in kept:
@@ -108,7 +108,7 @@ def _kept(rows: Sequence[Row]) -> list[Kept]:
 
 
 def _model(row: Row) -> Key:
-    """Return what cases must share for their models' states to be the same."""
+    """Return the key that cases must share for their models' states to be the same."""
     return grouping.deciding("state", row.case)
 
 

@@ -1,4 +1,4 @@
-"""The figures of emulated networks: network time by nodes, the textbook's formula behind it; traffic beside it."""
+"""The figures of emulated networks: network time by nodes with the textbook's formula, and the traffic."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _OWN_LINKS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """A case: how long its step's transfers were under way, and by the formula; milliseconds."""
+    """Transfer time of a case's step, measured and by the formula; milliseconds."""
 
     row: Row
     time_ms: Interval
@@ -51,7 +51,7 @@ class Point:
     rounds: int
 
     def per_byte(self, time_ms: float | None) -> Cell:
-        """Return a time for each byte of the gradients, ns."""
+        """Return a time per byte of the gradients, ns."""
         if time_ms is None or not self.gradient_bytes:
             return Cell(text="", number=True)
         value = 1e6 * time_ms / self.gradient_bytes
@@ -60,7 +60,7 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """One strategy over numbers of nodes, on one fabric."""
+    """A strategy over numbers of nodes, on one fabric."""
 
     name: str
     strategy: str
@@ -69,12 +69,12 @@ class Line:
 
     @property
     def look(self) -> style.Look:
-        """Its colour and marker."""
+        """Return its colour and marker."""
         return style.look(self.points[0].row.case, self.variant)
 
 
 def section(network: Sequence[NetworkResult], rows: Sequence[Row]) -> Section | None:
-    """Return the section on emulated networks; None where no link was emulated."""
+    """Return the section on emulated networks; None if no link was emulated."""
     if not any(row.case.fabric for row in rows):
         return None
     points = _points(network, rows)
@@ -122,7 +122,9 @@ def _points(network: Sequence[NetworkResult], rows: Sequence[Row]) -> dict[str, 
 
 
 def _lines(panel: Panel, points: Mapping[str, Point]) -> list[Line]:
-    """A panel's strategies that have two numbers of nodes, with as many ranks on each; a world size comes once."""
+    """Return a panel's strategies with two or more numbers of nodes at equal ranks per node; each world size
+    once.
+    """
     lines: list[Line] = []
     for item in panel.of_strategies()[0]:
         by_shape: dict[int, list[Point]] = {}
@@ -203,7 +205,9 @@ def _picture(panel: Panel, lines: Sequence[Line], index: int) -> Picture:
 
 
 def _heading(lines: Sequence[Line]) -> str:
-    """At the most nodes that two strategies share: the network time of the slowest and of the fastest."""
+    """Return the network time of the slowest and of the fastest strategy, at the most nodes that two
+    strategies share.
+    """
     shared = set.intersection(*({point.row.case.nodes for point in line.points} for line in lines))
     if len(lines) > 1 and shared:
         nodes = max(shared)
@@ -221,7 +225,9 @@ def _heading(lines: Sequence[Line]) -> str:
 
 
 def _table(lines: Sequence[Line], panel: Panel) -> Table:
-    """Rounds that are alike are told in the caption, and so are the links, which a panel's cases share."""
+    """Return the table. The caption states the rounds if they are alike, and the links, which a panel's cases
+    share.
+    """
     every = [point for line in lines for point in line.points]
     links = link_words(every[0].row.case.fabric)
     rounds = {point.rounds for point in every}
@@ -275,7 +281,7 @@ def _table(lines: Sequence[Line], panel: Panel) -> Table:
 
 
 def _traffic(rows: Sequence[Row]) -> Table | None:
-    """Return what the busiest node's link carried a step, case by case; None where nothing was counted."""
+    """Return the traffic per step on the busiest node's link, by case; None if nothing was counted."""
     several = len({row.case.workload for row in rows}) > 1
     lines = []
     for row in rows:
@@ -332,7 +338,7 @@ def _size(value: float | None) -> Cell:
 
 
 def _paint(sheet: Sheet, *, lines: Sequence[Line]) -> None:
-    """Paints the lines, with their names at the right, as near to the height of their ends as others allow."""
+    """Paint the lines, with their names at the right, as close to the height of their ends as others allow."""
     from ddpbench.report.draw.canvas import spread
 
     axes = sheet.axes(0.75, 0.55, sheet.width_in - 2.75, sheet.height_in - 0.75)
@@ -353,7 +359,7 @@ def _paint(sheet: Sheet, *, lines: Sequence[Line]) -> None:
 
 
 def _paint_narrow(sheet: Sheet, *, lines: Sequence[Line]) -> None:
-    """Paints the lines beneath their names, for a phone."""
+    """Paint the lines beneath their names, for a phone."""
     from matplotlib.lines import Line2D
 
     above = 0.15 + style.LEGEND_LINE_IN * legend_lines(map(_told, lines))

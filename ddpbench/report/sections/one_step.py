@@ -1,4 +1,4 @@
-"""The picture of one step: two lanes a rank on one clock. Why is communication exposed?"""
+"""The picture of one step: two lanes per rank on one clock. Why is communication exposed?"""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from ddpbench.report.draw.sheet import Sheet
 
 MOST_ROWS = 4
-"""Transfers under way at once are drawn beneath each other, up to so many."""
+"""Most rows for transfers that are under way at once, drawn beneath each other."""
 _COMPUTE_IN, _TRANSFER_IN, _BELOW_IN = 0.24, 0.19, 0.45
 _SHOWN = 0.004
-"""Of the step: how long something is at least that can be seen in it."""
+"""Shortest part of the step that can be seen, as a fraction."""
 _SYNCHRONIZE = "synchronize"
 _PARTS: Mapping[str, str] = {
     "forward": "forward",
@@ -38,7 +38,9 @@ _PARTS: Mapping[str, str] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Frame:
-    """The room around and between lanes, inches; the legend's columns, and the lines of the words at the end's mark."""
+    """The room around and between lanes, inches; the legend's columns, and the lines of the words at the
+    end's mark.
+    """
 
     left: float
     right: float
@@ -60,7 +62,7 @@ _NARROW = _Frame(left=0.12, right=0.18, above=0.78, gap=0.3, columns=2, lines=2)
 
 
 def section(steps: StepResults, rows: Sequence[Row]) -> Section:
-    """Return the section on one step, or why there is none to draw."""
+    """Return the section on one step, or the reason why there is none to draw."""
     step = steps.one_step
     row = next((row for row in rows if step is not None and row.case_id == step.case_id), None)
     absent = steps.one_step_absent or "No step of this run was instrumented."
@@ -96,7 +98,7 @@ def _picture(step: OneStep, row: Row, name: str) -> Picture:
 
 
 def _after_s(step: OneStep) -> float | None:
-    """Return how long transfers went on after the last backward; None where one of the two is unknown."""
+    """Return how long transfers continued after the last backward; None if one of the two is unknown."""
     if step.backward_end_s is None or step.comm_end_s is None:
         return None
     return max(0.0, step.comm_end_s - step.backward_end_s)
@@ -151,7 +153,7 @@ def _caption(step: OneStep, row: Row, name: str) -> str:
 
 
 def _listed(ranks: Sequence[int]) -> str:
-    """Ranks, with runs of neighbours drawn together: `1 to 4 and 6`."""
+    """Return ranks with runs of neighbours drawn together: `1 to 4 and 6`."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][-1] + 1:
@@ -213,7 +215,7 @@ def _table(step: OneStep, row: Row) -> Table:
 
 
 def _stacked(transfers: Sequence[Transfer]) -> list[int]:
-    """For each transfer the row it is drawn in, so that those under way at once do not cover each other."""
+    """Return each transfer's row, so that transfers under way at once do not cover each other."""
     free = [float("-inf")] * MOST_ROWS
     rows = []
     for transfer in transfers:
@@ -228,13 +230,13 @@ def _height(lane: Lane) -> float:
 
 
 def _paint(sheet: Sheet, *, step: OneStep) -> None:
-    """Lanes beneath each other, the ranks' names at their left."""
+    """Paint lanes beneath each other, the ranks' names at their left."""
     axes, ticks = _lanes(sheet, step, _WIDE)
     axes.set_yticks(ticks, ["\n".join(_rank(lane, step)) for lane in step.lanes])
 
 
 def _paint_narrow(sheet: Sheet, *, step: OneStep) -> None:
-    """Lanes that have the whole width, the ranks' names above them."""
+    """Paint lanes that have the full width, the ranks' names above them."""
     axes, ticks = _lanes(sheet, step, _NARROW)
     for middle, lane in zip(ticks, step.lanes, strict=True):
         axes.text(
@@ -252,7 +254,7 @@ def _paint_narrow(sheet: Sheet, *, step: OneStep) -> None:
 
 
 def _rank(lane: Lane, step: OneStep) -> list[str]:
-    """Return whose lane it is, how long the rank's step takes, and why it is shown where not all are."""
+    """Return a lane's rank, the time of its step, and why it is shown if not all are."""
     mark = ", longest" if lane.rank == step.slowest and len(step.lanes) > 1 else ""
     return [
         f"rank {lane.rank}{mark}: {milliseconds(lane.length_s)} ms",
@@ -261,7 +263,7 @@ def _rank(lane: Lane, step: OneStep) -> list[str]:
 
 
 def _lanes(sheet: Sheet, step: OneStep, frame: _Frame) -> tuple[Axes, list[float]]:
-    """Draws all but the ranks' names, and returns where those belong: the lanes' middles."""
+    """Draw everything except the ranks' names, and return where those belong: the lanes' middles."""
     body = frame.body_in(step)
     width = sheet.width_in - frame.left - frame.right
     axes = sheet.axes(frame.left, _BELOW_IN, width, body)
@@ -328,7 +330,7 @@ def _communicate(axes: Axes, lane: Lane, top: float, per_in: float, *, labels: b
 
 
 def _queue(axes: Axes, when: tuple[float, float], y: float) -> None:
-    """In its queue a transfer is nothing but a line."""
+    """Draw a transfer in its queue, as a line."""
     axes.plot(when, [y, y], color=style.MUTED, linewidth=_QUEUE_PT, solid_capstyle="butt", zorder=2)
 
 
@@ -347,7 +349,7 @@ def _inside(
     left: bool = False,
     colour: str = style.INK,
 ) -> bool:
-    """Writes the first of the words that fits between two times, if one does; a ground keeps hatches off it."""
+    """Write the first of the words that fits between two times, if one does; a ground keeps hatches off it."""
     from ddpbench.report.draw.lines import text_width_in
 
     room = (when[1] - when[0]) / per_in
@@ -369,7 +371,7 @@ def _inside(
 
 
 def _mark_end(axes: Axes, step: OneStep, end_ms: float, *, lines: int) -> None:
-    """The end of the last backward across all lanes, and how long transfers go on after it."""
+    """Mark the end of the last backward across all lanes, and how long transfers continue after it."""
     from ddpbench.report.draw.lines import text_width_in
 
     after = _after_s(step)

@@ -1,4 +1,6 @@
-"""The figure on precision: what does autocast buy, and does it pay on this device? Only where several were run."""
+"""The figure on precision: how much does autocast gain, and is it faster on this device? Only if several were
+run.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,11 @@ _PITCH_IN = 0.3
 _UNIT = "ms per step"
 _ORDER = ("full", "bf16", "fp16")
 _Words = Mapping[str, Judgement]
-"""For each case what the comparison with full precision shows."""
+"""Result of each case's comparison with full precision."""
 
 
 def section(steps: StepResults, rows: Sequence[Row]) -> Section | None:
-    """Return the section on precision; None where every case has the same."""
+    """Return the section on precision; None if every case has the same."""
     groups = _groups(rows)
     if not groups:
         return None
@@ -52,7 +54,7 @@ def section(steps: StepResults, rows: Sequence[Row]) -> Section | None:
 
 
 def _groups(rows: Sequence[Row]) -> list[list[Row]]:
-    """Rows that differ in nothing but precision; those with cores of their own and the most ranks first."""
+    """Return groups of rows that differ only in precision; not oversubscribed ones and the most ranks first."""
     found: dict[Key, list[Row]] = {}
     for row in rows:
         key = alike_but(row, "precision")

@@ -1,4 +1,4 @@
-"""The scaling figure: how much of ideal survives? Speed-up on the left, efficiency on the right."""
+"""The scaling figure: how close to ideal? Speed-up on the left, efficiency on the right."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _can_draw(panel: Panel) -> bool:
 def _series(panel: Panel) -> tuple[list[Series], list[str]]:
     """Return a panel's curves that have a point, and sentences on what is left out.
 
-    The base case is the ideal's start at (1, 1), and is named in the caption.
+    The base case is the start of the ideal at (1, 1), and the caption names it.
     """
     series, notes = panel.of_strategies()
     drawn = [item for item in series if item.traits.role != "base" and any(_has(row) for row in item.rows)]
@@ -131,7 +131,7 @@ def _picture(panel: Panel, index: int, by_id: Mapping[str, Row], claims: Sequenc
 
 
 def _base_text(shown: Sequence[Row], by_id: Mapping[str, Row]) -> str:
-    """Return the base case with its throughput; of several, which series divide by which."""
+    """Return the base case with its throughput; if there are several, which series each belongs to."""
     over: dict[str, list[str]] = {}
     for row in shown:
         over.setdefault(row.baseline_case_id, []).append(row.strategy_name)
@@ -153,7 +153,9 @@ def _base_text(shown: Sequence[Row], by_id: Mapping[str, Row]) -> str:
 
 
 def _without_base(panel: Panel, by_id: Mapping[str, Row]) -> list[str]:
-    """Return a sentence for each launcher on what has no speed-up because it started no base case in this run."""
+    """Return a sentence per launcher on cases without speed-up because no base case in this run used that
+    launcher.
+    """
     lacking: dict[str, list[str]] = {}
     for row in panel.rows:
         if row.ok and row.speedup is None and row.baseline_case_id not in ("", *by_id):
@@ -165,7 +167,7 @@ def _without_base(panel: Panel, by_id: Mapping[str, Row]) -> list[str]:
 
 
 def _heading(panel: Panel, series: Sequence[Series]) -> str:
-    """Efficiencies at the most ranks that had cores of their own."""
+    """Return efficiencies at the most ranks that were not oversubscribed."""
     eligible = [
         (item, row)
         for item in series
@@ -218,14 +220,14 @@ def _table(panel: Panel, series: Sequence[Series]) -> Table:
 
 
 def _paint(sheet: Sheet, *, series: Sequence[Series], panel: Panel) -> None:
-    """Both panels side by side, the series' names at the right."""
+    """Paint both panels next to each other, the series' names at the right."""
     left = sheet.axes(0.5, 0.55, 3.7, 3.5)
     right = sheet.axes(4.75, 0.55, 2.85, 3.5)
     _label_ends(right, _paint_panels(left, right, series, panel))
 
 
 def _paint_narrow(sheet: Sheet, *, series: Sequence[Series], panel: Panel) -> None:
-    """The panels above each other, beneath the series' names."""
+    """Paint the panels above each other, beneath the series' names."""
     from matplotlib.lines import Line2D
 
     above = style.LEGEND_LINE_IN * _legend_lines(series)
@@ -264,7 +266,7 @@ def _legend_lines(series: Sequence[Series]) -> int:
 
 
 def _told(name: str, estimate: Interval) -> str:
-    """Return a name with its value, whose interval is in the table where a phone has no room for it."""
+    """Return a name with its value; a phone has no room for the interval, which is in the table."""
     whole = f"{name}: {estimate}"
     return whole if len(whole) <= _LEGEND_CHARACTERS else f"{name}: {estimate.number}"
 
@@ -272,7 +274,7 @@ def _told(name: str, estimate: Interval) -> str:
 def _paint_panels(
     left: Axes, right: Axes, series: Sequence[Series], panel: Panel
 ) -> list[tuple[Series, float, Interval, float]]:
-    """Draws both, and returns what `_paint_efficiency` does."""
+    """Draw both, and return the result of `_paint_efficiency`."""
     sizes = panel.world_sizes
     _paint_speedup(left, series, sizes, panel.oversubscribed_sizes)
     ends = _paint_efficiency(right, series, sizes, panel.oversubscribed_sizes)
@@ -285,7 +287,7 @@ def _paint_panels(
 
 
 def _plot(axes: Axes, xs: Sequence[float], item: Series, estimates: Sequence[Interval | None]) -> None:
-    """Points, whiskers and a thin line that breaks where a point is missing."""
+    """Draw points, whiskers and a thin line that breaks where a point is missing."""
     look = item.look
     ys = [e.value if e else math.nan for e in estimates]
     axes.plot(xs, ys, color=look.ink, linewidth=0.9, zorder=2)
@@ -315,11 +317,11 @@ def _on_grid(
 
 
 _APART = 0.05
-"""Octaves between points that would else hide each other: as little as shows both, so near is the ideal."""
+"""Octaves between points that would otherwise hide each other: as few as show both, so close is the ideal."""
 
 
 def _overlap(lines: Sequence[Sequence[Interval | None]]) -> bool:
-    """Return whether at some number of ranks three points or more have whiskers that cover each other."""
+    """Return whether, at some number of ranks, three points or more have whiskers that cover each other."""
     for column in zip(*lines, strict=True):
         known = [(e.low or e.value, e.high or e.value) for e in column if e]
         for low, high in known:
@@ -371,7 +373,7 @@ def _paint_speedup(
 
 
 def _runs(sizes: Sequence[int], oversubscribed: Sequence[int]) -> list[tuple[int, int]]:
-    """First and last of each unbroken run of oversubscribed sizes: one grey ground, one label."""
+    """Return first and last of each unbroken run of oversubscribed sizes: one grey ground, one label."""
     runs: list[tuple[int, int]] = []
     for before, size in zip((0, *sizes), sizes, strict=False):
         if size in oversubscribed:
@@ -381,7 +383,7 @@ def _runs(sizes: Sequence[int], oversubscribed: Sequence[int]) -> list[tuple[int
 
 
 def _thinned(sizes: Sequence[int]) -> list[int]:
-    """World sizes to label: all, or the powers of two among them where all would collide."""
+    """Return world sizes to label: all, or the powers of two among them if all would collide."""
     if len(sizes) <= 8:
         return list(sizes)
     return [size for size in sizes if size & (size - 1) == 0] or list(sizes[:: len(sizes) // 8 + 1])
@@ -390,7 +392,7 @@ def _thinned(sizes: Sequence[int]) -> list[int]:
 def _paint_efficiency(
     axes: Axes, series: Sequence[Series], sizes: Sequence[int], oversubscribed: Sequence[int]
 ) -> list[tuple[Series, float, Interval, float]]:
-    """Draws, and returns each series with its last point's x, its estimate there and its ranks."""
+    """Draw, and return each series with its last point's x, its estimate there and its ranks."""
     logs = [math.log2(size) for size in sizes]
     gaps = [after - before for before, after in pairwise(logs)] or [1.0]
     step = min(0.09, 0.5 * min(gaps) / max(len(series), 1))
@@ -402,7 +404,7 @@ def _paint_efficiency(
         xs = [log + shift for log in logs]
         _plot(axes, xs, item, estimates)
         top = max([top, *(1.05 * (e.high or e.value) for e in estimates if e)])
-        # what ran oversubscribed is no series' last word, unless there is no other
+        # a series is labelled at its last point that is not oversubscribed, if it has one
         spoken = [i for i, e in enumerate(estimates) if e]
         fair = [i for i in spoken if sizes[i] not in oversubscribed]
         last = max(fair or spoken, default=None)
@@ -438,7 +440,9 @@ def _paint_efficiency(
 
 
 def _in_lines(item: Series) -> str:
-    """Return a long series name as strategy and variant; each loses its middle if the margin is too narrow for it."""
+    """Return a long series name as strategy and variant; each loses its middle if the margin is too narrow
+    for it.
+    """
     variant = item.words
     if len(item.name) <= 26 or not variant:
         return _middle_out(item.name)
@@ -450,7 +454,7 @@ def _middle_out(words: str) -> str:
 
 
 def _label_ends(axes: Axes, ends: Sequence[tuple[Series, float, Interval, float]]) -> None:
-    """A label for each series in the margin on the right, tied to its last point by a thin line."""
+    """Write a label for each series in the margin on the right, tied to its last point by a thin line."""
     from ddpbench.report.draw.canvas import spread
 
     if not ends:

@@ -1,4 +1,4 @@
-"""What starting ranks takes, by launcher and number of ranks. Only where several launchers were used."""
+"""The time to start ranks, by launcher and number of ranks. Only if several launchers were used."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from ddpbench.report.rows import Row
 
 _PARTS = ("Process", "Imports", "Data and model", "Rendezvous", "First step")
-"""The parts of a start, in their order."""
+"""Parts of a start, in their order."""
 
 
 def section(rows: Sequence[Row]) -> Section | None:
-    """Return a table without a figure; None with one launcher, or where no launch recorded its start."""
+    """Return a table without a figure; None with one launcher, or if no launch recorded its start."""
     if len({row.case.launcher for row in rows}) < 2:
         return None
     starts = [(row, row.start) for row in rows if row.start is not None]

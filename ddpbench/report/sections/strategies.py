@@ -1,4 +1,4 @@
-"""The figure of throughput by strategy: which strategy does most, and how far from the upper bound?"""
+"""The figure of throughput by strategy: which is fastest, and how far from the upper bound?"""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ddpbench.report.draw.sheet import Sheet
 
 MOST_ROWS = 16
-"""Of strategies and their variants: each has a line of its own, unlike a curve's."""
+"""Most strategies with their variants: each has a separate line, unlike a curve."""
 MOST_SIZES = 4
 _PITCH_IN = 0.27
 _UNIT = "samples/s"
@@ -56,7 +56,7 @@ def section(launches: Sequence[LaunchResult], findings: Sequence[Finding], rows:
 
 
 def _ratios(findings: Sequence[Finding], rows: Sequence[Row]) -> tuple[Table, ...]:
-    """Return the ratios of step times that findings on strategies tell of; nothing where there is none."""
+    """Return tables of the step-time ratios behind findings on strategies; empty if there are none."""
     by_id = {row.case_id: row for row in rows}
     told = [
         (by_id[case], by_id[one.cases[-1]], ratio, one.badge)
@@ -90,7 +90,9 @@ def _ratios(findings: Sequence[Finding], rows: Sequence[Row]) -> tuple[Table, ..
 
 
 def _told(rows: Sequence[Row]) -> list[str]:
-    """What strategies say of themselves that belongs beside their numbers; DataParallel has a section of its own."""
+    """Return facts that strategies state about themselves and that belong with their numbers, without
+    DataParallel's.
+    """
     notes = {
         row.strategy_name: traits_of(row.case).note
         for row in rows
@@ -110,7 +112,7 @@ def _can_draw(panel: Panel) -> bool:
 def _picture(panel: Panel, index: int, raw: Mapping[str, Sequence[float]]) -> Picture:
     series, notes = panel.of_strategies(MOST_ROWS)
     sizes = sorted({row.case.world_size for item in series for row in item.rows if _has(row)}, reverse=True)
-    sizes.sort(key=lambda size: size in panel.oversubscribed_sizes)  # stable: fair ones first
+    sizes.sort(key=lambda size: size in panel.oversubscribed_sizes)  # stable: not oversubscribed ones first
     kept = sizes[:MOST_SIZES]
     if len(sizes) > MOST_SIZES:
         omitted = sorted(sizes[MOST_SIZES:])
@@ -166,7 +168,7 @@ _Groups = Sequence[tuple[int, Sequence[tuple[Series, Row]]]]
 
 
 def _heading(panel: Panel, groups: _Groups) -> str:
-    """Throughputs at the most ranks that had cores of their own, the upper bound beside them."""
+    """Return throughputs at the most ranks that were not oversubscribed, with the upper bound."""
     prefix = f"{panel.name} · " if panel.name else ""
     most = max(size for size, _ in groups)
     for size, members in groups:
@@ -194,15 +196,16 @@ def _heading(panel: Panel, groups: _Groups) -> str:
 
 
 def _bound_of(row: Row, bounds: Mapping[Hashable, Row]) -> Interval | None:
-    """Return the throughput of the independent ranks that compute as a case does; None where there are none."""
+    """Return the throughput of the independent ranks that compute as a case does; None if there are none."""
     found = bounds.get(grouping.deciding("compute", row.case))
     return found.samples_per_s if found is not None else None
 
 
 def _beside(shown: Sequence[tuple[str, Row]], rows: Sequence[Row]) -> str:
-    """Say what independent ranks measured beside these cases, and whether it is a bound of what is told.
+    """Return what independent ranks measured, and whether it bounds the throughputs shown.
 
-    Nothing is called an upper bound beside a number above it; nothing is said where the cases have several.
+    A value is not called an upper bound if a number shown is above it; the result is empty if the cases have
+    several bounds.
     """
     bounds = bounds_of(rows)
     values = {bound.value: bound for _, row in shown if (bound := _bound_of(row, bounds)) is not None}
@@ -222,7 +225,9 @@ def _beside(shown: Sequence[tuple[str, Row]], rows: Sequence[Row]) -> str:
 
 
 def _about_bounds(groups: _Groups) -> list[str]:
-    """Say what independent ranks are for, where they were slower than what they bound, and what they do not bound."""
+    """Return what independent ranks are for, where they were slower than what they bound, and what they do
+    not bound.
+    """
     beaten: list[int] = []
     less: dict[str, Case] = {}
     there = False
@@ -253,7 +258,7 @@ def _about_bounds(groups: _Groups) -> list[str]:
 
 
 def _unbounded(cases: Mapping[str, Case]) -> str:
-    """Return which of these independent ranks do not bound, by name, and why not."""
+    """Return which of these independent ranks are not a bound, by name, and why not."""
     by: dict[str, list[str]] = {}
     for name, case in cases.items():
         engine = traits_of(case).engine

@@ -1,4 +1,4 @@
-"""The waterfall: where did efficiency go? From the ideal's 1 to what was measured, one loss below the other."""
+"""The waterfall: where did efficiency go? From the ideal's 1 to the measured value, one loss below the other."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 MOST_FIGURES = 3
 MOST_NOT_ATTRIBUTED = 0.05
-"""With more than this unexplained, no main cause is named."""
+"""Above this unexplained part, no main cause is named."""
 _MOST_NAMED = 2
 _PITCH_IN = 0.27
 _NARROW_PITCH_IN, _NARROW_BAR = 0.4, 0.4
-"""On a phone: a row's height, and the part of it that its bar takes."""
+"""A row's height, inches, and the part of it that its bar takes, on a phone."""
 _QUESTION = "Where did efficiency go?"
 
 NAMES: Mapping[str, str] = {
@@ -62,7 +62,7 @@ _FILLS: Mapping[str, style.Fill] = {
     "rest": style.Fill("rest: medians do not add up", style.GROUND, edge=style.MUTED),
 }
 _UNEXPLAINED = ("not_attributed", "timed", "rest")
-"""Losses that say nothing of why."""
+"""Losses that do not explain anything."""
 _ZERO = style.Fill("interval includes 0", style.GRID, edge=style.MUTED)
 _WHOLE = style.Fill("efficiency", style.GROUND, edge=style.OUTLINE)
 _IDEAL, _MEASURED = "ideal", "measured"
@@ -70,14 +70,16 @@ _IDEAL, _MEASURED = "ideal", "measured"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fall:
-    """One case's way down. `rounds` are those with everything that an interval needs."""
+    """Losses of one case. `rounds` are those with everything that an interval needs."""
 
     row: Row
     name: str
     panel: str
-    """What sets its group of comparable cases apart from the run's others; empty where there is one."""
+    """Words that distinguish its group of comparable cases from others of the run; empty if there is only
+    one.
+    """
     base: str
-    """The case that it is held against, in a few words."""
+    """The case that it is compared with, in a few words."""
     losses: Mapping[str, Interval]
     timed: Interval
     """The loss `timed`: timed against instrumented steps."""
@@ -85,11 +87,11 @@ class Fall:
     rounds: int
     split: bool
     outrun: bool = False
-    """Whether independent ranks were slower than it, so that they bound nothing."""
+    """True if independent ranks were slower than this case, so that they bound nothing."""
 
     @property
     def unexplained(self) -> tuple[str, float]:
-        """The part that says least of why, and its size without its sign."""
+        """Return the largest loss that explains nothing, and its size without its sign."""
         known = {
             name: abs(self.losses[name].value) for name in ("not_attributed", "rest") if name in self.losses
         }
@@ -99,17 +101,20 @@ class Fall:
 
     @property
     def largest(self) -> str:
-        """The loss with the largest median among those that say something."""
+        """Return the loss with the largest median among those that explain something."""
         able = [name for name in self.weighed if name not in _UNEXPLAINED]
         return max(able, key=lambda name: self.weighed[name].value)
 
     @property
     def weighed(self) -> Mapping[str, Interval]:
-        """The losses to choose from: contention and own computation together where one of them is a gain."""
+        """Return the losses to choose from: contention and own computation are added if one of them is a
+        gain.
+        """
         crowded, own = (self.losses.get(name) for name in ("contention", "own_computation"))
         if crowded is None or own is None or all(one.high is None or one.high >= 0 for one in (crowded, own)):
             return self.losses
-        # One is worked out against the other, so that their errors cancel: this interval is no narrower than theirs.
+        # Each is computed against the other, so that their errors cancel: the sum's interval is at least as
+        # wide as theirs.
         both = Interval(
             crowded.value + own.value, _added(crowded.low, own.low), _added(crowded.high, own.high)
         )
@@ -120,12 +125,14 @@ class Fall:
 
     @property
     def cause(self) -> str | None:
-        """The largest loss, where its interval lies above 0 and above those of all others, and it may be named."""
+        """Return the largest loss if its interval is above 0 and above those of all others, and it may be
+        named.
+        """
         return self.largest if self.named and not self.rivals else None
 
     @property
     def named(self) -> bool:
-        """Whether the largest loss may be named: its interval lies above 0."""
+        """Return whether the largest loss may be named: its interval is above 0."""
         if self.rounds < MIN_ROUNDS or self.unexplained[1] > MOST_NOT_ATTRIBUTED:
             return False
         low = self.weighed[self.largest].low
@@ -133,14 +140,16 @@ class Fall:
 
     @property
     def rivals(self) -> list[str]:
-        """The other losses whose intervals overlap with the largest's: they may be larger."""
+        """Return the other losses whose intervals overlap with the largest's: they may be larger."""
         low = self.weighed[self.largest].low
         others = [name for name in self.weighed if name not in (self.largest, "not_attributed", "rest")]
         return [name for name in others if low is None or (self.weighed[name].high or 0.0) >= low]
 
     @property
     def unsure(self) -> list[str]:
-        """The rivals whose interval includes 0 and reaches above the largest's median: too wide to tell."""
+        """Return the rivals whose interval includes 0 and reaches above the largest's median: too wide for a
+        decision.
+        """
         most = self.weighed[self.largest].value
         return [
             name
@@ -150,7 +159,9 @@ class Fall:
 
 
 def section(losses: Sequence[Loss], rows: Sequence[Row]) -> Section:
-    """Return the section on lost efficiency: a figure for the case that others are held against, then for others."""
+    """Return the section on lost efficiency: first a figure for the case that others are compared with, then
+    for others.
+    """
     falls = _falls(losses, rows)
     absent = ""
     if not falls:
@@ -219,12 +230,12 @@ def _includes_zero(loss: Interval) -> bool:
 
 
 def _text(loss: Interval) -> str:
-    """To three decimals: a share below a thousandth of the step is no news. What is not there at all is `0`."""
+    """Return three decimals: less than a thousandth of the step does not matter. An exact zero is `0`."""
     return " ".join(filter(None, [_fixed(loss.value), _ends(loss)]))
 
 
 def _ends(loss: Interval) -> str:
-    """Return the interval in brackets; empty where there is none, or nothing at all."""
+    """Return the interval in brackets; empty without an interval, or for an exact zero."""
     known = loss.has_ends and not loss.value == loss.low == loss.high == 0
     return f"[{_fixed(loss.low)}, {_fixed(loss.high)}]" if known else ""
 
@@ -369,7 +380,7 @@ def _paint(sheet: Sheet, *, fall: Fall) -> None:
 
 
 def _paint_narrow(sheet: Sheet, *, fall: Fall) -> None:
-    """Each loss's name and number above its bar, which has the whole width."""
+    """Paint each loss's name and number above its bar, which has the full width."""
     axes = sheet.axes(0.16, 0.5, sheet.width_in - 0.34, sheet.height_in - 0.5)
     for place, (name, text, look) in enumerate(_stairs(axes, fall, height=_NARROW_BAR)):
         over_bar(axes, place - 0.6 * _NARROW_BAR, name, text, **look)
@@ -379,7 +390,9 @@ def _paint_narrow(sheet: Sheet, *, fall: Fall) -> None:
 
 
 def _stairs(axes: Axes, fall: Fall, *, height: float = 0.62) -> list[tuple[str, str, dict[str, Any]]]:
-    """Draws the bars from the ideal's to what was measured; returns each one's name, its number and how that looks."""
+    """Draw the bars from the ideal to the measured value; return each one's name, its number and its text
+    style.
+    """
     start = _start(fall)
     at = highest = 1.0
     for loss in fall.losses.values():
@@ -418,7 +431,7 @@ def _stairs(axes: Axes, fall: Fall, *, height: float = 0.62) -> list[tuple[str, 
 
 
 def _start(fall: Fall) -> float:
-    """Return where the axis begins: at 0, or so far up that half of it is what is lost."""
+    """Return where the axis begins: at 0, or higher, so that losses take half of it."""
     at = lowest = 1.0
     for loss in fall.losses.values():
         at -= loss.value

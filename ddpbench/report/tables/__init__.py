@@ -1,1 +1,1 @@
-"""The tables that belong to no figure."""
+"""Tables that do not belong to a figure."""

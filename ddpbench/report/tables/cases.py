@@ -22,30 +22,32 @@ from ddpbench.spec.links import link_words
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Settings:
-    """What differs among the cases, and has columns; and what holds for all of them, and is told in the caption."""
+    """Settings that differ among the cases, which have columns, and those of all of them, which the caption
+    states.
+    """
 
     caps: Collection[str]
     """The bucket caps."""
     tells_caps: bool
-    """Whether they have a column: where there are several, or one stands for others."""
+    """True if caps have a column: if there are several, or one stands for others."""
     launches: Collection[int]
-    """How many launches cases have; a column where they differ."""
+    """Numbers of launches per case; a column if they differ."""
     extra: Sequence[Setting]
-    """Settings that vary, and have a column each."""
+    """Settings that vary, with a column each."""
     rest: Sequence[Setting]
-    """Settings that vary, and share one column."""
+    """Settings that vary and share one column."""
     shared: Sequence[str]
-    """Words on what is emulated that hold for all cases."""
+    """Words on emulation that hold for all cases."""
     links: str
-    """The links of all cases that use any, where those are the same; empty otherwise."""
+    """The links of all cases that use any, if those are the same; empty otherwise."""
     flaws: Sequence[str]
-    """What is to be known beside the numbers of each of several cases."""
+    """Words that must accompany the numbers of each of several cases."""
 
 
 def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
-    """Return one row a case, failed and skipped ones included; columns for every setting that varies.
+    """Return one row per case, failed and skipped ones included; columns for every setting that varies.
 
-    Bucket caps and launches that are alike are told in the caption instead: notes need the room.
+    The caption states bucket caps and launches that are alike: notes need the room.
     """
     settings = _settings(rows)
     best = {
@@ -105,7 +107,7 @@ def _settings(rows: Sequence[Row]) -> _Settings:
 
 
 def _of_all(words: Sequence[Sequence[str]]) -> list[str]:
-    """Return the words that all of several rows have: a column that says the same everywhere says nothing."""
+    """Return the words that all of several rows have: a column with one value throughout is useless."""
     return [word for word in words[0] if all(word in others for others in words)] if len(words) > 1 else []
 
 
@@ -153,7 +155,7 @@ def _columns(settings: _Settings) -> tuple[Column, ...]:
 
 
 def _backend(row: Row, settings: _Settings) -> Cell:
-    """Return its backend, and what of it is emulated that the caption does not tell."""
+    """Return its backend, and its emulation as far as the caption does not state it."""
     emulated = virtual_words(row.case)
     under = [
         "emulated" if word == settings.links else word for word in emulated if word not in settings.shared
@@ -162,9 +164,9 @@ def _backend(row: Row, settings: _Settings) -> Cell:
 
 
 _TOLD_BESIDE = ("fabric", "compute", "dilation", "shrink")
-"""Settings that stand with the backend."""
+"""Settings that are shown with the backend."""
 _MOST_COLUMNS = 13
-"""More do not fit beside each other at 1280 pixels: settings that vary are then told together in the last one."""
+"""More do not fit next to each other at 1280 pixels: further settings that vary then share the last one."""
 _ALWAYS = 9
 """Columns that every summary has."""
 
@@ -195,9 +197,11 @@ def _numbers(row: Row, *, strong: bool) -> Iterator[Cell]:
 
 
 def _ties(summary: RunSummary, oversubscribed: Collection[str]) -> dict[str, str]:
-    """Words for the best of each compared group, for those shown to be as good, and for what cannot be told.
+    """Return words for the best of each compared group, for those as good as it, and for those that are
+    undecided.
 
-    Steps of what is `oversubscribed` may have waited for cores: nothing is told of it, nor of what is held against it.
+    Steps of `oversubscribed` cases may have waited for cores: they, and cases compared with them, get no
+    words.
     """
     words: dict[str, list[str]] = {}
     for topic, what in _TOPICS.items():
@@ -215,4 +219,4 @@ _TOPICS = {
     "layouts": "layout",
     "ranks": "case of its ranks",
 }
-"""What is compared, the widest group last: it is told of cases that are in no other."""
+"""Comparisons, the widest group last: it is used for cases that are in no other."""

@@ -1,4 +1,4 @@
-"""What data_parallel's phases are, and their times."""
+"""Phases of data_parallel, and their times."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from ddpbench.strategies.traits import traits_of
 
 
 def is_data_parallel(case: Case) -> bool:
-    """Return whether one process drives torch replicas by threads: what has a section of its own."""
+    """Return whether one process drives torch replicas by threads: such strategies have a separate section."""
     traits = traits_of(case)
     return traits.one_process and traits.engine == "torch"
 
 
 def data_parallel_section(phases: Sequence[Phase], all_rows: Sequence[Row]) -> Section | None:
-    """Says what data_parallel's phases are; other strategies' own spans go without words. None where there are none."""
+    """Return the section on data_parallel's phases; other strategies' spans have no words. None without
+    phases.
+    """
     anchor, title = "data-parallel", "DataParallel's phases"
     rows = [row for row in all_rows if is_data_parallel(row.case)]
     if not rows and phases:
@@ -42,7 +44,7 @@ def data_parallel_section(phases: Sequence[Phase], all_rows: Sequence[Row]) -> S
 
 
 def phases_table(phases: Sequence[Phase], rows: Sequence[Row]) -> Table | None:
-    """Time of each named span, one column per case, in the order in which they occur."""
+    """Return the time of each named span, one column per case, in the order in which they occur."""
     if not phases:
         return None
     by_id = {row.case_id: row for row in rows}

@@ -1,4 +1,4 @@
-"""What failed or was left out, and where it is missing."""
+"""Cases that failed or were left out, and the figures that lack them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddpbench.report.words import series_of
 def failures_table(
     failures: Sequence[Failure], rows: Sequence[Row], affected: Mapping[str, Sequence[int]]
 ) -> Table | None:
-    """Return what is not ok, and the figures from which it is missing (`affected`, by case)."""
+    """Return the cases that are not ok, and the figures from which they are missing (`affected`, by case)."""
     if not failures:
         return None
     status = {row.case_id: row for row in rows}

@@ -1,4 +1,4 @@
-"""What was proved of the cases before they were timed."""
+"""Results of the proofs that cases passed before they were timed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from ddpbench.units import counted
 
 
 def proofs_table(proofs: Sequence[Proved], rows: Sequence[Row]) -> Table | None:
-    """Return the worst error of each comparison by strategy, what was allowed, and how many cases were held to it."""
+    """Return the largest error of each comparison by strategy, its tolerance, and how many cases were
+    compared.
+    """
     if not proofs:
         return None
     names = {row.case_id: row.strategy_name for row in rows}
@@ -52,7 +54,7 @@ def proofs_table(proofs: Sequence[Proved], rows: Sequence[Row]) -> Table | None:
 
 
 def proofs_line(proofs: Sequence[Proved]) -> str:
-    """Return one line on what was proved: how many comparisons, how many were left out or did not pass."""
+    """Return one line on the proofs: how many comparisons, and how many were left out or did not pass."""
     if not proofs:
         return ""
     made = [one for one in proofs if was_made(one.tolerance)]

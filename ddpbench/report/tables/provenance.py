@@ -12,7 +12,7 @@ from ddpbench.units import format_bit_rate, with_minus
 
 
 def machine_table(machine: Mapping[str, object], part: str, caption: str) -> Table:
-    """`identity` or `context` of machine.json, flattened."""
+    """Return `identity` or `context` of machine.json, flattened."""
     found = machine.get(part)
     pairs = list(_flat(found)) if isinstance(found, Mapping) else []
     rows = tuple((Cell(text=name), Cell(text=value)) for name, value in pairs)
@@ -31,7 +31,9 @@ def _flat(data: Mapping[Any, object], prefix: str = "") -> Iterator[tuple[str, s
 
 
 def fabrics_table(fabrics: Sequence[FabricRun]) -> Table | None:
-    """How the emulated networks were made and what their links reached in the proof; None where there are none."""
+    """Return how the emulated networks were made and what their links reached in the proof; None if there are
+    none.
+    """
     if not fabrics:
         return None
     rows = tuple(
@@ -82,7 +84,7 @@ def fabrics_table(fabrics: Sequence[FabricRun]) -> Table | None:
 
 
 def _rates(rates: Sequence[float]) -> str:
-    """`100 Mbit/s`, or the lowest and the highest where they differ, to three digits."""
+    """Return `100 Mbit/s`, or the lowest and the highest if they differ, to three digits."""
     if not rates:
         return ""
     low, high = (format_bit_rate(float(f"{value:.3g}")) for value in (min(rates), max(rates)))

@@ -1,4 +1,4 @@
-"""Horizontal bars with whiskers, one a row: how both figures on what stands beside training draw."""
+"""Horizontal bars with whiskers, one per row, for both figures of this section."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def whiskered(
     axes: Axes, place: float, estimate: Interval, fill: style.Fill, *, height: float, label: str
 ) -> None:
-    """Draws a row's bar with its whiskers, and `label` at the right."""
+    """Draw a row's bar with its whiskers, and `label` at the right."""
     axes.barh(
         place,
         estimate.value,
@@ -37,13 +37,15 @@ def whiskered(
 
 
 def right_end(estimates: Sequence[Interval]) -> float:
-    """Room for all bars, and for whiskers as long as they leave the bars to be seen."""
+    """Return the end of an axis with room for all bars, and for whiskers as long as they leave the bars
+    visible.
+    """
     longest = max(estimate.value for estimate in estimates)
     return 1.04 * axis_end(min(max(estimate.high or estimate.value for estimate in estimates), 2 * longest))
 
 
 def finish(axes: Axes, names: Sequence[str], unit: str) -> None:
-    """Names the rows, the first on top, and the unit beneath."""
+    """Write the rows' names, the first on top, and the unit beneath."""
     axes.set_ylim(len(names) - 0.45, -0.55)
     axes.set_yticks(range(len(names)), names)
     axes.tick_params(axis="y", length=0)

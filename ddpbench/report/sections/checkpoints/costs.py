@@ -1,4 +1,4 @@
-"""The figure of checkpoints: what one takes, and its share of the time by how often it is taken."""
+"""The figure of checkpoints: the time of one, and their share of the time by how often they are taken."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ddpbench.report.draw.sheet import Sheet
 
 _PITCH_IN, _NARROW_PITCH_IN, _SHARES_IN = 0.4, 0.56, 3.2
-"""The least for a bar; on a phone for one with its words, and the plot beneath."""
+"""Least height of a bar; on a phone for one with its words, and of the plot beneath, inches."""
 _PHONE_IN = style.NARROW_WIDTH_IN - 0.3
 _METHODS = {"plain": "rank 0, torch.save", "dcp": "all ranks, DCP"}
 _MARKERS = {"plain": "o", "dcp": "s"}
@@ -35,7 +35,9 @@ _COLOURS = {"plain": "#0072B2", "dcp": "#D55E00"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """A case's checkpoints of one method. Times are seconds; shares are of `mean_s` and `step_mean_s`."""
+    """Cost of a case's checkpoints by one method. Times are seconds; shares are of `mean_s` and
+    `step_mean_s`.
+    """
 
     row: Row
     method: str
@@ -53,7 +55,7 @@ class Cost:
 
 
 def costs_of(saved: Sequence[CheckpointCost], rows: Sequence[Row]) -> list[Cost]:
-    """Return what checkpoints cost, by case and method: those with cores of their own and the most ranks first."""
+    """Return checkpoint costs by case and method: not oversubscribed cases and the most ranks first."""
     by_id = {row.case_id: row for row in rows if row.ok}
     found: list[Cost] = []
     for cost in saved:
@@ -81,7 +83,7 @@ def costs_of(saved: Sequence[CheckpointCost], rows: Sequence[Row]) -> list[Cost]
 
 
 def checkpoint_picture(costs: Sequence[Cost]) -> Picture:
-    """Return the figure of what a checkpoint takes, and of its share of the time."""
+    """Return the figure of the time of a checkpoint, and of its share of the time."""
     heading = _heading(costs)
     sizes = sorted({round(cost.size_bytes / 1e6, 1) for cost in costs})
     megabytes = f"{sizes[0]:,g}" if len(sizes) == 1 else f"{sizes[0]:,g} to {sizes[-1]:,g}"
@@ -164,7 +166,7 @@ def _share(fraction: float) -> str:
 
 
 def _names(costs: Sequence[Cost], room_in: float, points: float) -> list[str]:
-    """Return what each bar is, in lines that fit into `room_in` inches."""
+    """Return the bars' names, in lines that fit into `room_in` inches."""
     return [f"{in_lines(cost.row.name, room_in, points)}\n{_METHODS[cost.method]}" for cost in costs]
 
 
@@ -178,7 +180,7 @@ def _narrow_pitch_in(costs: Sequence[Cost]) -> float:
 
 
 def _paint(sheet: Sheet, *, costs: Sequence[Cost]) -> None:
-    """Bars on the left, shares on the right."""
+    """Paint bars on the left, shares on the right."""
     names = _names(costs, NAMES_IN, style.TICK_PT)
     left = 0.3 + max(text_width_in(name, style.TICK_PT) for name in names)
     height = sheet.height_in - 0.8
@@ -192,7 +194,7 @@ def _paint(sheet: Sheet, *, costs: Sequence[Cost]) -> None:
 
 
 def _paint_narrow(sheet: Sheet, *, costs: Sequence[Cost]) -> None:
-    """Bars with their words above them, and the shares beneath."""
+    """Paint bars with their words above them, and the shares beneath."""
     bars = sheet.axes(0.12, _SHARES_IN + 0.5, _PHONE_IN, sheet.height_in - _SHARES_IN - 0.8)
     scale = _NARROW_PITCH_IN / _narrow_pitch_in(costs)
     for place, (cost, name) in enumerate(zip(costs, _names(costs, _PHONE_IN, style.NOTE_PT), strict=True)):

@@ -1,4 +1,4 @@
-"""The figure of evaluation: its throughput beside that of training."""
+"""The figure of evaluation: its throughput next to that of training."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _paint(sheet: Sheet, *, rows: Sequence[Row]) -> None:
 
 
 def _paint_narrow(sheet: Sheet, *, rows: Sequence[Row]) -> None:
-    """A case's name above its two bars."""
+    """Paint a case's name above its two bars."""
     axes = sheet.axes(0.12, 0.5, sheet.width_in - 1.75, sheet.height_in - 0.8)
     scale = _NARROW_PITCH_IN / _narrow_pitch_in(rows)
     _bars(axes, rows, aside=0.14 * scale, height=0.25 * scale, lower=0.425 - 0.265 * scale)
@@ -142,7 +142,7 @@ def _paint_narrow(sheet: Sheet, *, rows: Sequence[Row]) -> None:
 
 
 def _bars(axes: Axes, rows: Sequence[Row], *, aside: float, height: float, lower: float = 0.0) -> None:
-    """Each case's two bars, to either side of a place that is so much lower than its row's middle."""
+    """Draw each case's two bars, to either side of a place that is `lower` below its row's middle."""
     for place, row in enumerate(rows):
         if row.oversubscribed:
             axes.axhspan(place - 0.5, place + 0.5, color=style.OVERSUBSCRIBED_GROUND, linewidth=0, zorder=0)

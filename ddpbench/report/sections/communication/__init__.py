@@ -1,4 +1,6 @@
-"""The section on transfers: time and bus bandwidth against size. Is communication bound by latency or bandwidth?"""
+"""The section on transfers: time and bus bandwidth against size. Is communication bound by latency or
+bandwidth?
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transfers by size, one curve an operation and number of ranks, and what bounds them."""
+"""Transfers by size, one curve per operation and number of ranks, and what bounds them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ddpbench.units import format_bytes
 
 MIB = 2**20
 _HALF = 0.5
-"""What takes more of a transfer's time than this bounds it."""
+"""A part of a transfer's time above this fraction bounds it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """Transfers of one size: time in milliseconds, busbw in GB/s (None where no factor is known)."""
+    """Transfers of one size: time in milliseconds, busbw in GB/s (None if no factor is known)."""
 
     bytes: int
     time_ms: Interval
@@ -27,29 +27,29 @@ class Point:
     rounds: int
     transfers: int
     call_ms: Interval | None = None
-    """The time by nccl-tests' clock, and busbw by that."""
+    """The time by nccl-tests' clock, and the busbw that follows from it."""
     call_busbw: Interval | None = None
     latency_share: float | None = None
-    """How much of its time is latency, by the line through its curve; None where there is none that fits."""
+    """Share of latency in its time, by the line through its curve; None if no line fits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransferCurve:
-    """One operation on one number of ranks, by size."""
+    """An operation on one number of ranks, by size."""
 
     op: str
     world_size: int
     variant: int
     points: tuple[Point, ...]
     latency_ms: Interval | None = None
-    """Where the line through its points is at no bytes; None where sizes are too few or too near."""
+    """Time at zero bytes, by the line through its points; None if sizes are too few or too close."""
     mib_ms: float = 0.0
-    """What a MiB more takes, by that line."""
+    """Time of each further MiB, by that line."""
     misfit: float = 0.0
 
     @property
     def name(self) -> str:
-        """As the figure labels it."""
+        """Return its label in the figure."""
         return f"{self.op}, {ranks(self.world_size)}"
 
 
@@ -60,7 +60,7 @@ def curves_of(results: Sequence[TransferResult]) -> list[TransferCurve]:
         found.setdefault((one.op, one.world_size), []).append(one)
     curves = []
     for index, ((op, world_size), sizes) in enumerate(sorted(found.items())):
-        line = sizes[-1]  # the same of each
+        line = sizes[-1]  # equal in each of them
         curves.append(
             TransferCurve(
                 op=op,
@@ -89,7 +89,9 @@ def _point(one: TransferResult) -> Point:
 
 
 def answer_of(curve: TransferCurve) -> str:
-    """Whether latency or bandwidth bounds a curve's transfers, in a few words; empty where sizes are too few."""
+    """Return whether latency or bandwidth bounds a curve's transfers, in a few words; empty if sizes are too
+    few.
+    """
     latency, first, last = curve.latency_ms, curve.points[0], curve.points[-1]
     if latency is None:
         return ""
@@ -103,9 +105,10 @@ def answer_of(curve: TransferCurve) -> str:
 
 
 def bound_by(row: Row, curve: TransferCurve) -> str:
-    """Whether latency or bandwidth takes a transfer's time, at the smallest and the largest size; or why none can tell.
+    """Return whether latency or bandwidth takes most of the time at the smallest and the largest size, or why
+    that is unknown.
 
-    Empty where sizes are too few or too near for a line.
+    Empty if sizes are too few or too close for a line.
     """
     latency, first, last = curve.latency_ms, curve.points[0], curve.points[-1]
     if latency is None:

@@ -57,7 +57,7 @@ def picture(
 
 
 def _caps_run(row: Row, rows: Sequence[Row]) -> list[BucketCap]:
-    """Return the bucket caps at which its strategy was run among these."""
+    """Return the bucket caps with which its strategy was run among these."""
     same = [one for one in rows if one.case.strategy == row.case.strategy]
     return sorted(
         {one.case.bucket_cap_mb for one in same if one.variant == row.variant and one.ok}, key=cap_order
@@ -70,7 +70,7 @@ def _marks(
     caps: Sequence[BucketCap],
     lines: Mapping[BucketCap, float],
 ) -> list[str]:
-    """Return what the figure's lines mean, and what of its curves and caps is not in it: sentences."""
+    """Return sentences on the figure's lines, and on curves and caps that are missing from it."""
     marks = []
     outside = [cap_words(cap) for cap in caps if cap is not None and cap not in lines]
     if lines:
@@ -98,7 +98,7 @@ def _marks(
 
 
 def _caption(name: str, row: Row, curves: Sequence[TransferCurve], marks: Sequence[str]) -> str:
-    """Return what a transfer's time and its busbw are, and over how many rounds they are medians."""
+    """Return the definitions of a transfer's time and its busbw, and the number of rounds of the medians."""
     factors = [f"{op}: {FACTORS[op][0]}" for op in dict.fromkeys(c.op for c in curves) if op in FACTORS]
     rounds = sorted({point.rounds for curve in curves for point in curve.points})
     return captioned(
@@ -127,7 +127,9 @@ def _caption(name: str, row: Row, curves: Sequence[TransferCurve], marks: Sequen
 
 
 def _heading(name: str, curves: Sequence[TransferCurve]) -> str:
-    """Return what bounds the transfers on the most ranks, with what the smallest and the largest take and yield."""
+    """Return what bounds the transfers on the most ranks, with times and busbw of the smallest and the
+    largest.
+    """
     curve = max(curves, key=lambda one: (one.world_size, len(one.points)))
     first, last = curve.points[0], curve.points[-1]
     answer = answer_of(curve)

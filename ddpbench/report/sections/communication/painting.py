@@ -1,4 +1,4 @@
-"""Paints transfers by size: time on the left, bus bandwidth on the right."""
+"""Paint transfers by size: time on the left, bus bandwidth on the right."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 _TICK_IN = 0.56
-"""As wide as `512 KiB`."""
+"""Width of `512 KiB`, inches."""
 
 
 def paint(
@@ -36,11 +36,10 @@ def paint(
     rate: float | None,
     stacked: bool = False,
 ) -> None:
-    """Paints both plots, with the bucket caps as vertical lines and the curves' names at the right.
+    """Paint both plots, with the bucket caps as vertical lines and the curves' names at the right.
 
-    The links' `rate`, GB/s, is a horizontal one.
-
-    They stand side by side, or above each other where `stacked`.
+    The links' `rate`, GB/s, is a horizontal line. The plots are next to each other, or above each other if
+    `stacked`.
     """
     from ddpbench.report.draw.canvas import decades
 
@@ -83,7 +82,7 @@ def paint(
 
 
 def _name_caps(axes: Axes, caps: Mapping[BucketCap, float], middle: float) -> None:
-    """Write the caps' names beside their lines, on the side of the plot's middle."""
+    """Write the caps' names next to their lines, on the side of the plot's middle."""
     at_size: dict[float, list[str]] = {}
     for cap, size in caps.items():
         at_size.setdefault(size, []).append(cap_words(cap))
@@ -102,14 +101,15 @@ def _name_caps(axes: Axes, caps: Mapping[BucketCap, float], middle: float) -> No
 
 
 def slowest_rate(rows: Iterable[Row]) -> float | None:
-    """Return the least `link_rate` of these cases, which are of one figure."""
+    """Return the smallest `link_rate` of these cases, which are of one figure."""
     return min((rate for row in rows if (rate := link_rate(row)) is not None), default=None)
 
 
 def link_rate(row: Row) -> float | None:
-    """Return the rate of the slowest link that a ring of all ranks crosses, GB/s: what its busbw cannot exceed.
+    """Return the rate of the slowest link that a ring of all ranks crosses, GB/s: the bound of its busbw.
 
-    Between nodes that is a node's; within one its ranks', and None where these have no links of their own.
+    Between nodes that is a node's rate; within a node its ranks' rate, or None if they do not have separate
+    links.
     """
     links = links_of(row.case.fabric)
     if links is None:
@@ -128,7 +128,7 @@ def _ends(estimate: Interval) -> list[float]:
 
 
 def _size_axis(axes: Axes, low: float, high: float) -> None:
-    """Ticks at powers of two, in KiB and MiB; as many as fit."""
+    """Set ticks at powers of two, in KiB and MiB; as many as fit."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     exponents = list(range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1))
@@ -160,7 +160,7 @@ def _curve(axes: Axes, row: Row, curve: TransferCurve, points: Sequence[tuple[fl
 
 
 def _legend(sheet: Sheet, row: Row, curves: Sequence[TransferCurve]) -> None:
-    """Each curve's name above both plots."""
+    """Write each curve's name above both plots."""
     from matplotlib.lines import Line2D
 
     looks = [(curve, style.look(row.case, curve.variant)) for curve in curves]
@@ -181,7 +181,7 @@ def _legend(sheet: Sheet, row: Row, curves: Sequence[TransferCurve]) -> None:
 
 
 def _label(axes: Axes, row: Row, curves: Sequence[TransferCurve]) -> None:
-    """Each curve's name in the right margin, at the height of its last point."""
+    """Write each curve's name in the right margin, at the height of its last point."""
     from ddpbench.report.draw.canvas import spread
 
     top = axes.get_ylim()[1]

@@ -1,4 +1,4 @@
-"""The section on training to a loss: who gets there first, in time and in samples? Only where it was asked for."""
+"""The section on training to a loss: who gets there first, in time and in samples? Only if it was requested."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_FIGURES = 3
 
 
 def section(training: TrainingResults, rows: Sequence[Row]) -> Section | None:
-    """Return the section on trainings to a loss; None where no case was trained to one."""
+    """Return the section on trainings to a loss; None if no case was trained to one."""
     groups = groups_of(training, rows)
     if not groups:
         return None

@@ -1,4 +1,4 @@
-"""The figure of training to a loss: which lines it has, its words, and its points as a table."""
+"""The figure of training to a loss: the choice of its lines, its words, and its points as a table."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ from ddpbench.spec.target_loss import SMOOTHED_BATCHES
 from ddpbench.strategies.traits import traits_of
 
 TOLD_POINTS = 10
-"""Of each curve so many points are in the figure's table."""
+"""Number of points of each curve in the figure's table."""
 
 
 def drawn_lines(group: Sequence[Line]) -> tuple[list[Line], list[Line]]:
-    """Return the lines of a figure, and those it has no room for: one bucket cap each, and one device once a batch."""
+    """Return the lines that are drawn, and those without room: one bucket cap each, and one device once per
+    batch.
+    """
     chosen: dict[tuple[Any, ...], Line] = {}
     batches = ("local_batch", "global_batch", "scaling")
     for line in sorted(group, key=lambda line: cap_order(line.row.case.bucket_cap_mb)):
@@ -52,7 +54,7 @@ def drawn_lines(group: Sequence[Line]) -> tuple[list[Line], list[Line]]:
 def picture(
     place: int, lines: Sequence[Line], group: Sequence[Line], rows: Sequence[Row], apart: str
 ) -> Picture:
-    """Return the figure of a group, with those of its cases that are `lines`; `place` counts the figures from 0."""
+    """Return the figure of a group, with the cases in `lines`; `place` counts the figures from 0."""
     heading = _heading(group) + (f" ({apart})" if apart else "")
     members = [line.row for line in lines]
     missing = {

@@ -1,4 +1,4 @@
-"""The cases that were trained to a loss, in groups for which it means the same."""
+"""The cases that were trained to a loss, in groups for which this loss means the same."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ from ddpbench.strategies.traits import traits_of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """A case that was trained to a loss. Times are seconds; its points are (step, samples, time, finite mean loss)."""
+    """A case that was trained to a loss. Times are seconds; its points are (step, samples, time, finite mean
+    loss).
+    """
 
     row: Row
     words: str
-    """Its name, but for the scaling."""
+    """Its name without the scaling."""
     scaling: str
-    """Ends its name where another line has the same one; empty else."""
+    """Ends its name if another line has the same one; otherwise empty."""
     target: float
     window: int
     batch: int
@@ -42,21 +44,21 @@ class Line:
     speedup: Interval | None
     points: tuple[tuple[int, int, float, float], ...]
     not_finite_from: int | None = None
-    """The first step after which the mean loss is not a finite number; None where there is none."""
+    """The first step after which the mean loss is not a finite number; None if there is none."""
 
     @property
     def name(self) -> str:
-        """Its name in tables, which have one device for each kind of scaling."""
+        """Return its name in tables, which have one device for each kind of scaling."""
         return f"{self.words}{self.scaling}"
 
     @property
     def drawn_name(self) -> str:
-        """Its name in the figure, where one device stands once for both kinds of scaling."""
+        """Return its name in the figure, where one device stands once for both kinds of scaling."""
         return self.words if traits_of(self.row.case).role == "base" else self.name
 
 
 def groups_of(training: TrainingResults, rows: Sequence[Row]) -> list[list[Line]]:
-    """Return the cases trained to a loss, those together for which it means the same; the largest groups first."""
+    """Return the cases trained to a loss in groups for which it means the same; the largest groups first."""
     if not training.time_to_loss:
         return []
     by_id = {row.case_id: row for row in rows if row.ok}
@@ -77,7 +79,7 @@ def groups_of(training: TrainingResults, rows: Sequence[Row]) -> list[list[Line]
 
 
 def task(row: Row) -> Key:
-    """Return what cases must share for one loss to mean the same for all of them."""
+    """Return the key that cases must share for one loss to mean the same for all of them."""
     return grouping.deciding("loss", row.case)
 
 
@@ -112,8 +114,8 @@ def _line(
 def _names(rows: Sequence[Row]) -> dict[str, tuple[str, str]]:
     """Return each case's name and its addition, by case id.
 
-    The name has the strategy, ranks and samples per step; caps, links, threads and loaders where cases differ in
-    them. The addition is the scaling where two cases have one name, and empty elsewhere.
+    The name has the strategy, ranks and samples per step; caps, links, threads and loaders if cases differ in
+    them. The addition is the scaling if two cases have one name, and empty otherwise.
     """
     namer = rows[0].names.of(row.case for row in rows)
     settings = [name for name in EVERY if name not in ("local_batch", "global_batch", "scaling")]
@@ -131,12 +133,12 @@ def _names(rows: Sequence[Row]) -> dict[str, tuple[str, str]]:
 
 
 def setting_words(group: Sequence[Line]) -> tuple[str, ...]:
-    """Return the setting in words, but for scaling and batch, which differ from line to line."""
+    """Return the setting in words, without scaling and batch, which differ from line to line."""
     return setting_of(fullest([line.row for line in group]), but=("scaling",))
 
 
 def apart_words(groups: Sequence[Sequence[Line]]) -> list[str]:
-    """Return what tells the groups from each other; empty where there is one."""
+    """Return words that distinguish the groups; empty if there is only one."""
     cases = [fullest([line.row for line in group]).case for group in groups]
     names = [name for name in PANEL if name not in ("local_batch", "global_batch", "scaling")]
     namer = Namer(cases)

@@ -1,4 +1,4 @@
-"""Paints the curves of training to a loss, and where each reached it."""
+"""Paint the curves of training to a loss, and where each reached it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (6, 1.4, 1.2, 1.4)), (0, (3, 3)))
 _BASE_DASHES: tuple[Any, ...] = ((0, (3, 3)), (0, (1.2, 2.4)), (0, (5, 2.5, 1.2, 2.5)))
 _ROW = 0.055
-"""Of the losses' range: how far apart the rows of markers beneath the target are."""
+"""Distance of the rows of markers beneath the target, as a fraction of the losses' range."""
 
 
 def names_of(lines: Sequence[Line], across: int) -> list[str]:
-    """Return the lines' names as the legend has them in `across` columns: one on a phone."""
+    """Return the lines' names for a legend of `across` columns: one on a phone."""
     if across == 1:
         return [in_legend(line.drawn_name) for line in lines]
     return [in_lines(line.drawn_name, style.FULL_WIDTH_IN / across - 0.6, style.NOTE_PT) for line in lines]
@@ -36,9 +36,9 @@ def lines_above(names: Sequence[str], across: int) -> int:
 
 
 def paint(sheet: Sheet, *, lines: Sequence[Line], stacked: bool = False) -> None:
-    """Paints the lines twice, against time and against samples, with their names above.
+    """Paint the lines twice, against time and against samples, with their names above.
 
-    The charts stand side by side, or above each other where `stacked`.
+    The charts are next to each other, or above each other if `stacked`.
     """
     from matplotlib.lines import Line2D
 
@@ -63,7 +63,7 @@ def paint(sheet: Sheet, *, lines: Sequence[Line], stacked: bool = False) -> None
                 color=look.colour,
                 linestyle=dash,
                 linewidth=1.8 if traits_of(line.row.case).role == "base" else 1.4,
-                zorder=4 if traits_of(line.row.case).role == "base" else 3,  # to be seen on what follows it
+                zorder=4 if traits_of(line.row.case).role == "base" else 3,  # above the markers that follow
             )
             at = line.time_s if column == 2 else _exact(line.samples)
             _reach(axes, line, look, at, line.target - place * _ROW * _range(lines))
@@ -91,7 +91,7 @@ def paint(sheet: Sheet, *, lines: Sequence[Line], stacked: bool = False) -> None
 
 
 def _looks(lines: Sequence[Line]) -> list[tuple[style.Look, Any]]:
-    """Colour and marker by strategy; lines of one colour have different dashes, and markers of their own."""
+    """Return colours and markers by strategy; lines of one colour have different dashes and markers."""
     seen: dict[str, int] = {}
     looks = []
     for line in lines:
@@ -108,7 +108,7 @@ def _exact(value: float | None) -> Interval | None:
 
 
 def _range(lines: Sequence[Line]) -> float:
-    """From the target, or the lowest loss that is drawn, to the highest."""
+    """Return the range from the target, or the lowest loss that is drawn, to the highest."""
     losses = [lines[0].target, *(point[3] for line in lines for point in line.points)]
     return max(losses) - min(losses)
 

@@ -1,4 +1,4 @@
-"""The table of what each case needs to reach the loss."""
+"""The table of the time and samples that each case needs to reach the loss."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddpbench.units import counted, format_number
 
 
 def loss_table(group: Sequence[Line], apart: str) -> Table:
-    """Return what each case needs to reach the loss, beside its speed-up in samples/s."""
+    """Return what each case needs to reach the loss, with its speed-up in samples/s."""
     notes = {line.row.case_id: _notes(line) for line in group}
     noted = any(notes.values())
     held = any(line.apart is not None for line in group)
@@ -63,7 +63,7 @@ def _mean_cell(value: float | None) -> Cell:
 
 
 def _notes(line: Line) -> str:
-    """Return whether it had cores of its own, and how far it came if it did not reach the loss in every launch."""
+    """Return whether it was oversubscribed, and how far it got if it did not reach the loss in every launch."""
     words = ["oversubscribed"] if line.row.oversubscribed else []
     if line.time_s is None:
         steps = counted(line.steps_trained, "step")
