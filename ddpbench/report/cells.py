@@ -43,6 +43,6 @@ def _cell(cell: Cell, *, head: bool, title: str) -> Markup:
         text = f"<strong>{text}</strong>"
     under = ""
     if cell.under:
-        shown = "under told" if cell.told else "under"
+        shown = "under told" if cell.has_words else "under"
         under = f' <span class="{shown}">{escape(on_page(cell.under))}</span>'
     return Markup(f"<{tag}{attributes}>{text}{under}</{tag}>\n")

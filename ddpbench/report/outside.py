@@ -26,7 +26,7 @@ def dressed(
         replace(
             picture,
             subtitle=_subtitle(picture, every),
-            caption=but(picture.caption, _told(picture, every)),
+            caption=but(picture.caption, _stated_in(picture, every)),
             source=source,
             wanted=wanted,
         )
@@ -63,7 +63,7 @@ def source_line(summary: RunSummary) -> str:
     return clean(f"Source: {' · '.join(part for part in parts if part)}")
 
 
-def _told(picture: Picture, every: Sequence[str]) -> set[str]:
+def _stated_in(picture: Picture, every: Sequence[str]) -> set[str]:
     """Return the conditions that the subtitle and the heading state."""
     own = picture.caption.conditions if isinstance(picture.caption, Sentence) else ()
     return {*every, *picture.label, *(word for word in own if word in picture.heading)}
@@ -72,9 +72,9 @@ def _told(picture: Picture, every: Sequence[str]) -> set[str]:
 def _subtitle(picture: Picture, every: Sequence[str]) -> str:
     """Return the conditions that the heading does not state, including those in its brackets."""
     words = [*every[:-1], *picture.label, *every[-1:]]
-    told = [word for word in dict.fromkeys(words) if word not in picture.heading]
+    outside = [word for word in dict.fromkeys(words) if word not in picture.heading]
     brackets = ["brackets: 95 % intervals"] if "[" in picture.heading else []
-    return ", ".join([*told, *brackets])
+    return ", ".join([*outside, *brackets])
 
 
 def _part(machine: Mapping[str, object], name: str) -> Mapping[str, object]:

@@ -147,7 +147,7 @@ def build(summary: RunSummary, painter: Painter | None = None, wanted: Wanted = 
             findings=_anchored(
                 [one for one in said.findings if one not in said.answer],
                 found,
-                {*shared, *_told_once(said.answer)},
+                {*shared, *_qualified_once(said.answer)},
             ),
             banners=[*filter(None, [said.checks.banner]), *said.warnings],
             shared=list(shared),
@@ -254,15 +254,15 @@ def _anchored(
 
 def _once(answer: Iterable[Finding]) -> list[Finding]:
     """Return an answer's lines without the words that an earlier line contains too."""
-    told: list[str] = []
+    known: list[str] = []
     lines = []
     for finding in answer:
-        lines.append(replace(finding, tags=tuple(tag for tag in finding.tags if tag not in told)))
-        told += finding.tags
+        lines.append(replace(finding, tags=tuple(tag for tag in finding.tags if tag not in known)))
+        known += finding.tags
     return lines
 
 
-def _told_once(answer: Iterable[Finding]) -> set[str]:
+def _qualified_once(answer: Iterable[Finding]) -> set[str]:
     """Return the qualifying words that need no repetition: all except counts of an answer's own launches, and
     doubts.
     """
@@ -329,14 +329,14 @@ def _in_short(summary: RunSummary) -> str:
     made = counts.succeeded + counts.failed
     of = f" of {counts.planned:,}" if made < counts.planned else ""
     launches = f"{made:,}{of} {'launch' if made == counts.planned == 1 else 'launches'}"
-    told = [
+    parts = [
         f"{counts.cases:,} cases",
         f"{counts.skipped_cases:,} skipped" if counts.skipped_cases else "",
         f"{launches} in {counted(counts.rounds, 'round')}, {failed}",
         moment(context.get("started_utc")),
         format_seconds(summary.course.wall_s),
     ]
-    return " \N{MIDDLE DOT} ".join(word for word in told if word)
+    return " \N{MIDDLE DOT} ".join(word for word in parts if word)
 
 
 def count_words(summary: RunSummary) -> Sequence[tuple[str, str]]:

@@ -38,7 +38,7 @@ class Cell:
     """The value without a difference, such as a ratio of 1, to which no end of the interval is rounded."""
 
     @property
-    def told(self) -> bool:
+    def has_words(self) -> bool:
         """Return whether `under` is more than an interval: words, which may continue in another line."""
         return len(self.under) > LONGEST_INTERVAL
 

@@ -36,7 +36,7 @@ def section(rows: Sequence[Row]) -> Section | None:
             launches=(),
             look=style.look(row.case),
             hollow=row.emulated,
-            told=str(row.samples_per_s),
+            words=str(row.samples_per_s),
         )
         for row in shown
     ]

@@ -66,8 +66,8 @@ def test_many_columns_are_set_closer(columns: int, width: str) -> None:
 def test_only_words_that_no_column_holds_may_be_broken() -> None:
     assert not Cell(text="best strategy; foreign load 2/5", under="emulated 1 Gbit/s link").unbroken
     assert Cell(text="/home/somebody/training_script.py:LanguageModel").unbroken
-    assert not Cell(text="1", under="[1,234,000, 1,235,000]", number=True).told
-    assert Cell(text="1", under="[14.3, 14.9], as good as best, up to 1.4 % longer not ruled out").told
+    assert not Cell(text="1", under="[1,234,000, 1,235,000]", number=True).has_words
+    assert Cell(text="1", under="[14.3, 14.9], as good as best, up to 1.4 % longer not ruled out").has_words
 
 
 def test_cells_are_escaped_and_say_what_they_are() -> None:

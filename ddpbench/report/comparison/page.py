@@ -17,8 +17,8 @@ from ddpbench.version import VERSION
 
 def comparison_page(changes: Changes) -> str:
     """Return the page; it loads nothing, and everything from a run is escaped."""
-    told = headline(changes)
-    picture = launches_picture(changes, told)
+    title = headline(changes)
+    picture = launches_picture(changes, title)
     data = json.dumps(to_json(changes), indent=1).encode()
     return (
         environment(Path(__file__).parent)
@@ -26,7 +26,7 @@ def comparison_page(changes: Changes) -> str:
         .render(
             title=f"{changes.base.name} against {changes.new.name} \N{MIDDLE DOT} ddpbench",
             style=page_style(),
-            headline=told,
+            headline=title,
             base=changes.base,
             new=changes.new,
             heads=HEADS,

@@ -84,9 +84,9 @@ def _paint(sheet: Sheet, *, drawn: Sequence[Change]) -> None:
         if ratio is not None and ratio.low is not None and ratio.high is not None:
             axes.plot([ratio.low, ratio.high], [place, place], "-", color=_NEW, linewidth=1.4, zorder=2)
             axes.plot([ratio.value], [place], "|", color=_NEW, markersize=8, zorder=4)
-        told = f"{value_words(ratio)}\n{one.verdict}" if ratio is not None else one.verdict
+        words = f"{value_words(ratio)}\n{one.verdict}" if ratio is not None else one.verdict
         axes.annotate(
-            told,
+            words,
             (1.02, place),
             xycoords=("axes fraction", "data"),
             fontsize=style.NOTE_PT,

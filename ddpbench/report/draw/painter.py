@@ -31,10 +31,10 @@ class Painter:
     user's cache.
     """
 
-    def __init__(self, others: Others = NOBODY, told: Told = to_nobody) -> None:
-        """The `others` are ended by their maker. It is `told` what is drawn."""
+    def __init__(self, others: Others = NOBODY, progress: Told = to_nobody) -> None:
+        """Draw with these `others`, which the caller ends; report to `progress` how many pictures are drawn."""
         self.others = others
-        self._told = told
+        self._progress = progress
         self._pictures: Sequence[Picture] = ()
         self._kept: dict[int, Drawn] = {}
         self._left: Sequence[int] = ()
@@ -62,7 +62,7 @@ class Painter:
         """Return the pictures of `start` in their order, once every process has finished."""
         assert self._dealt is not None, "`start` comes before"
         before, count = len(self._kept), len(self._pictures)
-        new = self._dealt.answers(lambda done: self._told("drawing figures", before + done, count))
+        new = self._dealt.answers(lambda done: self._progress("drawing figures", before + done, count))
         self._dealt = None
         by_number = {**self._kept, **dict(zip(self._left, new, strict=True))}
         found = [by_number[number] for number in range(count)]
@@ -85,11 +85,11 @@ def _name(picture: Picture) -> str:
     wanted = picture.wanted
     try:
         # the order of sets differs from process to process
-        told = (replace(picture, wanted=ONLY_PNG), sorted(wanted.figures), sorted(wanted.slides))
+        contents = (replace(picture, wanted=ONLY_PNG), sorted(wanted.figures), sorted(wanted.slides))
         file = io.BytesIO()
         pickler = pickle.Pickler(file)
         pickler.fast = True  # write equal texts alike, whether one object or copies
-        pickler.dump(told)
+        pickler.dump(contents)
         return hashlib.sha256(file.getbuffer()).hexdigest() + ".figure"
     except Exception:
         return ""

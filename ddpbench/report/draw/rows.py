@@ -67,13 +67,13 @@ def whiskers(axes: Axes, place: float, estimate: Interval) -> None:
 
 
 def over_bar(
-    axes: Axes, place: float, name: str, told: str, *, ground: str = style.GROUND, **options: Any
+    axes: Axes, place: float, name: str, value: str, *, ground: str = style.GROUND, **options: Any
 ) -> None:
     """Write a row's name at its left and its measurement at its right, above its bar at a place along y.
 
     A ground keeps lines off the words.
     """
-    for x, side, text, more in ((0.0, "left", name, {}), (1.0, "right", told, options)):
+    for x, side, text, more in ((0.0, "left", name, {}), (1.0, "right", value, options)):
         axes.text(
             x,
             place,
@@ -98,7 +98,7 @@ class Point:
     launches: Sequence[float]
     look: style.Look
     hollow: bool
-    told: str
+    words: str
 
     @property
     def lines(self) -> str:
@@ -159,7 +159,7 @@ def grouped_rows(axes: Axes, groups: Groups, xlabel: str, *, above: int = 0) -> 
                 axes.text(
                     1.02,
                     place,
-                    point.told,
+                    point.words,
                     transform=axes.get_yaxis_transform(),
                     fontsize=style.NOTE_PT,
                     va="center",
@@ -218,12 +218,12 @@ def _words_above(axes: Axes, place: float, point: Point, above: int, *, over: bo
     lines = _rows(point, above) - 1
     if above > 1:
         over_bar(axes, place + lines - 1.5, _stacked(point.name), "", ground=ground)
-    over_bar(axes, place + lines - 0.5, "" if above > 1 else point.name, point.told, ground=ground, **words)
+    over_bar(axes, place + lines - 0.5, "" if above > 1 else point.name, point.words, ground=ground, **words)
 
 
 def on_phone(groups: Groups, xlabel: str) -> dict[str, Any]:
     """Return a picture's `narrow` and `narrow_in` for grouped rows."""
-    words = [f"{point.name}   {point.told}" for _, _, points in groups for point in points]
+    words = [f"{point.name}   {point.words}" for _, _, points in groups for point in points]
     above = 1 if max(text_width_in(each, style.NOTE_PT) for each in words) <= _PHONE_ROW_IN else 2
     rows = rows_taken(groups, above=above)
     return {

@@ -220,7 +220,7 @@ def _paint(sheet: Sheet, *, groups: Sequence[Sequence[Bar]]) -> None:
         for bar in group:
             _bar(axes, place, bar, height=0.6)
             axes.annotate(
-                _told(bar),
+                _step_words(bar),
                 (1.01, place),
                 xycoords=("axes fraction", "data"),
                 fontsize=style.SMALLEST_PT,
@@ -253,7 +253,7 @@ def _paint_narrow(sheet: Sheet, *, groups: Sequence[Sequence[Bar]]) -> None:
         first = at
         for bar in group:
             _bar(axes, at + 0.4, bar, height=0.2)
-            over_bar(axes, at + 0.28, _source(bar), _told(bar), ground=ground)
+            over_bar(axes, at + 0.28, _source(bar), _step_words(bar), ground=ground)
             at += _NARROW_PITCH_IN
         _grounds(axes, group, (head, at), (first + 0.25, at))
     axes.set_yticks([])
@@ -326,7 +326,7 @@ def _bar(axes: Axes, place: float, bar: Bar, *, height: float) -> None:
     whiskers(axes, place, step)
 
 
-def _told(bar: Bar) -> str:
+def _step_words(bar: Bar) -> str:
     """Return a bar's step with the part spent waiting and, beneath, its ratio to data in memory."""
     step = bar.row.step_time_s
     assert step is not None

@@ -200,8 +200,8 @@ def _table(group: Sequence[CurveLaws]) -> Table:
         )
         for fit in curve.laws.fits:
             law = capital(LAW_NAMES[fit.law])
-            told = fit.r_squared is not None and fit.r_squared > 0  # below 0 the law is worse than none
-            squared = f"; R² {fit.r_squared:.4f}" if told else ""
+            is_useful = fit.r_squared is not None and fit.r_squared > 0  # below 0 the law is worse than none
+            squared = f"; R² {fit.r_squared:.4f}" if is_useful else ""
             rows += [
                 _line(curve, f"{law}: {_MEANINGS[name]}", None, value, f"{fit.verdict}{squared}")
                 for name, value in fit.parameters.items()

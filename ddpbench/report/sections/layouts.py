@@ -205,7 +205,7 @@ def _points(
             launches=[1e3 * value for value in raw.get(row.case_id, ())],
             look=style.look(row.case),
             hollow=row.emulated,
-            told=f"{step}   {gap}".rstrip() if step is not None else row.status,
+            words=f"{step}   {gap}".rstrip() if step is not None else row.status,
         )
 
     return [

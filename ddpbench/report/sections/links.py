@@ -132,7 +132,7 @@ def _times(row: Row, group: Sequence[Row]) -> float:
     return row.step_time_s.value / best.value
 
 
-def _told(row: Row, group: Sequence[Row]) -> str:
+def _words_of(row: Row, group: Sequence[Row]) -> str:
     times = _times(row, group)
     return "shortest mean" if times == 1 else f"{times:.2f} times that"
 
@@ -215,7 +215,7 @@ def _points(groups: Sequence[Sequence[Row]], raw: Mapping[str, Sequence[float]])
             launches=[1e3 * value for value in raw.get(row.case_id, ())],
             look=style.look(row.case),
             hollow=row.emulated,
-            told=f"{step}   {_told(row, group)}",
+            words=f"{step}   {_words_of(row, group)}",
         )
 
     return [
@@ -229,6 +229,6 @@ def _paint_dots(sheet: Sheet, *, points: Groups) -> None:
 
     every = [point for _, _, members in points for point in members]
     left = 0.35 + max(text_width_in(point.lines, style.TICK_PT) for point in every)
-    told = max(text_width_in(point.told, style.NOTE_PT) for point in every)
-    axes = sheet.axes(left, 0.5, sheet.width_in - left - told - 0.35, sheet.height_in - 0.6)
+    words_in = max(text_width_in(point.words, style.NOTE_PT) for point in every)
+    axes = sheet.axes(left, 0.5, sheet.width_in - left - words_in - 0.35, sheet.height_in - 0.6)
     grouped_rows(axes, points, _UNIT)

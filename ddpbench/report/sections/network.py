@@ -198,7 +198,10 @@ def _picture(panel: Panel, lines: Sequence[Line], index: int) -> Picture:
         height_in=3.8,
         paint=partial(_paint, lines=lines),
         narrow=partial(_paint_narrow, lines=lines),
-        narrow_in=(style.NARROW_WIDTH_IN, 3.6 + style.LEGEND_LINE_IN * legend_lines(map(_told, lines))),
+        narrow_in=(
+            style.NARROW_WIDTH_IN,
+            3.6 + style.LEGEND_LINE_IN * legend_lines(map(_valued_name, lines)),
+        ),
         missing={},
         label=label_of(point.row for point in every),
     )
@@ -213,8 +216,8 @@ def _heading(lines: Sequence[Line]) -> str:
         nodes = max(shared)
         at = {line.name: point for line in lines for point in line.points if point.row.case.nodes == nodes}
         ordered = sorted(at, key=lambda name: at[name].time_ms.value)
-        told = [f"{at[name].time_ms} ms with {name}" for name in (ordered[-1], ordered[0])]
-        return f"network time of a step, overlapped or not, at {nodes} nodes: {', '.join(told)}"
+        times = [f"{at[name].time_ms} ms with {name}" for name in (ordered[-1], ordered[0])]
+        return f"network time of a step, overlapped or not, at {nodes} nodes: {', '.join(times)}"
     line = lines[0]
     small, large = line.points[0], line.points[-1]
     return (
@@ -273,9 +276,9 @@ def _table(lines: Sequence[Line], panel: Panel) -> Table:
         for line in lines
         for point in line.points
     )
-    told = [panel.name, "" if links in panel.name else links]
-    told += [counted(number, "round") for number in rounds if len(rounds) == 1]
-    name = "; ".join(filter(None, told))
+    parts = [panel.name, "" if links in panel.name else links]
+    parts += [counted(number, "round") for number in rounds if len(rounds) == 1]
+    name = "; ".join(filter(None, parts))
     table = Table(caption=f"Network time of a step by number of nodes ({name})", columns=columns, rows=rows)
     return table.without_empty_columns()
 
@@ -362,7 +365,7 @@ def _paint_narrow(sheet: Sheet, *, lines: Sequence[Line]) -> None:
     """Paint the lines beneath their names, for a phone."""
     from matplotlib.lines import Line2D
 
-    above = 0.15 + style.LEGEND_LINE_IN * legend_lines(map(_told, lines))
+    above = 0.15 + style.LEGEND_LINE_IN * legend_lines(map(_valued_name, lines))
     axes = sheet.axes(0.65, 0.5, sheet.width_in - 0.8, sheet.height_in - 0.5 - above)
     _paint_lines(axes, lines)
     handles = [
@@ -374,14 +377,14 @@ def _paint_narrow(sheet: Sheet, *, lines: Sequence[Line]) -> None:
             markersize=6,
             markerfacecolor="white",
             markeredgecolor=line.look.outline or line.look.colour,
-            label=_told(line),
+            label=_valued_name(line),
         )
         for line in lines
     ]
     sheet.legend(handles, columns=1)
 
 
-def _told(line: Line) -> str:
+def _valued_name(line: Line) -> str:
     """Return a line's name with its time at the most nodes."""
     last = line.points[-1]
     return f"{line.name}: {last.time_ms} ms at {last.row.case.nodes} nodes"

@@ -396,15 +396,15 @@ def _mark_end(axes: Axes, step: OneStep, end_ms: float, *, lines: int) -> None:
         axes.plot([x, until], [y, y], color=style.PHASES["exposed_comm"].colour, linewidth=3, zorder=4)
         words = f"{milliseconds(after)} ms exposed"
         per_in = end_ms / (axes.bbox.width / axes.figure.dpi)
-        beside = until + per_in * text_width_in(words, style.NOTE_PT + 1) < end_ms
-        if not beside and x < per_in * text_width_in(words, style.NOTE_PT + 1):  # no room on either side
-            y, beside, until = y + 0.09, True, x
+        fits_right = until + per_in * text_width_in(words, style.NOTE_PT + 1) < end_ms
+        if not fits_right and x < per_in * text_width_in(words, style.NOTE_PT + 1):  # no room on either side
+            y, fits_right, until = y + 0.09, True, x
         axes.annotate(
             words,
-            (until if beside else x, y),
-            xytext=(4 if beside else -4, 0),
+            (until if fits_right else x, y),
+            xytext=(4 if fits_right else -4, 0),
             textcoords="offset points",
-            ha="left" if beside else "right",
+            ha="left" if fits_right else "right",
             va="center",
             fontsize=style.NOTE_PT,
             fontweight="bold",

@@ -126,13 +126,13 @@ def _heading(groups: Sequence[Sequence[Row]], words: _Words) -> str:
     if not fair:
         return "Every precision ran oversubscribed: none is ranked"
     group = fair[0]
-    told = [
+    gains = [
         f"{row.case.precision} is {words[row.case_id].phrase(bare=True)}"
         for row in group
         if row.case_id in words and words[row.case_id].verdict in ("faster", "slower", "equivalent")
     ]
-    if told:
-        return f"{_name(group)}: {' and '.join(told)} (against full precision)"
+    if gains:
+        return f"{_name(group)}: {' and '.join(gains)} (against full precision)"
     if any(row.case_id in words and words[row.case_id].verdict == "unresolved" for row in group):
         return f"{_name(group)}: {OPEN} between precisions"
     return f"{_name(group)}: {TOO_FEW_WORDS} to compare its precisions"
@@ -188,7 +188,7 @@ def _points(groups: Sequence[Sequence[Row]], words: _Words, raw: Mapping[str, Se
             launches=[1e3 * value for value in raw.get(row.case_id, ())],
             look=style.look(row.case),
             hollow=row.emulated,
-            told=f"{step}   {gap}".rstrip() if step is not None else row.status,
+            words=f"{step}   {gap}".rstrip() if step is not None else row.status,
         )
 
     return [(_name(group), group[0].oversubscribed, [point(row) for row in group]) for group in groups]

@@ -250,7 +250,7 @@ def _paint_narrow(sheet: Sheet, *, series: Sequence[Series], panel: Panel) -> No
             markersize=5.5,
             markerfacecolor="white" if any(row.emulated for row in item.rows) else item.look.colour,
             markeredgecolor=item.look.outline or item.look.colour,
-            label=_told(f"{item.name}{'' if size == most else f', {ranks(int(size))}'}", estimate),
+            label=_name_with_value(f"{item.name}{'' if size == most else f', {ranks(int(size))}'}", estimate),
         )
         for item, _, estimate, size in ends
     ]
@@ -265,7 +265,7 @@ def _legend_lines(series: Sequence[Series]) -> int:
     return 1 + legend_lines(f"{item.name}: 0.999" for item in series)
 
 
-def _told(name: str, estimate: Interval) -> str:
+def _name_with_value(name: str, estimate: Interval) -> str:
     """Return a name with its value; a phone has no room for the interval, which is in the table."""
     whole = f"{name}: {estimate}"
     return whole if len(whole) <= _LEGEND_CHARACTERS else f"{name}: {estimate.number}"

@@ -49,7 +49,7 @@ def section(launches: Sequence[LaunchResult], findings: Sequence[Finding], rows:
         title="Throughput by strategy",
         question="Which strategy trains most samples per second, and how far is it from the upper bound?",
         pictures=tuple(_picture(panel, index, raw) for index, panel in enumerate(drawn)),
-        notes=(*not_drawn([panel.name for panel in rest]), *_told(rows)),
+        notes=(*not_drawn([panel.name for panel in rest]), *_stated(rows)),
         absent="" if drawable else "No case was measured: there is no throughput to show.",
         tables=_ratios(findings, rows),
     )
@@ -58,13 +58,13 @@ def section(launches: Sequence[LaunchResult], findings: Sequence[Finding], rows:
 def _ratios(findings: Sequence[Finding], rows: Sequence[Row]) -> tuple[Table, ...]:
     """Return tables of the step-time ratios behind findings on strategies; empty if there are none."""
     by_id = {row.case_id: row for row in rows}
-    told = [
+    ratios = [
         (by_id[case], by_id[one.cases[-1]], ratio, one.badge)
         for one in findings
         if one.evidence == "strategies" and {*one.cases} <= {*by_id}
         for case, ratio in zip(one.cases, [one.ratio] if one.ratio is not None else one.ratios, strict=False)
     ]
-    if not told:
+    if not ratios:
         return ()
     return (
         Table(
@@ -83,13 +83,13 @@ def _ratios(findings: Sequence[Finding], rows: Sequence[Row]) -> tuple[Table, ..
                     Cell.estimate(ratio, null=1),
                     Cell(text=verdict),
                 )
-                for a, b, ratio, verdict in told
+                for a, b, ratio, verdict in ratios
             ),
         ),
     )
 
 
-def _told(rows: Sequence[Row]) -> list[str]:
+def _stated(rows: Sequence[Row]) -> list[str]:
     """Return facts that strategies state about themselves and that belong with their numbers, without
     DataParallel's.
     """
@@ -244,17 +244,17 @@ def _about_bounds(groups: _Groups) -> list[str]:
                 less |= {} if is_bounded(row.case) else {row.strategy_name: row.case}
     if not there:
         return []
-    told = ["Independent ranks exchange nothing and are the upper bound."]
+    sentences = ["Independent ranks exchange nothing and are the upper bound."]
     if beaten:
         where = f"At {series_of([ranks(size) for size in sorted(beaten)])} they measured less than a strategy that"
         why = "their launches were disturbed or too few, and no bound is established there."
-        told = [
+        sentences = [
             "Independent ranks exchange nothing and should be the upper bound.",
             f"{where} exchanges gradients: {why}",
         ]
     if less:
-        told.append(f"They are none for {_unbounded(less)}.")
-    return told
+        sentences.append(f"They are none for {_unbounded(less)}.")
+    return sentences
 
 
 def _unbounded(cases: Mapping[str, Case]) -> str:
@@ -301,7 +301,7 @@ def _points(groups: _Groups, raw: Mapping[str, Sequence[float]]) -> Groups:
             launches=raw.get(row.case_id, ()),
             look=item.look,
             hollow=row.emulated,
-            told=str(estimate) if estimate is not None else row.status,
+            words=str(estimate) if estimate is not None else row.status,
         )
 
     return [

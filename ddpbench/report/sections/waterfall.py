@@ -330,10 +330,10 @@ def _heading(fall: Fall) -> str:
     rivals = sorted(fall.rivals, key=lambda name: -fall.weighed[name].value)
     sure = [name for name in rivals if (fall.weighed[name].low or 0.0) > 0 and name not in _UNEXPLAINED]
     shown = [fall.largest, *sure][:_MOST_NAMED]
-    told = series_of([f"{NAMES[name]}, {_text(fall.weighed[name])}" for name in shown])
+    largest = series_of([f"{NAMES[name]}, {_text(fall.weighed[name])}" for name in shown])
     wide = ["the gap to timed steps" if name == "timed" else NAMES[name] for name in fall.unsure]
     larger = f"; {series_of(wide)} may be larger" if wide else ""
-    return f"{start}; among the largest losses: {told}{larger}"
+    return f"{start}; among the largest losses: {largest}{larger}"
 
 
 def _table(fall: Fall) -> Table:
@@ -365,8 +365,8 @@ def _paint(sheet: Sheet, *, fall: Fall) -> None:
     names = [_IDEAL, *(NAMES[name] for name in fall.losses), _MEASURED]
     left = 0.3 + max(text_width_in(name, style.TICK_PT) for name in names)
     axes = sheet.axes(left, 0.5, sheet.width_in - left - 2.0, sheet.height_in - 0.6)
-    told = _stairs(axes, fall)
-    for place, (_, text, look) in enumerate(told):
+    labels = _stairs(axes, fall)
+    for place, (_, text, look) in enumerate(labels):
         axes.text(
             1.03,
             place,
@@ -404,7 +404,7 @@ def _stairs(axes: Axes, fall: Fall, *, height: float = 0.62) -> list[tuple[str, 
         block(axes, fill, ends, centre=place, height=height)
 
     bar(0, (start, 1.0), _WHOLE)
-    told: list[tuple[str, str, dict[str, Any]]] = [(_IDEAL, "1", {"fontweight": "bold"})]
+    labels: list[tuple[str, str, dict[str, Any]]] = [(_IDEAL, "1", {"fontweight": "bold"})]
     at = 1.0
     for place, (name, loss) in enumerate(fall.losses.items(), start=1):
         zero = _includes_zero(loss)
@@ -414,12 +414,12 @@ def _stairs(axes: Axes, fall: Fall, *, height: float = 0.62) -> list[tuple[str, 
             "color": style.MUTED if zero else style.INK,
             "fontweight": "bold" if name == fall.cause else "normal",
         }
-        told.append((NAMES[name], _text(loss), look))
+        labels.append((NAMES[name], _text(loss), look))
         at -= loss.value
-    last = len(told)
+    last = len(labels)
     axes.plot([at, at], [last - 1, last], color=style.MUTED, linewidth=0.7, zorder=1)
     bar(last, (start, fall.efficiency.value), _WHOLE)
-    told.append((_MEASURED, str(fall.efficiency), {"fontweight": "bold"}))
+    labels.append((_MEASURED, str(fall.efficiency), {"fontweight": "bold"}))
     axes.set_ylim(last + 0.6, -0.6)
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel(
@@ -427,7 +427,7 @@ def _stairs(axes: Axes, fall: Fall, *, height: float = 0.62) -> list[tuple[str, 
     )
     axes.grid(visible=True, axis="x")
     axes.spines["left"].set_visible(False)
-    return told
+    return labels
 
 
 def _start(fall: Fall) -> float:

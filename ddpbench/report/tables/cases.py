@@ -117,7 +117,7 @@ def _notes(row: Row, tie: str, shared: Collection[str]) -> str:
 
 def _caption(settings: _Settings, *, bold: bool) -> str:
     caps, launches, shared, links = settings.caps, settings.launches, settings.shared, settings.links
-    told = [
+    parts = [
         f"All cases{f', each with {series_of(shared)}' if shared else ''}",
         f"links, where they are used: {links}" if links and links not in shared else "",
         *(f"buckets, where there are any: {cap}" for cap in caps if not settings.tells_caps),
@@ -129,7 +129,7 @@ def _caption(settings: _Settings, *, bold: bool) -> str:
         "where every other is shown to be slower. "
     )
     return (
-        f"{'; '.join(filter(None, told))}. {best if bold else ''}"
+        f"{'; '.join(filter(None, parts))}. {best if bold else ''}"
         f"Speed-up: {WITHIN_ROUNDS}, so not quite the quotient of two cells. "
         "Exposed: from instrumented steps, not a part of the timed step beside it."
         f"{f' All: {series_of(settings.flaws)}.' if settings.flaws else ''}"

@@ -119,9 +119,9 @@ def checkpoint_picture(costs: Sequence[Cost]) -> Picture:
 
 def _heading(costs: Sequence[Cost]) -> str:
     first = costs[0]
-    told = [cost for cost in costs if cost.row.case_id == first.row.case_id]
-    words = series_of([f"{_ms(cost.cost_s)} ({_METHODS[cost.method]})" for cost in told], "or")
-    steps = series_of([f"{cost.steps_for_1_percent:,}" for cost in told], "or")
+    same_case = [cost for cost in costs if cost.row.case_id == first.row.case_id]
+    words = series_of([f"{_ms(cost.cost_s)} ({_METHODS[cost.method]})" for cost in same_case], "or")
+    steps = series_of([f"{cost.steps_for_1_percent:,}" for cost in same_case], "or")
     return f"{first.row.name}: a checkpoint takes {words}, 1 % of the time at one in {steps} steps"
 
 

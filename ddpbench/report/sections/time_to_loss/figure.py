@@ -131,7 +131,7 @@ def _seconds(line: Line) -> float:
 
 
 def _points_table(lines: Sequence[Line]) -> Table:
-    def told(line: Line) -> list[tuple[int, int, float, float]]:
+    def listed(line: Line) -> list[tuple[int, int, float, float]]:
         last = len(line.points) - 1
         places = sorted({round(index * last / (TOLD_POINTS - 1)) for index in range(TOLD_POINTS)})
         return [line.points[place] for place in places]
@@ -154,6 +154,6 @@ def _points_table(lines: Sequence[Line]) -> Table:
                 Cell(text=f"{loss:.3f}", key=loss, number=True),
             )
             for line in lines
-            for step, samples, time_s, loss in told(line)
+            for step, samples, time_s, loss in listed(line)
         ),
     )
