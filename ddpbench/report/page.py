@@ -113,9 +113,7 @@ _Placed = list[tuple[Section, list[Embedded], list[NumberedTable]]]
 
 
 def build(summary: RunSummary, painter: Painter | None = None, wanted: Wanted = ONLY_PNG) -> Page:
-    """Return the page of a run, and its pictures' files. Equal summaries give equal bytes, whichever process
-    draws.
-    """
+    """Return the page of a run, and its pictures' files. Equal summaries give equal bytes."""
     rows = rows_of(summary)
     numbers = Numbers()
     shared = shared_words(rows)
