@@ -37,7 +37,7 @@ def sweep(
     retry_failed: bool = False,
     listener: Listener | None = None,
 ) -> Path:
-    """Runs an experiment's launches and writes its table and report; returns the run directory.
+    """Run an experiment's launches and write its table and report; return the run directory.
 
     Args:
         experiment: a TOML file, the name of one under `experiments/`, or a run directory to resume.
@@ -69,7 +69,7 @@ def sweep(
 
 
 def carry_out(work: Sweep, interrupted: Callable[[], None] = lambda: None) -> None:
-    """Runs a prepared sweep's launches. Interrupted, it calls `interrupted` and puts what was finished into the table.
+    """Run a prepared sweep's launches. If interrupted, call `interrupted` and write finished results into the table.
 
     Raises:
         ddpbench.errors.LaunchError: ranks cannot be started, or their records not be written.
@@ -84,13 +84,13 @@ def carry_out(work: Sweep, interrupted: Callable[[], None] = lambda: None) -> No
         if work.result.launches:
             with contextlib.suppress(
                 DdpbenchError, OSError
-            ):  # the records are there, and the interrupt is what happened
+            ):  # the records are written; the interrupt is the event to report
                 load(work.result.run.path, write=True)
         raise
 
 
 def load(run_dir: str | Path, *, write: bool = False) -> pd.DataFrame:
-    """The table of a run directory, regenerated from its records: one row per case; with `write`, also `cases.csv`.
+    """Return a run directory's table, regenerated from its records: one row per case; with `write`, also `cases.csv`.
 
     Raises:
         ddpbench.errors.IdentityError: it is not a run directory, or one of another schema.
@@ -108,7 +108,7 @@ def load(run_dir: str | Path, *, write: bool = False) -> pd.DataFrame:
 
 
 def load_steps(run_dir: str | Path) -> pd.DataFrame:
-    """Every rank's own timed, instrumented and evaluation steps, a row each, of launches that ended well.
+    """Return every rank's own timed, instrumented and evaluation steps, one per row, of launches that ended well.
 
     The columns are `ddpbench.analysis.export.STEP_COLUMNS`; times are seconds.
 
@@ -122,7 +122,7 @@ def load_steps(run_dir: str | Path) -> pd.DataFrame:
 
 
 def load_transfers(run_dir: str | Path) -> pd.DataFrame:
-    """Every rank's part in each transfer of its instrumented steps, a row each, of launches that ended well.
+    """Return every rank's part in each transfer of its instrumented steps, one per row, of launches that ended well.
 
     The columns are `ddpbench.analysis.export.TRANSFER_COLUMNS`; times are seconds, sizes bytes.
 
@@ -136,7 +136,7 @@ def load_transfers(run_dir: str | Path) -> pd.DataFrame:
 
 
 def write_report(run_dir: str | Path) -> Path:
-    """Writes `cases.csv`, `report.html` and the figures of a run directory; returns the page's path.
+    """Write `cases.csv`, `report.html` and the figures of a run directory; return the page's path.
 
     Raises:
         ddpbench.errors.IdentityError: it is not a run directory, or one of another schema.
@@ -146,11 +146,11 @@ def write_report(run_dir: str | Path) -> Path:
 
 
 def report_on(
-    run_dir: str | Path, wanted: Wanted | None = None, told: Told | None = None
+    run_dir: str | Path, wanted: Wanted | None = None, on_progress: Told | None = None
 ) -> tuple[Path, RunSummary]:
-    """As `write_report`; also returns what the page was made from. `wanted` names more files of its pictures.
+    """Do as `write_report`; also return the summary behind the page. `wanted` names more files of its pictures.
 
-    How far it is is `told`.
+    `on_progress` is called with the progress.
 
     Raises:
         ddpbench.errors.IdentityError: it is not a run directory, or one of another schema.
@@ -164,7 +164,7 @@ def report_on(
     run.check_records()
     others = for_report(count_cases(run))
     collected = gc.isenabled()
-    gc.disable()  # a tenth of the time: nothing of what is read is garbage before the page is written
+    gc.disable()  # a tenth of the time: nothing that is read is garbage before the page is written
     try:
         with run.held() as own, others:
             from ddpbench import report
@@ -173,7 +173,7 @@ def report_on(
             from ddpbench.telling import to_nobody
             from ddpbench.wanted import ONLY_PNG
 
-            progress = told or to_nobody
+            progress = on_progress or to_nobody
             summary = summarize(run, others, progress)
             write_csv(summary.cases, own)
             report.write_report(summary, own, Painter(others, progress), wanted or ONLY_PNG)

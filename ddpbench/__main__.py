@@ -4,7 +4,10 @@ import signal
 
 
 def main() -> None:
-    """Runs the command line. Ctrl-C while it is imported ends as the kernel ends: there is nothing to explain yet."""
+    """Run the command line.
+
+    Ctrl-C during its import ends the process like the signal: there is nothing to explain yet.
+    """
     ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # under nohup it is ignored
     if ours:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

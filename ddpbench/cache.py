@@ -1,7 +1,7 @@
-"""A user's own cache: what is made again for the same input is taken from there. Whatever fails there costs time alone.
+"""A cache per user: results that would be made again from the same input. A failure of the cache costs only time.
 
-What is kept is pickled by its owners, so it is never in a run directory, which may come from a stranger. Entries are in
-a subfolder that this module created and marked; nothing else is ever removed.
+Cached values are pickled by their owners, so the cache is never in a run directory, which may come from a stranger.
+Entries are in a subfolder that this module created and marked; nothing else is ever removed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import Any, BinaryIO
 import psutil
 
 FOLDER = "DDPBENCH_CACHE"
-"""A variable that names another place for the subfolder; nothing is kept where it is set and empty."""
+"""The variable that names another place for the subfolder; if it is set and empty, nothing is cached."""
 SUBFOLDER = "ddpbench-cache"
 """The folder of entries, in `~/.cache` or the folder that the user names, which may hold the user's own files."""
 MARK = "CACHEDIR.TAG"
-"""A file by which a folder of entries is recognised; backup programs know the name (https://bford.info/cachedir/)."""
+"""The file that marks a folder of entries; backup programs know the name (https://bford.info/cachedir/)."""
 _MARK_TEXT = (
     b"Signature: 8a477f597d28d172789f06886806bc55\n"
     b"# Created by ddpbench, which removes old entries here. This folder can be deleted at any time.\n"
@@ -36,22 +36,24 @@ _ENTRY = b"ddpbench cache entry\n"
 _ENDING = ".kept"
 _UNFINISHED = re.compile(re.escape(_ENDING) + r"\.[0-9]+\.new$")
 MOST_BYTES = 256 << 20
-"""The most that is kept, of what was used last: a run of a thousand cases has some MiB, a figure up to one."""
+"""Largest size of all entries, of which those used last are kept: a run of a thousand cases has some MiB, a figure up
+to one.
+"""
 _DAY_S = 86_400
 _PACKAGE = Path(__file__).resolve().parent
 
 
 def cache_folder() -> Path | None:
-    """Return the folder of entries: in `DDPBENCH_CACHE`, `XDG_CACHE_HOME` or `~/.cache`; None: nowhere."""
+    """Return the folder of entries: in `DDPBENCH_CACHE`, `XDG_CACHE_HOME` or `~/.cache`; None if there is none."""
     if (own := os.environ.get(FOLDER)) is not None:
         return Path(own).absolute() / SUBFOLDER if own else None
     given = os.environ.get("XDG_CACHE_HOME", "")
     base = Path(given) if given.startswith("/") else Path(os.path.expanduser("~/.cache"))  # noqa: PTH111
-    return base / SUBFOLDER if base.is_absolute() else None  # nobody's home is known
+    return base / SUBFOLDER if base.is_absolute() else None  # no home folder is known
 
 
 def kept(name: str, stamp: bytes) -> Any:
-    """Return what was kept under a name with this stamp; None where that is nothing, or the stamp is empty."""
+    """Return the cached value of a name with this stamp; None without one, or if the stamp is empty."""
     if not stamp:
         return None
     name, head = name + _ENDING, _ENTRY + stamp
@@ -61,14 +63,14 @@ def kept(name: str, stamp: bytes) -> Any:
                 return None
             found = pickle.load(file)
             with suppress(OSError):
-                os.utime(name, dir_fd=folder)  # what is used stays
+                os.utime(name, dir_fd=folder)  # entries in use stay
             return found
-    except Exception:  # no folder, cut short: whatever it is, what was kept can be made again
+    except Exception:  # no folder, cut short, or anything else: a cached value can be made again
         return None
 
 
 def keep(name: str, stamp: bytes, value: object) -> None:
-    """Keeps something under a name, unless the stamp is empty."""
+    """Cache a value under a name, unless the stamp is empty."""
     if not stamp:
         return
     name += _ENDING
@@ -91,7 +93,7 @@ def keep(name: str, stamp: bytes, value: object) -> None:
 
 
 def _prune(folder: int) -> None:
-    """Remove what was used longest ago where all entries are too much, and what a killed writer left."""
+    """Remove the entries used longest ago if all are too large together, and what a killed writer left."""
     found = [(name, os.stat(name, dir_fd=folder, follow_symlinks=False)) for name in os.listdir(folder)]
     for name, of in found:
         if _UNFINISHED.search(name) and time.time() - of.st_mtime > _DAY_S and _is_entry(folder, name):
@@ -108,7 +110,7 @@ def _prune(folder: int) -> None:
 
 
 def _is_entry(folder: int, name: str) -> bool:
-    """Return whether a file was written by `keep`, as a whole or up to where its writer was killed."""
+    """Return whether a file was written by `keep`, in whole or until its writer was killed."""
     try:
         with _read(folder, name) as file:
             return _ENTRY.startswith(file.read(len(_ENTRY)))
@@ -120,7 +122,7 @@ def _read(folder: int, name: str) -> BinaryIO:
     """Return a regular file of the folder, open for reading; never waits.
 
     Raises:
-        OSError: there is none, it is a link or something else, or somebody else can write it.
+        OSError: it does not exist, is a link or something else, or another user can write to it.
     """
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     if not _is_ours(os.fstat(descriptor), stat.S_IFREG):
@@ -131,14 +133,14 @@ def _read(folder: int, name: str) -> BinaryIO:
 
 @contextmanager
 def _opened(*, make: bool = False) -> Iterator[int]:
-    """Hold the folder open: what is in it is reached through it, whatever is put in its place meanwhile.
+    """Hold the folder open: its entries are reached through it, even if something replaces it meanwhile.
 
     Raises:
-        OSError: there is none, it was not made here, or somebody else can write in it.
+        OSError: it does not exist, was not made here, or another user can write in it.
     """
     path = cache_folder()
     if path is None:
-        raise FileNotFoundError("there is no place for it")
+        raise FileNotFoundError("no folder is known for the cache")
     if make:
         _make(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -166,7 +168,7 @@ def _mark(folder: int) -> None:
 
 
 def _make(path: Path) -> None:
-    """Make the folder and those above, all of them this user's alone; not in another user's, as of root under sudo."""
+    """Make the folder and those above, all for this user alone; not in another user's, such as root's under sudo."""
     missing = [path, *path.parents]
     missing = missing[: next(number for number, one in enumerate(missing) if one.exists())]
     if missing and missing[-1].parent.stat().st_uid != os.geteuid() and not os.environ.get(FOLDER):
@@ -176,19 +178,19 @@ def _make(path: Path) -> None:
 
 
 def _is_ours(found: os.stat_result, kind: int) -> bool:
-    """Return whether it is this user's, and nobody else can have written in it."""
+    """Return whether it is this user's, and no other user can write in it."""
     return stat.S_IFMT(found.st_mode) == kind and found.st_uid == os.geteuid() and not found.st_mode & 0o022
 
 
-def told(found: os.stat_result) -> tuple[int, ...]:
-    """Return what changes with a file: the time of its last change is the kernel's, which nobody sets."""
+def fingerprint(found: os.stat_result) -> tuple[int, ...]:
+    """Return values that change with a file: the time of its last change is the kernel's, which nobody can set."""
     return found.st_mode, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def code_stamp() -> bytes:
-    """Return a digest of this package's code, of Python and of what computes and draws; empty where it cannot be told.
+    """Return a digest of this package's code, of Python and of the packages that compute and draw; empty if unknown.
 
-    So it is where code has changed since this process began, which may have imported what it was before.
+    It is empty if code has changed since this process began, which may have imported the earlier code.
     """
     if cache_folder() is None:
         return b""
@@ -201,7 +203,7 @@ def code_stamp() -> bytes:
             found = path.lstat()
             if max(found.st_mtime_ns, found.st_ctime_ns) > began_ns:
                 return b""
-            digest.update(repr((os.fsencode(path), told(found))).encode())
-    except Exception:  # a package without its metadata, a file that an editor has just taken away
+            digest.update(repr((os.fsencode(path), fingerprint(found))).encode())
+    except Exception:  # a package without its metadata, a file that an editor has just removed
         return b""
     return digest.digest()

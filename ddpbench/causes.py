@@ -1,4 +1,4 @@
-"""An exception in words: the lines that say what is wrong, and the user's own line that led to it.
+"""Exceptions as text: the lines that say what is wrong, and the user's own line that led to it.
 
 Standard library only: ranks and the controlling side use it.
 """
@@ -14,7 +14,7 @@ import traceback
 from pathlib import Path
 
 LONGEST = 600
-"""The longest text of an exception that is given whole, characters."""
+"""Longest text of an exception that is quoted in full, characters."""
 _TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^\s+File "([^"]+)", line (\d+)', re.MULTILINE)
 _WORKER = re.compile(r"^Caught \w+ in (DataLoader worker process \d+|replica \d+ on device \S+)\.")
@@ -24,7 +24,7 @@ _NOISE = re.compile(
     r"torch\._dynamo\.config\.|Exception raised from |frame #\d+|Please include the loss function|"
     r"Parameter indices which did not receive grad|from user code:$|Developer debug context|For more details "
 )
-"""Beginnings of lines that help those who debug torch, and say nothing of the cause."""
+"""Beginnings of lines for debugging torch that say nothing of the cause."""
 _ASKS_DEBUG = re.compile(r"\s*[^.\n]*TORCH_DISTRIBUTED_DEBUG[^.\n]*\.?")
 """Advice that crashes: DDP over gloo ends with a segmentation fault under DETAIL."""
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z`'\"(\d])|\n")
@@ -35,17 +35,17 @@ _LIBRARIES = tuple(
 
 
 def text_of(error: BaseException) -> str:
-    """Return what an exception says; empty where asking it fails, as for one that holds a module within itself."""
+    """Return an exception's text; empty if `str` fails, as for one that holds a module within itself."""
     try:
         return str(error).strip()
-    except Exception:  # a __str__ of anybody's, at any depth
+    except Exception:  # any class's __str__, at any depth
         return ""
 
 
 def exception_words(error: BaseException) -> str:
-    """Return an exception's type and what it says; with the cause that it was raised from, and the environment's part.
+    """Return an exception's type and text, with the cause that it was raised from, and the environment's part.
 
-    The words are one line, and whole sentences as far as `LONGEST` allows.
+    The result is one line, and whole sentences as far as `LONGEST` allows.
     """
     text = text_of(error)
     words = _of_callback(text) or _named(type(error).__name__, meaningful(text))
@@ -65,7 +65,7 @@ _UNPICKLED = re.compile(r"Can't (?:pickle|get) local object|Can't pickle <functi
 def environments_part(error: BaseException) -> str:
     """Return how the environment led to an exception, as `; ...`; empty if it did not.
 
-    That is a variable or a way of Python's own, or a limit of memory.
+    That is a variable or option of Python's, or a limit of memory.
     """
     if isinstance(error, Warning):
         return _filters_part()
@@ -107,7 +107,7 @@ _UNICODE_LINE = re.compile(r"Unicode(?:En|De)codeError: '(?:ascii|latin-1)'")
 
 
 def environments_part_of(line: str, trace: str = "") -> str:
-    """Return the same of an exception that another process wrote as the last line of its log, under its traceback."""
+    """Return the same for an exception that another process wrote as the last line of its log, under its traceback."""
     filters, utf8 = os.environ.get("PYTHONWARNINGS", ""), os.environ.get("PYTHONUTF8", "")
     if filters and _WARNING_LINE.match(line):
         return f"; PYTHONWARNINGS={filters} in the environment raises warnings as errors: unset it"
@@ -118,17 +118,17 @@ def environments_part_of(line: str, trace: str = "") -> str:
 
 _THREADS = (
     r"can't start new thread|pthread_create[^\n]{0,80} failed|Thread creation failed"
-    # The whole text of what std::thread throws; files that are locked, and sockets, say more than that.
+    # The whole text that std::thread throws; errors on locked files, and sockets, say more than that.
     r"|(?:^|Error: |what\(\): +)Resource temporarily unavailable\s*$"
 )
 _OF_MEMORY = re.compile(
     r"\bMemoryError|(?i:can(?:'t|not) allocate memory|memory allocation still failed)|bad_alloc|failed to map segment|"
-    # No room for a thread's stack; torch ends so where it has started some of its threads.
+    # No space for a thread's stack; torch ends like this if it has started some of its threads.
     rf"terminate called without an active exception|{_THREADS}",
     re.MULTILINE,
 )
 _OF_PROCESSES = re.compile(
-    # A traceback whose last frame is a fork, and what shells say of one.
+    # A traceback whose last frame is a fork, and shells' messages on one.
     rf"{_THREADS}|fork\w{{0,20}}\([^\n]*\n(?:(?![ \t]+File \")[ \t][^\n]*\n){{0,40}}BlockingIOError\b"
     r"|\bfork: [^\n]{0,80}Resource temporarily unavailable",
     re.MULTILINE,
@@ -136,10 +136,10 @@ _OF_PROCESSES = re.compile(
 
 
 def limits_part(words: str) -> str:
-    """Return which limit led to what an exception or a log says, as `; ...`; empty if none did.
+    """Return which limit led to the text of an exception or a log, as `; ...`; empty if none did.
 
-    That of the address space did if there is one, and the words are of memory that ran out; else that of processes,
-    where one could not be started.
+    It is the limit of the address space, if there is one and the text is about memory that ran out; else that of
+    processes, if one could not be started.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY or not _OF_MEMORY.search(words):
@@ -186,7 +186,7 @@ def _begins(line: str) -> bool:
 
 
 def _of_traceback(text: str) -> str:
-    """Return the exception at the end of a text that holds a traceback, and where in the user's code it was raised."""
+    """Return the exception at the end of a text with a traceback, and where in the user's code it was raised."""
     head, _, trace = text.partition(_TRACEBACK)
     last = trace.rpartition(_TRACEBACK)[2]
     frames = list(_FRAME.finditer(last))
@@ -206,7 +206,7 @@ _CALLED_AT = re.compile(r"^\s+(\S.*)\((\d+)\): ", re.MULTILINE)
 
 
 def _of_callback(text: str) -> str:
-    """Return the exception that a future's callback raised, and where in the user's code; empty of another text.
+    """Return the exception that a future's callback raised, and where in the user's code; empty for any other text.
 
     torch raises it again as a RuntimeError for each callback after it, with the frames of all, the innermost first.
     """
@@ -218,7 +218,7 @@ def _of_callback(text: str) -> str:
 
 
 def _shortened(text: str) -> str:
-    """Return a text of whole sentences: the first, and as many of the last ones as there is room for."""
+    """Return a text of whole sentences: the first, and as many of the last ones as fit."""
     if len(text) <= LONGEST:
         return text
     first, *others = [_cut(part, LONGEST // 2) for part in _SENTENCE_END.split(text) if part.strip()]
@@ -245,7 +245,7 @@ def is_users(path: str) -> bool:
 
 
 def shown(path: str) -> str:
-    """Return a file's path as seen from the working directory, where it is below it."""
+    """Return a file's path relative to the working directory, if it is below it."""
     try:
         relative = os.path.relpath(path)
     except (OSError, ValueError):
@@ -254,7 +254,7 @@ def shown(path: str) -> str:
 
 
 def users_line(error: BaseException) -> str:
-    """Return the last line of the user's own that led to an exception, as ` (file:line)`; empty where none did."""
+    """Return the user's last line that led to an exception, as ` (file:line)`; empty if none did."""
     place = ""
     for frame in traceback.extract_tb(error.__traceback__):
         if Path(frame.filename).is_file() and is_users(frame.filename):

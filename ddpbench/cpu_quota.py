@@ -1,4 +1,4 @@
-"""Cores and memory that a control group grants: a container may see all of a machine, and be given less."""
+"""Cores and memory that a control group grants: a container may see all of a machine, and get less."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def granted_cores() -> int:
 
 
 def cpu_quota(sys_root: Path = _SYS, proc_root: Path = _PROC) -> float | None:
-    """Return the CPUs that the control group grants, the least of its own and its parents'; None without a limit."""
+    """Return the CPUs that the control group grants, the smallest of its and its parents'; None without a limit."""
     group = ""
     for line in read_text(proc_root / "self/cgroup").splitlines():
         number, _, rest = line.partition(":")
@@ -40,11 +40,11 @@ def cpu_quota(sys_root: Path = _SYS, proc_root: Path = _PROC) -> float | None:
 
 
 def memory_files(unified: str, legacy: str, sys_root: Path = _SYS, proc_root: Path = _PROC) -> list[Path]:
-    """Return a file of this process's control group for memory, and of its parents, as far as they are there.
+    """Return the existing files of that name for memory of this process's control group, and of its parents.
 
-    It is called `unified` in version 2 of control groups, and `legacy` in version 1.
+    The name is `unified` in version 2 of control groups, and `legacy` in version 1.
     """
-    found: list[Path] = []
+    paths: list[Path] = []
     for line in read_text(proc_root / "self/cgroup").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -56,8 +56,8 @@ def memory_files(unified: str, legacy: str, sys_root: Path = _SYS, proc_root: Pa
             continue
         parts = path.strip("/").split("/")
         folders = (mount.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1))
-        found += [folder / name for folder in dict.fromkeys(folders) if (folder / name).is_file()]
-    return found
+        paths += [folder / name for folder in dict.fromkeys(folders) if (folder / name).is_file()]
+    return paths
 
 
 def memory_quota(sys_root: Path = _SYS, proc_root: Path = _PROC) -> int | None:
@@ -68,11 +68,11 @@ def memory_quota(sys_root: Path = _SYS, proc_root: Path = _PROC) -> int | None:
 
 
 _NO_LIMIT = 1 << 60
-"""Version 1 of control groups writes a limit beyond any memory where there is none."""
+"""Version 1 of control groups writes a limit beyond any memory if there is none."""
 
 
 def read_text(path: Path) -> str:
-    """Return what a system file says, without blanks around it; empty where it cannot be read."""
+    """Return a system file's text, without blanks around it; empty if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:

@@ -31,7 +31,7 @@ from ddpbench.texts import on_one_line
 
 _Error = TypeVar("_Error", bound="DdpbenchError")
 _MOST_TOLD = 40
-"""Problems of an experiment that are printed; an array may have a thousand wrong values."""
+"""Most problems of an experiment that are printed; an array may have a thousand wrong values."""
 
 
 def first_reason(*reasons: tuple[object, str]) -> str | None:
@@ -64,7 +64,7 @@ class RequestError(DdpbenchError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:
-    """One thing wrong with an experiment: where it stands, what was found, what to do."""
+    """One problem of an experiment: where it is, what was found, what to do."""
 
     path: str
     message: str
@@ -112,11 +112,11 @@ class SideError(RequestError):
 
 
 class MachineError(RequestError):
-    """What the request needs is not on this machine."""
+    """Something that the request needs is not on this machine."""
 
 
 class FabricError(MachineError):
-    """An emulated network that cannot be made on this machine, or does not carry what was asked of it."""
+    """An emulated network that cannot be made on this machine, or doesn't carry what it should."""
 
 
 class RecordError(DdpbenchError):
@@ -124,7 +124,7 @@ class RecordError(DdpbenchError):
 
 
 class UnreadableError(RequestError, RecordError):
-    """A file of a run directory that cannot be read as such, or is no file at all: a link, a pipe, a device."""
+    """A file of a run directory that cannot be read, or is not a regular file but a link, a pipe, a device."""
 
 
 class LaunchError(DdpbenchError):
@@ -135,7 +135,7 @@ class ServerGoneError(LaunchError):
     """The fork server has ended, and its ranks with it; another can be started."""
 
     killed = False
-    """Whether a signal ended it: another one may live."""
+    """True if a signal ended it: another one may live."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -145,7 +145,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def meant(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
-    """Return the question whether the nearest known name was meant, with a blank after it; empty if none is near."""
+    """Return the question whether the nearest known name was meant, followed by a blank; empty if none is near."""
     close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=cutoff)
     return f"did you mean {close[0]!r}? " if close else ""
 
@@ -160,7 +160,7 @@ def meant_path(path: Path, accepts: Callable[[Path], bool]) -> str:
     except (OSError, ValueError):
         return ""
     for name in difflib.get_close_matches(path.name, names, n=3, cutoff=0.7):
-        found = path.with_name(name)
-        if found.name != path.name and accepts(found):
-            return f"; did you mean {str(found)!r}?"
+        near = path.with_name(name)
+        if near.name != path.name and accepts(near):
+            return f"; did you mean {str(near)!r}?"
     return ""

@@ -18,16 +18,17 @@ from ddpbench.texts import clean
 _BLOCK_START = re.compile(r"(\d{1,9})[.)](?=\s|$)|[#=]|[+-](?!\d)")
 _MENTION = re.compile(r"@(?=\w)|(?:#|\bGH-|/issues/|/pull/)(?=\d)", re.IGNORECASE)
 _NO_MENTION = r"\g<0>&#8203;"
-"""A zero-width space, by its number so that it can be seen in the file: GitHub would notify the user of that name, and
-link the issue of that number, or close it."""
+"""A zero-width space, by its number so that it is visible in the file: GitHub would notify the user of that name, and
+link the issue of that number, or close it.
+"""
 _MARKDOWN = {one: f"\\{one}" for one in "\\`*~$|"} | {"<": "&lt;", ">": "&gt;"}
 
 
 def escape_markdown(text: str, *, cell: bool = False, brackets: bool = False) -> str:
-    """Return a sentence as Markdown (CommonMark and GitHub's) that shows it: no tag, link, emphasis or heading of it.
+    """Return a sentence as Markdown (CommonMark and GitHub's) that shows it as it is, without tag, link or emphasis.
 
-    Code between backquotes stays code. In a `cell` of a table bars in code are escaped too; with `brackets` all square
-    brackets are, as in the text of an image.
+    Nor does it start a heading. Code between backquotes stays code. In a `cell` of a table bars in code are escaped
+    too; with `brackets` all square brackets are, as in the text of an image.
     """
     plain = clean(text).replace("\t", " ").replace("\n", " ").strip()
     parts: list[str] = []
@@ -69,7 +70,7 @@ def _code_spans(text: str) -> Iterator[tuple[int, int]]:
 def _markdown_words(text: str, brackets: bool) -> str:
     shown = re.sub(r"&(?=#?\w+;)", "&amp;", text)
     shown = "".join(_MARKDOWN.get(one, one) for one in shown)
-    shown = re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", shown)  # within a word it means nothing
+    shown = re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", shown)  # within a word it has no effect
     shown = re.sub(r"[\[\]]", r"\\\g<0>", shown) if brackets else re.sub(r"\](?=[(\[:])", r"\\]", shown)
     return _MENTION.sub(_NO_MENTION, shown)
 
@@ -91,18 +92,18 @@ def escape_markdown_code(text: str) -> str:
 # CSV
 
 _FORMULA = "=+-@\N{FULLWIDTH EQUALS SIGN}\N{FULLWIDTH PLUS SIGN}\N{FULLWIDTH HYPHEN-MINUS}\N{FULLWIDTH COMMERCIAL AT}"
-"""Characters that a spreadsheet takes for a formula at the start of a cell."""
+"""Characters that make a spreadsheet read a cell as a formula, at its start."""
 _TEXT_MARK = "'"
 _NEXT_CELL = re.compile(r"""([;|\t\n][\s"]*+)('*+)""")
 """Start of a cell in a spreadsheet that separates cells by semicolons or tabs."""
 
 
 def escape_csv(text: str) -> str:
-    """Return a text for a cell of CSV that no spreadsheet takes for a formula; `unescape_csv` takes that back.
+    """Return a text for a cell of CSV that no spreadsheet takes for a formula; `unescape_csv` reverses it.
 
-    One that begins with `=`, `+`, `-`, `@`, with white space or quotes before such a one, or with a tab, a line break
-    or an apostrophe, gets an apostrophe in front; so does what follows `;`, `|`, a tab or a line break within a text.
-    Numbers are not for this function.
+    A text gets an apostrophe in front if it begins with `=`, `+`, `-`, `@` (after white space or quotes, too), with a
+    tab, a line break or an apostrophe; so does the text after `;`, `|`, a tab or a line break within it. Numbers need
+    no escaping.
     """
     plain = _NEXT_CELL.sub(_marked, clean(text))
     marked = plain.startswith((_TEXT_MARK, "\t", "\n")) or plain.lstrip('" \t\n').startswith(tuple(_FORMULA))
@@ -110,7 +111,7 @@ def escape_csv(text: str) -> str:
 
 
 def unescape_csv(text: str) -> str:
-    """Return what `escape_csv` was given, but for control characters."""
+    """Return the text given to `escape_csv`, except for control characters."""
     return _NEXT_CELL.sub(_unmarked, text.removeprefix(_TEXT_MARK))
 
 
@@ -168,7 +169,7 @@ _ACCENTS = "\u0300\u0301\u0302\u0303\u0308\u030a\u030c\u0327"
 
 
 def escape_latex(text: str) -> str:
-    """Return a text as LaTeX sets it in any engine and font; what no Latin font has becomes a question mark."""
+    """Return a text that LaTeX sets in any engine and font; characters that no Latin font has become question marks."""
     plain = clean(text).replace("\n", " ")
     whole = "".join(_LATEX.get(one) or _latin(one) for one in plain)
     return re.sub(r"-(?=-)", "-{}", whole)  # two hyphens would become a dash

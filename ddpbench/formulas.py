@@ -1,4 +1,4 @@
-"""What aggregating gradients must cost: textbook formulas of time and of bytes. Pure functions; nothing is fitted.
+"""The cost of aggregating gradients: textbook formulas of time and of bytes. Pure functions; nothing is fitted.
 
 Throughout, n ranks hold S bytes of gradient each, a rank's link carries B bytes/s in either direction at once, and a
 message costs α seconds before its first byte arrives. Times are seconds for the whole operation, bytes those that
@@ -21,34 +21,36 @@ import math
 from collections.abc import Callable, Mapping
 
 PAYLOAD = 0.95
-"""The share of a link's rate that gradients get: of 1,538 bytes that a frame takes on the wire 1,448 are TCP's
-payload (94.1 %), and where shaping counts frames without preamble and gap, as here, of 1,514 (95.6 %)."""
+"""Share of a link's rate that gradients get: of 1,538 bytes that a frame takes on the wire 1,448 are TCP's payload
+(94.1 %), and where shaping counts frames without preamble and gap, as here, of 1,514 (95.6 %).
+"""
 
 
 def ring_s(n: int, size: float, rate: float, alpha: float = 0.0) -> float:
-    """Ring all-reduce, a reduce-scatter and an all-gather: 2(n-1) α + 2(n-1)/n · S/B."""
+    """Return the time of a ring all-reduce, a reduce-scatter and an all-gather: 2(n-1) α + 2(n-1)/n · S/B."""
     return 2 * (n - 1) * alpha + lower_bound_s(n, size, rate)
 
 
 def naive_ring_s(n: int, size: float, rate: float, alpha: float = 0.0) -> float:
-    """Whole gradients passed round a ring, n-1 times: (n-1)(α + S/B)."""
+    """Return the time of whole gradients passed round a ring, n-1 times: (n-1)(α + S/B)."""
     return (n - 1) * (alpha + size / rate)
 
 
 def master_s(n: int, size: float, rate: float, alpha: float = 0.0) -> float:
-    """Gathered by one rank, then sent back by it to each: 2α + 2(n-1) S/B at the master's link."""
+    """Return the time of gathering on one rank, which then sends to each: 2α + 2(n-1) S/B at the master's link."""
     return (2 * alpha if n > 1 else 0.0) + 2 * (n - 1) * size / rate
 
 
 def tree_s(n: int, size: float, rate: float, alpha: float = 0.0) -> float:
-    """Return a binomial tree up and down, not pipelined: 2 ⌈log2 n⌉ (α + S/B)."""
+    """Return the time of a binomial tree up and down, not pipelined: 2 ⌈log2 n⌉ (α + S/B)."""
     return 2 * math.ceil(math.log2(n)) * (alpha + size / rate)
 
 
 def halving_doubling_s(n: int, size: float, rate: float, alpha: float = 0.0) -> float:
-    """Recursive halving, then doubling, p the largest power of two in n: 2 log2 p · α + 2(p-1)/p · S/B.
+    """Return the time of halving-doubling, p the largest power of two in n: 2 log2 p · α + 2(p-1)/p · S/B.
 
-    Where n is none, the ranks beyond p give their gradient to another first and get the result last: 2(α + S/B).
+    If n is not a power of two, the ranks beyond p give their gradient to another first and get the result last: 2(α +
+    S/B).
     """
     p = power_of_two(n)
     folded = 2 * (alpha + size / rate) if p != n else 0.0
@@ -56,7 +58,7 @@ def halving_doubling_s(n: int, size: float, rate: float, alpha: float = 0.0) -> 
 
 
 def sharded_master_s(n: int, size: float, rate: float, alpha: float = 0.0) -> float:
-    """Return each rank serves one n-th of the parameters, to all at once: 2α + 2(n-1)/n · S/B."""
+    """Return the time if each rank serves one n-th of the parameters, to all at once: 2α + 2(n-1)/n · S/B."""
     return (2 * alpha if n > 1 else 0.0) + lower_bound_s(n, size, rate)
 
 
@@ -66,14 +68,14 @@ def power_of_two(n: int) -> int:
 
 
 def lower_bound_s(n: int, size: float, rate: float) -> float:
-    """Return the least time in which n ranks can reduce to all: 2(n-1)/n · S/B."""
+    """Return the least time in which n ranks can all-reduce: 2(n-1)/n · S/B."""
     return 2 * (n - 1) / n * size / rate
 
 
 def bubble_share(stages: int, microbatches: int) -> float:
-    """The share of a step in which a stage of a pipeline computes nothing: (p-1)/(m+p-1), under GPipe and 1F1B alike.
+    """Return the share of a step in which a pipeline's stage is idle: (p-1)/(m+p-1), in GPipe and 1F1B alike.
 
-    For p stages that take equally long, m microbatches, and messages that take no time.
+    For p stages of equal length, m microbatches, and messages that take no time.
     """
     return (stages - 1) / (microbatches + stages - 1)
 
@@ -86,19 +88,18 @@ TIMES: Mapping[str, tuple[str, Callable[[int, float, float, float], float]]] = {
     "tree": ("tree", tree_s),
     "halving_doubling": ("halving-doubling", halving_doubling_s),
     "sharded_master": ("sharded master", sharded_master_s),
-    "hierarchical": ("ring", ring_s),  # for ranks that have a node each it is one
+    "hierarchical": ("ring", ring_s),  # a ring, for ranks with a node each
 }
-"""By a case's `algorithm`: the formula's name, and its time for ranks that have a node each."""
+"""By a case's `algorithm`: the formula's name, and its time for ranks with a node each."""
 
 
 def busiest_node_bytes(algorithm: str, nodes: int, ranks_per_node: int, size: float) -> float | None:
-    """Return what the busiest node sends a step, bytes; None where no formula is known, or nothing leaves a node.
+    """Return the bytes per step that the busiest node sends; None without a known formula, or if nothing leaves a node.
 
-    A ring over ranks in the order of nodes leaves each node once, with 2(n-1)/n · S, however many ranks it has; a
-    naive one likewise. A master's node sends (n - r) S, and receives as much: its own r ranks are served within it; so
-    does an asynchronous server's.
-    Across m nodes each of r ranks has its ring for an r-th of the gradient, hierarchically: 2(m-1)/m · S. For the
-    others it is told for ranks that have a node each.
+    A ring over ranks in the order of nodes leaves each node once, with 2(n-1)/n · S, for any number of ranks per node;
+    a naive one likewise. A master's node sends (n - r) S, and receives as much: its own r ranks are served within it;
+    so does an asynchronous server's. Hierarchically, across m nodes of r ranks each, each of the r has a ring for an
+    r-th of the gradient: 2(m-1)/m · S. The other formulas are for ranks with a node each.
     """
     n = nodes * ranks_per_node
     if nodes < 2:
@@ -115,9 +116,9 @@ def busiest_node_bytes(algorithm: str, nodes: int, ranks_per_node: int, size: fl
 
 
 def busiest_rank_bytes(algorithm: str, n: int, size: float) -> float | None:
-    """Return what the rank that sends most sends, bytes, of ranks that have a node each; None for an unknown algorithm.
+    """Return the bytes that the busiest rank sends, for ranks with a node each; None for an unknown algorithm.
 
-    Exact where n divides the gradient's length.
+    Exact if n divides the gradient's length.
     """
     if n < 2:
         return 0.0
@@ -129,7 +130,7 @@ def busiest_rank_bytes(algorithm: str, n: int, size: float) -> float | None:
         "sharded_master": 2 * (n - 1) / n * size,
         "naive_ring": (n - 1) * size,
         "master": (n - 1) * size,
-        "async_server": (n - 1) * size,  # parameters, to each worker, as often as it makes a step
+        "async_server": (n - 1) * size,  # parameters, to each worker in each of its steps
         "tree": math.ceil(math.log2(n)) * size,
         "halving_doubling": 2 * (p - 1) / p * size + (size if p != n else 0.0),
     }

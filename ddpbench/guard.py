@@ -1,12 +1,12 @@
-"""Nothing of a launch survives it: its processes, its temporary files, its names in shared memory.
+"""The guard of a launch: no process, temporary file or name in shared memory of it survives it.
 
-    controlling side -> guard -> fork server -> ranks -> whatever these start
+    controlling side -> guard -> fork server -> ranks -> their processes
 
 The guard sleeps until the controlling side or the fork server is gone, and then ends everything beneath it. It and
 the fork server adopt orphans (PR_SET_CHILD_SUBREAPER): a process that left its group, its session or its parent is
-still found, as a child. The fork server ends so what is left once a launch's ranks are gone, and does the guard's work
-where that is killed. Ranks and their loader workers die with their parent (PR_SET_PDEATHSIG), whatever ends it.
-A rank that another launcher starts alone stands behind such a guard, too; a slot's ranks, behind its fork servers'.
+still found, as a child. The fork server uses this to end what is left once a launch's ranks are gone, and does the
+guard's work if that is killed. Ranks and their loader workers die with their parent (PR_SET_PDEATHSIG), however it
+ends. A rank that another launcher starts alone has such a guard, too; a slot's ranks have their fork server's.
 The standard library only: the guard imports no torch. A call that the kernel lacks is left out, and the rest holds.
 """
 
@@ -36,32 +36,32 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 ENDING_S = 5.0
-"""How long killed processes are waited for: one that sleeps in the kernel, for a disk say, ends later."""
+"""Time to wait for killed processes, seconds: one that sleeps in the kernel, for a disk say, ends later."""
 STOPPED_LOOKS = 30
-"""So often in a row, a second apart, a slot is found stopped before it is ended: the others count on it no more."""
+"""Looks in a row, a second apart, that find a slot stopped before it is ended: the others rely on it no more."""
 _LOOK_S = 1.0
 _SHARED = Path("/dev/shm")
 
 
 def _prctl(option: int, value: int) -> None:
-    """Asks the kernel, which may be another than Linux or older than the option."""
+    """Make a request to the kernel, which may be another than Linux or older than the option."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
-def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL, *, told: str = "") -> None:
-    """Asks the kernel to send this process a signal when its parent ends; leaves at once if it has ended already.
+def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL, *, message: str = "") -> None:
+    """Ask the kernel to signal this process when its parent ends; leave at once if it has ended already.
 
-    It is the thread that forked which counts. A change of credentials may undo it. `told` is said before leaving.
+    The parent is the thread that forked. A change of credentials may undo the request. Prints `message` before leaving.
     """
     _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
-        tell(told)
+        tell(message)
         os._exit(1)
 
 
 def signal_name(number: int) -> str:
-    """Return a signal's name, such as `SIGKILL`; real-time signals have numbers alone."""
+    """Return a signal's name, such as `SIGKILL`; real-time signals only have numbers."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -69,12 +69,12 @@ def signal_name(number: int) -> str:
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of all beneath it whose own parents end, instead of the system's first process."""
+    """Make this process the parent of all beneath it whose own parents end, instead of the system's first process."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def descendants(root: int) -> list[int]:
-    """Return the ids of all processes beneath this one, parents first; none where /proc is not Linux's."""
+    """Return the ids of all processes beneath this one, parents first; empty if /proc is not Linux's."""
     children: dict[int, list[int]] = {}
     for pid in _numbers("/proc"):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -100,37 +100,37 @@ def is_stopped(pid: int) -> bool:
     return stat.rpartition(b")")[2].split()[0] in b"Tt"
 
 
-def end_if_stopped(told: str) -> None:
-    """Has a small process kill this one, and say so, once it is stopped for good: by itself it could not end."""
+def end_if_stopped(message: str) -> None:
+    """Start a small process that kills this one, with a message, once it is stopped for good and cannot end itself."""
     watched = os.getpid()
     if os.fork():
         return
     try:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)  # it goes with the other, whatever ends that
+            signal.signal(number, signal.SIG_IGN)  # it ends with the other, however that ends
         die_with_parent(watched)
         looks = 0
         while os.getppid() == watched and looks < STOPPED_LOOKS:
             time.sleep(_LOOK_S)
             looks = looks + 1 if is_stopped(watched) else 0
         if os.getppid() == watched:
-            tell(told)
+            tell(message)
             os.kill(watched, signal.SIGKILL)
     finally:
         os._exit(0)
 
 
 def kill_all(pids: Iterable[int]) -> None:
-    """Kills processes that may have ended already."""
+    """Kill processes, some of which may have ended already."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
 
 
 def end_descendants(within_s: float = ENDING_S) -> set[int]:
-    """Kills all processes beneath this one and waits for them; returns the ids of those that there were.
+    """Kill all processes beneath this one and wait for them; return the ids of those that existed.
 
-    One that forks meanwhile, or is orphaned, is found in the next round: it ends only when no child is left.
+    One that forks meanwhile, or is orphaned, is found in the next round: this ends only when no child is left.
     """
     ended: set[int] = set()
     deadline = time.monotonic() + within_s
@@ -145,7 +145,7 @@ def end_descendants(within_s: float = ENDING_S) -> set[int]:
 
 
 def _reap() -> bool:
-    """Takes note of the ends of children; returns whether there are more."""
+    """Note the ends of children; return whether there are more."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -155,16 +155,16 @@ def _reap() -> bool:
 
 
 class Traces:
-    """What a launch may leave beside processes: files in a temporary folder, and names in shared memory.
+    """Things that a launch may leave in addition to processes: temporary files, and names in shared memory.
 
-    Ranks have `path` as their temporary folder, in the run directory wherever that can hold a socket. Where the user
-    names one with TMPDIR, perhaps because data are staged there, that stays theirs and only what Python makes for
-    processes of its own (the sockets of loader workers' servers) goes here.
+    Ranks have `path` as their temporary folder, in the run directory if that can hold a socket. If the user names one
+    with TMPDIR, perhaps because data are staged there, ranks keep that and only the files of Python's own processes
+    (the sockets of loader workers' servers) go here.
     """
 
     def __init__(self, folder: Path) -> None:
-        """`folder` is where to make the temporary one."""
-        self._prefix = f"dp{secrets.token_hex(3)}"  # with more, shared memory's names would have no room
+        """Take `folder`, in which to make the temporary one."""
+        self._prefix = f"dp{secrets.token_hex(3)}"  # with more, shared memory's names would be too long
         self._folder: TemporaryFolder | None = None
         self._descriptor: int | None = None
         self.path = ""
@@ -185,7 +185,7 @@ class Traces:
             self.remove()
 
     def _names(self) -> Iterator[str]:
-        """The folder's name, and a short one: a socket's path has at most 107 bytes."""
+        """Yield the folder's name, and a short one: a socket's path has at most 107 bytes."""
         assert self._folder is not None
         yield str(self._folder.path.absolute())
         with contextlib.suppress(OSError):
@@ -193,7 +193,7 @@ class Traces:
             yield f"/proc/{os.getpid()}/fd/{self._descriptor}"
 
     def use(self) -> None:
-        """Has this process, and those it forks, leave their traces where `clear` and `remove` find them."""
+        """Make this process, and those it forks, leave their files where `clear` and `remove` find them."""
         own: Any = process.current_process()
         own._config["semprefix"] = f"/{self._prefix}"
         setattr(shared_memory, "_SHM_NAME_PREFIX", f"/{self._prefix}_")  # noqa: B010 - it is not declared
@@ -204,14 +204,14 @@ class Traces:
             own._config["tempdir"] = self.path
             if "TMPDIR" not in os.environ:
                 os.environ["TMPDIR"] = self.path
-                tempfile.tempdir = None  # it is looked up once
+                tempfile.tempdir = None  # it is looked up only once
 
     def keep(self) -> None:
-        """What is in the temporary folder by now is no launch's."""
+        """Keep what is in the temporary folder now: it belongs to no launch."""
         self._kept = set(self._files())
 
     def clear(self, ended: Iterable[int]) -> None:
-        """Removes what a launch left. `ended` are processes of it that are gone."""
+        """Remove what a launch left. `ended` are processes of it that are gone."""
         if self.path:
             remove_in(Path(self.path), None, lambda name: name not in self._kept)
         remove_files(
@@ -219,7 +219,7 @@ class Traces:
         )
 
     def remove(self) -> None:
-        """Removes the temporary folder itself, too."""
+        """Remove the temporary folder itself, too."""
         if self._folder is not None:
             self._folder.remove(self._now_at(self._folder.path))
         if self._descriptor is not None:
@@ -247,7 +247,7 @@ class Traces:
 
 
 def _holds_sockets(folder: str) -> bool:
-    """Whether loader workers' servers can listen there: the path may be too long, the file system without sockets."""
+    """Return whether loader workers' servers can listen there: the path may be too long, or sockets impossible."""
     path = f"{folder}/listener-12345678"  # as long as multiprocessing's
     try:
         with socket.socket(socket.AF_UNIX) as trial:
@@ -261,11 +261,11 @@ def _holds_sockets(folder: str) -> bool:
 def guarded(
     connection: socket.socket | None, parent: int, folder: Path, work: Callable[[Traces], int]
 ) -> NoReturn:
-    """Do `work` in a process of its own and end with its exit code, or when the other end of `connection` is gone.
+    """Do `work` in a separate process and end with its exit code, or when the other end of `connection` is gone.
 
-    Whichever is first, all processes beneath this one are ended before this one ends, and their traces removed.
-    `parent` is the process that started this one, `folder` where there may be temporary files. Without a connection
-    it ends when its parent does, unless it was started under nohup.
+    Whichever comes first, all processes beneath this one are ended before this one ends, and their files removed.
+    `parent` is the process that started this one, `folder` a place for temporary files. Without a connection this
+    process ends when its parent does, unless it was started under nohup.
     """
     woken, wake = os.pipe()
     for descriptor in (woken, wake):
@@ -278,7 +278,9 @@ def guarded(
         signal.signal(number, _note_signal)
     if connection is not None:
         # A copy of its end of the connection may outlive it.
-        die_with_parent(parent, signal.SIGTERM, told=f"process {parent}, which started this guard, is gone")
+        die_with_parent(
+            parent, signal.SIGTERM, message=f"process {parent}, which started this guard, is gone"
+        )
     adopt_orphans()
     traces = Traces(folder)
     guard = os.getpid()
@@ -293,12 +295,14 @@ def guarded(
             os.close(wake)
             adopt_orphans()
             signal.signal(signal.SIGTERM, _leave)
-            die_with_parent(guard, signal.SIGTERM, told="its guard is gone")
+            die_with_parent(guard, signal.SIGTERM, message="its guard is gone")
             try:
                 code = work(traces)
             except BaseException as error:
                 code = explained(error)
-        except BaseException as error:  # asked to end while it said why, or before there was anything to say
+        except (
+            BaseException
+        ) as error:  # asked to end while it reported why, or before there was anything to report
             code = explained(error)
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -318,9 +322,9 @@ def guarded(
 def supervised(
     folder: Path, work: Callable[[], int], ended: Callable[[int], None] = lambda _: None
 ) -> NoReturn:
-    """Do `work`, which no fork server starts, in a process of its own, and end as it does; nothing of it is left.
+    """Do `work`, which no fork server starts, in a separate process, and end as it does; nothing of it is left.
 
-    `ended` is told that process's exit code, negative for a signal, unless this one is ended first.
+    `ended` gets that process's exit code, negative for a signal, unless this process is ended first.
     """
 
     def watched(traces: Traces) -> int:
@@ -351,14 +355,14 @@ def _end_all(traces: Traces, worker: int) -> None:
 
 
 def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
-    """The guard was killed, or this process is asked to end: its exit code says so, as a shell's would."""
+    """End because the guard was killed, or this process is asked to: the exit code says so in a shell's form."""
     raise SystemExit(128 + signal.SIGTERM)
 
 
 def _await(worker: int, connection: socket.socket, woken: int, asked: Iterable[int]) -> int:
-    """Return the worker's wait status once it has ended; 0 or a signal's where that is to be ended."""
+    """Return the worker's wait status once it has ended; 0 or a signal's if it is to be ended."""
     poll = select.poll()
-    poll.register(connection, 0)  # nothing but its end
+    poll.register(connection, 0)  # only its end
     poll.register(woken, select.POLLIN)
     while True:
         for descriptor, _ in poll.poll():
@@ -371,9 +375,9 @@ def _await(worker: int, connection: socket.socket, woken: int, asked: Iterable[i
 
 
 def _await_alone(worker: int, woken: int, asked: Iterable[int], parent: int | None) -> int:
-    """Return the worker's wait status once it has ended; that of a signal where that is to end it.
+    """Return the worker's wait status once it has ended; that of a signal that is to end it.
 
-    Its `parent` is looked at: the kernel's own word counts the thread that forked, and a launcher may have many.
+    Looks at its `parent`: the kernel's own signal depends on the thread that forked, and a launcher may have many.
     """
     while parent is None or os.getppid() == parent:
         if select.select([woken], [], [], _LOOK_S)[0] and (
@@ -386,7 +390,7 @@ def _await_alone(worker: int, woken: int, asked: Iterable[int], parent: int | No
 
 
 def _status_of(worker: int) -> int | None:
-    """Return the wait status of a child that has ended; None while it runs. Other children's ends are taken note of."""
+    """Return the wait status of a child that has ended; None while it runs. Notes other children's ends."""
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             if ended[0] == worker:
@@ -395,10 +399,10 @@ def _status_of(worker: int) -> int | None:
 
 
 def _end_as(status: int) -> NoReturn:
-    """Ends as a process with this wait status did."""
+    """End as a process with this wait status did."""
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one was enough
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one core file is enough
         if -code != signal.SIGKILL:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
@@ -406,4 +410,4 @@ def _end_as(status: int) -> NoReturn:
 
 
 def _note_signal(_number: int, _frame: FrameType | None) -> None:
-    """Present so that the wake-up pipe is written."""
+    """Do nothing: with a handler, Python writes to the wake-up pipe."""

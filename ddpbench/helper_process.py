@@ -1,7 +1,7 @@
-"""Processes that work beside this one: a report of a large run has work for several cores.
+"""Processes that work in parallel with this one: a report on a large run has work for several cores.
 
-Run as `python -m ddpbench.helper_process MODULE ...`, it imports these modules while nothing is asked of it. A question
-is a function of some module and its argument; it comes in pickled and the answer goes out so.
+Run as `python -m ddpbench.helper_process MODULE ...`, it imports these modules while it gets no question. A question is
+a function of some module and its argument; it comes in pickled, and so does the answer go out.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from ddpbench.cpu_quota import granted_cores
 from ddpbench.matplotlib_folder import settle_matplotlib
 
 CODE_FIRST = "DDPBENCH_CODE_FIRST"
-"""A variable with folders whose code comes before any other: a side of a comparison."""
+"""The variable with folders whose code comes before any other: a side of a comparison."""
 
 
 def child_environment(*more: str) -> dict[str, str]:
-    """This process's environment for a child that runs a module of this package: its own, wherever it is started.
+    """Return the environment for a child that runs a module of this package, from any working directory.
 
     The package's folder comes first in PYTHONPATH, then what the user gave, then `more`; `python -P` leaves out the
-    working directory, which may hold another. Where the package is installed its folder has all others, too, and is
-    left out: an interpreter finds its own. Before all stand the folders of `CODE_FIRST`.
+    working directory, which may hold another. If the package is installed, its folder holds all other packages, too,
+    and is left out: an interpreter finds its own. The folders of `CODE_FIRST` come before all.
     """
     given = os.environ.get("PYTHONPATH", "")
     first = os.environ.get(CODE_FIRST, "")
@@ -46,8 +46,8 @@ _Question = TypeVar("_Question")
 _Answer = TypeVar("_Answer")
 
 
-class Beside(AbstractContextManager["Beside"]):
-    """One more process. It is asked one thing after another; where it cannot answer, the answer is None."""
+class Helper(AbstractContextManager["Helper"]):
+    """A further process, asked one thing after another; if it cannot answer, the answer is None."""
 
     def __init__(self, *modules: str) -> None:
         self.process = subprocess.Popen(
@@ -60,26 +60,26 @@ class Beside(AbstractContextManager["Beside"]):
         self._telling: Thread | None = None
 
     def ask(self, work: Callable[[Any], Any], question: Any) -> None:
-        """Hands over a function and its argument, and returns; `answer` waits."""
+        """Send a function and its argument, and return; `answer` waits."""
         # In a thread: a pipe holds little, and the other process may still be importing.
         telling = Thread(target=self._tell, args=((work, question),), daemon=True)
         telling.start()
-        self._telling = telling  # once it can be waited for: another thread may end this
+        self._telling = telling  # set once it can be waited for: another thread may end this
 
-    def _tell(self, told: Any) -> None:
+    def _tell(self, question: Any) -> None:
         assert self.process.stdin is not None
         try:
-            self.process.stdin.write(pickle.dumps(told))
+            self.process.stdin.write(pickle.dumps(question))
             self.process.stdin.flush()
         except Exception:
-            self.process.kill()  # it has ended, or cannot be told
+            self.process.kill()  # it has ended, or cannot be reached
 
     def answer(self) -> Any:
-        """Return what it made of the question, or None."""
+        """Return its answer to the question, or None."""
         assert self.process.stdout is not None
         try:
             found = pickle.load(self.process.stdout)
-        except Exception:  # whatever it is, what comes next out of this pipe is no whole answer
+        except Exception:  # after any error, nothing that follows in this pipe is a whole answer
             self.process.kill()
             found = None
         if self._telling is not None:
@@ -94,42 +94,42 @@ class Beside(AbstractContextManager["Beside"]):
             self._telling.join()
         try:
             self.process.communicate()
-        except (OSError, ValueError):  # what was not told yet cannot be told any more
+        except (OSError, ValueError):  # what was not sent yet cannot be sent any more
             self.process.wait()
 
 
 class Others(AbstractContextManager["Others"]):
-    """The processes that work beside this one; there may be none. They end with the block."""
+    """The processes that work in parallel with this one; there may be none. They end with the block."""
 
-    def __init__(self, *processes: Beside) -> None:
+    def __init__(self, *processes: Helper) -> None:
         self.processes = processes
 
     @property
-    def first(self) -> Beside | None:
-        """One of them, for what cannot be shared."""
+    def first(self) -> Helper | None:
+        """Return one of them, for work that cannot be shared."""
         return self.processes[0] if self.processes else None
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         for one in self.processes:
-            one.process.kill()  # all of them, whatever comes while they are waited for
+            one.process.kill()  # all of them, even if the wait for one fails
         with ExitStack() as ends:
             for one in self.processes:
                 ends.push(one)
 
 
 NOBODY = Others()
-"""This process does all."""
+"""No further process: this one does all."""
 
 
 class Dealt(Generic[_Question, _Answer]):
-    """Questions of one kind for several processes: who is free takes the next. What fails is answered here."""
+    """Questions of one kind for several processes: a free process takes the next. Failed ones are answered here."""
 
     def __init__(
         self, work: Callable[[_Question], _Answer], questions: Sequence[_Question], others: Others
     ) -> None:
-        """Has the other processes begin with the first ones. `answers` takes part."""
+        """Start the other processes on the first ones. `answers` takes part."""
         self._work = work
         self._questions = questions
         self._left = iter(range(len(questions)))
@@ -138,20 +138,20 @@ class Dealt(Generic[_Question, _Answer]):
         for thread in self._dealing:
             thread.start()
 
-    def _deal(self, beside: Beside) -> None:
+    def _deal(self, helper: Helper) -> None:
         answer: _Answer | None = None
         for number in self._left:
             with suppress(Exception):
-                beside.ask(self._work, self._questions[number])
-                answer = beside.answer()
+                helper.ask(self._work, self._questions[number])
+                answer = helper.answer()
             if answer is None:
                 return  # `answers` finds that it is missing
             self._found[number], answer = answer, None
 
-    def answers(self, told: Callable[[int], None] = lambda done: None) -> list[_Answer]:
-        """Return all answers in the order of their questions. `told` takes how many there are before each made here."""
+    def answers(self, on_done: Callable[[int], None] = lambda done: None) -> list[_Answer]:
+        """Return all answers in the order of their questions. `on_done` gets how many exist before each made here."""
         for number in self._left:
-            told(len(self._found))
+            on_done(len(self._found))
             self._found[number] = self._work(self._questions[number])
         for thread in self._dealing:
             thread.join()
@@ -162,9 +162,12 @@ class Dealt(Generic[_Question, _Answer]):
 
 
 WORTH_STARTING = 5
-"""Cases: a report on fewer is made before a second process has imported what it reads and draws with."""
-_MOST_BESIDE = 3
-"""Processes: each takes the memory of one more, and what cannot be shared soon is most of what is left."""
+"""Cases from which other processes are worth it: a report on fewer is made before a second process has imported its
+modules.
+"""
+_MOST_HELPERS = 3
+"""Most further processes: each takes the memory of one more, and work that cannot be shared soon is most of the rest.
+"""
 _OF_A_REPORT = (
     "ddpbench.analysis.read.reading",
     "ddpbench.report.draw.painter",
@@ -173,13 +176,13 @@ _OF_A_REPORT = (
     "matplotlib.backends.backend_svg",
     "ddpbench.report.page",
 )
-"""Imported by the others, in the order of their use: the last has all that paints."""
+"""Modules that the others import, in the order of use: the last has all that draws."""
 
 
 def for_report(cases: int) -> Others:
-    """Return processes for a report on so many cases, planned or measured; none where they are not worth it.
+    """Return processes for a report on this many cases, planned or measured; none if they are not worth it.
 
-    Call it before pandas is imported here: that takes as long as it takes there.
+    Call it before pandas is imported here: that takes as long as their start.
     """
     settle_matplotlib()
     return start_others(*_OF_A_REPORT) if cases >= WORTH_STARTING else NOBODY
@@ -187,21 +190,21 @@ def for_report(cases: int) -> Others:
 
 def start_others(*modules: str) -> Others:
     """Return a process for each core but this one's, up to a few; they import these modules first."""
-    started: list[Beside] = []
-    with suppress(OSError):  # no more processes, or no memory for one: there are so many, then
-        while len(started) < min(further_cores(), _MOST_BESIDE):
-            started.append(Beside(*modules))
+    started: list[Helper] = []
+    with suppress(OSError):  # no more processes, or no memory for one: use those that started
+        while len(started) < min(further_cores(), _MOST_HELPERS):
+            started.append(Helper(*modules))
     return Others(*started)
 
 
 def further_cores() -> int:
-    """Return how many cores there are beside the one of this process."""
+    """Return the number of cores in addition to this process's."""
     return granted_cores() - 1
 
 
 def serve(questions: BinaryIO, answers: BinaryIO, modules: list[str]) -> None:
-    """Answers one question after another, until their end. What fails ends the process."""
-    gc.disable()  # nothing of what is asked for is garbage before it is answered
+    """Answer one question after another, until their end. A failure ends the process."""
+    gc.disable()  # nothing in a question is garbage before it is answered
     while True:
         while modules and not select.select([questions], [], [], 0)[0]:
             importlib.import_module(modules.pop(0))
@@ -214,7 +217,7 @@ def serve(questions: BinaryIO, answers: BinaryIO, modules: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    # What modules print must not get among the answers.
+    # Output of modules must not get among the answers.
     with os.fdopen(os.dup(1), "wb") as out:
         os.dup2(2, 1)
         serve(sys.stdin.buffer, out, sys.argv[1:])

@@ -31,21 +31,21 @@ GROUPS = {
     "section": "ddpbench.sections",
     "command": "ddpbench.commands",
 }
-"""Group of entry points by kind; of the first three it is the setting that names what is in the group."""
+"""Group of entry points by kind; the first three kinds are the settings that name what is in the group."""
 
 OF_FEATURES = ("findings", "answer", "rank")
-"""Further kinds, of features alone: the first findings, the answer, and a rank's training after its measurement."""
+"""Further kinds, of features only: the first findings, the answer, and a rank's training after its measurement."""
 
 
 def _registered(kind: str) -> Iterable[EntryPoint]:
-    from importlib.metadata import entry_points  # takes a twentieth of a second to import
+    from importlib.metadata import entry_points  # importing it takes a twentieth of a second
 
     return entry_points(group=GROUPS[kind])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Registered:
-    """A function of a feature that ships with ddpbench: what an entry point says, and where it stands."""
+    """A function of a feature that ships with ddpbench: the data of an entry point, and its place."""
 
     kind: str
     """A key of `GROUPS`, or one of `OF_FEATURES`."""
@@ -53,16 +53,16 @@ class Registered:
     path: str
     """`module:function`."""
     after: str = ""
-    """The core's name that it follows; last, where the core lacks that name."""
+    """The core's name that it follows; it comes last if the core lacks that name."""
 
     def load(self) -> Callable[..., Any]:
-        """Import and return it."""
+        """Import and return the function."""
         module, _, function = self.path.partition(":")
         loaded: Callable[..., Any] = getattr(importlib.import_module(module), function)
         return loaded
 
     def __call__(self, *given: Any) -> Any:
-        """Import and call it."""
+        """Import and call the function."""
         return self.load()(*given)
 
 
@@ -71,20 +71,20 @@ _FEATURES = Path(__file__).parent / "features"
 
 @functools.cache
 def _shipped() -> tuple[Registered, ...]:
-    """Return what the features have registered: those whose folder is there, in the order of their names."""
+    """Return the functions that the existing features' folders register, in the order of the features' names."""
     names = sorted(path.parent.name for path in _FEATURES.glob("*/__init__.py"))
     modules = [importlib.import_module(f"ddpbench.features.{name}") for name in names]
     return tuple(one for module in modules for one in module.REGISTERED)
 
 
 def with_features(kind: str, core: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
-    """Return the functions of a kind that ddpbench has by name: the core's in their order, the features' among them."""
+    """Return ddpbench's functions of a kind by name: the core's in order, with the features' among them."""
     shipped = [one for one in _shipped() if one.kind == kind]
-    found: dict[str, Callable[..., Any]] = {}
+    functions_by_name: dict[str, Callable[..., Any]] = {}
     for name, function in core.items():
-        found[name] = function
-        found |= {one.name: one for one in shipped if one.after == name}
-    return found | {one.name: one for one in shipped if one.after not in core}
+        functions_by_name[name] = function
+        functions_by_name |= {one.name: one for one in shipped if one.after == name}
+    return functions_by_name | {one.name: one for one in shipped if one.after not in core}
 
 
 def loaded(kind: str) -> dict[str, Callable[..., Any]]:
@@ -97,23 +97,23 @@ def path_of(kind: str, name: str) -> str:
 
     Args:
         kind: the setting: `strategy`, `workload` or `algorithm`.
-        name: the name, which is none of ddpbench's.
+        name: the name, which is not one of ddpbench's.
 
     Raises:
         ValueError: two packages have registered it, or it is not the name of a class; the sentence says which.
     """
     from ddpbench.user_files import is_import_path
 
-    found = {point.value: point for point in _registered(kind) if point.name == name}
-    if not found:
+    points = {point.value: point for point in _registered(kind) if point.name == name}
+    if not points:
         return ""
-    if len(found) > 1:
-        packages = " and ".join(sorted(map(package_of, found.values())))
-        paths = " or ".join(map(repr, sorted(found)))
-        several = "both" if len(found) == 2 else "all"
+    if len(points) > 1:
+        packages = " and ".join(sorted(map(package_of, points.values())))
+        paths = " or ".join(map(repr, sorted(points)))
+        several = "both" if len(points) == 2 else "all"
         article = "an" if kind[0] in "aeiou" else "a"
         raise ValueError(f"{packages} {several} have {article} {kind} {name!r}: name it by its path, {paths}")
-    ((path, point),) = found.items()
+    ((path, point),) = points.items()
     if not is_import_path(path):
         raise ValueError(
             f"the {kind} {name!r} of {package_of(point)} is registered as {path!r}: a class was expected, such as "
@@ -134,17 +134,17 @@ class Function:
         """Import and call it.
 
         Raises:
-            RequestError: it cannot be imported, or fails; the sentence says why.
+            RequestError: it cannot be imported, or fails; the message says why.
         """
         with self.guarded():
             return self.point.load()(*given)
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
-        """Within it the package's own code runs, of which no failure is this program's end.
+        """Run the package's own code within, so that none of its failures ends this program.
 
         Raises:
-            RequestError: the code failed, or ended the process; the sentence says why.
+            RequestError: the code failed, or ended the process; the message says why.
         """
         from ddpbench.user_files import process_kept
 
@@ -164,7 +164,7 @@ class Function:
 
 
 def functions(kind: str, name: str = "") -> list[Function]:
-    """Return the registered functions of a kind, of one name where it is given, in the order of their names."""
+    """Return the registered functions of a kind, in the order of their names; only those of `name`, if given."""
     every = [
         Function(name=point.name, package=package_of(point), point=point)
         for point in _registered(kind)
@@ -179,7 +179,7 @@ def package_of(point: EntryPoint) -> str:
 
 
 def packages_with(kind: str, name: str) -> str:
-    """Return in words whose a registered name is: `the package ddp-topk`."""
+    """Return which package a registered name is from: `the package ddp-topk`."""
     packages = sorted({package_of(point) for point in _registered(kind) if point.name == name})
     return f"the {'package' if len(packages) == 1 else 'packages'} {' and '.join(packages)}"
 
@@ -187,17 +187,17 @@ def packages_with(kind: str, name: str) -> str:
 def listed(kind: str, shipped: Iterable[str]) -> dict[str, str]:
     """Return the registered names that hide no shipped one, each with the package that has it.
 
-    A name of several classes has all their packages, and that it is refused.
+    A name of several classes comes with all their packages, and that it is refused.
     """
     taken = {*shipped}
-    found: dict[str, dict[str, str]] = {}
+    paths_by_name: dict[str, dict[str, str]] = {}
     for point in _registered(kind):
-        found.setdefault(point.name, {})[point.value] = package_of(point)
-    return {name: _of_packages(paths) for name, paths in found.items() if name not in taken}
+        paths_by_name.setdefault(point.name, {})[point.value] = package_of(point)
+    return {name: _of_packages(paths) for name, paths in paths_by_name.items() if name not in taken}
 
 
 def _of_packages(paths: Mapping[str, str]) -> str:
-    """Return in words whose a name is, of the packages by the paths that they have registered for it."""
+    """Return which packages a name is from, given the paths that each has registered for it."""
     if len(paths) == 1:
         return f"of the package {next(iter(paths.values()))}"
     packages = " and ".join(dict.fromkeys(sorted(paths.values())))

@@ -1,4 +1,4 @@
-"""What a process says when it ends, whatever its streams are: nothing of this waits or fails. Standard library only."""
+"""Messages of a process at its end; nothing here waits or fails, in any state of its streams. Standard library only."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import traceback
 
 
 def tell(text: str) -> None:
-    """Says why this process leaves, unless that would have to wait for a reader.
+    """Print why this process leaves, unless that would have to wait for a reader.
 
-    What can be written to has room for `PIPE_BUF` bytes: of a longer text the end is said.
+    A writable stream has room for `PIPE_BUF` bytes: of a longer text only the end is printed.
     """
     with contextlib.suppress(OSError):
         if text and select.select([], [2], [], 0)[1]:
@@ -20,9 +20,9 @@ def tell(text: str) -> None:
 
 
 def explained(error: BaseException) -> int:
-    """Return the exit code of what ended with this, and say what it was; of an exit by its code that is enough.
+    """Return the exit code of this exception, and print what it was; an exit's code needs no message.
 
-    A 1 says nothing: whatever fails ends so.
+    A 1 says nothing: every failure ends with it.
     """
     code = error.code if isinstance(error, SystemExit) else None
     if isinstance(code, int) and code != 1:
@@ -32,7 +32,9 @@ def explained(error: BaseException) -> int:
 
 
 def flush() -> None:
-    """Has all that was printed written, as far as that can be."""
+    """Flush all output, as far as possible."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, OSError, ValueError):  # closed by whoever started this
+        with contextlib.suppress(
+            AttributeError, OSError, ValueError
+        ):  # closed by the process that started this one
             stream.flush()

@@ -1,4 +1,4 @@
-"""The folders that matplotlib uses: one that it can write its list of fonts to, and none of a stranger's settings."""
+"""The folders that matplotlib uses: one where it can write its list of fonts, and none with a stranger's settings."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _SETTINGS = "matplotlibrc"
 
 
 def settle_matplotlib() -> None:
-    """Give matplotlib a temporary folder where its usual ones cannot be written to, as under a read-only HOME.
+    """Give matplotlib a temporary folder if its usual ones cannot be written to, as under a read-only HOME.
 
     Call it before matplotlib is imported. Otherwise each process would print a warning and make a folder, which stays
-    where the process is killed. The folder is for this process and those that it starts. The working directory may be
-    a stranger's run: a file of settings in it is not read, which could be a pipe. A backend in MPLBACKEND that
-    matplotlib does not have is passed over: figures are drawn into files, without one.
+    if the process is killed. The folder is for this process and those that it starts. The working directory may be a
+    stranger's run: a file of settings in it, which could be a pipe, is not read. A backend in MPLBACKEND that
+    matplotlib doesn't have is ignored: figures are drawn into files, without one.
     """
     if "matplotlib" in sys.modules:
         return
@@ -37,7 +37,7 @@ def settle_matplotlib() -> None:
         return
     if _writable("XDG_CONFIG_HOME", ".config") and _writable("XDG_CACHE_HOME", ".cache"):
         return
-    with suppress(OSError):  # matplotlib says what is wrong
+    with suppress(OSError):  # matplotlib reports the error
         folder = TemporaryFolder("ddpbench-matplotlib-")
         os.environ["MPLCONFIGDIR"] = str(folder.path)
         atexit.register(_remove, folder, os.getpid())
@@ -49,7 +49,7 @@ def _is_of_use(record: logging.LogRecord) -> bool:
 
 
 def _writable(variable: str, in_home: str) -> bool:
-    """Return whether matplotlib's folder below this one, which is made here as it would make it, can be written to."""
+    """Return whether matplotlib's folder below this one can be written to; makes it as matplotlib would."""
     try:
         folder = Path(os.environ.get(variable) or Path.home() / in_home) / "matplotlib"
         folder.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ def _remove(folder: TemporaryFolder, owner: int) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Has matplotlib read no settings of the working directory while it is imported."""
+    """Keeps matplotlib from reading settings of the working directory while it is imported."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -72,11 +72,11 @@ class _Finder(MetaPathFinder):
         """Return where matplotlib is, with a loader that works elsewhere; None for all other modules."""
         if fullname != "matplotlib":
             return None
-        with suppress(ValueError):  # another thread has
+        with suppress(ValueError):  # another thread has removed it
             sys.meta_path.remove(self)
-        found = importlib.util.find_spec(fullname)
-        if found is not None and found.loader is not None:
-            load = found.loader.exec_module
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
 
             def load_elsewhere(module: ModuleType) -> None:
                 with _without_settings(), _without_backend() as backend:
@@ -85,13 +85,13 @@ class _Finder(MetaPathFinder):
                     with suppress(ValueError):
                         module.rcParams["backend"] = backend
 
-            setattr(found.loader, "exec_module", load_elsewhere)  # noqa: B010  of this loader alone
-        return found
+            setattr(spec.loader, "exec_module", load_elsewhere)  # noqa: B010  of this loader alone
+        return spec
 
 
 @contextmanager
 def _without_backend() -> Iterator[str]:
-    """Take MPLBACKEND out of the environment meanwhile: matplotlib raises an error for one that it does not have."""
+    """Remove MPLBACKEND from the environment meanwhile: matplotlib raises an error for one that it doesn't have."""
     backend = os.environ.pop("MPLBACKEND", "")
     try:
         yield backend
@@ -102,7 +102,7 @@ def _without_backend() -> Iterator[str]:
 
 @contextmanager
 def _without_settings() -> Iterator[None]:
-    """Work in the root folder where the working directory has such a file."""
+    """Work in the root folder if the working directory has such a file."""
     if not os.path.lexists(_SETTINGS):
         yield
         return

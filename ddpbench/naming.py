@@ -1,4 +1,4 @@
-"""Names of cases: by what distinguishes each from those it stands among, every setting in the words of `FACETS`.
+"""Names of cases: by what distinguishes each from the others, every setting in the words of `FACETS`.
 
 One `Namer` holds all cases of a table, a figure, a text or a run, and gives each a name that no other of them has:
 **full** for terminals (`ddp · 2 ranks · 25 MiB buckets · 1 thread per rank`), **short** for figures and tables (`DDP, 2
@@ -35,7 +35,7 @@ _IN_LABEL = {
     *("workload", "bucket_cap_mb", "loader_workers", "data", "fabric", "dilation", "shrink", "precision"),
     "recovery",
 }
-"""Fields that `Case.label` tells, or keys word separately."""
+"""Fields that are in `Case.label`, or that keys word separately."""
 _Words = Callable[[Case], list[str]]
 
 
@@ -52,7 +52,7 @@ class Namer:
     """Names of some cases, by what distinguishes them; another case is named as if it were one of them."""
 
     def __init__(self, cases: Iterable[Case], *, among: Namer | None = None) -> None:
-        """`cases` are all that could be meant; strategies and workloads are named as in `among`, if given."""
+        """Take `cases`, all that could be meant; strategies and workloads are named as in `among`, if given."""
         self._cases = dict.fromkeys(cases)
         self._whole = among
         self._called: _Called = _Called(self._cases) if among is None else among._called
@@ -60,15 +60,15 @@ class Namer:
         self._labelled = _Labelled(self._cases, self._called)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Send none of it to other processes: each row of a page has it, and what is drawn has its names as texts."""
+        """Pickle a `Namer` without its contents: each row of a page has one, and drawn names are texts already."""
         return object.__new__, (type(self),)
 
     def of(self, cases: Iterable[Case]) -> Namer:
-        """Return names of some of them, distinguished from each other alone; strategies and workloads as here."""
+        """Return names of some of the cases, distinguished only from each other; strategies and workloads as here."""
         return Namer(cases, among=self._whole or self)
 
     def full(self, case: Case, *, but: Collection[str] = ()) -> str:
-        """Return its label and what distinguishes it from others of that label; leave out the words in `but`."""
+        """Return its label and what distinguishes it from others of that label; without the words in `but`."""
         first, *words = self._among(case)._labelled.full[case]
         return JOINT.join([first, *(word for word in words if word not in but)])
 
@@ -135,18 +135,18 @@ class Namer:
 
     @cached_property
     def _alike(self) -> dict[str, _Group]:
-        """Cases of one strategy, by its name in sentences."""
+        """Return the cases of each strategy, by its name in sentences."""
         return {name: _Group(of, self._called) for name, of in _grouped(self._cases, self.spoken_strategy)}
 
     @cached_property
     def _parts(self) -> dict[Case, list[str]]:
-        """Words of short and spoken names that follow strategy and ranks, by case."""
-        found = {case: self.details(case) for case in self._cases}
+        """Return the words of short and spoken names that follow strategy and ranks, by case."""
+        words_by_case = {case: self.details(case) for case in self._cases}
         drawn, said = (
-            _twice((strategy(case), case.world_size, *words) for case, words in found.items())
+            _twice((strategy(case), case.world_size, *words) for case, words in words_by_case.items())
             for strategy in (self.strategy, self.spoken_strategy)
         )
-        return _unique(found, map(any, zip(drawn, said, strict=True)))
+        return _unique(words_by_case, map(any, zip(drawn, said, strict=True)))
 
 
 class _Called:
@@ -188,16 +188,18 @@ class _Labelled:
 
     @cached_property
     def full(self) -> dict[Case, list[str]]:
-        """Words of the full names, by case."""
-        found: dict[Case, list[str]] = {}
+        """Return the words of the full names, by case."""
+        labels: dict[Case, list[str]] = {}
         for label, members in self._groups:
             group = _Group(members, self._called)
-            found |= {case: [*on_one_line(label).split(JOINT), *group.words(case, EVERY)] for case in members}
-        return _unique(found, _twice(map(tuple, found.values())))
+            labels |= {
+                case: [*on_one_line(label).split(JOINT), *group.words(case, EVERY)] for case in members
+            }
+        return _unique(labels, _twice(map(tuple, labels.values())))
 
     @cached_property
     def keys(self) -> dict[Case, str]:
-        """Names in data, by case."""
+        """Return the names in data, by case."""
         return {
             case: on_one_line(JOINT.join([label, *words]))
             for label, members in self._groups
@@ -262,7 +264,7 @@ class _Group:
 
 
 def curve_key(case: Case, among: Collection[Case], *, more: Iterable[str] = ()) -> str:
-    """Return the name that data has of a case's curve: spoken strategy, words for its variant, and `more` words."""
+    """Return the name of a case's curve in data: spoken strategy, words for its variant, and `more` words."""
     return " ".join([Namer(among).spoken_strategy(case), *_variant_words(case, among), *more])
 
 
@@ -285,8 +287,8 @@ def _key_words(cases: Sequence[Case]) -> Iterator[tuple[Case, list[str]]]:
 def _key_settings(case: Case) -> dict[tuple[str, str], Any]:
     """Return the settings that are not in a label, by field of `OPTIONS` (empty for none) and name."""
     options = ("workload_options_json", "options_json", "env_json")
-    found = {(name, key): value for name in options for key, value in OPTIONS[name](case).items()}
-    return found | {("", name): getattr(case, name) for name in EVERY if name not in _IN_LABEL}
+    settings = {(name, key): value for name in options for key, value in OPTIONS[name](case).items()}
+    return settings | {("", name): getattr(case, name) for name in EVERY if name not in _IN_LABEL}
 
 
 def _key_choice(value: str) -> str:
@@ -308,34 +310,34 @@ def _assigned(name: str, value: Any) -> str:
 
 
 def _variant_words(case: Case, among: Iterable[Case]) -> list[str]:
-    """Return a case's words for what differs in variant among those of its strategy, as keys of curves have them."""
+    """Return a case's words for its variant among those of its strategy, in the form of curves' keys."""
     same = [other for other in among if other.strategy == case.strategy]
-    found: list[str] = []
+    words: list[str] = []
     for name in differing(same, VARIANT):
         if name in OPTIONS:
             only = varied(same, name)
             own = {key: value for key, value in OPTIONS[name](case).items() if key in only}
             if name == "env_json":
                 own = {key: value or "unset" for key, value in own.items()}
-            found += [_assigned(key, value) for key, value in own.items()]
+            words += [_assigned(key, value) for key, value in own.items()]
         else:
             word = FACETS[name].word(case)
             clashing = name in _OF_CLASSES and word in _clashing(name, same)
-            found.append(f"{word} ({getattr(case, name).rpartition(':')[0]})" if clashing else word)
-    return list(dict.fromkeys(word for word in found if word))
+            words.append(f"{word} ({getattr(case, name).rpartition(':')[0]})" if clashing else word)
+    return list(dict.fromkeys(word for word in words if word))
 
 
 def columns(cases: Sequence[Case], of: Iterable[str] = EVERY) -> list[Setting]:
-    """Return a column for each of these fields that not all cases share, and of options one for each key."""
-    found: dict[str, Setting] = {}
+    """Return a column for each of these fields that not all cases share; for options, one for each key."""
+    by_title: dict[str, Setting] = {}
     for name in differing(cases, of):
         if name in OPTIONS:
             for key in varied(cases, name):
-                found[key] = Setting(title=key, text=partial(option_word, name, key))
+                by_title[key] = Setting(title=key, text=partial(option_word, name, key))
         else:
             facet = FACETS[name]
-            found.setdefault(facet.title, Setting(title=facet.title, text=facet.in_column(name)))
-    return list(found.values())
+            by_title.setdefault(facet.title, Setting(title=facet.title, text=facet.in_column(name)))
+    return list(by_title.values())
 
 
 def words_of(case: Case, of: Iterable[str]) -> list[str]:
@@ -354,12 +356,12 @@ def layout_of(case: Case) -> str:
 
 
 def on_nodes(case: Case) -> str:
-    """Return how many nodes its ranks stand on: `on 2 nodes`."""
+    """Return the number of nodes of its ranks: `on 2 nodes`."""
     return f"on {counted(case.nodes, 'node')}"
 
 
 def on_nodes_of(case: Case) -> str:
-    """Return how many ranks each of its nodes has: `on nodes of 4`."""
+    """Return the number of ranks on each of its nodes: `on nodes of 4`."""
     return f"on nodes of {case.ranks_per_node}"
 
 
@@ -386,10 +388,10 @@ def _bracketed(name: str, words: Sequence[str]) -> str:
 
 
 def _grouped(cases: Iterable[Case], key: Callable[[Case], str]) -> list[tuple[str, list[Case]]]:
-    found: dict[str, list[Case]] = {}
+    groups: dict[str, list[Case]] = {}
     for case in cases:
-        found.setdefault(key(case), []).append(case)
-    return list(found.items())
+        groups.setdefault(key(case), []).append(case)
+    return list(groups.items())
 
 
 def _twice(names: Iterable[Hashable]) -> list[bool]:

@@ -1,4 +1,4 @@
-"""Digest of the code that makes a run's numbers: what runs in a rank. The one owner of what that is."""
+"""A digest of the code that affects a run's numbers, which is the code that runs in a rank; defined only here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ RANK_CODE = ("collectives", "features/*/rank", "measure", "strategies", "worker"
 
 
 def code_digest(packages: Iterable[str] = RANK_CODE) -> str:
-    """Return a digest of these packages of ddpbench: a resume after an update would mix the numbers of two programs."""
+    """Return a digest of these packages of ddpbench: a resume after an update would mix two programs' numbers."""
     digest = hashlib.sha256()
     root = Path(__file__).resolve().parent
     for folder in packages:

@@ -1,4 +1,4 @@
-"""Tells whether another user may have put a path where this one finds it, or can put something in its place.
+"""Checks whether another user may have planted a path, or can put something in its place.
 
 It imports nothing of ddpbench.
 """
@@ -14,10 +14,10 @@ from pathlib import Path
 def is_planted(path: Path) -> bool:
     """Return whether a path is another user's in a folder in which everybody can write, such as /tmp.
 
-    They may have put it there for this user to find, even in a folder of theirs: it is as open as /tmp.
+    That user may have put it there for this one to find, even in a folder of theirs: it is as open as /tmp.
 
     Raises:
-        OSError: it is not there, or cannot be reached.
+        OSError: it does not exist, or cannot be reached.
     """
     owner = path.lstat().st_uid
     if owner in (os.geteuid(), 0):
@@ -30,18 +30,17 @@ def is_planted(path: Path) -> bool:
 
 
 def is_planted_in(folder: int, owner: int) -> bool:
-    """Return whether what belongs to this user (id) in an open folder is another's in one that everybody can write."""
+    """Return whether an open folder with this user's (by id) entry is another user's that everybody can write to."""
     if owner in (os.geteuid(), 0):
         return False
     return bool(os.fstat(folder).st_mode & stat.S_IWOTH) and owner != shown_as(folder)
 
 
 def other_owner(folder: int) -> str:
-    """Return the name of the user that an open folder belongs to; empty where that is this one.
+    """Return the name of the user that an open folder belongs to; empty if it is this one.
 
-    It is empty of root's too, where this user may write in it. Some file systems show another owner than the user who
-    writes, as a bind mount or a server that maps users does: there a new file, which nobody else sees, tells who this
-    user is.
+    Also empty for root's, if this user may write in it. Some file systems show another owner than the user who writes,
+    as a bind mount or a server that maps users does: there a new file, which nobody else sees, shows who this user is.
     """
     owner = os.fstat(folder).st_uid
     if owner == os.geteuid() or (
@@ -57,7 +56,7 @@ def other_owner(folder: int) -> str:
 
 
 def shown_as(folder: int) -> int | None:
-    """Return the owner that a file gets that this user makes in an open folder; None where none can be made."""
+    """Return the owner of a file that this user makes in an open folder; None if none can be made."""
     import tempfile
 
     try:
@@ -68,7 +67,7 @@ def shown_as(folder: int) -> int | None:
 
 
 def exchangeable_above(path: Path) -> Path | None:
-    """Return the first folder above a path that is another user's and lets everybody put something in its place.
+    """Return the first folder above a path that is another user's and in which everybody can replace entries.
 
     Raises:
         OSError: it cannot be reached.
@@ -80,7 +79,7 @@ def exchangeable_above(path: Path) -> Path | None:
 
 
 def exchangeable_in(folder: Path) -> Path | None:
-    """Return the first of a folder and those above it in which everybody can put something in another's place.
+    """Return the first of a folder and those above it in which everybody can replace others' entries.
 
     Raises:
         OSError: it cannot be reached.
@@ -97,11 +96,11 @@ def _lets_rename(folder: Path) -> bool:
 def is_decoy(word: str) -> bool:
     """Return whether a word that may mean something else is also the name of a path that another user planted here.
 
-    Whoever means the path writes `./NAME`.
+    To mean the path, users write `./NAME`.
     """
     if word != Path(word).name or word == "..":
         return False
     try:
         return is_planted(Path(word))
-    except (OSError, ValueError):  # it is not there, or no path has such a name
+    except (OSError, ValueError):  # it does not exist, or no path has such a name
         return False

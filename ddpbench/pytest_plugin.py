@@ -40,7 +40,7 @@ ROUNDS, MEASURED_S, TOTAL = 5, 0.6, "3 min"
 _NOT_MEASURED = "ddpbench: not measured"
 _UNDECIDED = "ddpbench: undecided by the gate"
 _LOG_BYTES = 1 << 12
-"""Shown of a log below a failed test."""
+"""Bytes of a log that are shown below a failed test."""
 _COMPARE = re.compile(r"ddpbench compare --interleave\b")
 _FLAG = re.compile(r"(?<![\w-])--(base|gate|total|rounds|measured|turns|drift)(?![\w-])")
 _ROUNDS = re.compile(r"set budget\.rounds_min, or a test's rounds, to ")
@@ -50,13 +50,13 @@ _GIVEN_BY_NAME = frozenset({"options", "env"})
 
 
 def in_pytest(text: str) -> str:
-    """Return a message with the flags of the command line replaced by those that pytest has for the same."""
+    """Return a message with the flags of the command line replaced by pytest's flags for the same."""
     text = _ROUNDS.sub("--ddpbench-rounds=", _COMPARE.sub("--ddpbench-baseline=ref=COMMIT", text))
     return _FLAG.sub(lambda flag: f"--ddpbench-{'baseline' if flag[1] == 'base' else flag[1]}", text)
 
 
 def _within_limits(name: str) -> Callable[[str], float]:
-    """Return what reads an option's number: one that the table of limits has under that name."""
+    """Return a function that reads an option's number, as the table of limits has it under that name."""
 
     def read(text: str) -> float:
         from ddpbench.spec import limits
@@ -71,7 +71,7 @@ def _within_limits(name: str) -> Callable[[str], float]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the options."""
+    """Add the options."""
     group = parser.getgroup("ddpbench", "training steps of real ranks (ddp_benchmark)")
     group.addoption(
         "--ddpbench-rounds",
@@ -122,7 +122,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Gate:
-    """What a session's gate holds against: sides that were `saved`, or one that is measured `in_turn`."""
+    """The sides that a session's gate compares with: those that were `saved`, or one that is measured `in_turn`."""
 
     limit: float
     drift: float | None
@@ -132,7 +132,7 @@ class _Gate:
 
     @property
     def words(self) -> str:
-        """What is held against what."""
+        """Return what is compared with what."""
         if self.in_turn is not None:
             base, new = self.in_turn
             return f"{base.words} against {new.words}, in turn"
@@ -141,29 +141,29 @@ class _Gate:
 
 @dataclass
 class _Bench:
-    """What the tests of a session share."""
+    """State that the tests of a session share."""
 
     folder: Path
     servers: LastingServers
     run_id: str = field(default_factory=lambda: secrets.token_hex(6))
-    """That of all its runs: so a case that two tests measure is proved once."""
+    """The id of all its runs: so a case that two tests measure is proved once."""
     runs: list[RunDir] = field(default_factory=list)
     count: int = 0
     gated: list[Gated] = field(default_factory=list)
     notes: dict[str, None] = field(default_factory=dict)
-    """Sentences on what was measured, each once."""
+    """Sentences on the measurements, each once."""
     shows: bool = False
-    """Prints progress: pytest captures nothing (`-s`)."""
+    """True if progress is printed: pytest captures nothing (`-s`)."""
 
     def begun(self, out: Path) -> None:
-        """Nothing: the directory is temporary."""
+        """Do nothing: the directory is temporary."""
 
     def event(self, text: str) -> None:
-        """Keeps what a reader might not expect for the end."""
+        """Keep unexpected events for the end."""
         self.notes[text] = None
 
     def round_made(self, number: int, left_s: float) -> None:
-        """Print how far it is, under `-s`."""
+        """Print the progress, under `-s`."""
         left = f", at most {_seconds(left_s)} left" if round(left_s) > 0 else ", no time left"
         self.show(f"round {number} of both sides{left}")
 
@@ -177,7 +177,7 @@ class _Bench:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Wanted:
-    """What a test measures: settings of `[base]`, launches, and seconds of timed steps in each."""
+    """The measurement that a test asks for: settings of `[base]`, launches, and seconds of timed steps in each."""
 
     settings: dict[str, Any]
     rounds: int
@@ -186,43 +186,43 @@ class _Wanted:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Measured:
-    """A test's case: its side, its row of `cases.csv`, and how it compares with another side measured in turn."""
+    """A test's case: its side, its row of `cases.csv`, and its comparison with another side measured in turn."""
 
     side: Side
     row: dict[Any, Any]
     change: Change | None = None
     unlike: str = ""
-    """Why the other side could not be measured."""
+    """Reason why the other side could not be measured."""
 
     @property
     def steps_s(self) -> list[float]:
-        """The mean step time of each good launch, seconds."""
+        """Return the mean step time of each good launch, seconds."""
         return [timing.step_s for run in self.side.cases for timing in run.timings]
 
 
 _Key: Any = getattr(pytest, "StashKey", object)
-"""Missing before pytest 7, which loads this file in every suite of its environment all the same."""
+"""The class, which pytest before 7 lacks, though it loads this file in every suite of its environment all the same."""
 _GATE: pytest.StashKey[_Gate] = _Key()
 _BENCH: pytest.StashKey[_Bench] = _Key()
 _STACK: pytest.StashKey[contextlib.ExitStack] = _Key()
 _WITH_BENCHMARK: pytest.StashKey[bool] = _Key()
-"""Set for a test that asks for pytest-benchmark's own fixture, too."""
+"""Set for a test that also asks for pytest-benchmark's own fixture."""
 
 
 def _stash(config: pytest.Config) -> pytest.Stash:
-    """Return where this plugin keeps what a session has; before pytest 7 nothing is kept."""
+    """Return the place of this plugin's session data; before pytest 7 nothing is kept."""
     return cast("pytest.Stash", getattr(config, "stash", {}))
 
 
 def _too_old() -> str:
-    """Return a sentence that refuses a pytest which this plugin cannot measure with; empty for others."""
+    """Return a sentence that refuses a pytest with which this plugin cannot measure; empty for others."""
     if _Key is not object:
         return ""
     return f'needs pytest 8.3 or newer, and here is {pytest.__version__}: pip install "ddpbench[pytest]"'
 
 
 class MeasuredTimer:
-    """A timer for pytest-benchmark that stands still but for `advance`."""
+    """A timer for pytest-benchmark that only moves by `advance`."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -231,12 +231,12 @@ class MeasuredTimer:
         return self.now
 
     def advance(self, seconds: float) -> None:
-        """Lets this much measured time pass."""
+        """Let this much measured time pass."""
         self.now += seconds
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Have --benchmark-only and --benchmark-skip of pytest-benchmark take a test of `ddp_benchmark` for a benchmark.
+    """Make --benchmark-only and --benchmark-skip of pytest-benchmark treat a test of `ddp_benchmark` as a benchmark.
 
     It looks for its fixture's name, which comes last here: `ddp_benchmark` gives it the timer.
     """
@@ -250,7 +250,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def _has_pytest_benchmark(config: pytest.Config) -> bool:
-    # by an option: its name is that by which it was loaded
+    # by an option: its name is the one by which it was loaded
     return config.getoption("benchmark_disable", None) is not None
 
 
@@ -269,7 +269,7 @@ def _bench(config: pytest.Config) -> _Bench:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Ends the fork servers, and removes what was measured."""
+    """End the fork servers, and remove the measurements."""
     stack = _stash(config).get(_STACK, None)
     if stack is not None:
         stack.close()
@@ -284,7 +284,7 @@ def _fail(message: str) -> NoReturn:
 
 @pytest.fixture
 def ddp_benchmark(request: pytest.FixtureRequest) -> DdpBenchmark:
-    """Measures a training step with settings of an experiment's `[base]`; see `DdpBenchmark.__call__`."""
+    """Measure a training step with settings of an experiment's `[base]`; see `DdpBenchmark.__call__`."""
     if _too_old():
         _fail(f"ddp_benchmark {_too_old()}")
     if not _has_pytest_benchmark(request.config):
@@ -299,7 +299,7 @@ def ddp_benchmark(request: pytest.FixtureRequest) -> DdpBenchmark:
 
 
 class DdpBenchmark:
-    """What the fixture gives a test."""
+    """The value of the fixture in a test."""
 
     def __init__(self, request: pytest.FixtureRequest, benchmark: Any, timer: MeasuredTimer) -> None:
         self._request, self._benchmark, self._timer = request, benchmark, timer
@@ -361,9 +361,9 @@ class DdpBenchmark:
         return extra_info(run, found.row, found.side.identity)
 
     def _located(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """Return the settings as an experiment's file can hold them, without what is None, and its own files found.
+        """Return the settings in the form of an experiment's file, without None, and with the paths of its files.
 
-        Fails the test where one cannot be.
+        Fails the test if that is impossible.
         """
         from ddpbench.errors import RequestError
         from ddpbench.launch.own_workloads import located_among
@@ -392,10 +392,10 @@ class DdpBenchmark:
                 except SideError as error:
                     if error.side != "base":
                         raise
-                    unlike = str(error)  # of a test that is new, say: it is measured without another side
+                    unlike = str(error)  # of a new test, for example: it is measured without another side
                     source = source.with_name(f"{source.stem}_alone.toml")
             return replace(self._alone(bench, source, wanted), unlike=unlike)
-        except ExperimentError as error:  # the summary of failed tests has room for the first line alone
+        except ExperimentError as error:  # the summary of failed tests has room for the first line only
             problem = str(error).partition("\n")[2].lstrip()
         except DdpbenchError as error:
             problem = str(error)
@@ -492,7 +492,7 @@ class DdpBenchmark:
 
     @property
     def _alpha(self) -> float:
-        """One minus the confidence of a test's verdict, so that those of all tests together have 95 %."""
+        """Return one minus the confidence of a test's verdict, so that those of all tests together have 95 %."""
         from ddpbench.analysis.statistics.stats import ALPHA
 
         items = self._request.session.items
@@ -510,8 +510,8 @@ class DdpBenchmark:
             if found.change is not None:
                 decision = decided(test, found.change, gate.limit)
             elif gate.in_turn is not None:
-                told = f"{test}: not comparable: {found.unlike}"
-                decision = Gated(name=test, judged=False, fails=False, sentence=told)
+                reason = f"{test}: not comparable: {found.unlike}"
+                decision = Gated(name=test, judged=False, fails=False, sentence=reason)
             else:
                 decision = gated(
                     test, found.side, gate.saved, limit=gate.limit, drift=gate.drift, alpha=self._alpha
@@ -555,7 +555,7 @@ def _check_one(cases: int) -> None:
 
 
 def _read(path: Path) -> _Measured:
-    """Return what a run directory of one case holds."""
+    """Return the result in a run directory of one case."""
     from ddpbench.analysis import load
     from ddpbench.analysis.regression import read_side
     from ddpbench.records import RunDir
@@ -566,7 +566,7 @@ def _read(path: Path) -> _Measured:
 
 
 def _number(name: str, value: Any, *kinds: type) -> Any:
-    """Return a number that a test gives; None where it gives none. Fails the test where it is not a number."""
+    """Return a number that a test gives; None if it gives none. Fails the test if it is not a number."""
     from ddpbench.texts import shortened
 
     if getattr(value, "shape", None) == ():
@@ -577,7 +577,7 @@ def _number(name: str, value: Any, *kinds: type) -> Any:
 
 
 def _with_files(settings: dict[str, Any], file_of: Callable[[str, str], str]) -> dict[str, Any]:
-    """Return the settings with the names of workload and strategy as `file_of` has them, and their options likewise."""
+    """Return the settings with the names of workload and strategy given by `file_of`, also for their options."""
     for key in ("workload", "strategy"):
         name, options = settings.get(key), settings.get("options")
         if not isinstance(name, str):
@@ -607,7 +607,7 @@ def _within(settings: dict[str, Any], root: Path) -> dict[str, Any]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Understands what the gate holds against, and refuses one that could not fail."""
+    """Read what the gate compares with, and refuse a gate that could not fail."""
     if hasattr(config, "workerinput"):
         return
     if not _too_old():
@@ -627,7 +627,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     if config.getoption("numprocesses", None) or config.getoption("benchmark_disable", False):
         raise pytest.UsageError(
-            "--ddpbench-gate measures, which it cannot with --benchmark-disable or beside pytest-xdist: leave one out"
+            "--ddpbench-gate measures, which it cannot with --benchmark-disable or under pytest-xdist: leave one out"
         )
     try:
         _stash(config)[_GATE] = _gate_of(config)
@@ -653,12 +653,12 @@ def _check_given_once(config: pytest.Config) -> None:
 
 
 def _gate_of(config: pytest.Config) -> _Gate:
-    """Return what was asked for.
+    """Return the gate that was asked for.
 
     Raises:
-        ValueError: a share or a time is none.
+        ValueError: a share or a time is invalid.
         RequestError: a baseline means nothing, or two are of different kinds.
-        IdentityError: a saved one is damaged, of another schema, or none of ddpbench's.
+        IdentityError: a saved one is damaged, of another schema, or not from ddpbench.
     """
     from ddpbench.analysis.regression.baselines import Baselines
     from ddpbench.analysis.regression.gate import read_baselines
@@ -694,10 +694,10 @@ def _gate_of(config: pytest.Config) -> _Gate:
 
 
 def _read_option(config: pytest.Config, name: str, read: Callable[[str], float]) -> float | None:
-    """Return what an option was given; None where it was not.
+    """Return an option's value; None if it was not given.
 
     Raises:
-        ValueError: it means nothing.
+        ValueError: its value is invalid.
     """
     given = config.getoption(f"--ddpbench-{name}")
     try:
@@ -719,7 +719,7 @@ def pytest_report_teststatus(
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fails a run whose gate has judged nothing at all."""
+    """Fail a run whose gate has judged nothing at all."""
     bench = _stash(session.config).get(_BENCH, None)
     nothing = bench is None or not any(one.judged for one in bench.gated)
     asked = _GATE in _stash(session.config)
@@ -732,9 +732,9 @@ _LOCKS = 100
 
 @contextlib.contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """Waits for other processes of this user that measure by this plugin, such as pytest-xdist's.
+    """Wait for other processes of this user that measure by this plugin, such as pytest-xdist's.
 
-    A name that another user has taken is passed over, for the next one. Without any, cores are claimed all the same.
+    A name that another user has taken is skipped for the next one. Without any, cores are claimed all the same.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     for number in range(_LOCKS):
@@ -755,7 +755,7 @@ def _one_at_a_time() -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Tells what the gate has decided, and what was not measured."""
+    """Print what the gate has decided, and what was not measured."""
     reports = [
         one for kind in ("passed", "undecided", "failed") for one in terminalreporter.stats.get(kind, ())
     ]

@@ -1,8 +1,8 @@
 """The owner of removals: a folder is removed if it is this user's, as a whole, or this process has made it.
 
-A name alone says neither: in a shared folder another user can give a folder any name, and put one into it that is this
-user's. So a folder is opened, never through a link, its owner is looked at, and what is in it is removed through what
-is open. What belongs to another user stays, with all that is in it, and is said. The standard library only.
+A name alone shows neither: in a shared folder another user can give a folder any name, and put one into it that is this
+user's. So a folder is opened, never through a link, its owner is checked, and its contents are removed through the open
+folder. Another user's entries stay, with all that is in them, and are reported. The standard library only.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class Identity:
     inode: int
 
     @classmethod
-    def of(cls, found: os.stat_result) -> Identity:
-        """Return that of a folder of which the system has told this."""
-        return cls(found.st_dev, found.st_ino)
+    def of(cls, status: os.stat_result) -> Identity:
+        """Return the identity of a folder from its status."""
+        return cls(status.st_dev, status.st_ino)
 
 
 _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
-"""By others, also by a list of who may (ACL), which shows as the group's."""
+"""Write permission of others, also through a list of who may (ACL), which shows as the group's."""
 _APART_NS = 5_000_000_000
-"""The most by which a disk's times of files and of folders differ."""
+"""Largest difference between a disk's times of files and of folders."""
 
 
 class ExchangedError(OSError):
@@ -51,10 +51,11 @@ class ExchangedError(OSError):
 
 
 def make_folder(name: str, folder: int, mode: int = 0o777) -> int:
-    """Makes a folder in an open one, and returns it open; it is proved to be the new one.
+    """Make a folder in an open one, and return it open; it is proved to be the new one.
 
-    Whoever can rename there could have put another in its place, even one of this user's. Such a one is older than
-    this call (by 5 s or more of the disk's own clock), or holds something, or is another user's: it is left as it is.
+    A user who can rename there could have put another in its place, even one of this user's. Such a folder is older
+    than this call (by 5 s or more of the disk's own clock), or holds something, or is another user's: it is left as it
+    is.
 
     Raises:
         FileExistsError: something has the name.
@@ -83,7 +84,7 @@ def make_folder(name: str, folder: int, mode: int = 0o777) -> int:
 
 
 def make(path: Path, mode: int = 0o777) -> Identity:
-    """Makes a folder as `make_folder` does, at a path; returns which it is. Raises the same."""
+    """Make a folder at a path as `make_folder` does; return its identity. Raises the same."""
     with _placed(path.parent) as parent:
         try:
             folder = make_folder(path.name, parent, mode)
@@ -100,7 +101,7 @@ class TemporaryFolder:
     """A folder that this process makes in one for temporary files, or in another, and that it alone removes."""
 
     def __init__(self, prefix: str, parent: Path | str | None = None) -> None:
-        """Makes it, with mode 700.
+        """Make it, with mode 700.
 
         Raises:
             OSError: it cannot be made.
@@ -109,17 +110,16 @@ class TemporaryFolder:
         self._made = Identity.of(self.path.lstat())
 
     def remove(self, now_at: Path | None = None) -> None:
-        """Removes it with all that is in it, unless another has its name; `now_at` is its path if it was moved."""
+        """Remove it with all that is in it, unless another has its name; `now_at` is its path if it was moved."""
         remove_tree(now_at or self.path, made=self._made)
 
 
 def remove_tree(path: Path, *, made: Identity | None = None, private: bool = False) -> bool:
-    """Removes this user's folder with all that is in it, as far as it can; returns whether nothing has its name now.
+    """Remove this user's folder with all in it, as far as possible; return whether nothing has its name now.
 
-    Another user's folder or file is left, and said. Only the folder that was `made` is removed, where that is known.
-    One that another process has made in a folder that everybody can write is `private`: it is left where others may
-    write in it. Nobody else can have put another of this user's there: the kernel moves a folder from one to another
-    only for those who may write in it.
+    Another user's folder or file is left, and reported. If `made` is given, only that folder is removed. A folder that
+    another process has made where everybody can write is `private`: it is left if others may write in it. Otherwise
+    nobody can have replaced it by another of this user's: the kernel moves a folder only for users who may write in it.
     """
     try:
         with _placed(path.parent) as parent:
@@ -131,29 +131,29 @@ def remove_tree(path: Path, *, made: Identity | None = None, private: bool = Fal
 
 
 def empty(folder: int, path: Path) -> None:
-    """Removes what is in an open folder that this process has made; messages name it by `path`."""
+    """Remove the contents of an open folder that this process has made; messages name it by `path`."""
     with contextlib.suppress(OSError), _listed(".", folder) as listed:
         _Removal(listed, path).empty(listed, path)
 
 
 def remove_in(path: Path, made: Identity | None, wanted: Callable[[str], bool]) -> None:
-    """Removes entries of a folder whose names are `wanted`, as `remove_tree`; none if it is not the one `made`."""
+    """Remove entries of a folder whose names are `wanted`, as `remove_tree`; none if it is not the one `made`."""
     with contextlib.suppress(OSError), _placed(path) as place, _listed(".", place) as folder:
         if made in (None, Identity.of(os.fstat(folder))):
             _Removal(folder, path).empty(folder, path, wanted)
 
 
 def remove_folder(name: str, folder: int, made: Identity) -> None:
-    """Removes an empty folder of an open one if it is the one that was made."""
+    """Remove an empty folder of an open one if it is the one that was made."""
     with contextlib.suppress(OSError):
         if Identity.of(os.stat(name, dir_fd=folder, follow_symlinks=False)) == made:
             os.rmdir(name, dir_fd=folder)
 
 
 def remove_files(folder: Path, starts: tuple[str, ...]) -> None:
-    """Removes this user's files whose names start so from a folder that everybody can write; never a folder."""
+    """Remove this user's files with these prefixes from a folder that everybody can write to; never a folder."""
     with (
-        contextlib.suppress(OSError),  # where it is missing or not to be read, nothing was put there either
+        contextlib.suppress(OSError),  # if it is missing or unreadable, nothing was put there either
         _placed(folder) as place,
         _listed(".", place) as listed,
     ):
@@ -180,13 +180,13 @@ class _Removal:
     """Removals of one call, and the user who owns them."""
 
     def __init__(self, folder: int, path: Path) -> None:
-        """`folder` is open, and tells as whom its disk shows this user; `path` is what the call was given."""
+        """Take `folder`, which is open and shows how its disk sees this user; `path` is what the call was given."""
         self._folder, self._path = folder, path
         self._owners = {os.geteuid()}
         self._looked = False
 
     def remove_root(self, *, made: Identity | None, private: bool) -> bool:
-        """Remove the folder that was asked for; returns whether nothing has its name now."""
+        """Remove the folder that was asked for; return whether nothing has its name now."""
         name = self._path.name
         with _listed(name, self._folder) as folder:
             found = os.fstat(folder)
@@ -201,11 +201,11 @@ class _Removal:
         return True
 
     def empty(self, folder: int, path: Path, wanted: Callable[[str], bool] = lambda _: True) -> None:
-        """Remove what is in an open folder of this user's, at this path."""
-        with os.scandir(folder) as found:
-            entries = [(one.name, one.is_dir(follow_symlinks=False)) for one in found if wanted(one.name)]
+        """Remove the contents of an open folder of this user's, at this path."""
+        with os.scandir(folder) as listed:
+            entries = [(one.name, one.is_dir(follow_symlinks=False)) for one in listed if wanted(one.name)]
         for name, is_folder in entries:
-            with contextlib.suppress(OSError, RecursionError):  # another may be at it, too
+            with contextlib.suppress(OSError, RecursionError):  # another process may remove them, too
                 if is_folder:
                     self._remove_folder(name, folder, path / name)
                 elif self._is_mine(os.stat(name, dir_fd=folder, follow_symlinks=False)):
@@ -234,7 +234,7 @@ class _Removal:
 
 
 def _others_rename_in(folder: int) -> bool:
-    """Return whether another user can exchange what this one makes in an open folder.
+    """Return whether another user can replace what this one makes in an open folder.
 
     Members of a folder's group are trusted, and root is.
     """
@@ -259,13 +259,13 @@ def _now(folder: int) -> int:
 
 @contextlib.contextmanager
 def _placed(path: Path) -> Iterator[int]:
-    """Hold a folder open as a place."""
+    """Hold a folder open as a place for others."""
     yield from _closed(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
 
 
 @contextlib.contextmanager
 def _listed(name: str, folder: int) -> Iterator[int]:
-    """Hold a folder of an open one open to be listed."""
+    """Hold a folder in an open one open, to list it."""
     yield from _closed(
         os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     )

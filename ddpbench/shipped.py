@@ -1,4 +1,4 @@
-"""Finds the experiments that come with ddpbench."""
+"""Find the experiments that ship with ddpbench."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def shipped_experiments() -> Path:
-    """Return the folder of the experiments that come with ddpbench: in an installed package, or in the checkout."""
+    """Return the folder of the experiments that ship with ddpbench: in an installed package, or in the checkout."""
     installed = _PACKAGE / "experiments"  # only a wheel has it: see tool.hatch in pyproject.toml
     return installed if installed.is_dir() else _PACKAGE.parent / "experiments"

@@ -1,4 +1,4 @@
-"""An entry of the strategies', workloads' and algorithms' tables: what can be told of a thing without importing it."""
+"""An entry in the tables of strategies, workloads and algorithms: facts that need no import of the thing."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 
 class Entry(NamedTuple):
-    """Where a strategy, workload or algorithm is, and what lists say of it."""
+    """The place of a strategy, workload or algorithm, and its facts for lists."""
 
     path: str
     """`module:Class`."""
     summary: str
     sizes: tuple[str, ...] = ()
-    """What may follow a workload's name and a colon; the first is meant where none does."""
+    """Sizes that may follow a workload's name and a colon; without one, the first is meant."""
 
     def load(self) -> Any:
         """Import the class."""

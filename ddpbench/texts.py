@@ -1,4 +1,4 @@
-"""Texts that others wrote, fit to be shown, and command lines fit to be pasted. Nothing is printed here."""
+"""Texts that others wrote, made fit to be shown, and command lines fit to be pasted. Nothing is printed here."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from collections.abc import Iterable
 from pathlib import PurePath
 
 JOINT = " \N{MIDDLE DOT} "
-"""Between the words of a case's full name."""
+"""Separator of the words in a case's full name."""
 _NO_CHARACTERS = "".join(f"\\U{plane:04x}fffe\\U{plane:04x}ffff" for plane in range(17))
 _CONTROL = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufdd0-\ufdef"
     + _NO_CHARACTERS
     + "]"
 )
-"""Control and direction characters, and what Unicode says is none; XML, and so SVG, takes neither."""
+"""Control and direction characters, and what Unicode calls noncharacters; XML, and so SVG, takes neither."""
 _COLOUR_CODE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _PER_CENT = re.compile(r"(?<=\d) %")
 _SPACES = {ord(one): " " for one in "\t\n\r"}
 _LONGEST = 72
-"""Characters of a value in a message at most."""
+"""Most characters of a value in a message."""
 _KEY_PART = r"""(?:[\w-]++|"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"|'[^'\n]*+')"""
 _MOST_PARTS = 64
 _LONG_KEY = re.compile(rf"(?<![\w\\-]){_KEY_PART}(?:[ \t]*+\.[ \t]*+{_KEY_PART}){{{_MOST_PARTS}}}")
@@ -32,10 +32,10 @@ _COMMENT_TEXT_OR_LONG_KEY = re.compile(
     re.DOTALL,
 )
 MOST_TOML_BYTES = 1 << 20
-"""The size of an experiment's file at most."""
+"""Largest size of an experiment's file, bytes."""
 TOO_LARGE_TOML = f"is too large; it must be {MOST_TOML_BYTES >> 20} MiB at most"
 _BITS_SHOWN = 192
-"""A whole number of more bits is told by its digits."""
+"""Bits from which a whole number is shown by its digits."""
 
 
 def clean(text: str) -> str:
@@ -51,7 +51,7 @@ def clean(text: str) -> str:
 
 
 def on_one_line(text: str) -> str:
-    """Return a text that others wrote for a place within a line: a line break of theirs begins no line of ours."""
+    """Return a text that others wrote for a place within a line: its line breaks start no line of ours."""
     return text.translate(_SPACES)
 
 
@@ -61,15 +61,15 @@ def on_page(text: str) -> str:
 
 
 def unprintable(text: str) -> str:
-    """Return the first character that `clean` would not leave as it is, as Python writes it; empty: there is none."""
-    found = _CONTROL.search(text)
-    if found is not None:
-        return repr(found[0])
+    """Return the first character that `clean` would not leave as it is, in Python's form; empty if there is none."""
+    control = _CONTROL.search(text)
+    if control is not None:
+        return repr(control[0])
     return next((repr(one) for one in text if "\ud800" <= one <= "\udfff"), "")
 
 
 def shortened(value: object) -> str:
-    """Return a value as Python writes it, without its middle where it is long; a huge whole number by its digits."""
+    """Return a value in Python's form, without its middle if it is long; a huge whole number by its digits."""
     if isinstance(value, int) and value.bit_length() > _BITS_SHOWN:
         return f"a whole number of about {round(value.bit_length() * math.log10(2)):,} digits"
     try:
@@ -80,15 +80,15 @@ def shortened(value: object) -> str:
 
 
 def and_words(names: Iterable[str]) -> str:
-    """Return names as a sentence has them: `a`, `a and b`, `a, b and c`."""
+    """Return names in the form of a sentence: `a`, `a and b`, `a, b and c`."""
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
 
 
 def whole_number(digits: str) -> int:
-    """Return the whole number of these decimal digits; of more than 400 another one of about as many.
+    """Return the whole number of these decimal digits; for more than 400, another number of about as many.
 
-    A longer one is wrong wherever it stands, and converting it takes a time that grows with its square.
+    A longer one is wrong in every place, and converting it takes a time that grows with its square.
     """
     sign = -1 if digits.startswith("-") else 1
     bare = digits.lstrip("+-").replace("_", "")
@@ -96,7 +96,7 @@ def whole_number(digits: str) -> int:
 
 
 def within(text: str, most: int = 3_000) -> str:
-    """Return a text, without its middle where it has more characters: nobody reads them."""
+    """Return a text, without its middle if it has more characters: nobody reads them."""
     if len(text) <= most:
         return text
     return f"{text[: 2 * most // 3]} ... {text[-most // 3 :]}"
@@ -111,7 +111,7 @@ def has_long_key(text: str) -> bool:
 
 
 def why_not_read(text: str) -> str:
-    """Return why an experiment's TOML is not read at all: a clause without its subject; empty where it is."""
+    """Return why an experiment's TOML is not read at all: a clause without its subject; empty if it is read."""
     if len(text) > MOST_TOML_BYTES:
         return TOO_LARGE_TOML
     return (
@@ -120,17 +120,17 @@ def why_not_read(text: str) -> str:
 
 
 def toml_text(text: str) -> str:
-    """Return a text as TOML has it: JSON's escape of a character above U+FFFF is none there."""
+    """Return a text in TOML's form: JSON's escape of a character above U+FFFF is invalid there."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def given_twice(before: object, now: object, hint: str = "give it once") -> str:
-    """Return the refusal of a key with two values: which of the two was meant is not known."""
+    """Return the refusal of a key with two values: it is unknown which of the two was meant."""
     return f"given twice, as {shortened(str(before))} and {shortened(str(now))}; {hint}"
 
 
 def command(*words: object) -> str:
-    """Return a command line to paste into a shell, or flags of one, its words quoted where they must be."""
+    """Return a command line to paste into a shell, or its flags, with words quoted if they must be."""
     return " ".join(map(quoted, words))
 
 
@@ -143,7 +143,7 @@ def quoted(word: object) -> str:
     text = str(word)
     if isinstance(word, PurePath) and text.startswith("-"):
         text = f"./{text}"
-    if text.isprintable():  # spaces but the plain one are not
+    if text.isprintable():  # no space other than the plain one is
         return shlex.quote(text)
     return f"$'{''.join(map(_escaped, text))}'"
 
@@ -155,6 +155,6 @@ def _escaped(character: str) -> str:
         return character
     try:
         parts = character.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:  # half of a pair: no name has it
+    except UnicodeEncodeError:  # half of a surrogate pair, which no name has
         parts = character.encode("utf-8", "replace")
     return "".join(f"\\{part:03o}" for part in parts)

@@ -1,4 +1,4 @@
-"""Whether a series of step times rises or falls: one statistic, for a rank's warm-up and for the analysis.
+"""The trend of a series of step times: one statistic, for a rank's warm-up and for the analysis.
 
 The series is cut into equal batches, and a straight line fitted to the logarithms of their medians (least squares).
 Medians leave out the odd slow step; batches leave little of the correlation between neighbouring steps (the method of
@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 BATCHES = 8
-"""Into so many batches a series is cut, or into single steps where it has fewer."""
+"""Batches into which a series is cut, or single steps if it has fewer."""
 TOLERANCE = 0.03
-"""Series that change by no more than this from beginning to end are steady, however sure the change is."""
+"""Largest change from beginning to end of a steady series, however certain the change is."""
 T_995 = {1: 63.657, 2: 9.925, 3: 5.841, 4: 4.604, 5: 4.032, 6: 3.707}
 """Student's t, exceeded with a probability of 0.5 %, by degrees of freedom: two-sided, a test at 1 %."""
 
@@ -31,12 +31,12 @@ class Change:
 
     @property
     def found(self) -> bool:
-        """Whether the series changed: by more than `TOLERANCE`, and more than noise explains (at 1 %)."""
+        """Return whether the series changed: by more than `TOLERANCE`, and more than noise explains (at 1 %)."""
         return abs(self.log) > max(TOLERANCE, T_995[self.df] * self.standard_error)
 
     @property
     def excluded(self) -> bool:
-        """Whether a change of more than `TOLERANCE` is ruled out (at 1 %)."""
+        """Return whether a change of more than `TOLERANCE` is ruled out (at 1 %)."""
         return abs(self.log) + T_995[self.df] * self.standard_error <= TOLERANCE
 
 

@@ -13,16 +13,16 @@ from ddpbench.texts import shortened
 
 _NUMBER = re.compile(r"^\s*([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([A-Za-zµ/]*)\s*$")
 _LONGEST = 64
-"""Characters that a duration or a rate may have; a longer text would be searched for long."""
+"""Most characters of a duration or a rate; a longer text would be searched for long."""
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _BITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
 
 
 def utc_now() -> str:
-    """Return this moment as records have it.
+    """Return this moment in the form of records.
 
-    Not by datetime's `isoformat`: that asks the time zone by a name made anew, which the interpreter keeps, and a long
-    sweep would grow.
+    Not by datetime's `isoformat`: it looks up the time zone by a new name each time, which the interpreter keeps, and a
+    long sweep would grow.
     """
     return time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
 
@@ -30,9 +30,12 @@ def utc_now() -> str:
 def utc_of(text: object) -> datetime | None:
     """Return the time in a record, in UTC; None if it is not a time or has no time zone."""
     try:
-        found = datetime.fromisoformat(str(text))
-        return found.astimezone(UTC) if found.tzinfo is not None else None
-    except (ValueError, OverflowError):  # in UTC, before the first year that there is, or after the last
+        moment = datetime.fromisoformat(str(text))
+        return moment.astimezone(UTC) if moment.tzinfo is not None else None
+    except (
+        ValueError,
+        OverflowError,
+    ):  # in UTC it would be before the first possible year, or after the last
         return None
 
 
@@ -43,9 +46,9 @@ class Unit:
     name: str
     """`1` for a ratio."""
     type: str = ""
-    """What the setting accepts, where a validator reads more than the annotation says: `duration`, `rate`."""
+    """Values that a validator reads, if more than the annotation says: `duration`, `rate`."""
     allowed: str = ""
-    """Which values the setting accepts, where a validator checks them."""
+    """Values that the setting accepts, if a validator checks them."""
 
 
 def parse_seconds(value: str | float) -> float:
@@ -69,7 +72,7 @@ def parse_share(text: str) -> float:
     """Return a fraction below 1 from `3%` or `0.03`.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not such a fraction.
     """
     number, percent = (text[:-1], True) if text.endswith("%") else (text, False)
     try:
@@ -128,11 +131,11 @@ def decimals_borne(
     nulls: Sequence[float] = (0.0,),
     most: int = 3,
 ) -> int:
-    """Return the decimals with which a sentence tells a value: those that its interval bears.
+    """Return the decimals with which a sentence gives a value: those that its interval supports.
 
-    The interval's half-width has one digit then, and the value two at least, if it is larger than the half-width, and
-    three at most; three without an interval. An end is not rounded to one of `nulls`, the values of no difference,
-    whatever else would be too many decimals: `most`.
+    The interval's half-width has one digit then, and the value has two at least, if it is larger than the half-width,
+    and three at most; three without an interval. An end is never rounded to one of `nulls`, the values of no
+    difference, even if that needs more than `most` decimals (6 at most).
     """
     if not value or not math.isfinite(value):
         return 0
@@ -141,13 +144,13 @@ def decimals_borne(
         return min(max(three, 0), most)
     half = (high - low) / 2
     of_half = -math.floor(math.log10(half))
-    found = min(max(of_half, three - 1), three) if half < abs(value) else of_half + 1
-    found = min(max(found, 0), most)
-    while found < 6 and any(
-        end != null and round(end, found) == null for end in (low, high) for null in nulls
+    decimals = min(max(of_half, three - 1), three) if half < abs(value) else of_half + 1
+    decimals = min(max(decimals, 0), most)
+    while decimals < 6 and any(
+        end != null and round(end, decimals) == null for end in (low, high) for null in nulls
     ):
-        found += 1
-    return found
+        decimals += 1
+    return decimals
 
 
 def format_rounded(value: float, decimals: int) -> str:
@@ -180,7 +183,7 @@ def format_bytes(count: float) -> str:
 
 
 def parse_bit_rate(value: str | float) -> float:
-    """Bits per second from a number (already that) or a text such as `"1 Gbit/s"` or `"100mbit"`.
+    """Return bits per second from a number (already that) or a text such as `"1 Gbit/s"` or `"100mbit"`.
 
     Raises:
         ValueError: the text has no number, or a unit other than bit, kbit, Mbit, Gbit, Tbit (each with or
@@ -198,7 +201,7 @@ def parse_bit_rate(value: str | float) -> float:
 
 
 def format_bit_rate(bits_per_second: float) -> str:
-    """A link's rate in the decimal unit that suits it: `"1 Gbit/s"`, `"62.5 Mbit/s"`; no digit is lost below 12."""
+    """Return a link's rate in the decimal unit that suits it: `"1 Gbit/s"`, `"62.5 Mbit/s"`, exact below 12 digits."""
     number, prefix = in_prefix(bits_per_second)
     return f"{number} {prefix}bit/s"
 
@@ -212,12 +215,12 @@ def in_prefix(value: float) -> tuple[str, str]:
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
-    """`1 launch`, `5 launches`."""
+    """Return a number with its noun: `1 launch`, `5 launches`."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def series_of(words: Sequence[str], conjunction: str = "and") -> str:
-    """`a`, `a and b`, `a, b and c`."""
+    """Return words as a series: `a`, `a and b`, `a, b and c`."""
     if len(words) < 2:
         return "".join(words)
     return f"{', '.join(words[:-1])} {conjunction} {words[-1]}"

@@ -1,7 +1,7 @@
-"""Classes in users' own files, named by `train.py:Mine` or `package.module:Mine`: which names are such, and importing.
+"""Classes in users' own files, named by `train.py:Mine` or `package.module:Mine`: recognise these names, and import.
 
-Commands that run an experiment import the files that it names: planning those of strategies, ranks all. Commands that
-read a run import none.
+Commands that run an experiment import the files that it names: planning imports those of strategies, ranks import all.
+Commands that read a run import none.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ddpbench.errors import nearest
 def is_import_path(name: str) -> bool:
     """Return whether a name is that of a class in a user's own file or module, such as `train.py:Mine`.
 
-    A module without a package is one where the class begins with a capital letter: `gpt:nano` has a size.
+    For a module without a package, the class has to begin with a capital letter: `gpt:nano` has a size.
     """
     head, colon, attribute = name.rpartition(":")
     if not colon or not attribute.isidentifier():
@@ -41,7 +41,7 @@ def is_import_path(name: str) -> bool:
 
 
 def short_name(name: str) -> str:
-    """Return the class of an import path, `Mine` of `train.py:Mine`; another name as it is."""
+    """Return the class of an import path, `Mine` of `train.py:Mine`; any other name unchanged."""
     return name.rpartition(":")[2] if is_import_path(name) else name
 
 
@@ -99,9 +99,9 @@ def _surroundings_kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def process_kept() -> Iterator[None]:
-    """Within it `os._exit` raises SystemExit: a user's own code that ends the process can be named.
+    """Make `os._exit` within raise SystemExit: a user's own code that ends the process can be named.
 
-    Processes that the code forks, and other threads, end by it as ever.
+    Processes that the code forks, and other threads, end by it as usual.
     """
     end, process, thread, within = os._exit, os.getpid(), threading.get_ident(), True
 
@@ -122,7 +122,7 @@ _THREADS: dict[threading.Thread, str] = {}
 
 @contextlib.contextmanager
 def _threads_noted(name: str) -> Iterator[None]:
-    """Note whose the threads are that an import leaves running."""
+    """Note which module's import started the threads that it leaves running."""
     before = {*threading.enumerate()}
     try:
         yield
@@ -136,7 +136,7 @@ def file_of_thread(thread: threading.Thread) -> str:
 
 
 def sentence_of(error: ImportError) -> str:
-    """Return what `load_class` says, with the line of the user's file that raised."""
+    """Return the message of `load_class`, with the line of the user's file that raised."""
     cause = error.__cause__
     return f"{error}{users_line(cause) if cause is not None else ''}"
 
@@ -147,14 +147,14 @@ _ROOT = 0
 class _SharedFolder:
     """Finds modules of a folder in which other users can write, after all others, for the user's own imports alone.
 
-    Such a folder is not among `sys.path`: there libraries that look for what is not installed, as torch for triton, and
-    look-ups of entry points would take another user's file.
+    Such a folder is not in `sys.path`: there another user's file would be taken by libraries that look for optional
+    packages, as torch does for triton, and by look-ups of entry points.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.importers: set[str] = set()
-        """The user's modules, by the first part of their names, and what they have imported from here."""
+        """The user's modules, by the first part of their names, and those that they have imported from here."""
         self.named: set[str] = set()
         """Modules that the user has named, which anything may import."""
         self.found: set[str] = set()
@@ -166,11 +166,11 @@ class _SharedFolder:
         """Return where a module is; None if it is not here, or if a library asks."""
         if path is not None or not (fullname in self.named or _importer() in self.importers):
             return None
-        found = PathFinder.find_spec(fullname, [str(self.folder)])
-        if found is not None:
+        spec = PathFinder.find_spec(fullname, [str(self.folder)])
+        if spec is not None:
             self.importers.add(fullname)
             self.found.add(fullname)
-        return found
+        return spec
 
 
 def _importer() -> str:
@@ -196,13 +196,13 @@ def _shared(folder: Path) -> _SharedFolder:
 
 
 def shared_folders() -> str:
-    """Return in JSON which folders that others can write modules are found in, for a process that loads data."""
-    found = [finder for finder in sys.meta_path if isinstance(finder, _SharedFolder)]
-    return json.dumps([[str(one.folder), sorted(one.importers), sorted(one.found)] for one in found])
+    """Return, as JSON, the folders of modules that others can write to, for a process that loads data."""
+    finders = [finder for finder in sys.meta_path if isinstance(finder, _SharedFolder)]
+    return json.dumps([[str(one.folder), sorted(one.importers), sorted(one.found)] for one in finders])
 
 
 def search_shared_folders(folders: str) -> None:
-    """Have modules be found where `shared_folders` of another process says; what it has found there, by anything."""
+    """Find modules in another process's `shared_folders`; those that it has found there, for any importer."""
     for folder, importers, found in json.loads(folders):
         finder = _shared(Path(folder))
         finder.importers |= {*importers}
@@ -210,9 +210,9 @@ def search_shared_folders(folders: str) -> None:
 
 
 def _module_named(name: str) -> ModuleType:
-    """Return a module by its name, found in the working directory too, as by `python -m`: before those of Python.
+    """Return a module by its name, also from the working directory, as by `python -m`: before Python's own.
 
-    Where others can write, after all others: another user may have put a file of any name there.
+    If others can write there, after all others: another user may have put a file of any name there.
     """
     with contextlib.suppress(FileNotFoundError):  # it has been removed
         here = Path.cwd()
@@ -226,7 +226,7 @@ def _module_named(name: str) -> ModuleType:
 
 
 def _search_working_directory(importer: str) -> None:
-    """Have a user's file find modules in the working directory, after all others."""
+    """Make a user's file find modules in the working directory, after all others."""
     with contextlib.suppress(FileNotFoundError):  # it has been removed
         here = Path.cwd()
         if _is_others(here):
@@ -236,10 +236,10 @@ def _search_working_directory(importer: str) -> None:
 
 
 def search_beside(folder: Path, importer: str) -> None:
-    """Have modules be found in a script's folder first, as Python does; where everybody can write, after all others.
+    """Make modules be found in a script's folder first, as Python does; if everybody can write there, after all others.
 
-    Another user may have put a file there that is called as a module that anything imports: there the imports of the
-    module `importer` alone find it, and those of what it imports from there.
+    Another user may have put a file there with the name of a module that any code imports: then only the imports of the
+    module `importer` find it, and those of the modules that it imports from there.
     """
     if _everybody_writes(folder):
         finder, name = _shared(folder), importer.partition(".")[0]
@@ -261,7 +261,7 @@ def _everybody_writes(folder: Path) -> bool:
 _FOUND: dict[str, Path] = {}
 """The users' files of this process, by name: importing one may change the directory that the name is relative to."""
 _AS_OF: dict[Path, tuple[int, int]] = {}
-"""When each was changed last before it was imported, in ns, and its size then, bytes."""
+"""The time when each was last changed before its import, in ns, and its size then, bytes."""
 
 
 def _module_of_file(name: str, *, first: bool) -> ModuleType:

@@ -188,14 +188,14 @@ def whole_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def two_processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """For tests of a report's second process, which all others do without: fails where none was asked for anything."""
-    from ddpbench.helper_process import Beside
+    from ddpbench.helper_process import Helper
 
     asked: list[object] = []
-    ask = Beside.ask
+    ask = Helper.ask
     monkeypatch.setenv(lighter.SHARES, "1")
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr(
-        Beside, "ask", lambda self, work, question: asked.append(work) or ask(self, work, question)
+        Helper, "ask", lambda self, work, question: asked.append(work) or ask(self, work, question)
     )
     yield
     assert asked, "one process did all"

@@ -10,42 +10,42 @@ from threading import Event
 
 import pytest
 
-from ddpbench.helper_process import NOBODY, Beside, Dealt, Others, start_others
+from ddpbench.helper_process import NOBODY, Dealt, Helper, Others, start_others
 
 
 def test_it_answers_one_question_after_another() -> None:
-    with Beside("fractions", "decimal") as beside:
+    with Helper("fractions", "decimal") as helper:
         for question in (4.0, 9.0):
-            beside.ask(math.sqrt, question)
-            assert beside.answer() == math.sqrt(question)
-        beside.ask(os.getpid.__class__, beside)  # no pickle
-        assert beside.answer() is None
+            helper.ask(math.sqrt, question)
+            assert helper.answer() == math.sqrt(question)
+        helper.ask(os.getpid.__class__, helper)  # no pickle
+        assert helper.answer() is None
 
 
 def test_a_question_larger_than_a_pipe_does_not_stop_the_one_who_asks() -> None:
-    with Beside() as beside:
-        beside.ask(len, b"x" * 10_000_000)
-        assert beside.answer() == 10_000_000
+    with Helper() as helper:
+        helper.ask(len, b"x" * 10_000_000)
+        assert helper.answer() == 10_000_000
 
 
 def test_what_a_module_prints_is_no_answer() -> None:
-    with Beside() as beside:
-        beside.ask(print, "words")
-        assert beside.answer() is None  # what print returns
-        beside.ask(math.sqrt, 16.0)
-        assert beside.answer() == 4.0
+    with Helper() as helper:
+        helper.ask(print, "words")
+        assert helper.answer() is None  # what print returns
+        helper.ask(math.sqrt, 16.0)
+        assert helper.answer() == 4.0
 
 
 def test_what_fails_or_is_not_there_gives_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Beside() as beside:
-        beside.ask(math.sqrt, -1.0)
-        assert beside.answer() is None
-        beside.ask(math.sqrt, 1.0)
-        assert beside.answer() is None
+    with Helper() as helper:
+        helper.ask(math.sqrt, -1.0)
+        assert helper.answer() is None
+        helper.ask(math.sqrt, 1.0)
+        assert helper.answer() is None
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with Beside() as beside:
-        beside.ask(len, b"x" * 10_000_000)
-        assert beside.answer() is None
+    with Helper() as helper:
+        helper.ask(len, b"x" * 10_000_000)
+        assert helper.answer() is None
 
 
 def test_an_answer_that_cannot_be_read_ends_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,14 +54,14 @@ def test_an_answer_that_cannot_be_read_ends_the_other(monkeypatch: pytest.Monkey
     def fails(_: object) -> None:
         raise MemoryError
 
-    with Beside() as beside:
-        beside.ask(math.sqrt, 4.0)
+    with Helper() as helper:
+        helper.ask(math.sqrt, 4.0)
         with monkeypatch.context() as patch:
             patch.setattr("pickle.load", fails)
-            assert beside.answer() is None
-        assert beside.process.wait(60) != 0
-        beside.ask(math.sqrt, 9.0)
-        assert beside.answer() is None
+            assert helper.answer() is None
+        assert helper.process.wait(60) != 0
+        helper.ask(math.sqrt, 9.0)
+        assert helper.answer() is None
 
 
 class Stand:
@@ -138,10 +138,10 @@ def test_a_failure_here_is_one_of_this_process_whatever_its_kind() -> None:
 
 
 def test_processes_share_many_questions() -> None:
-    with Others(Beside("math"), Beside()) as others:
+    with Others(Helper("math"), Helper()) as others:
         questions = [float(number) for number in range(500)]
         assert Dealt(math.sqrt, questions, others).answers() == [math.sqrt(one) for one in questions]
         assert Dealt(math.sqrt, [], others).answers() == []
-        beside = others.processes[1]
-        beside.ask(math.sqrt, 4.0)
-        assert beside.answer() == 2.0
+        helper = others.processes[1]
+        helper.ask(math.sqrt, 4.0)
+        assert helper.answer() == 2.0

@@ -425,7 +425,7 @@ def test_a_gate_that_could_not_fail_is_refused(suite: Path) -> None:
             ("--ddpbench-gate=3%", "--ddpbench-baseline=python=none"),
             "--ddpbench-baseline python=none: not a program",
         ),
-        (("--ddpbench-gate=3%", "--ddpbench-baseline=main", "-n", "2"), "beside pytest-xdist"),
+        (("--ddpbench-gate=3%", "--ddpbench-baseline=main", "-n", "2"), "under pytest-xdist"),
         (("--ddpbench-gate=3%", "--ddpbench-baseline=main", "--benchmark-disable"), "leave one out"),
         (("--ddpbench-turns=launches",), "--ddpbench-turns is for the gate"),
         (("--ddpbench-total=abc",), "--ddpbench-total is for the gate"),

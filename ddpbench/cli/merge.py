@@ -43,7 +43,7 @@ def _run(arguments: argparse.Namespace) -> int:
         show(f"{merged.launches} launches of {count} runs in {merged.run.path}", file=sys.stderr)
         try:
             with PassingLine() as progress:
-                page, summary = ddpbench.report_on(merged.run.path, told=progress)
+                page, summary = ddpbench.report_on(merged.run.path, on_progress=progress)
         except RequestError:  # nothing was made, so nothing stays
             merged.remove()
             raise

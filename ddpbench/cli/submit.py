@@ -327,7 +327,7 @@ def _report(submission: Submission) -> int:
                 show(f"report: {ddpbench.report_on(own)[0]}")
             return 1
     with PassingLine() as progress:
-        page, summary = ddpbench.report_on(path, told=progress)
+        page, summary = ddpbench.report_on(path, on_progress=progress)
     show(*table(summary.cases, summary.planned, columns_here()))
     for sentence in sentences(summary):
         say(sentence)

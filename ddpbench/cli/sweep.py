@@ -161,7 +161,7 @@ def _carry_out(prepared: Prepared, console: Console) -> tuple[SweepResult, Path,
             result = work.result
             ddpbench.carry_out(work, interrupted)
         with PassingLine() as progress:
-            page, summary = ddpbench.report_on(run.path, told=progress)
+            page, summary = ddpbench.report_on(run.path, on_progress=progress)
     except KeyboardInterrupt:
         if not said:  # while the report was being written
             interrupted()

@@ -139,7 +139,7 @@ class LaunchRunner:
             ],  # the launcher's, for one not yet known
             shared_machine=self._shared,
             # A fork server reports them with the ranks' ends.
-            helpers=plan.case.loader_workers > 0 and not server.tells_of_helpers,
+            helpers=plan.case.loader_workers > 0 and not server.reports_helper_times,
         )
 
     def _turn_of(self, plan: LaunchPlan) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Claims cores and GPUs for one command, so that two at once do not measure each other."""
+"""Claim cores and GPUs for one command, so that two at once do not measure each other."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from ddpbench.machine.names import Holder, holder, holders
 from ddpbench.texts import shortened
 
 CLAIMS = "DDPBENCH_CLAIMS"
-"""A variable of the environment: `own` respects only the claims of this user's processes."""
+"""Environment variable; with `own`, only the claims of this user's processes count."""
 
 
 _WAITING = 4096
-"""Others that may wait at a claim's name, where nobody is let in: each look by another user leaves one."""
+"""Others that may queue at a claim's name, which accepts nobody: each look by another user leaves one."""
 
 
 @contextlib.contextmanager
 def claimed(cores: Sequence[int] = (), gpus: Sequence[str] = ()) -> Iterator[None]:
-    """Holds them while the context lasts, and however the process ends: the kernel lets go. GPUs go by their UUIDs.
+    """Hold them while the context lasts; the kernel releases them, however the process ends. GPUs go by their UUIDs.
 
     A claim is the name of an abstract Unix socket: no file is left behind, and all users of the host see it. Any user
-    can take such a name, for no sweep at all. With DDPBENCH_CLAIMS=own what another user holds is passed over. A second
+    can take such a name, without running a sweep. With DDPBENCH_CLAIMS=own, other users' claims are ignored. A second
     name has the user's id in it and a drawn number, so that nobody can take it first: by those a user's sweeps see each
-    other, whoever holds the first names. Whose a socket is says the kernel.
+    other, no matter who holds the first names. The kernel says who owns a socket.
 
     Raises:
-        MachineError: another command holds one of them; its process is named.
-        RequestError: DDPBENCH_CLAIMS is set to anything else.
+        MachineError: another command holds one of them; the message names its process.
+        RequestError: DDPBENCH_CLAIMS has any other value.
     """
     given = os.environ.get(CLAIMS, "")
     if given not in ("", "own"):
@@ -50,7 +50,7 @@ def claimed(cores: Sequence[int] = (), gpus: Sequence[str] = ()) -> Iterator[Non
                     raise MachineError(_explain(what, by, own_alone=own_alone))
         ours = {f"{name}-of-{os.geteuid()}-": what for name, what in names.items()}
         drawn = {f"{name}{secrets.token_hex(8)}" for name in ours}
-        for name in drawn:  # before the look at others': of two at once both see each other
+        for name in drawn:  # before looking at others': of two at once both see each other
             _bound(name, held)
         for name, by in holders(tuple(ours), but=drawn).items():
             if by.may_be_own:
@@ -60,7 +60,7 @@ def claimed(cores: Sequence[int] = (), gpus: Sequence[str] = ()) -> Iterator[Non
 
 
 def _bound(name: str, held: contextlib.ExitStack) -> bool:
-    """Return whether a name was free, and is held now."""
+    """Return whether a name was free, and is now held."""
     claim = held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     try:
         claim.bind(name)
@@ -75,10 +75,10 @@ def _explain(what: str, by: Holder, *, own_alone: bool) -> str:
     others = by.user is not None and by.user != os.geteuid()
     words = [f"process {by.process}"] if by.process else []
     words += [f"of {_called(by.user)}"] if others and by.user is not None else []
-    found = f" ({' '.join(words)})" if words else ""
+    process = f" ({' '.join(words)})" if words else ""
     pass_over = f", set {CLAIMS}=own if it measures nothing" if not own_alone and not by.may_be_own else ""
     return (
-        f"another ddpbench command{found} is using {what} of this machine: the two would measure each other. "
+        f"another ddpbench command{process} is using {what} of this machine: the two would measure each other. "
         f"Wait for it, give this one other {elsewhere}{pass_over}, or set DDPBENCH_SHARED_MACHINE=1 to continue "
         "with every number flagged"
     )

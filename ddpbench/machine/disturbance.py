@@ -1,4 +1,4 @@
-"""Watches what else the machine does during a launch: stolen time, other processes, clock changes."""
+"""Watch the machine's other activity during a launch: stolen time, other processes, clock changes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Sample:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Totals:
-    """What cores and clocks did during a launch, seconds; `available_s` is the cores' time, used or not."""
+    """Use of cores and clocks during a launch, seconds; `available_s` is the cores' time, used or not."""
 
     available_s: float
     busy_s: float
@@ -37,7 +37,7 @@ class Totals:
     clock_change: float | None
 
     def noise(self, own_cpu_s: float, *, shared_machine: bool) -> Noise:
-        """Return the noise of a launch whose own processes used `own_cpu_s` of these cores."""
+        """Return the noise of a launch whose processes used `own_cpu_s` of these cores."""
         foreign_s = max(0.0, self.busy_s - own_cpu_s)
         return Noise(
             steal_fraction=round(self.steal_s / self.available_s, 5),
@@ -49,7 +49,7 @@ class Totals:
 
 
 def worst_of(noises: Sequence[Noise]) -> Noise:
-    """Return the noise of a launch on several machines: of each kind the worst."""
+    """Return the noise of a launch on several machines: the worst of each kind."""
     clocks = [noise.clock_change for noise in noises if noise.clock_change is not None]
     return Noise(
         steal_fraction=max((noise.steal_fraction for noise in noises), default=0.0),
@@ -61,7 +61,7 @@ def worst_of(noises: Sequence[Noise]) -> Noise:
 
 
 class NoiseWatch:
-    """From its making to `stop`: one launch, on the cores its ranks and their loader workers may use."""
+    """The watch over one launch, from its making to `stop`, on the cores of its ranks and their loader workers."""
 
     def __init__(
         self,
@@ -71,9 +71,9 @@ class NoiseWatch:
         shared_machine: bool,
         helpers: bool,
     ) -> None:
-        """`ranks` gives the ranks' process ids, once they are known.
+        """Take `ranks`, which returns the ranks' process ids once they are known.
 
-        `helpers`: ranks start processes of their own (loader workers), whose CPU time is to be known too.
+        `helpers`: ranks start further processes (loader workers), whose CPU time is to be known too.
         """
         self._cores = frozenset(cores)
         self._ranks = ranks
@@ -89,7 +89,7 @@ class NoiseWatch:
         return _Sample(time.monotonic(), busy, steal, _throttled_s())
 
     def tick(self, *, computing: bool) -> None:
-        """Looks at clocks (while ranks are `computing`: an idle core's clock is low) and helpers, once a second."""
+        """Look at clocks (while ranks are `computing`: an idle core's clock is low) and helpers, once per second."""
         now = time.monotonic()
         if now < self._next_sample:
             return
@@ -111,16 +111,16 @@ class NoiseWatch:
                     self._helper_cpu_s[helper.pid] = times.user + times.system
 
     def stop(self, ranks_cpu_s: float) -> Noise:
-        """Return what was seen. `ranks_cpu_s` is the CPU time of the launch's own ranks, seconds."""
+        """Return the noise so far. `ranks_cpu_s` is the CPU time of the launch's ranks, seconds."""
         return self.totals().noise(ranks_cpu_s + self.helper_cpu_s, shared_machine=self._shared)
 
     @property
     def helper_cpu_s(self) -> float:
-        """CPU time of the ranks' loader workers, as far as it was seen, seconds."""
+        """Return the CPU time of the ranks' loader workers, as far as it was seen, seconds."""
         return sum(self._helper_cpu_s.values())
 
     def totals(self) -> Totals:
-        """Return what was seen so far, whoever caused it."""
+        """Return the totals so far, of all processes."""
         end = self._sample()
         changes = [
             (max(seen) - min(seen)) / max(seen)
@@ -137,7 +137,7 @@ class NoiseWatch:
 
 
 def _core_times(cores: Container[int]) -> tuple[float, float]:
-    """Busy and stolen seconds of these cores since the system's start, from /proc/stat.
+    """Return busy and stolen seconds of these cores since the system's start, from /proc/stat.
 
     psutil numbers the lines of that file and not the cores, which differ where cores are offline.
     """
@@ -153,7 +153,7 @@ def _core_times(cores: Container[int]) -> tuple[float, float]:
 
 
 def _throttled_s() -> float:
-    """Return seconds for which this control group was held back by its CPU quota; 0 without one."""
+    """Return the seconds for which the CPU quota held this control group back; 0 without a quota."""
     for line in _lines(Path("/proc/self/cgroup")):
         if line.startswith("0::"):
             stat = Path("/sys/fs/cgroup") / line[3:].strip("/") / "cpu.stat"
@@ -162,7 +162,7 @@ def _throttled_s() -> float:
 
 
 def own_cpu_s() -> float:
-    """Return the CPU time of this process and of all beneath it, those that ended there as well, seconds."""
+    """Return the CPU time of this process and all beneath it, including those that ended, seconds."""
     spent = 0.0
     here = psutil.Process()
     for process in (here, *here.children(recursive=True)):
@@ -174,7 +174,7 @@ def own_cpu_s() -> float:
 def oom_kills(sys_root: Path = Path("/sys"), proc_root: Path = Path("/proc")) -> int:
     """Return how often the kernel's out-of-memory killer has struck in this control group.
 
-    Where no group counts, as outside of any, that is how often it has struck on this machine.
+    If no group counts it, as outside of any, that is how often it has struck on this machine.
     """
     for path in memory_files("memory.events", "memory.oom_control", sys_root, proc_root):
         if counts := _counter(path, "oom_kill"):
@@ -186,7 +186,7 @@ OUT_OF = "ran out of"
 
 
 def out_of_memory() -> str:
-    """Return in words that memory has run out, whose memory that is, and what to do."""
+    """Return a sentence on a lack of memory: whose memory ran out, and what to do."""
     limit = memory_quota()
     whose = f"this machine {OUT_OF} memory"
     if limit is not None:
@@ -195,7 +195,10 @@ def out_of_memory() -> str:
 
 
 def _text(path: Path) -> str:
-    """Return a file of the kernel's. A text file's decoder is asked for by a name made anew, which is then kept."""
+    """Return the text of a kernel's file.
+
+    A text file would look its decoder up by a new name each time, which stays.
+    """
     return path.read_bytes().decode("ascii")
 
 

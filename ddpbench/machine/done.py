@@ -1,4 +1,4 @@
-"""Which launches of a plan are done, and which are left."""
+"""The launches of a plan that are done, and those that are left."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from ddpbench.units import counted, format_seconds
 
 
 class Launches(Protocol):
-    """A plan, as it was just made or as its directory holds it."""
+    """A plan, as just made or as stored in its directory."""
 
     @property
     def run_id(self) -> str:
-        """What the run's records name; empty in runs of older versions."""
+        """Return the run's id in its records; empty in runs of older versions."""
 
     @property
     def budget(self) -> Budget:
-        """How long and how often it may launch."""
+        """Return how long and how often it may launch."""
 
     @property
     def runnable(self) -> tuple[PlannedCase, ...]:
-        """The cases that are not skipped."""
+        """Return the cases that are not skipped."""
 
     @property
     def order(self) -> Sequence[tuple[int, str]]:
-        """(round, case id) of every launch."""
+        """Return (round, case id) of every launch."""
 
 
 def to_prove(entries: Iterable[PlannedCase]) -> list[Case]:
-    """Of cases that share a proof the first."""
+    """Return the first of each set of cases that share a proof."""
     first: dict[str, Case] = {}
     for entry in entries:
         first.setdefault(entry.case.proof_key, entry.case)
@@ -55,7 +55,7 @@ class Done:
         self.endings = Endings((entry.case.case_id for entry in plan.runnable), plan.budget.rounds_max)
 
     def read(self) -> Mapping[Key, LaunchOutcome]:
-        """Takes over what earlier sessions finished, and returns it."""
+        """Take over what earlier sessions finished, and return it."""
         cases = [entry.case for entry in self._plan.runnable]
         outcomes, self._damaged = finished_launches(self._run, cases, self._plan.run_id)
         for key, outcome in outcomes.items():
@@ -63,7 +63,7 @@ class Done:
         return {key: outcome for key, outcome in outcomes.items() if self.endings[key] is not None}
 
     def set_failed_aside(self) -> None:
-        """Has launches that were not ok, or whose records are damaged, done again."""
+        """Mark launches that were not ok, or whose records are damaged, to be done again."""
         for key in list(self.endings.finished()):
             if self.endings[key] != "ok" or key in self._damaged:
                 self._run.set_aside(self._run.launch(*key))
@@ -75,16 +75,16 @@ class Done:
 
     @property
     def unproved(self) -> list[PlannedCase]:
-        """The cases whose proof is not done."""
+        """Return the cases whose proof is not done."""
         return [entry for entry in self._plan.runnable if not self.finished(entry, "proof", 0)]
 
     @property
     def worthwhile(self) -> list[PlannedCase]:
-        """The cases that are not given up: launching such a one again would teach nothing."""
+        """Return the cases that are not given up: launching those again would show nothing new."""
         return [entry for entry in self._plan.runnable if not self.given_up(entry)]
 
     def given_up(self, entry: PlannedCase) -> bool:
-        """Return whether launching the case again would teach nothing: its proof failed, or it keeps failing."""
+        """Return whether launching the case again would show nothing new: its proof failed, or it keeps failing."""
         return self.endings.given_up(entry.case.case_id)
 
     def of_round(self, number: int) -> list[PlannedCase]:
@@ -93,7 +93,7 @@ class Done:
         return [known[case_id] for at, case_id in self._plan.order if at == number]
 
     def left_of_round(self, number: int) -> list[PlannedCase]:
-        """Return what a round has left to launch, in its order."""
+        """Return the launches left of a round, in its order."""
         return [
             entry
             for entry in self.of_round(number)
@@ -109,7 +109,7 @@ class Done:
         return sum(self.unfinished(entry, rounds) for entry in self.worthwhile)
 
     def take_proof(self, entry: PlannedCase) -> bool:
-        """Gives a case the proof of one that differs from it in nothing but its links' rates, if there is one.
+        """Give a case the proof of one that differs only in its links' rates, if there is one.
 
         The records keep the name of the case that was launched.
         """
@@ -123,10 +123,10 @@ class Done:
         return False
 
     def borrow_proof(self, entry: PlannedCase, lenders: Iterable[RunDir]) -> bool:
-        """Gives a case the proof of the same case in another run of the same id, if there is one.
+        """Give a case the proof of the same case in another run of the same id, if there is one.
 
-        The other run's machine, code, workload and torch have to be this one's: runs that share an id say that they are
-        one session's, and no more.
+        The other run's machine, code, workload and torch have to be this one's: a shared id only says that runs belong
+        to one session.
         """
         case_id = entry.case.case_id
         for lender in lenders:
@@ -142,7 +142,7 @@ class Done:
     def _copy_proof(self, case_id: str, proof: LaunchDir) -> None:
         target = self._run.launch(case_id, "proof").path
         copy = target.with_name(".proof")
-        remove_tree(copy)  # of a sweep that was killed right here
+        remove_tree(copy)  # left by a sweep that was killed right here
         proof.copy_to(copy)
         if target.exists():
             self._run.set_aside(self._run.launch(case_id, "proof"))
@@ -151,12 +151,12 @@ class Done:
 
 
 def _conditions(run: RunDir) -> dict[str, object]:
-    """Return all that a run's proofs depend on beside its cases."""
+    """Return all that a run's proofs depend on in addition to its cases."""
     return {key: value for key, value in read_machine(run)["identity"].items() if key != "experiment_digest"}
 
 
 def left_out_words(names: Namer, done: Done, budget: Budget) -> str:
-    """Return what was not run of the promised rounds when the budget was spent; empty where all was."""
+    """Return which of the promised rounds were not run when the budget was spent; empty if all were."""
     left = {
         entry.case: count for entry in done.worthwhile if (count := done.unfinished(entry, budget.rounds_min))
     }

@@ -1,4 +1,4 @@
-"""Bucket caps that make the same buckets of a model's gradients: one of them is run, and stands for the others."""
+"""Bucket caps that make the same buckets of a model's gradients: one of them is run, and represents the others."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ddpbench.spec import Case, PlannedCase, grouping
 from ddpbench.spec.buckets import bucket_bytes, caps_worth, equal_words
 
 Gradients = Callable[[Case], Sequence[int] | None]
-"""The bytes of a case's gradients in the order in which they become ready; None where that cannot be known."""
+"""The bytes of a case's gradients in the order in which they become ready; None if that cannot be known."""
 
 
 def without_equal(cases: Sequence[PlannedCase], gradients: Gradients) -> list[PlannedCase]:
-    """Return the cases of which no two have the same buckets and differ in nothing but their cap.
+    """Return the cases without those that only differ from another in their cap and have the same buckets.
 
-    Of those that do the one with DDP's default is kept, or else the first, and says for which caps it stands. Cases
-    whose gradients are not known before they are launched stay as they are.
+    Of such a set the case with DDP's default is kept, or else the first, and says which caps it represents. Cases whose
+    gradients are not known before they are launched stay as they are.
     """
     known: dict[grouping.Key, Sequence[int] | None] = {}
     kept: dict[str, PlannedCase] = {entry.case.case_id: entry for entry in cases}
@@ -37,7 +37,7 @@ def without_equal(cases: Sequence[PlannedCase], gradients: Gradients) -> list[Pl
 
 
 def _groups(cases: Sequence[PlannedCase]) -> list[list[PlannedCase]]:
-    """Return the cases that differ in nothing but their bucket caps, several each, which may make the same buckets."""
+    """Return sets of cases that differ only in their bucket caps and may have the same buckets."""
     groups: dict[grouping.Key, list[PlannedCase]] = {}
     for entry in cases:
         options = entry.case.options
@@ -50,7 +50,7 @@ def _groups(cases: Sequence[PlannedCase]) -> list[list[PlannedCase]]:
 
 
 def open_words(cases: Sequence[PlannedCase]) -> str:
-    """Return what is said of bucket caps while only a rank can tell whether they are equal; empty where none can be."""
+    """Return the sentence on bucket caps that only a rank can show to be equal; empty if none can be."""
     if all(replayed_gradients(members[0].case) for members in _groups(cases)):
         return ""
     return "bucket caps that make the same buckets are found before the timed launches, and run once"
@@ -59,13 +59,13 @@ def open_words(cases: Sequence[PlannedCase]) -> str:
 def _alike(
     members: Sequence[PlannedCase], sizes: Sequence[int]
 ) -> list[tuple[PlannedCase, list[PlannedCase]]]:
-    """Return, of members with the same buckets, the one that is kept, and those it stands for."""
+    """Return each kept case of members with the same buckets, and those it represents."""
     by_buckets: dict[tuple[int, ...], list[PlannedCase]] = {}
     for entry in members:
         by_buckets.setdefault(bucket_bytes(sizes, entry.case.bucket_cap_mb, entry.case.shrink), []).append(
             entry
         )
-    found = []
+    groups = []
     caps = [entry.case.bucket_cap_mb for entry in members]
     for alike in by_buckets.values():
         one = next((entry for entry in alike if entry.case.bucket_cap_mb == "default"), alike[0])
@@ -75,12 +75,12 @@ def _alike(
             worth = caps_worth(sizes, caps, one.case.shrink)
             made_of = [*one.combinations, *(each for other in others for each in other.combinations)]
             standing = replace(one, stands_for=stands_for, caps_worth=worth, combinations=made_of)
-            found.append((standing, others))
-    return found
+            groups.append((standing, others))
+    return groups
 
 
 def as_stored(cases: Sequence[PlannedCase], stored: StoredPlan | None) -> list[PlannedCase]:
-    """Return the cases as a run that is resumed has them: what stood for others then, does now."""
+    """Return the cases as in the run that is resumed: those that represented others then, do now."""
     if stored is None:
         return list(cases)
     standing = {entry.case.case_id: entry for entry in stored.cases if entry.stands_for}
@@ -99,7 +99,7 @@ def as_stored(cases: Sequence[PlannedCase], stored: StoredPlan | None) -> list[P
 
 
 def replayed_gradients(case: Case) -> list[int] | None:
-    """Return a replay's gradients as its profile has them, bytes; None for a workload that computes."""
+    """Return the gradients in a replay's profile, bytes; None for a workload that computes."""
     replay = replay_of(case)
     if replay is None:
         return None
@@ -108,10 +108,10 @@ def replayed_gradients(case: Case) -> list[int] | None:
 
 
 def sentences(cases: Sequence[PlannedCase]) -> list[str]:
-    """Return what is run once for several caps, a sentence for each such set of a workload."""
-    found: dict[str, None] = {}
+    """Return a sentence for each set of a workload's caps that is run once."""
+    lines: dict[str, None] = {}
     for entry in cases:
         if entry.stands_for:
             case = entry.case
-            found[equal_words(case.workload, case.bucket_cap_mb, entry.stands_for, entry.caps_worth)] = None
-    return list(found)
+            lines[equal_words(case.workload, case.bucket_cap_mb, entry.stands_for, entry.caps_worth)] = None
+    return list(lines)

@@ -1,4 +1,4 @@
-"""About how long a case's launches take, told before anything has run. Guesses, but not of one size for all."""
+"""Estimates of how long a case's launches take, before anything has run: guesses, but specific to each case."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from ddpbench.workloads.work import work_of
 
 SERVER_START_S = 2.5
 LAUNCH_OVERHEAD_S = 0.4
-"""Start, building, end."""
-STARTED_ANEW_S = 4.0
-"""What a launch takes longer whose ranks a launcher starts anew: each imports torch."""
+"""Start, building and end of a launch, seconds."""
+LAUNCHER_START_S = 4.0
+"""Extra time of a launch whose ranks a launcher starts: each imports torch, seconds."""
 RAY_S = 12.0
-"""What a launch takes longer under Ray: it starts its own servers first, then ranks that import torch and Ray."""
+"""Extra time of a launch under Ray: it first starts its servers, then ranks that import torch and Ray, seconds."""
 _STARTING_ANEW = {
-    **dict.fromkeys(("spawn", "torchrun", "srun", "mpiexec"), STARTED_ANEW_S),
+    **dict.fromkeys(("spawn", "torchrun", "srun", "mpiexec"), LAUNCHER_START_S),
     "ray": RAY_S,
 }
-"""Slots of a plan have fork servers, whatever starts them: their first launches correct the guess."""
+"""Extra time by launcher. Slots of a plan have fork servers under any launcher: their first launches correct the guess.
+"""
 FRAMEWORK_S = 3.0
-"""What importing a framework takes then, besides."""
+"""Extra time for importing a framework then, seconds."""
 PROOF_S = 0.7
 WARMUP_AND_INSTRUMENTED = 0.5
 """Warm-up and instrumented steps as a share of the timed steps."""
@@ -41,63 +42,65 @@ RECOVERY_S = {
     "SIGSTOP": 44.0,
     "leave": 40.0,
 }
-"""What a training with snapshots takes about, by what fails in it; with torchrun's start, and without time-outs."""
+"""Time of a training with snapshots, about, by what fails in it; with torchrun's start, and without time-outs."""
 EVALUATION = 0.3
-"""Evaluation as a share of the timed steps, its warm-up included."""
+"""Evaluation as a share of the timed steps, including its warm-up."""
 CHECKPOINTS_S = 1.0
 LOADER_START_S = 2.5
-"""A rank's loader workers are forked from a process that imports torch first."""
+"""Start of a rank's loader workers, seconds: they are forked from a process that imports torch first."""
 REPLAY_STEPS = 22
-"""Steps of a replay's launch beside its timed ones: one-time work, warm-up, instrumented steps."""
+"""Steps of a replay's launch in addition to its timed ones: one-time work, warm-up, instrumented steps."""
 REPLAY_TIMED = 4
-"""It times as many at least."""
+"""Timed steps of a replay's launch, at least."""
 EMULATED_RANK_S = 0.35
-"""What a launch takes longer for each rank where ranks of emulated nodes share one machine's cores."""
+"""Extra time per rank where ranks of emulated nodes share one machine's cores, seconds."""
 CROWDED_RANK_S = 0.2
 """Seconds that each rank adds to a launch or a proof where ranks share cores: measured with 8 and 16 on two cores."""
 PROOF_TRANSFERS = 10
-"""About so many times float32's gradients are sent in a proof: steps in float32, and in float64, twice as large."""
+"""Transfers of float32's gradients in a proof, about: steps in float32, and in float64, which count twice."""
 PROOF_STEPS = 8
-"""A replay's proof computes as many, in either type."""
+"""Steps that a replay's proof computes, in either type."""
 PROOF_S_PER_BYTE = 3e-8
-"""What a proof takes longer for each rank and byte of its gradients: they are compared on the cores of all."""
+"""Extra time of a proof per rank and byte of its gradients: they are compared on the cores of all, seconds."""
 
 
 OTHER_STEPS = 36
-"""Steps of a training's launch beside its timed ones, at least: one-time work, warm-up, instrumented steps."""
+"""Steps of a training's launch in addition to its timed ones, at least: one-time work, warm-up, instrumented steps."""
 TIMED_STEPS = 11
-"""It times as many at least."""
+"""Timed steps of a training's launch, at least."""
 TRIED_PROOF_STEPS = 24
 TRIED_PROOF_STEPS_PER_RANK = 6
-"""What a proof of an own workload takes, in steps: float64 is slow, and every rank computes all ranks' shards itself.
-Measured with a small CNN on two cores: 30 at one rank, 36 at two."""
+"""Length of an own workload's proof, in steps per rank: float64 is slow, and every rank computes all ranks' shards
+itself. Measured with a small CNN on two cores: 30 at one rank, 36 at two.
+"""
 PROOF_MODELS = 2
-"""So many times what making data and model once takes."""
+"""Number of times that a proof makes data and model."""
 
 
 FLOPS_PER_S = {"cpu": 1e11, "cuda": 1e14}
-"""Floating-point operations per second of a thread or a GPU, for estimates: few are faster, so that a launch takes as
-long at least."""
+"""Floating-point operations per second of a thread or a GPU, for estimates: few are faster, so that these are lower
+bounds of a launch's time.
+"""
 MADE_S_PER_PARAMETER = 1e-8
-"""Time to make a model, whose parameters are drawn at random."""
+"""Time to make a model, whose parameters are drawn at random, seconds per parameter."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tried:
-    """What trying a user's own workload took, in one rank and with its smallest local batch."""
+    """Times of trying a user's own workload, in one rank and with its smallest local batch."""
 
     made_s: float
-    """Importing its file, making its data and its model."""
+    """Time to import its file, make its data and its model, seconds."""
     step_s: float
     local_batch: int
 
     def step_of(self, case: Case) -> float:
-        """Return what a step of a case's local batch takes, seconds: at most in proportion to the batch."""
+        """Return the time of a step of a case's local batch, seconds: at most in proportion to the batch."""
         return self.step_s * max(1.0, case.local_batch / self.local_batch)
 
 
 def _expected(case: Case) -> Tried | None:
-    """Return what a shipped workload takes by its model's size; None for others."""
+    """Return a shipped workload's times by its model's size; None for others."""
     work = work_of(case)
     if work is None:
         return None
@@ -107,19 +110,19 @@ def _expected(case: Case) -> Tried | None:
 
 
 def is_unknown(case: Case, tried: Tried | None) -> bool:
-    """Return whether nothing is known of how long a case's steps take: a user's own workload that was not tried."""
+    """Return whether a case's step time is entirely unknown: a user's own workload that was not tried."""
     return tried is None and replay_of(case) is None and work_of(case) is None
 
 
 def about(budget: Budget) -> str:
-    """Return what an estimate is: `about` so long, or `at most` where launches train to a loss."""
+    """Return the estimate's kind: `about`, or `at most` where launches train to a loss."""
     return "about" if budget.target_loss is None else "at most"
 
 
 def server_starts_s(rounds: int, cases: Iterable[Case], *, shared: bool) -> float:
-    """Return what starting torch takes in so many rounds, seconds: each has its own fork servers.
+    """Return the time for starting fork servers in this many rounds, seconds: each round starts its own.
 
-    Cases that need another environment need another server. Where sweeps share the machine (`shared`) those of the
+    Cases that need another environment need another server. Where sweeps share the machine (`shared`), those of the
     first round serve all.
     """
     kinds = {json.dumps(dict(early_env(case)), sort_keys=True) for case in cases}
@@ -134,9 +137,9 @@ def crowded_ids(entries: Iterable[PlannedCase]) -> frozenset[str]:
 
 
 def launch_s(case: Case, budget: Budget, tried: Tried | None = None, *, crowded: bool = False) -> float:
-    """What one launch takes, seconds; at most, where it trains to a loss: nobody knows yet how soon it gets there.
+    """Return the time of one launch, seconds; the most it can be, if it trains to a loss.
 
-    `tried` is what is known of a user's own workload, once it was tried; `crowded`: its ranks share cores.
+    `tried` holds the times of a user's own workload, once it was tried; `crowded`: its ranks share cores.
     """
     extra_s = (
         crowded * CROWDED_RANK_S * case.world_size
@@ -161,12 +164,12 @@ def launch_s(case: Case, budget: Budget, tried: Tried | None = None, *, crowded:
         extra_s += RECOVERY_S[case.recovery] + (
             case.collective_timeout if case.recovery == "SIGSTOP" else 0.0
         )
-    return steps_s + LAUNCH_OVERHEAD_S + _anew_s(case) + ranks_s + extra_s
+    return steps_s + LAUNCH_OVERHEAD_S + _launcher_start_s(case) + ranks_s + extra_s
 
 
 def proof_s(case: Case, tried: Tried | None = None, *, crowded: bool = False) -> float:
-    """Return what its proof takes, seconds."""
-    begun_s = PROOF_S + _anew_s(case) + crowded * CROWDED_RANK_S * case.world_size
+    """Return the time of its proof, seconds."""
+    begun_s = PROOF_S + _launcher_start_s(case) + crowded * CROWDED_RANK_S * case.world_size
     replay, tried = replay_of(case), tried or _expected(case)
     if replay is None and tried is not None:
         steps = TRIED_PROOF_STEPS + TRIED_PROOF_STEPS_PER_RANK * case.world_size
@@ -182,14 +185,14 @@ def proof_s(case: Case, tried: Tried | None = None, *, crowded: bool = False) ->
     )
 
 
-def _anew_s(case: Case) -> float:
+def _launcher_start_s(case: Case) -> float:
     start_s = _STARTING_ANEW.get(case.launcher, 0.0)
     imports = start_s > 0 and case.launcher != "ray" and early_imports(case)
     return start_s + (FRAMEWORK_S if imports else 0.0)
 
 
 def replay_of(case: Case) -> Replay | None:
-    """Return the replay that a case runs; None for other workloads, of which no profile tells."""
+    """Return the replay that a case runs; None for other workloads, which have no profile."""
     if not case.workload.startswith(PREFIX):
         return None
     workload = load_workload(case.workload)
@@ -198,17 +201,17 @@ def replay_of(case: Case) -> Replay | None:
 
 
 def gradient_bytes(case: Case, replay: Replay) -> int:
-    """Return a replay's gradients as large as they stand for, before shrinking."""
+    """Return the bytes that a replay's gradients represent, before shrinking."""
     return gradient_width(case) * sum(p.elements for p in replay.profile.parameters)
 
 
 def gradient_width(case: Case) -> int:
-    """Return the bytes of a number of a replay's gradients."""
+    """Return the bytes per number of a replay's gradients."""
     return 8 if case.dtype == "float64" else 4
 
 
 def _step_s(case: Case, replay: Replay) -> float:
-    """Return a step on the machine's clock."""
+    """Return the time of a step on the machine's clock."""
     profile = replay.profile
     sent_s = _transfer_s(case, replay)
     hidden_s = min(case.dilation * profile.backward_s.mean, sent_s) if case.schedule == "overlapped" else 0.0
@@ -216,14 +219,14 @@ def _step_s(case: Case, replay: Replay) -> float:
 
 
 def _computation_s(case: Case, replay: Replay) -> float:
-    """Return a step of one process, on the machine's clock."""
+    """Return the time of one process's step, on the machine's clock."""
     profile = replay.profile
     return case.dilation * (profile.forward_s.mean + profile.backward_s.mean + profile.optimizer_s.mean)
 
 
 def _transfer_s(case: Case, replay: Replay) -> float:
-    """Return one aggregation of the gradients over emulated links, on the machine's clock; 0 without any."""
-    # All that a master's link carries, an asynchronous server's does too.
+    """Return the time to aggregate the gradients once over emulated links, on the machine's clock; 0 without links."""
+    # An asynchronous server's link carries as much as a master's.
     algorithm = "master" if case.algorithm == "async_server" else case.algorithm
     if not case.fabric or case.world_size == 1 or algorithm not in TIMES:
         return 0.0

@@ -1,4 +1,4 @@
-"""How long what is left of a sweep will take: as was guessed, put right by what launches took."""
+"""The expected time of the rest of a sweep: the estimate, corrected by what launches took."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from ddpbench.spec import Case, PlannedCase
 
 
 class Expected:
-    """What is left of a plan, seconds."""
+    """The expected time of the rest of a plan, seconds."""
 
     def __init__(
         self, plan: Launches, done: Done, *, shared: bool, tried: Mapping[str, Tried] | None = None
     ) -> None:
-        """`shared`: sweeps share the machine, so that all rounds have the same fork servers.
+        """Take `shared`: sweeps share the machine, so that all rounds have the same fork servers.
 
-        `tried` is what is known of users' own workloads once they were tried, by name with options.
+        `tried` holds the times of users' own workloads once they were tried, by name with options.
         """
         self._budget, self._done, self._shared = plan.budget, done, shared
         self._tried = tried or {}
         self._rounds_min = plan.budget.rounds_min
         self._took_s = self._guessed_s = 0.0
         self._own_s: dict[str, tuple[float, int]] = {}
-        """How long each case's launches took together and how many they were, by its id."""
+        """Each case's total launch time and number of launches, by its id."""
         self._cases = {entry.case.case_id: entry.case for entry in plan.runnable}
         self._crowded = crowded_ids(plan.runnable)
         self.server_start_s = server_starts_s(1, self._cases.values(), shared=shared)
-        """What starting a round's fork servers takes."""
+        """Time to start a round's fork servers."""
 
     def note(self, case: Case, outcome: LaunchOutcome, took_s: float) -> None:
-        """Notes what a measuring launch took, for what later ones will take."""
+        """Note a measuring launch's time, to estimate later ones."""
         self._took_s += took_s
         self._guessed_s += self._guess_s(case)
         if outcome.status == "ok":
@@ -41,13 +41,13 @@ class Expected:
             self._own_s[case.case_id] = own_s + took_s, launches + 1
 
     def note_finished(self, outcomes: Mapping[Key, LaunchOutcome]) -> None:
-        """Notes what launches of earlier sessions took."""
+        """Note the times of launches of earlier sessions."""
         for (case_id, purpose, _), outcome in outcomes.items():
             if purpose == "measure" and outcome.status == "ok":
                 self.note(self._cases[case_id], outcome, outcome.wall_s)
 
     def launch_s(self, entry: PlannedCase) -> float:
-        """A launch of the case: as its own took; before there are any as was guessed, put right by others'."""
+        """Return a launch's time: the mean of the case's own; without any, the estimate, corrected by others'."""
         if own := self._own_s.get(entry.case.case_id):
             return own[0] / own[1]
         return self._guess_s(entry.case) * (self._took_s / self._guessed_s if self._guessed_s else 1.0)
@@ -57,31 +57,31 @@ class Expected:
         return launch_s(case, self._budget, tried, crowded=crowded)
 
     def proof_s(self, case: Case) -> float:
-        """The proof of a case, as guessed."""
+        """Return the estimated time of the case's proof."""
         tried, crowded = self._tried.get(case.workload_with_options), case.case_id in self._crowded
         return proof_s(case, tried, crowded=crowded)
 
     def round_s(self, launches: Sequence[PlannedCase]) -> float:
-        """One more round, of a launch of each of these cases."""
+        """Return the time of one more round, with a launch of each of these cases."""
         return sum(self.launch_s(entry) for entry in launches) + self._starts_s(1)
 
     def left_s(self, number: int) -> float:
-        """The proofs and launches of the promised rounds, from a launch of that round on."""
+        """Return the time of the promised rounds' proofs and launches, from a launch of round `number` on."""
         return self._needed_s(max(self._rounds_min, number + 1), self._rounds_min - number - 1)
 
     def rounds_within(self, seconds: float, number: int) -> int:
-        """Return how many of the promised rounds will be whole after so long, where round `number` is next."""
+        """Return how many of the promised rounds will be complete within this time, if round `number` is next."""
         for rounds in range(self._rounds_min, 0, -1):
             if self.whole_s(rounds, number) <= seconds:
                 return rounds
         return 0
 
     def whole_s(self, rounds: int, number: int) -> float:
-        """Return what is left of so many rounds with their proofs, where round `number` is next and none is begun."""
+        """Return the time left of `rounds` rounds with their proofs, if round `number` is next and not begun."""
         return self._needed_s(rounds, rounds - max(number, 1))
 
     def _needed_s(self, rounds: int, starts: int) -> float:
-        """Return what is left of so many rounds, with the proofs before them and so many starts of servers."""
+        """Return the time left of `rounds` rounds, with the proofs before them and `starts` starts of servers."""
         needed_s = sum(self.proof_s(case) for case in to_prove(self._done.unproved))
         needed_s += self._starts_s(starts)
         return needed_s + sum(
@@ -89,5 +89,5 @@ class Expected:
         )
 
     def _starts_s(self, rounds: int) -> float:
-        """Starting fork servers for so many rounds that are not begun; those that serve all rounds run by now."""
+        """Return the time to start fork servers for `rounds` rounds not yet begun; those for all rounds run by now."""
         return 0.0 if self._shared else max(0, rounds) * self.server_start_s

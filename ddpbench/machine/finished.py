@@ -1,4 +1,4 @@
-"""Launches that are finished: what a run holds of them, and what they say of their case."""
+"""Finished launches: their outcomes in a run, and what they say about their case."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ddpbench.records.rundir import Purpose
 from ddpbench.spec import Case
 
 GIVE_UP_AFTER = 2
-"""A case that failed this often and never succeeded is not launched again."""
+"""Failures after which a case that never succeeded is not launched again."""
 Key = tuple[str, Purpose, int]
 """A launch of a plan: case id, purpose, round."""
 _STATUSES: tuple[Status, ...] = get_args(Status)
@@ -20,10 +20,10 @@ _NOT_FINISHED, _OK = 0, 1 + _STATUSES.index("ok")
 def finished_launches(
     run: RunDir, cases: Sequence[Case], run_id: str
 ) -> tuple[dict[Key, LaunchOutcome], set[Key]]:
-    """Return the outcomes earlier sessions left in a run, and which of those launches have damaged records.
+    """Return the outcomes that earlier sessions left in a run, and which of those launches have damaged records.
 
-    A folder that holds another launch's records is none of a finished launch. One that ended well and lacks a rank's
-    timed steps is damaged too: no report takes its numbers.
+    A folder that holds another launch's records doesn't belong to a finished launch. A launch that ended well and lacks
+    a rank's timed steps is damaged too: no report takes its numbers.
     """
     outcomes: dict[Key, LaunchOutcome] = {}
     damaged: set[Key] = set()
@@ -54,24 +54,24 @@ def _timed(records: LaunchRecords) -> bool:
 
 
 class Endings:
-    """How each launch of a plan ended: a byte for each, all taken at the start, so that a long sweep does not grow."""
+    """The end of each launch of a plan: a byte for each, all allocated at the start, so that no sweep grows."""
 
     def __init__(self, case_ids: Iterable[str], rounds: int) -> None:
-        """`rounds` are as many as the plan has at most: what lies beyond them is none of its launches."""
+        """Take `rounds`, the most that the plan has: launches beyond them are not its own."""
         self._ends = {case_id: bytearray(1 + rounds) for case_id in case_ids}
 
     def __len__(self) -> int:
-        """How many launches are finished."""
+        """Return how many launches are finished."""
         return sum(len(ends) - ends.count(_NOT_FINISHED) for ends in self._ends.values())
 
     def __getitem__(self, key: Key) -> Status | None:
-        """How a launch ended; None of one that is not finished, or not in the plan."""
+        """Return how a launch ended; None if it is not finished, or not in the plan."""
         case_id, purpose, number = key
         ends, at = self._ends.get(case_id, b""), _place(purpose, number)
         return _STATUSES[ends[at] - 1] if at < len(ends) and ends[at] else None
 
     def __setitem__(self, key: Key, status: Status | None) -> None:
-        """Notes how a launch ended, or with None that it is to be done again."""
+        """Note how a launch ended, or with None that it is to be done again."""
         case_id, purpose, number = key
         ends, at = self._ends.get(case_id), _place(purpose, number)
         if ends is not None and at < len(ends):
@@ -92,7 +92,7 @@ class Endings:
         return rounds - len(measured) + measured.count(_NOT_FINISHED)
 
     def given_up(self, case_id: str) -> bool:
-        """Return whether launching a case again would teach nothing: its proof failed, or it keeps failing."""
+        """Return whether launching a case again would show nothing new: its proof failed, or it keeps failing."""
         if self[case_id, "proof", 0] not in (None, "ok"):
             return True
         measured = self._ends.get(case_id, b"")[1:]
@@ -105,5 +105,5 @@ class Endings:
 
 
 def _place(purpose: Purpose, number: int) -> int:
-    """Where a launch stands among its case's: the proof is the first."""
+    """Return a launch's place among its case's launches: the proof is the first."""
     return 0 if purpose == "proof" else 1 + number

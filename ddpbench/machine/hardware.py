@@ -1,4 +1,4 @@
-"""The cores and GPUs this process may use, read from the system without torch."""
+"""The cores and GPUs that this process may use, read from the system without torch."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _DEV = Path("/dev")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hardware:
-    """What ranks can be placed on.
+    """The cores and GPUs on which ranks can be placed.
 
-    `cores` are usable logical cores, one of each physical core first, then their hyper-threads; `physical`
-    is how many of them count as devices: physical cores within affinity, and no more than the quota.
+    `cores` are usable logical cores, one of each physical core first, then their hyper-threads; `physical` is how many
+    of them count as devices: physical cores within affinity, and no more than the quota.
     """
 
     cores: tuple[int, ...]
@@ -30,16 +30,16 @@ class Hardware:
     gpu_addresses: tuple[str, ...]
     cpu_model: str
     may_have_gpus: bool = False
-    """There is a sign of a GPU; only torch can tell whether it can use one."""
+    """True if there is a sign of a GPU; only torch can find out whether it can use one."""
 
     def devices(self, gpus: int | None = None) -> Devices:
-        """Return what `auto` resolves against. `gpus` is how many torch can use, where a probe has told."""
+        """Return the devices that `auto` resolves against. `gpus` is how many torch can use, if a probe found out."""
         count = len(self.gpu_addresses) if gpus is None else gpus
         return Devices(kind="cuda" if count else "cpu", gpus=count, cores=self.physical)
 
 
 def read_hardware(sys_root: Path = _SYS, proc_root: Path = _PROC, dev_root: Path = _DEV) -> Hardware:
-    """Reads affinity, topology, cgroup quota and GPUs.
+    """Read affinity, topology, cgroup quota and GPUs.
 
     Raises:
         MachineError: this is not Linux.
@@ -69,14 +69,14 @@ def read_hardware(sys_root: Path = _SYS, proc_root: Path = _PROC, dev_root: Path
 
 
 def _gpu_devices(dev_root: Path) -> bool:
-    """Return whether there are device files of GPUs: in containers and under WSL the driver's /proc folder may lack."""
+    """Return whether there are device files of GPUs: containers and WSL may lack the driver's /proc folder."""
     if os.environ.get("CUDA_VISIBLE_DEVICES", "unset").strip() in ("", "-1"):
         return False
     return (dev_root / "dxg").exists() or any(dev_root.glob("nvidia[0-9]*"))
 
 
 def _gpus(proc_root: Path) -> tuple[str, ...]:
-    """PCI addresses of NVIDIA GPUs; none if CUDA_VISIBLE_DEVICES hides them all."""
+    """Return the PCI addresses of NVIDIA GPUs; none if CUDA_VISIBLE_DEVICES hides them all."""
     if os.environ.get("CUDA_VISIBLE_DEVICES", "unset").strip() in ("", "-1"):
         return ()
     folder = proc_root / "driver/nvidia/gpus"
@@ -95,7 +95,7 @@ def _cpu_model(proc_root: Path) -> str:
 
 
 def numa_cores(address: str | None, sys_root: Path = _SYS) -> tuple[int, ...]:
-    """Return the cores beside a GPU, from its PCI address; none where the system does not tell."""
+    """Return the cores next to a GPU, from its PCI address; empty if the system doesn't say."""
     if address is None:
         return ()
     text = read_text(sys_root / "bus/pci/devices" / address / "local_cpulist")

@@ -1,4 +1,4 @@
-"""What makes two runs comparable (identity), and what is only worth knowing (context)."""
+"""Facts on a machine: those that runs must share to be comparable (identity), and those for information (context)."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ IDENTITY = (
     *("cpu", "cores", "cpu_quota", "gpus", "driver", "kernel", "torch", "cuda", "nccl", "mpi"),
     *("cpu_capability", "python", "experiment_digest", "workload_digest", "rank_code_digest"),
 )
-"""The names of what identifies a machine and an experiment, in the order of machine.json."""
+"""Names of the facts that identify a machine and an experiment, in the order of machine.json."""
 
 
 def known_identity(hardware: Hardware, experiment_toml: str, cases: Sequence[PlannedCase]) -> dict[str, Any]:
-    """Return what of a machine's identity is known before a rank with torch was started."""
+    """Return the part of a machine's identity that is known before a rank with torch has started."""
     return {
         "cpu": hardware.cpu_model,
         "cores": list(hardware.cores),
@@ -60,7 +60,7 @@ def known_identity(hardware: Hardware, experiment_toml: str, cases: Sequence[Pla
 def machine_record(
     hardware: Hardware, probe: dict[str, Any], experiment_toml: str, cases: Sequence[PlannedCase]
 ) -> dict[str, Any]:
-    """`machine.json`: `identity` must be equal for a resume, `context` may differ.
+    """Return `machine.json`: `identity` must be equal for a resume, `context` may differ.
 
     `probe` is what a rank with torch found (`ddpbench.worker.probe.describe`).
     """
@@ -85,17 +85,17 @@ def machine_record(
 
 
 def mpi_of(cases: Iterable[PlannedCase]) -> str | None:
-    """Return the MPI that cases use here; None where none does.
+    """Return the MPI that cases use here; None if none does.
 
     Raises:
-        MachineError: one does, and there is none that can be used.
+        MachineError: a case does, and no MPI here can be used.
     """
     uses = any(entry.case.backend == "mpi" and entry.skip_reason is None for entry in cases)
     return mpi_version() if uses else None
 
 
 def planned_record(nodes: Sequence[str], ranks_per_node: int, port: int) -> dict[str, Any]:
-    """`machine.json` of a run whose nodes are not at hand: the leading slot fills in who they are."""
+    """Return `machine.json` of a run whose nodes are not at hand: the leading slot fills in which they are."""
     planned = {
         "host": ", ".join(dict.fromkeys(nodes)),
         "planned_nodes": list(nodes),
@@ -106,7 +106,7 @@ def planned_record(nodes: Sequence[str], ranks_per_node: int, port: int) -> dict
 
 
 def submitted_record(nodes: int, ranks_per_node: int) -> dict[str, Any]:
-    """`machine.json` of a run that Slurm is to find nodes for."""
+    """Return `machine.json` of a run whose nodes Slurm is to choose."""
     return _to_be_filled_in({"submitted_nodes": nodes, "submitted_ranks_per_node": ranks_per_node})
 
 
@@ -131,13 +131,13 @@ def nodes_record(
     planned: dict[str, Any],
     setups: Mapping[str, Mapping[str, str]] | None = None,
 ) -> dict[str, Any]:
-    """`machine.json` of several nodes, each its host, how many slots it has, and its facts.
+    """Return `machine.json` of several nodes, each with its host, its number of slots, and its facts.
 
-    What all nodes have in common stands once, as for one machine; what differs is listed host by host, as the `setups`
-    of the hosts are. The nodes' order does not change it, for a launcher may renumber them at each start.
+    Facts that all nodes share stand once, as for one machine; those that differ are listed by host, as are the hosts'
+    `setups`. The nodes' order doesn't change the result, since a launcher may renumber them at each start.
     """
     nodes = sorted(nodes, key=lambda node: (json.dumps(node[2], sort_keys=True), node[1], node[0]))
-    names = _told_apart([host for host, _, _ in nodes])
+    names = _numbered([host for host, _, _ in nodes])
     identity: dict[str, Any] = {}
     for key in nodes[0][2]:
         identity[key] = _once(names, [facts[key] for _, _, facts in nodes])
@@ -154,26 +154,26 @@ def nodes_record(
 
 
 def setup_of(contexts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return how the machines of several runs are set up: what all have in common once, else by host and run."""
-    found: dict[str, Any] = {}
+    """Return how the machines of several runs are set up: shared facts once, others by host and run."""
+    by_name: dict[str, Any] = {}
     known = [setups_of(context) for context in contexts]
     for number, by_host in enumerate(known, start=1):
         for host, own in by_host.items():
             where = f"{host}, run {number} of {len(contexts)}"
             names = itertools.chain((host, where), (f"{where} ({again})" for again in itertools.count(2)))
-            found[next(name for name in names if found.get(name, own) == own)] = own
+            by_name[next(name for name in names if by_name.get(name, own) == own)] = own
     everyones = all(known) and not any(context.get("merged_from") for context in contexts)
-    return dict(_once(list(found), list(found.values()))) if everyones else found
+    return dict(_once(list(by_name), list(by_name.values()))) if everyones else by_name
 
 
 def _once(names: Sequence[str], values: Sequence[Any]) -> Any:
-    """Return what all have in common, as JSON keeps it, or each one's by name."""
+    """Return the value that all share, in its JSON form, or each one's by name."""
     values = [json.loads(json.dumps(value)) for value in values]
     return values[0] if all(value == values[0] for value in values) else dict(zip(names, values, strict=True))
 
 
-def _told_apart(hosts: Sequence[str]) -> list[str]:
-    """Return the hosts' names, a number behind those of which several nodes stand on one host."""
+def _numbered(hosts: Sequence[str]) -> list[str]:
+    """Return the hosts' names, with a number if several nodes are on one host."""
     count = Counter(hosts)
     seen: Counter[str] = Counter()
     names: list[str] = []
@@ -186,10 +186,10 @@ def _told_apart(hosts: Sequence[str]) -> list[str]:
 def check_identity(
     recorded: dict[str, Any], found: dict[str, Any], path: Path, apart: Mapping[str, str] | None = None
 ) -> None:
-    """Compares two `machine.json` objects. `apart` says of digests in which of what they are of the two differ.
+    """Compare two `machine.json` objects. `apart` says for digests in which of their inputs the two differ.
 
     Raises:
-        IdentityError: they differ; every difference is named.
+        IdentityError: they differ; the message names every difference.
     """
     before, now = recorded.get("identity", {}), found["identity"]
     differences = [
@@ -209,14 +209,14 @@ def _difference(key: str, before: Mapping[str, Any], now: Mapping[str, Any], apa
 
 
 def sources_named(cases: Iterable[Case]) -> list[str]:
-    """Return what `sources_digest` is made of: the cases' workloads, and users' own strategies and algorithms."""
+    """Return the inputs of `sources_digest`: the cases' workloads, and users' own strategies and algorithms."""
     cases = list(cases)
     own = (name for case in cases for name in (case.strategy, case.algorithm) if is_own(name))
     return list(dict.fromkeys([*(case.workload for case in cases), *own]))
 
 
 def sources_of(names: Iterable[str]) -> str:
-    """Return the files that the digest of what has these names is of: users' own, and profiles."""
+    """Return the files behind these names that the digest covers: users' own, and profiles."""
     return " or ".join(
         sorted(
             {name.rpartition(":")[0] if is_import_path(name) else name for name in names if _has_source(name)}
@@ -229,7 +229,7 @@ def _has_source(name: str) -> bool:
 
 
 def text_digest(text: str) -> str:
-    """Return a short digest of a text, as the files of this package name contents."""
+    """Return a short digest of a text, in the form that this package's file names use."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -261,7 +261,7 @@ GIT = (
     *("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"),
     *("-c", "safe.bareRepository=explicit"),
 )
-"""Git without what an unpacked repository may bring: a program that watches its files, and hooks.
+"""Git's arguments against what an unpacked repository may bring: a program that watches its files, and hooks.
 
 A folder is not taken for a bare repository because files such as HEAD and config are in it: in /tmp, which is root's,
 anybody can create these.
@@ -281,22 +281,23 @@ _OF_A_REPOSITORY = frozenset(
         *("GIT_REPLACE_REF_BASE", "GIT_INTERNAL_SUPER_PREFIX"),
     }
 )
-"""Variables of git's hooks, which name the repository that called them, in each folder that git is asked about.
+"""Variables of git's hooks that name the calling repository, in each folder that git is asked about.
 
 They are those of `git rev-parse --local-env-vars`, without settings: one such as safe.directory is for all folders.
 """
 
 
 def git_environment(**more: str) -> dict[str, str]:
-    """Return what git runs with: it may fetch nothing, for its settings name the program that would."""
+    """Return git's environment, in which it may fetch nothing: its settings name the program that would."""
     own = {name: value for name, value in os.environ.items() if name not in _OF_A_REPOSITORY}
     return {**own, **_NO_TRANSPORT, **more}
 
 
 def git_commit() -> str | None:
-    """Return the commit of the working directory, with `+` when it has changes; None outside a repository.
+    """Return the commit of the working directory, with `+` if it has changes; None outside a repository.
 
-    As in `git describe --dirty`, new files are no changes; a side of a comparison counts them (`interleave/sides.py`).
+    As in `git describe --dirty`, new files don't count as changes; a side of a comparison counts them
+    (`interleave/sides.py`).
     """
     try:
         commit = _git("rev-parse", "--short=12", "HEAD")

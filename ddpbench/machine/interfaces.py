@@ -1,4 +1,4 @@
-"""Network interfaces as the system describes them, which one gloo picks, and which others are faster."""
+"""Network interfaces as the system describes them, the one that gloo picks, and faster ones."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ LOOPBACK = "lo"
 """The interface over which local ranks meet: `ddpbench.launch.plan` sets GLOO_SOCKET_IFNAME to it."""
 RESOLVE_TIMEOUT_S = 2.0
 _FASTER = 2
-"""An interface is worth naming that claims this multiple of the rate of the one that is used."""
+"""Multiple of the used interface's rate from which another interface is worth mentioning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """A network interface that is there. `addresses`: IPv4, then IPv6. `speed_mbps`: 0 where not told."""
+    """A network interface. `addresses`: IPv4, then IPv6. `speed_mbps`: 0 if the system doesn't say."""
 
     name: str
     up: bool
     addresses: tuple[str, ...] = ()
     speed_mbps: int = 0
     real: bool = True
-    """It is a device's or a bond of some. Bridges and pairs' ends claim a rate that no wire has."""
+    """True for a device or a bond of devices. Bridges and ends of pairs claim a rate that no wire has."""
 
     @property
     def words(self) -> str:
-        """Its name and what it claims to carry: `eth0 (25 Gbit/s)`."""
+        """Return its name and the rate it claims: `eth0 (25 Gbit/s)`."""
         rate = f" ({format_bit_rate(1e6 * self.speed_mbps)})" if self.speed_mbps else ""
         return f"{clean(self.name)}{rate}"
 
 
 def list_interfaces(root: Path = Path("/")) -> list[Interface]:
-    """Return the network interfaces, those with IPv4 first in the system's order, as nccl goes through them."""
+    """Return the network interfaces, those with IPv4 first, in the system's order: nccl's order."""
     stats = psutil.net_if_stats()
     families = (socket.AF_INET, socket.AF_INET6)
     found: list[Interface] = []
@@ -61,27 +61,27 @@ def list_interfaces(root: Path = Path("/")) -> list[Interface]:
 
 
 def look_up(name: str) -> list[str]:
-    """Return the addresses of a host name, in the order a backend would try them; empty where there are none.
+    """Return the addresses of a host name, in the order a backend would try them; empty without any.
 
     Raises:
         TimeoutError: name servers did not answer within `RESOLVE_TIMEOUT_S`.
     """
-    found: list[list[str]] = []
+    answers: list[list[str]] = []
 
     def work() -> None:
         try:
             entries = socket.getaddrinfo(name, None, socket.AF_UNSPEC, socket.SOCK_STREAM)
         except OSError:
             entries = []
-        found.append(list(dict.fromkeys(str(entry[4][0]) for entry in entries)))
+        answers.append(list(dict.fromkeys(str(entry[4][0]) for entry in entries)))
 
-    # A thread that nobody waits for: the look-up itself cannot be given a limit.
+    # In a thread that is not joined: the look-up itself cannot have a time limit.
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(RESOLVE_TIMEOUT_S)
-    if not found:
+    if not answers:
         raise TimeoutError(f"no answer within {RESOLVE_TIMEOUT_S:.0f} s")
-    return found[0]
+    return answers[0]
 
 
 def owner_of(address: str, found: Sequence[Interface]) -> Interface | None:
@@ -97,11 +97,11 @@ def owner_of(address: str, found: Sequence[Interface]) -> Interface | None:
 def gloo_choice(
     found: Sequence[Interface], resolve: Callable[[], list[str]], env: Mapping[str, str]
 ) -> tuple[list[Interface], str]:
-    """Return which interfaces gloo would use, and why; none where it would fail. `resolve` looks up the host's name.
+    """Return the interfaces that gloo would use, and why; none if it would fail. `resolve` looks up the host's name.
 
-    As torch does (ProcessGroupGloo.cpp, Options::create_default and createDefaultDevice): the interfaces of
-    GLOO_SOCKET_IFNAME, split at commas, if it has two characters or more; else the first address of the host's
-    name that can be bound; else 127.0.0.1.
+    As in torch (ProcessGroupGloo.cpp, Options::create_default and createDefaultDevice): the interfaces of
+    GLOO_SOCKET_IFNAME, split at commas, if it has two characters or more; else the first address of the host's name
+    that can be bound; else 127.0.0.1.
     """
     given = env.get("GLOO_SOCKET_IFNAME", "")
     if len(given) > 1:
@@ -124,9 +124,9 @@ def gloo_choice(
 
 
 def faster_than(chosen: Sequence[Interface], found: Sequence[Interface], env: Mapping[str, str]) -> str:
-    """Return the fastest interface that claims twice the rate of gloo's, in words; empty where there is none.
+    """Return the fastest interface that claims twice the rate of gloo's, in words; empty if there is none.
 
-    Nor is there one where a person named gloo's, where it is loopback, or where its rate is not known.
+    Also empty if the user named gloo's, if that is loopback, or if its rate is not known.
     """
     if len(env.get("GLOO_SOCKET_IFNAME", "")) > 1 or len(chosen) != 1 or chosen[0].name == LOOPBACK:
         return ""
@@ -137,16 +137,16 @@ def faster_than(chosen: Sequence[Interface], found: Sequence[Interface], env: Ma
 
 
 def _reachable(interface: Interface) -> bool:
-    """Return whether it has an address that others may know: every interface that runs gives itself a link's own."""
+    """Return whether it has an address that others may know: every running interface has a link-local one."""
     return any(not ipaddress.ip_address(address).is_link_local for address in interface.addresses)
 
 
 def gloo_interfaces() -> tuple[str, str]:
-    """Return what gloo uses in this process's environment and what is faster, in words; empty where nobody knows."""
+    """Return what gloo uses in this process's environment and what is faster, in words; empty if unknown."""
     try:
         found = list_interfaces()
         addresses = look_up(socket.gethostname())
-    except (OSError, psutil.Error):  # name servers that do not answer among them
+    except (OSError, psutil.Error):  # including name servers that do not answer
         return "", ""
     chosen, _ = gloo_choice(found, lambda: addresses, os.environ)
     return ", ".join(one.words for one in chosen), faster_than(chosen, found, os.environ)

@@ -1,4 +1,4 @@
-"""How a launch ends: the status it comes to, from what its watchdog saw and its ranks recorded."""
+"""The end of a launch: its status, from what its watchdog saw and its ranks recorded."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from ddpbench.records.rundir import Purpose
 
 EXIT_NO_RECORD = 74  # os.EX_IOERR: the rank could not write its records
 _NO_MESSAGE = "did not go through"
-"""How `collectives.transport.CollectiveError` ends what it says of a message."""
+"""The end of a `collectives.transport.CollectiveError`'s text on a message."""
 _PEER_ERRORS = (
     _NO_MESSAGE,
     "connection closed by peer",
@@ -48,7 +48,7 @@ _PEER_ERRORS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """A launch's status, and for what is not ok a sentence, the rank it is about and its phase."""
+    """A launch's status; if not ok, also a sentence, the rank it is about and its phase."""
 
     status: Status
     error: str = ""
@@ -57,7 +57,7 @@ class Verdict:
 
 
 def judge(records: LaunchRecords, seen: Seen, *, purpose: Purpose, oom: bool) -> Verdict:
-    """Return the launch's status: a hang, then a rank killed from outside, then the first rank that said what failed.
+    """Return the launch's status: a hang, then a rank killed from outside, then the first rank that reported a failure.
 
     `oom`: the kernel's out-of-memory killer struck meanwhile.
 
@@ -79,7 +79,7 @@ def judge(records: LaunchRecords, seen: Seen, *, purpose: Purpose, oom: bool) ->
 
 
 def _check_written(directory: LaunchDir, seen: Seen) -> None:
-    """Checks that every rank could write its records.
+    """Check that every rank could write its records.
 
     Raises:
         LaunchError: one could not.
@@ -91,22 +91,22 @@ def _check_written(directory: LaunchDir, seen: Seen) -> None:
 
 
 def _server_gone(seen: Seen, *, oom: bool) -> Verdict | None:
-    """Return the verdict where the fork server is gone, and its ranks with it."""
+    """Return the verdict if the fork server is gone, and its ranks with it."""
     if not seen.server_gone:
         return None
     advice = "this machine ran out of memory: use a smaller batch or model" if oom else "use --retry-failed"
     error = f"{seen.server_gone}, and its ranks with it; {advice}"
-    if oom and OUT_OF in seen.server_gone:  # which says what to do, too
+    if oom and OUT_OF in seen.server_gone:  # its text says what to do, too
         error = f"{seen.server_gone}, and its ranks with it"
     return Verdict(status="oom" if oom else "failed", error=error)
 
 
 def _hung(records: LaunchRecords, seen: Seen) -> Verdict | None:
-    """Return the verdict where no rank made progress any more: the first that waits for data, if any does."""
+    """Return the verdict if no rank makes progress any more: on the first that waits for data, if any does."""
     if not seen.hang:
         return None
     rank, error = seen.hung_rank or 0, seen.hang
-    if seen.hang_advice:  # the others wait for such a rank, as far as it: their steps do not tell
+    if seen.hang_advice:  # the others wait for that rank, as far as it has come: their steps don't show it
         for each in sorted(seen.ended_by_us):
             place = waiting_for_data(records.directory, each)
             if place is not None:
@@ -121,7 +121,7 @@ def _hung(records: LaunchRecords, seen: Seen) -> Verdict | None:
 
 
 def _rank_killed(records: LaunchRecords, seen: Seen, *, oom: bool) -> Verdict | None:
-    """Return the verdict where the first rank that failed was killed by a signal from outside."""
+    """Return the verdict if the first rank that failed was killed by a signal from outside."""
     killed = seen.first_bad
     if killed is None or seen.codes[killed] >= 0:
         return None
@@ -140,7 +140,7 @@ def _rank_killed(records: LaunchRecords, seen: Seen, *, oom: bool) -> Verdict | 
 
 
 def _left_early(records: LaunchRecords, seen: Seen) -> Verdict | None:
-    """Return the verdict where a rank left without a word: first of all, or so that the others lost it."""
+    """Return the verdict if a rank left without a message: first of all, or so that the others lost it."""
     outcomes = _outcomes(records)
     left = [
         rank
@@ -152,13 +152,11 @@ def _left_early(records: LaunchRecords, seen: Seen) -> Verdict | None:
     if not left or not (seen.first_bad in left or lost):
         return None
     if seen.first_bad in left and seen.codes[seen.first_bad] == 1 and not lost:
-        return None  # so does Ray end the others, and may report their ends first
+        return None  # Ray ends the others like that, and may report their ends first
     rank = seen.first_bad if seen.first_bad in left else left[0]
     code = seen.codes[rank]
     how = f"with exit code {code} and no record" if code else "without saying how"
-    hint = (
-        "" if code == 1 else f" (code that calls os._exit({code})?)"
-    )  # 1 is what a failing interpreter gives
+    hint = "" if code == 1 else f" (code that calls os._exit({code})?)"  # 1 is a failing interpreter's code
     limits = limits_part(log_end(records.directory, rank))
     error = (
         f"rank {rank} ended {how} {seen.where(rank)}{hint}{limits}; see {records.directory.log(rank).name}"
@@ -167,7 +165,7 @@ def _left_early(records: LaunchRecords, seen: Seen) -> Verdict | None:
 
 
 def _said_what_failed(records: LaunchRecords) -> Verdict | None:
-    """Return the verdict where ranks recorded that they failed: that of the first whose own failure it was."""
+    """Return the verdict if ranks recorded that they failed: that of the first whose own failure it was."""
     bad = [
         (rank, outcome)
         for rank, outcome in _outcomes(records).items()
@@ -175,19 +173,19 @@ def _said_what_failed(records: LaunchRecords) -> Verdict | None:
     ]
     if not bad:
         return None
-    # When a rank fails the others lose their connection to it: theirs is the later, lesser failure.
+    # When a rank fails, the others lose their connection to it: theirs is the later, lesser failure.
     bad.sort(key=lambda item: (_is_peer_error(item[1]), item[1].finished_ns))
     rank, outcome = bad[0]
-    if outcome.status == "skipped":  # it says of the strategy what is so on every rank
+    if outcome.status == "skipped":  # it reports a fact on the strategy that holds on every rank
         return Verdict(status="skipped", error=outcome.error, rank=rank, phase=outcome.phase)
     error = f"rank {rank}{f' in {outcome.phase}' if outcome.phase else ''}: {outcome.error}"
     if max(each.attempt for each in records.ranks) >= RESTARTS:
-        error += f" (torchrun started its ranks anew {RESTARTS} times, as often as it may)"
+        error += f" (torchrun restarted its ranks {RESTARTS} times, as often as it may)"
     return Verdict(status=outcome.status, error=error, rank=rank, phase=outcome.phase)
 
 
 def _ended_unrecorded(records: LaunchRecords, seen: Seen) -> Verdict | None:
-    """Return the verdict where a rank ended with an exit code that is not 0, and no record says why."""
+    """Return the verdict if a rank ended with an exit code that is not 0, and no record says why."""
     bad = seen.first_bad
     if bad is None:
         return None
@@ -197,7 +195,7 @@ def _ended_unrecorded(records: LaunchRecords, seen: Seen) -> Verdict | None:
 
 
 def _silent(records: LaunchRecords, seen: Seen) -> Verdict | None:
-    """Return the verdict where a rank was ended before it could say how it went."""
+    """Return the verdict if a rank was ended before it could record its outcome."""
     outcomes = _outcomes(records)
     silent = [rank for rank in range(seen.ranks) if outcomes.get(rank) is None]
     if not silent:
@@ -207,7 +205,7 @@ def _silent(records: LaunchRecords, seen: Seen) -> Verdict | None:
 
 
 def _not_whole(records: LaunchRecords, purpose: Purpose) -> Verdict | None:
-    """Return the verdict where all ranks ended well, and their records lack something or are damaged."""
+    """Return the verdict if all ranks ended well, and their records lack something or are damaged."""
     if purpose == "proof" and not any(rank.of(Proof) for rank in records.ranks):
         return Verdict(status="failed", error="the proof made no comparison")
     if records.damage:
@@ -217,7 +215,7 @@ def _not_whole(records: LaunchRecords, purpose: Purpose) -> Verdict | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Took:
-    """When a launch began, and how long it took, seconds: `server_s` of it the start of its fork server."""
+    """Begin and length of a launch, seconds: `server_s` of it for the start of its fork server."""
 
     started_utc: str
     wall_s: float
@@ -234,20 +232,20 @@ def conclude(
     noise: Noise,
     session: str = "",
 ) -> LaunchOutcome:
-    """Judges a launch of which all ranks are gone, and writes its outcome.
+    """Judge a launch whose ranks are all gone, and write its outcome.
 
-    `session` is the id of the sweep that ran it; launches of different ones are not pairs.
+    `session` is the id of the sweep that ran it; launches of different sessions are not paired.
 
     Raises:
         LaunchError: a rank could not write its records.
-        OSError: the outcome cannot be written, or there is no room for a rank's records, so that no rank is to blame.
+        OSError: the outcome or a rank's records cannot be written for lack of space, so that no rank is to blame.
     """
     records = read_launch(directory)
     verdict = judge(records, seen, purpose=request.purpose, oom=oom)
     if verdict.status == "failed":
         check_room(directory.path)
     waited_s = waited_seconds(records)
-    if waited_s > 0:  # another side's blocks came in between, which would be foreign load
+    if waited_s > 0:  # another side's blocks came in between, which would count as foreign load
         noise = replace(noise, foreign_fraction=0.0, in_turn=True)
     outcome = LaunchOutcome(
         case_id=request.case.case_id,
@@ -276,9 +274,9 @@ def _outcomes(records: LaunchRecords) -> dict[int, RankOutcome | None]:
 
 
 def _missed(records: LaunchRecords) -> str:
-    """Return what another rank was waiting for when it failed, where it could tell: which collective, and from whom."""
-    told = (outcome.error for outcome in _outcomes(records).values() if outcome is not None)
-    missed = next((error for error in told if _NO_MESSAGE in error), "")
+    """Return what another rank was waiting for when it failed, if it could say: which collective, and from whom."""
+    errors = (outcome.error for outcome in _outcomes(records).values() if outcome is not None)
+    missed = next((error for error in errors if _NO_MESSAGE in error), "")
     start = missed.find("rank ")
     return f"; {missed[start : missed.index(_NO_MESSAGE)]}{_NO_MESSAGE}" if missed else ""
 
@@ -296,7 +294,7 @@ def last_log_line(directory: LaunchDir, rank: int | None) -> str:
 
 
 def log_end(directory: LaunchDir, rank: int) -> str:
-    """Return the end of a rank's log; empty where it cannot be read."""
+    """Return the end of a rank's log; empty if it cannot be read."""
     try:
         return read_end(directory.log(rank), _STACKS_BYTES).decode(errors="replace")
     except (OSError, UnreadableError):
@@ -304,13 +302,13 @@ def log_end(directory: LaunchDir, rank: int) -> str:
 
 
 _LOADING = re.compile(r'File "[^"]*ddpbench/worker/training/batches\.py", line \d+ in ')
-"""A frame in a stack that faulthandler wrote while the rank took a batch; those of exceptions have a comma."""
+"""A frame in a stack that faulthandler wrote while the rank took a batch; frames of exceptions have a comma."""
 _FRAME = re.compile(r'File "([^"]+)", line (\d+) in ')
 _STACKS_BYTES = 1 << 18
 
 
 def waiting_for_data(directory: LaunchDir, rank: int) -> str | None:
-    """Return whether a rank's stacks, in its log, show that it takes a batch: None, or where in the user's code."""
+    """Return where in the user's code a rank takes a batch, if its log's stacks say; None if it doesn't take one."""
     text = log_end(directory, rank)
     for stack in re.split(r"^(?:Current t|T)hread ", text, flags=re.MULTILINE)[1:]:
         if loading := _LOADING.search(stack):
@@ -320,7 +318,7 @@ def waiting_for_data(directory: LaunchDir, rank: int) -> str | None:
 
 
 def measured_seconds(records: LaunchRecords) -> float:
-    """Rank 0's time in warm-up, steps of every kind and checkpoints, seconds; building and proof are not in it."""
+    """Return rank 0's time in warm-up, steps of every kind and checkpoints, seconds; without building and proof."""
     for rank in records.ranks:
         warmup, blocks = rank.last(Warmup), rank.of(Block)
         if rank.rank != 0 or warmup is None or not blocks:
@@ -335,11 +333,11 @@ def measured_seconds(records: LaunchRecords) -> float:
 
 
 def waited_seconds(records: LaunchRecords) -> float:
-    """For how long a launch waited in all while another side of a comparison had its turn, seconds."""
+    """Return a launch's total wait while another side of a comparison had its turn, seconds."""
     return sum(_waited_ns(rank) for rank in records.ranks) / 1e9
 
 
 def _waited_ns(rank: RankRecords) -> int:
-    """For how long a rank waited in its warm-up and before its blocks of every kind, ns."""
+    """Return a rank's wait in its warm-up and before its blocks of every kind, ns."""
     warmups = sum(warmup.waited_ns for warmup in rank.of(Warmup))
     return warmups + sum(block.waited_ns for block in rank.of(Block))

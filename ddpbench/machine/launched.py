@@ -1,7 +1,7 @@
 """Ranks that another launcher starts on this machine, one launch at a time: torchrun, mp.spawn, srun, mpiexec, Ray.
 
-To whoever watches a launch it is what a fork server is: it starts ranks, tells of their ends and shows their pulses.
-Each rank is a `python -m ddpbench.worker` of its own, which imports everything anew: that is what such a start costs.
+To the watching code it is like a fork server: it starts ranks, reports their ends and shows their pulses. Each rank is
+a separate `python -m ddpbench.worker`, which imports everything: that is the cost of such a start.
 """
 
 from __future__ import annotations
@@ -49,41 +49,41 @@ from ddpbench.strategies.frameworks.installed import missing
 RANKS_VARIABLE = "DDPBENCH_RANKS"
 SAFE_PATH = "PYTHONSAFEPATH"
 """Python's variable that means the same as `python -P`."""
-"""Names the file that tells each rank of such a launch its environment, and the page of its pulse."""
+"""The variable with the file that gives each rank of such a launch its environment, and the page of its pulse."""
 _OWN = frozenset(
     {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "DDPBENCH_RENDEZVOUS"}
 )
-"""What the launcher tells its ranks in its own way."""
+"""Variables that the launcher sets for its ranks in its own way."""
 _PLACES = {
     "mpiexec": "RANK=$PMI_RANK WORLD_SIZE=$PMI_SIZE LOCAL_RANK=$MPI_LOCALRANKID",
     "srun": "RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID",
 }
 _PMI = ("HYDRA", "MPICH", "Intel(R) MPI", "MVAPICH")
-"""What an mpiexec says of itself that speaks PMI."""
+"""Names in the version text of an mpiexec that speaks PMI."""
 START_S = {"ray": 180.0}
-"""How much longer than others a launcher may take until a rank shows life: Ray starts servers of its own first."""
+"""Extra time that a launcher may take until a rank shows life, seconds: Ray first starts its own servers."""
 RESTARTS = 3
-"""How often torchrun starts failed ranks anew: one failure is planned, and what else fails may do so twice."""
+"""Most restarts of failed ranks by torchrun: one failure is planned, and any other may happen twice."""
 _END_S = 10.0
 _PAGE = "ddpbench-page-"
-"""Begins the name of a launch's folder of temporary files: the page, ranks' settings, and the launcher's own."""
+"""Prefix of the name of a launch's folder of temporary files: the page, ranks' settings, and the launcher's own."""
 _SHORT = 16
-"""A folder for temporary files may have so long a name: Ray's sockets, 91 characters further down, may have 107."""
+"""Longest name of a folder for temporary files: Ray's sockets, 91 characters further down, may have 107."""
 _STALE_S = 3600.0
-"""A page that is younger may be one that its sweep has not locked yet."""
+"""Age from which a page may be removed, seconds: a younger one may be one that its sweep has not locked yet."""
 
 
 def _program(launcher: str) -> str | None:
-    """Return the program of a launcher: beside this Python, where a package put it, or on PATH."""
+    """Return the program of a launcher: next to this Python, where a package put it, or on PATH."""
     own = Path(sys.executable).parent / launcher
     return str(own) if own.is_file() else shutil.which(launcher)
 
 
 def check_launcher(launcher: str) -> None:
-    """Whether a launcher can start ranks here.
+    """Check that a launcher can start ranks here.
 
     Raises:
-        MachineError: it cannot; the sentence says what is missing.
+        MachineError: it cannot; the message says what is missing.
     """
     if launcher in ("local", "spawn", "torchrun"):
         return
@@ -104,10 +104,10 @@ def check_launcher(launcher: str) -> None:
 
 
 def _check_mpiexec(program: str) -> None:
-    """Whether an mpiexec tells its ranks who they are as MPICH's does, by PMI.
+    """Check that an mpiexec gives its ranks their numbers as MPICH's does, by PMI.
 
     Raises:
-        MachineError: it does not, or is none.
+        MachineError: it does not, or is not an mpiexec.
     """
     needs = 'pip install "ddpbench[mpi]" brings one'
     try:
@@ -131,7 +131,7 @@ def _check_mpiexec(program: str) -> None:
 
 
 def command_of(launcher: str, ranks: int, worker: Sequence[str]) -> list[str]:
-    """Return what starts so many ranks on this machine, each of them `worker`, an argument list after Python's."""
+    """Return the command that starts these ranks on this machine, each as `worker`, the arguments after Python's."""
     python = sys.executable
     if launcher == "spawn":
         return [python, "-P", "-m", "ddpbench.worker.spawn", str(ranks), *worker]
@@ -139,7 +139,7 @@ def command_of(launcher: str, ranks: int, worker: Sequence[str]) -> list[str]:
         return [python, "-P", "-m", "ddpbench.worker.ray", str(ranks), *worker]
     if launcher == "torchrun":
         run = ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "--max-restarts=0"]
-        run.append("--local-addr=127.0.0.1")  # else ranks meet at this host's name, wherever that leads
+        run.append("--local-addr=127.0.0.1")  # else ranks meet at this host's name, which may lead anywhere
         return [python, "-P", "-m", *run, "-m", "ddpbench.worker", *worker]
     rank = shlex.join([python, "-P", "-m", "ddpbench.worker", *worker])
     line = ["bash", "-c", f"{_PLACES[launcher]} exec {rank}"]
@@ -152,7 +152,7 @@ def command_of(launcher: str, ranks: int, worker: Sequence[str]) -> list[str]:
 
 
 def elastic_command(case: Case, folder: Path, worker: Sequence[str]) -> list[str]:
-    """Return what has agents of torchrun start a case's ranks, again and again, until they have recovered."""
+    """Return the command whose torchrun agents start a case's ranks, again and again, until they have recovered."""
     fewest = "1:" if case.recovery == "leave" else ""
     shape = [
         str(RESTARTS),
@@ -167,7 +167,7 @@ class LaunchedRanks:
     """One launch by another launcher. Use it as a context; leaving it leaves no process behind."""
 
     start_s = 0.0
-    tells_of_helpers = False
+    reports_helper_times = False
 
     def __init__(self, case: Case, log: Path) -> None:
         self._case, self._launcher, self._log = case, case.launcher, log
@@ -176,7 +176,7 @@ class LaunchedRanks:
         self._made = TemporaryFolder(_PAGE, _pages(self._launcher))
         self._folder = self._made.path
         self._lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        with contextlib.suppress(OSError):  # where folders cannot be locked, none is found to be stale
+        with contextlib.suppress(OSError):  # where folders cannot be locked, none counts as stale
             fcntl.flock(self._lock, fcntl.LOCK_EX)  # the kernel releases it, however this process ends
         self._page_file = self._folder / "page"
         try:
@@ -192,7 +192,7 @@ class LaunchedRanks:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The ranks' process ids, as they told them themselves; the launcher's for one that has not yet."""
+        """Return the ranks' process ids as they reported them; the launcher's for a rank that has not yet."""
         return tuple(noted_pid(self._words, rank) or self.pid for rank in range(self._ranks))
 
     def forget(self) -> None:
@@ -201,22 +201,22 @@ class LaunchedRanks:
 
     @property
     def pid(self) -> int:
-        """The launcher's process id; this process's own before it is started."""
+        """Return the launcher's process id; this process's before it is started."""
         return self._process.pid if self._process is not None else os.getpid()
 
     @property
     def is_stopped(self) -> bool:
-        """Ranks are their launcher's to look after."""
+        """Return False: the launcher looks after its ranks."""
         return False
 
     def give_up_stopped(self) -> None:
-        """Never asked: see `is_stopped`."""
+        """Do nothing; never called: see `is_stopped`."""
         raise ServerGoneError(f"{self._launcher} was stopped")
 
     def launch(self, envs: Sequence[Mapping[str, str]], directory: LaunchDir) -> bool:
-        """Starts the launcher, and by it a rank for each environment; their request is in the directory.
+        """Start the launcher, and by it a rank for each environment; their request is in the directory.
 
-        Returns False: nothing that is no part of the launch comes before.
+        Return False: nothing comes before the launch.
 
         Raises:
             LaunchError: it cannot be started.
@@ -246,10 +246,10 @@ class LaunchedRanks:
             env.pop(name, None)
         # torchrun starts ranks without -P: Python would look for modules in the working directory first.
         env |= {RANKS_VARIABLE: str(table), "PYTHONUNBUFFERED": "1", SAFE_PATH: "1"}
-        env.setdefault("OMP_NUM_THREADS", "1")  # torchrun says so, and sets it
+        env.setdefault("OMP_NUM_THREADS", "1")  # torchrun sets it, with a message
         if self._launcher == "torchrun":  # otherwise it makes a folder for logs in /tmp, and leaves it
             env["PET_LOG_DIR"] = str(self._folder / "logs")
-        if self._launcher not in ("torchrun", "ray"):  # which name a place themselves
+        if self._launcher not in ("torchrun", "ray"):  # those two name a place themselves
             env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         parent = os.getpid()
         line = (
@@ -286,46 +286,46 @@ class LaunchedRanks:
             time.sleep(min(0.01, timeout_s))
         code = os.waitstatus_to_exitcode(status)
         self._process.returncode = code
-        # What it has left has another parent by now; ranks have told their own numbers.
+        # Processes it has left have another parent by now; ranks have reported their own ids.
         kill_all(pid for rank, pid in enumerate(self.pids) if noted_lives(self._words, rank))
         ranks, self._ranks = self._ranks, 0
         noted = {rank: noted_end(self._words, rank) for rank in range(ranks)}
         ends = self._ends(ranks)
         cpu_s = max(usage.ru_utime + usage.ru_stime, sum(end.cpu_s or 0.0 for end in ends.values())) / ranks
-        told = {rank: 0 if end.status == "ok" else 1 for rank, end in ends.items()}
-        told |= {rank: each for rank, each in noted.items() if each is not None}
+        codes = {rank: 0 if end.status == "ok" else 1 for rank, end in ends.items()}
+        codes |= {rank: each for rank, each in noted.items() if each is not None}
         fallback = code if code else 1
         return [
-            {"event": "exited", "rank": rank, "code": told.get(rank, fallback), "cpu_s": cpu_s}
-            for rank in sorted(range(ranks), key=lambda rank: told.get(rank, fallback) == 0)
+            {"event": "exited", "rank": rank, "code": codes.get(rank, fallback), "cpu_s": cpu_s}
+            for rank in sorted(range(ranks), key=lambda rank: codes.get(rank, fallback) == 0)
         ]
 
     def _ends(self, ranks: int) -> dict[int, RankOutcome]:
         assert self._directory is not None
-        found = {rank.rank: rank.last(RankOutcome) for rank in read_launch(self._directory).ranks}
-        return {rank: end for rank, end in found.items() if end is not None and rank < ranks}
+        outcomes = {rank.rank: rank.last(RankOutcome) for rank in read_launch(self._directory).ranks}
+        return {rank: end for rank, end in outcomes.items() if end is not None and rank < ranks}
 
     def pulse(self, rank: int) -> Pulse:
         """Return a rank's heartbeat."""
         return read_pulse(self._words, rank)
 
     def signal_ranks(self, number: signal.Signals, pids: tuple[int, ...] | None = None) -> None:
-        """Sends a signal to ranks; SIGKILL ends the launcher and all that it started."""
+        """Send a signal to ranks; SIGKILL ends the launcher and all that it started."""
         if number == signal.SIGKILL:
             self._end()
             return
         for pid in self.pids if pids is None else pids:
-            if pid != self.pid:  # no signal but that is for a launcher
+            if pid != self.pid:  # the launcher gets no other signal
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, number)
 
     def _end(self) -> None:
-        """Asks the launcher to end, which ends ranks that are not beneath it; then kills what is left of it."""
+        """Ask the launcher to end, which ends ranks that are not beneath it; then kill all that is left."""
         process = self._process
         if process is None or process.returncode is not None:
             return
         below = descendants(process.pid)
-        os.kill(process.pid, signal.SIGTERM)  # Popen's own would take note of its end, which `events` does
+        os.kill(process.pid, signal.SIGTERM)  # Popen's own method would note its end, which `events` does
         deadline = time.monotonic() + _END_S
         while (
             time.monotonic() < deadline
@@ -335,7 +335,7 @@ class LaunchedRanks:
         kill_all([*below, *descendants(process.pid), process.pid])
 
     def close(self) -> None:
-        """Ends what is left, and forgets the page."""
+        """End all that is left, and forget the page."""
         try:
             self._end()
             if self._process is not None and self._process.returncode is None:
@@ -359,7 +359,7 @@ class LaunchedRanks:
 
 
 def _remove_stale_pages() -> None:
-    """Removes what sweeps left that were killed: this user's folders, which no process holds any more."""
+    """Remove what killed sweeps left: this user's folders that no process holds any more."""
     folders = {_pages(launcher) for launcher in ("torchrun", "ray")}
     for path in [path for folder in folders for path in Path(folder).glob(f"{_PAGE}*")]:
         with contextlib.suppress(OSError):
@@ -375,6 +375,6 @@ def _remove_stale_pages() -> None:
 
 
 def _pages(launcher: str) -> str:
-    """Return where a launcher's folders of temporary files are."""
+    """Return the parent of a launcher's folders of temporary files."""
     usual = tempfile.gettempdir()
     return "/tmp" if launcher == "ray" and len(usual) > _SHORT and Path("/tmp").is_dir() else usual

@@ -1,6 +1,6 @@
-"""Which MPI library ranks would use here, and whether torch has UCC.
+"""Find which MPI library ranks would use here, and whether torch has UCC.
 
-A process of its own is asked: loading a library may end it.
+A separate process looks: loading a library may end it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def mpi_version() -> str:
     """Return the library's name and version, such as `MPICH 5.0.2`.
 
     Raises:
-        MachineError: there is none that ranks can use; its words say what to do.
+        MachineError: no library is usable by ranks; the message says what to do.
     """
     try:
         found = subprocess.run(

@@ -17,7 +17,7 @@ _DIAG, _BY_FAMILY, _REQUEST_DUMP, _DONE, _ERROR = 4, 20, 0x301, 3, 2
 _SHOW_NAME_AND_USER = 0x1 | 0x40
 _NAME, _USER = 0, 7
 _UNCONNECTED = 1 << 10 | 1 << 7
-"""States of sockets that listen, or are bound alone: those that a listener has accepted bear its name too."""
+"""States of sockets that listen, or are only bound: those that a listener has accepted carry its name too."""
 _MOST_BYTES = 1 << 17
 _LISTED = re.compile(r"^\S+: \S+ \S+ \S+ 0001 01 +(\d+) @(.+)$", re.MULTILINE)
 """In /proc/net/unix: a stream socket without a peer."""
@@ -45,12 +45,12 @@ class _Socket:
 
 
 def holders(prefix: str | tuple[str, ...], but: AbstractSet[str] = frozenset()) -> dict[str, Holder]:
-    """Return who holds the names of stream sockets that begin so, `but` some, by name, each with its leading NUL."""
+    """Return who holds stream sockets' names with this prefix, except those in `but`; each name has its leading NUL."""
     try:
-        told = dict(_asked())
-    except (OSError, struct.error):  # a kernel without the answer, or a sandbox
-        told = _listed()
-    found = {name: each for name, each in told.items() if name.startswith(prefix) and name not in but}
+        sockets = dict(_asked())
+    except (OSError, struct.error):  # a kernel without this query, or a sandbox
+        sockets = _listed()
+    found = {name: each for name, each in sockets.items() if name.startswith(prefix) and name not in but}
     processes = _processes({each.inode for each in found.values()}) if found else {}
     return {name: _holder(name, each, processes.get(each.inode)) for name, each in found.items()}
 
@@ -63,18 +63,18 @@ def holder(name: str) -> Holder:
 def _holder(name: str, found: _Socket, process: tuple[int, int] | None) -> Holder:
     if found.user is not None and process is not None:
         return Holder(user=found.user, process=process[0])
-    peer = _peer(name)  # another user's processes show what they hold to root alone
+    peer = _peer(name)  # only root sees what another user's processes hold
     if found.user is not None:
         return Holder(user=found.user, process=peer.process if peer.user == found.user else None)
     if (
         process is None or peer.user is not None or not peer.listens
-    ):  # a name with a line break lists what is not there
+    ):  # a name with a line break lists sockets that don't exist
         return peer
     return Holder(user=process[1], process=process[0])
 
 
 def _peer(name: str) -> Holder:
-    """Return who listens at a name; who lets nobody in, or has many others wait, is not told."""
+    """Return who listens at a name; unknown if it accepts nobody, or has a full queue."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
         other.setblocking(False)
         try:
@@ -91,8 +91,8 @@ def _asked() -> Iterator[tuple[str, _Socket]]:
     """Yield the sockets of the kernel's answer.
 
     Raises:
-        OSError: it gives none.
-        struct.error: it is none.
+        OSError: it gives no answer.
+        struct.error: the answer cannot be read.
     """
     request = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, _UNCONNECTED, 0, _SHOW_NAME_AND_USER, 0, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _DIAG) as kernel:
@@ -108,10 +108,10 @@ def _asked() -> Iterator[tuple[str, _Socket]]:
                 if kind == _ERROR or size < 16:
                     raise OSError("no answer")
                 _, of_kind, _, _, inode = struct.unpack_from("=BBBBI", answer, place + 16)
-                told = dict(_attributes(answer[place + 32 : place + size]))
-                name = told.get(_NAME, b"").decode("utf-8", "surrogateescape")
+                attributes = dict(_attributes(answer[place + 32 : place + size]))
+                name = attributes.get(_NAME, b"").decode("utf-8", "surrogateescape")
                 if of_kind == socket.SOCK_STREAM:
-                    user = struct.unpack("=I", told[_USER])[0] if _USER in told else None
+                    user = struct.unpack("=I", attributes[_USER])[0] if _USER in attributes else None
                     yield name, _Socket(inode, user)
                 place += (size + 3) & ~3
 
@@ -138,21 +138,24 @@ def _listed() -> dict[str, _Socket]:
 def _processes(inodes: AbstractSet[int]) -> dict[int, tuple[int, int]]:
     """Return which process has opened each of these sockets, and its user, as far as this user may see it.
 
-    Children that have inherited one come after the process that they have it from.
+    Children that have inherited a socket come after the process that they have it from.
     """
     wanted = {f"socket:[{inode}]": inode for inode in inodes}
-    found: dict[int, dict[int, tuple[int, int]]] = {}
+    opened_by: dict[int, dict[int, tuple[int, int]]] = {}
     for folder in _PROC.glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):
             for file in os.listdir(folder / "fd"):  # noqa: PTH208 - half of a glob's time
                 with contextlib.suppress(OSError):
                     if (inode := wanted.get(os.readlink(folder / "fd" / file))) is not None:  # noqa: PTH115
                         parent = (folder / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()[1]
-                        found.setdefault(inode, {})[int(folder.name)] = (int(parent), folder.stat().st_uid)
-    return {inode: _first(of) for inode, of in found.items()}
+                        opened_by.setdefault(inode, {})[int(folder.name)] = (
+                            int(parent),
+                            folder.stat().st_uid,
+                        )
+    return {inode: _first(of) for inode, of in opened_by.items()}
 
 
 def _first(opened: Mapping[int, tuple[int, int]]) -> tuple[int, int]:
-    """Return the process whose parent is none of the others, and its user."""
+    """Return the process whose parent is not among the others, and its user."""
     process = min(opened, key=lambda one: (opened[one][0] in opened, one))
     return process, opened[process][1]

@@ -1,7 +1,8 @@
-"""In which order each round launches the cases: random, and balanced over rounds. Pure arithmetic.
+"""The order in which each round launches the cases: random, and balanced over rounds. Pure arithmetic.
 
-A machine that drifts during a round slows whatever comes late in it. If each case's positions add up to the same over
-the rounds, a drift that is linear within each round cancels in the mean of every log ratio. Two means give that:
+A machine that drifts during a round slows the launches that come late in it. If each case's positions add up to the
+same over the rounds, a drift that is linear within each round cancels in the mean of every log ratio. Two means give
+that:
 
 - a random order and its reverse: together every case has the position sum k - 1;
 - three orders with equal position sums, for an odd number of rounds. They exist for odd k; for even k the sums must
@@ -21,12 +22,12 @@ from itertools import islice
 from ddpbench.spec import Budget, PlannedCase
 
 MOST_SEARCHED = 40
-"""For more cases three balanced orders are constructed: the search would take over a second."""
+"""Most cases for which the search runs, which would take over a second for more: three orders are then constructed."""
 _STEPS = 10_000
-"""The search gives up after so many exchanges."""
+"""Exchanges after which the search gives up."""
 
 Positions = list[int]
-"""Of each case its position in a round, from 0."""
+"""Each case's position in a round, from 0."""
 
 
 def run_order(cases: Iterable[PlannedCase], budget: Budget) -> list[tuple[int, str]]:
@@ -38,7 +39,7 @@ def run_order(cases: Iterable[PlannedCase], budget: Budget) -> list[tuple[int, s
 
 
 def balanced_orders(case_ids: Sequence[str], *, rounds_min: int, rounds: int, seed: int) -> list[list[str]]:
-    """Return the order of each of so many rounds, from the seed alone."""
+    """Return the order of each of `rounds` rounds, from the seed alone."""
     rng = random.Random(f"{seed}")
     shuffled = rng.sample(case_ids, len(case_ids))
     return [
@@ -52,7 +53,7 @@ def _in_order(case_ids: Sequence[str], positions: Positions) -> list[str]:
 
 
 def _rounds(cases: int, rounds_min: int, rng: random.Random) -> Iterator[Positions]:
-    """Without end: three balanced orders where an odd number of rounds is wanted, then pairs."""
+    """Yield orders endlessly: three balanced ones if an odd number of rounds is wanted, then pairs."""
     if rounds_min >= 3 and rounds_min % 2:
         three = list(_search(cases, rng) or construct_three(cases))
         rng.shuffle(three)
@@ -64,7 +65,7 @@ def _rounds(cases: int, rounds_min: int, rng: random.Random) -> Iterator[Positio
 
 
 def construct_three(cases: int) -> tuple[Positions, Positions, Positions]:
-    """Three orders whose position sums are all 3(k-1)/2, or for even k that less and plus 1/2.
+    """Return three orders whose position sums are all 3(k-1)/2, or for even k that minus and plus 1/2.
 
     The second order makes the sums with the first, which counts up, as different as they can be; the third takes what
     is missing. Most cases then follow the same one twice, so that a search is better.
@@ -78,7 +79,7 @@ def construct_three(cases: int) -> tuple[Positions, Positions, Positions]:
 
 
 def _search(cases: int, rng: random.Random) -> tuple[Positions, Positions, Positions] | None:
-    """Three such orders by random exchanges in the second, the third being the best for the other two; or None."""
+    """Return three such orders by random exchanges in the second, with the best third for the other two; or None."""
     if cases > MOST_SEARCHED:
         return None
     first = list(range(cases))
@@ -91,7 +92,7 @@ def _search(cases: int, rng: random.Random) -> tuple[Positions, Positions, Posit
         i, j = rng.choice(wrong), rng.randrange(cases)
         second[i], second[j] = second[j], second[i]
         tried, excess = _third(first, second)
-        if sum(excess) <= sum(off) or rng.random() < 0.01:  # now and then a worse one, to leave a dead end
+        if sum(excess) <= sum(off) or rng.random() < 0.01:  # sometimes a worse one, to leave a dead end
             third, off = tried, excess
         else:
             second[i], second[j] = second[j], second[i]
@@ -99,7 +100,7 @@ def _search(cases: int, rng: random.Random) -> tuple[Positions, Positions, Posit
 
 
 def _third(first: Positions, second: Positions) -> tuple[Positions, list[int]]:
-    """Return the order that balances two others best, and twice what each case's sum is off by beyond 1/2."""
+    """Return the order that balances two others best, and twice the excess of each case's sum beyond 1/2."""
     sums = [a + b for a, b in zip(first, second, strict=True)]
     third = [0] * len(sums)
     for position, i in enumerate(sorted(first, key=lambda i: -sums[i])):

@@ -1,4 +1,4 @@
-"""Deals a machine's cores to the ranks on it: the same rule for the fork server's ranks and for slots."""
+"""Deal a machine's cores to the ranks on it: the same rule for the fork server's ranks and for slots."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from ddpbench.strategies import early_imports, load_strategy
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stand:
-    """A rank's cores, and those of its loader workers: none where it has no workers, or they share the rank's."""
+    """A rank's cores, and those of its loader workers: empty if it starts no workers, or they share the rank's."""
 
     cores: tuple[int, ...]
     loader_cores: tuple[int, ...] = ()
 
     @property
     def env(self) -> dict[str, str]:
-        """What tells the rank."""
-        found = {"DDPBENCH_CORES": ",".join(map(str, self.cores))}
+        """Return the variables that give the rank its cores."""
+        env = {"DDPBENCH_CORES": ",".join(map(str, self.cores))}
         if self.loader_cores:
-            found["DDPBENCH_LOADER_CORES"] = ",".join(map(str, self.loader_cores))
-        return found
+            env["DDPBENCH_LOADER_CORES"] = ",".join(map(str, self.loader_cores))
+        return env
 
 
 def deal(
@@ -36,10 +36,10 @@ def deal(
 ) -> list[Stand]:
     """Return a stand for each of `ranks` ranks of one machine, `threads` cores each while there are enough.
 
-    More ranks than cores share them, rank modulo core. `nearby` names instead the cores beside each rank's
-    GPU, which its loader workers share at every number of ranks. Else these (`loader_workers` a rank) get the cores
-    left over: each its own where there are enough, all of them together where there are fewer; without any they share
-    the rank's. Ranks that are not `pinned` may use all cores, their loader workers too.
+    More ranks than cores share them, rank modulo core. `nearby` names instead the cores next to each rank's GPU, which
+    its loader workers share at every number of ranks. Otherwise these (`loader_workers` per rank) get the cores left
+    over: each its own if there are enough, all of them together if there are fewer; without any they share the rank's.
+    Ranks that are not `pinned` may use all cores, their loader workers too.
     """
     if not pinned:
         return [Stand(cores=tuple(cores))] * ranks
@@ -62,27 +62,27 @@ def deal(
 
 
 FRAMEWORK_VARIABLE = "DDPBENCH_FRAMEWORK"
-"""Which framework a fork server imports; nobody reads it, but it tells servers apart."""
+"""The framework that a fork server imports; no code reads it, but it distinguishes servers."""
 
 
 def early_env(case: Case) -> Mapping[str, str]:
-    """Return what must be set before a rank's process imports anything; launches that share it share a fork server.
+    """Return what must be set before a rank's process imports anything; launches with the same share a fork server.
 
-    An empty text is a variable that must not be set, wherever this is applied (`applied`). A framework that is imported
-    before ranks are forked has a server of its own: else its pages would count as memory of all others' ranks.
+    An empty text stands for a variable that must not be set (`applied` removes it). A framework that is
+    imported before ranks are forked has a separate server: else its pages would count as memory of all others' ranks.
     """
     framework = load_strategy(case.strategy).framework if early_imports(case) else ""
     return {
         **({FRAMEWORK_VARIABLE: framework} if early_imports(case) else {}),
-        # after a timeout NCCL's watchdog else sleeps for a minute, so that others may write down what they were at
+        # after a timeout NCCL's watchdog otherwise sleeps for a minute, so that others can log what they were doing
         **({"TORCH_NCCL_DUMP_ON_TIMEOUT": "0"} if case.recovery != "off" and case.device == "cuda" else {}),
         "OMP_NUM_THREADS": str(case.threads_per_rank),
         "MKL_NUM_THREADS": str(case.threads_per_rank),
-        "OPENBLAS_NUM_THREADS": "1",  # or importing numpy starts a thread, and forking is unsafe
+        "OPENBLAS_NUM_THREADS": "1",  # otherwise importing numpy starts a thread, and forking is unsafe
         **case.env,
     }
 
 
 def applied(env: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment with what was asked for."""
+    """Return an environment with the variables that were asked for."""
     return {name: value for name, value in {**env, **asked}.items() if name not in asked or value}

@@ -6,12 +6,12 @@ import random
 import socket
 
 _NOT_GIVEN_AWAY = range(20_000, 30_000)
-"""Below the ports that Linux, unless told otherwise, gives to whoever asks for any, and above those of services."""
+"""Ports below those that Linux by default gives to any process that asks, and above those of services."""
 _TRIES = 50
 
 
 def free_port() -> int:
-    """Return a port that nothing uses, and that nobody is given: who is to use it imports torch first."""
+    """Return a port that nothing uses and the system gives to no process: its later user first imports torch."""
     for port in random.SystemRandom().sample(_NOT_GIVEN_AWAY, _TRIES):
         if (found := _bound(port)) is not None:
             return found

@@ -22,9 +22,9 @@ _AS_KILLED: dict[int, str] = {
 
 
 def probed(server: ServerProcess, folder: Path, *, log_stays: bool = True) -> dict[str, Any]:
-    """Return what a rank with torch finds on this machine; see `ddpbench.worker.probe`.
+    """Return the facts that a rank with torch finds on this machine; see `ddpbench.worker.probe`.
 
-    Where the folder does not stay, the error names no log in it.
+    If the folder does not stay, the error names no log in it.
 
     Raises:
         LaunchError: the probe failed.
@@ -43,15 +43,15 @@ def probed(server: ServerProcess, folder: Path, *, log_stays: bool = True) -> di
 def inspected(
     server: ServerProcess, case: Case, folder: Path, timeout_s: float, largest: Case | None = None
 ) -> dict[str, Any]:
-    """Return what a rank finds when it tries a case's own workload; see `ddpbench.worker.verify.inspection`.
+    """Return the facts that a rank finds when it tries a case's own workload; see `ddpbench.worker.verify.inspection`.
 
-    Whatever becomes of that rank, the answer is an object; with `problem` it is a sentence on it.
+    However that rank ends, the answer is an object; a `problem` in it is a sentence on the failure.
     """
     return _tried(server, case, folder, timeout_s, "trying one step of it", largest=largest)
 
 
 def gradients_of(server: ServerProcess, case: Case, folder: Path, timeout_s: float) -> list[int] | None:
-    """Return the bytes of a case's gradients in the order in which they become ready; None where nobody knows."""
+    """Return the bytes of a case's gradients in the order in which they become ready; None if unknown."""
     path = folder / "probe.json"
     path.unlink(missing_ok=True)
     if server.probe(path, case.to_json(), timeout_s, order=True) != 0 or not path.exists():
@@ -61,7 +61,7 @@ def gradients_of(server: ServerProcess, case: Case, folder: Path, timeout_s: flo
 
 
 def stated_batch(server: ServerProcess, name: str, folder: Path) -> int | None:
-    """Return the batch that an own workload's class says it takes; None where it says none or cannot be had.
+    """Return the batch that an own workload's class says it takes; None if it says none or cannot be imported.
 
     Raises:
         WorkloadError: importing it did not end.
@@ -85,7 +85,7 @@ def profiled(
 ) -> dict[str, Any]:
     """Return a case's workload measured in a process on these cores; see `ddpbench.worker.rank.profiling`.
 
-    Without `steps` as many as intervals need. The answer is an object as that of `inspect`.
+    Without `steps`, as many as intervals need. The answer is an object like that of `inspected`.
     """
     profile = {"steps": steps, "cores": list(cores)}
     return _tried(server, case, folder, math.inf, "profiling it", profile)

@@ -1,4 +1,4 @@
-"""Whether `budget.total` has room for the promised rounds: told once known, and again where it changes."""
+"""Tell whether `budget.total` has room for the promised rounds: once known, and again if it changes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from ddpbench.units import counted, format_seconds
 
 
 class Room:
-    """How many of the promised rounds the budget was last told to have room for; at first all."""
+    """The number of promised rounds for which the budget last had room; at first all."""
 
     def __init__(self, budget: Budget, warn: Callable[[str], None], note: Callable[[str], None]) -> None:
         self._budget, self._warn, self._note = budget, warn, note
         self._told_rounds = budget.rounds_min
 
     def tell(self, when: str, left_s: float, number: int, done: Done, expected: Expected) -> None:
-        """Warns where the budget is found to have room for another number of the promised rounds than last told.
+        """Warn if the budget has room for another number of the promised rounds than when last told.
 
-        That it has room for all, after all, is a note.
-        Round `number` is next, and `left_s` is left.
+        If it has room for all after all, that is a note. Round `number` is next, and `left_s` is left.
         """
         budget = self._budget
         if number >= budget.rounds_min or not done.rounds_todo(budget.rounds_min):
@@ -33,13 +32,13 @@ class Room:
             return
         self._told_rounds = rounds
         needed_s = budget.total - left_s + expected.whole_s(budget.rounds_min, number)
-        told = f"{when}, {counted(budget.rounds_min, 'round')} take {about(budget)} {format_seconds(round(needed_s))}"
+        need = f"{when}, {counted(budget.rounds_min, 'round')} take {about(budget)} {format_seconds(round(needed_s))}"
         total = f"budget.total, {format_seconds(budget.total)},"
         if rounds == budget.rounds_min:
-            self._note(f"{told}: {total} has room for them")
+            self._note(f"{need}: {total} has room for them")
             return
         lower = "measured_s" if budget.target_loss is None else "until_s or measured_s"
         few = f", and under {MIN_ROUNDS} give no interval" if rounds < MIN_ROUNDS <= budget.rounds_min else ""
         self._warn(
-            f"{told}: {total} has room for {rounds} of them{few}; raise it, lower budget.{lower}, or leave out cases"
+            f"{need}: {total} has room for {rounds} of them{few}; raise it, lower budget.{lower}, or leave out cases"
         )

@@ -1,4 +1,4 @@
-"""A fork server that runs, behind its guard: its process, what is said to it and by it, and its end."""
+"""A running fork server, behind its guard: its process, the messages to and from it, and its end."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from ddpbench.records.files import open_to_append, read_end
 
 START_TIMEOUT_S = 120.0
 STOPPED_LOOKS = 10
-"""So often in a row, a second apart, a server is found stopped before it is given up.
+"""Looks in a row, a second apart, that find a server stopped before it is given up.
 
-Looks are counted and not seconds: a job that is stopped whole may have this process stopped between two of them.
+Looks are counted and not seconds: a job that is stopped as a whole may have this process stopped between two of them.
 """
 _LOOK_S = 1.0
 _TAIL_BYTES = 1 << 16
 _HEARD_BYTES = 1 << 12
-"""Heard at once. With room for more in a buffer, each message would leave another page of the heap touched."""
+"""Bytes read at once. With a larger buffer, each message would touch another page of the heap."""
 
 
 class SpoiltError(LaunchError):
-    """A server cannot fork since it has imported what a case needs."""
+    """A server cannot fork any more since it has imported what a case needs."""
 
 
 def start_server(
     env: Mapping[str, str], log: Path, page_fd: int, *, log_stays: bool, waiting: Callable[[], None]
 ) -> RunningServer:
-    """Return a server that is ready. `page_fd` is the ranks' page; the rest is as `ServerProcess` has it.
+    """Return a server that is ready. `page_fd` is the ranks' page; the rest is as in `ServerProcess`.
 
     Raises:
         LaunchError: it was not ready in time.
@@ -58,7 +58,7 @@ def start_server(
         *(*map(str, shared), str(os.getpid()), str(log.parent.absolute())),
     ]
     with output:
-        # In a new session: Ctrl-C reaches the controlling side alone, which ends ranks in order.
+        # In a new session: Ctrl-C reaches only the controlling side, which ends ranks in order.
         process = subprocess.Popen(
             argv,
             env=applied(child_environment(), env),
@@ -91,7 +91,7 @@ class RunningServer:
         waiting: Callable[[], None],
         oom_before: int,
     ) -> None:
-        """`oom_before` is how often the kernel had ended a process for memory before this one was started."""
+        """Take `oom_before`, how often the kernel had ended a process for memory before this one was started."""
         self._process, self._connection = process, connection
         self._log, self._log_stays, self._waiting = log, log_stays, waiting
         self._oom_before = oom_before
@@ -101,10 +101,10 @@ class RunningServer:
         self._stopped = 0
         self._looked_at = time.monotonic()
         self.has: set[tuple[str, str]] = set()
-        """The needs, strategy and workload, that it has imported."""
+        """The needs, as strategy and workload, that it has imported."""
 
     def await_ready(self) -> None:
-        """Wait until it says that it is ready.
+        """Wait until it reports that it is ready.
 
         Raises:
             LaunchError: it does not in time.
@@ -123,7 +123,7 @@ class RunningServer:
 
     @property
     def _tail(self) -> str:
-        """The last words of a server that ended, and its log if that stays, to append to a message."""
+        """Return the last line of a server that ended, and its log if that stays, to append to a message."""
         return tail_of(self._log, where=self._log_stays)
 
     @property
@@ -133,11 +133,11 @@ class RunningServer:
 
     @property
     def pid(self) -> int:
-        """The server's process id; until it is born, that of its guard."""
+        """Return the server's process id; until it is born, that of its guard."""
         return self._born_pid or self._process.pid
 
     def hear(self, timeout_s: float) -> list[dict[str, Any]]:
-        """Return what the server says within this time, as soon as it says something.
+        """Return what the server reports within this time, as soon as it reports something.
 
         Raises:
             ServerGoneError: it is gone, or stopped for good: then it and its ranks have been ended.
@@ -164,7 +164,7 @@ class RunningServer:
         return [json.loads(line) for line in lines]
 
     def _ended(self, code: int) -> str:
-        """Return how the server ended; its log says nothing where the kernel killed it."""
+        """Return how the server ended; its log says nothing if the kernel killed it."""
         if code >= 0:
             return f"ended with exit code {code}"
         killed = f"was killed by {signal_name(-code)}"
@@ -175,10 +175,10 @@ class RunningServer:
         return f"{killed}, as the kernel does where memory runs out, and batch systems at their limits"
 
     def _look(self) -> None:
-        """Gives a server up that is found stopped again and again: it hears nothing, and nobody else will say so.
+        """Give up a server that is found stopped again and again: it hears nothing, and nobody else reports it.
 
         Raises:
-            ServerGoneError: this is such a one.
+            ServerGoneError: it is given up.
         """
         now = time.monotonic()
         if now - self._looked_at < _LOOK_S:
@@ -191,23 +191,23 @@ class RunningServer:
     @property
     def is_stopped(self) -> bool:
         """Return whether the server is stopped: its ranks run, but none is started and no end of one is reported."""
-        return is_stopped(self.pid)  # until it is born, its guard is all there is
+        return is_stopped(self.pid)  # until it is born, only its guard exists
 
     def give_up_stopped(self) -> NoReturn:
-        """Ends a server that is stopped, and its ranks.
+        """End a server that is stopped, and its ranks.
 
         Raises:
             ServerGoneError: always.
         """
         pid = self.pid
-        kill_all([pid])  # its guard hears of this, and does the rest
+        kill_all([pid])  # its guard notices this, and does the rest
         self.end()
         raise ServerGoneError(
             f"the fork server (process {pid}) was stopped, by SIGSTOP or a debugger, and did not continue: it was ended"
         )
 
     def ask(self, awaited: str, **request: Any) -> dict[str, Any]:
-        """Return what the server answers: the event that is `awaited`. Without an answer it serves nobody any more.
+        """Return the server's answer: the event that is `awaited`. A server that doesn't answer is not used any more.
 
         Raises:
             LaunchError: it refuses, because it cannot fork.
@@ -217,7 +217,7 @@ class RunningServer:
             return self._answer(awaited, request)
         except LaunchError:
             raise
-        except BaseException:  # the answer would be taken for the next one's
+        except BaseException:  # the next request would get this one's answer
             self.end()
             raise
 
@@ -237,7 +237,7 @@ class RunningServer:
             events = self.hear(_LOOK_S)
             for number, event in enumerate(events):
                 if event["event"] == awaited:
-                    # A rank that failed at once may have ended already: that is for the next to hear.
+                    # A rank that failed at once may have ended already: `hear` returns that next.
                     self._pending = events[number + 1 :]
                     return event
                 if event["event"] == "refused":
@@ -246,7 +246,7 @@ class RunningServer:
                     raise LaunchError(event["reason"])
 
     def end(self) -> None:
-        """Has the guard end all beneath it, and waits for its end; where it cannot, does so in its place."""
+        """Make the guard end all beneath it, and wait for its end; if it cannot, do so in its place."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)  # a fork of this process may hold a copy
         self._connection.close()
@@ -260,7 +260,7 @@ class RunningServer:
 
 
 def tail_of(path: Path, *, where: bool = True) -> str:
-    """Return the last line of a log, to end a sentence, and where to read the rest unless the log goes."""
+    """Return the last line of a log, to end a sentence, and where to read the rest unless the log is removed."""
     try:
         text = read_end(path, _TAIL_BYTES).decode(errors="replace")
     except (OSError, UnreadableError):

@@ -1,4 +1,4 @@
-"""What a watchdog sees of a launch's ranks, and when that is enough to end them."""
+"""The facts that a watchdog sees of a launch's ranks, and when they are enough to end the ranks."""
 
 from __future__ import annotations
 
@@ -8,48 +8,48 @@ from dataclasses import dataclass, field
 from ddpbench.records.heartbeat import PHASES, Pulse
 
 POLL_S = 0.2
-"""A watchdog wakes this often; each time costs tens of microseconds on a core that ranks may be using."""
+"""Time between two looks of a watchdog, seconds; each takes tens of microseconds on a core that ranks may be using."""
 REAP_S = 10.0
-"""How long after killing ranks their ends are waited for."""
+"""Time to wait for ranks' ends after killing them, seconds."""
 GRACE_S = 3.0
-"""How long the other ranks may take to end by themselves after one has failed."""
+"""Time for the other ranks to end by themselves after one has failed, seconds."""
 STACKS_S = 0.3
-"""How long ranks are given to write their stacks into their logs."""
+"""Time for ranks to write their stacks into their logs, seconds."""
 _UNBORN = Pulse(0, "starting")
 
 
 @dataclass(slots=True)
 class Seen:
-    """What the watchdog knows of a launch under way. `now` is always its own monotonic clock, seconds."""
+    """A watchdog's knowledge of a running launch. `now` is always its own monotonic clock, seconds."""
 
     ranks: int
     alive_at: float
     still_s: float = 0.0
-    """How much longer than others these ranks may make no progress: those of a launch that fails as planned."""
+    """Extra time without progress that these ranks may have: those of a launch that fails as planned."""
     start_s: float = 0.0
-    """How much longer than others their launcher may take until a rank shows life."""
+    """Extra time that their launcher may take until a rank shows life."""
     codes: dict[int, int] = field(default_factory=dict)
     cpu_s: float = 0.0
     pulses: dict[int, Pulse] = field(default_factory=dict)
     first_bad: int | None = None
     first_bad_at: float = 0.0
     early_at: float | None = None
-    """When a rank was first seen to have left before its work was done, as if all were well."""
+    """Time when a rank was first seen to have left before its work was done, without an error."""
     ended_by_us: set[int] = field(default_factory=set)
     ended_at: float | None = None
     hang: str = ""
     hang_advice: str = ""
-    """The end of what is said of a hang, for another cause (`what`); empty where the cause is known."""
+    """The end of the message on a hang, for another cause (`what`); empty if the cause is known."""
     hung_rank: int | None = None
     server_gone: str = ""
 
     @property
     def left(self) -> list[int]:
-        """The ranks that have not ended."""
+        """Return the ranks that have not ended."""
         return [rank for rank in range(self.ranks) if rank not in self.codes]
 
     def exited(self, rank: int, code: int, cpu_s: float, now: float) -> None:
-        """A rank has ended; minus a signal's number is the code of one that was killed. Tell its last beat before."""
+        """Note that a rank has ended; a killed one's code is minus its signal's number. Report its last beat before."""
         self.codes[rank] = code
         self.cpu_s += cpu_s
         self.alive_at = now
@@ -65,7 +65,7 @@ class Seen:
             self.first_bad = rank  # the others failed because this one was killed, and were heard of first
 
     def beat(self, rank: int, pulse: Pulse, now: float) -> None:
-        """A rank's heartbeat as it reads now; a change is a sign of life of the whole launch."""
+        """Note a rank's current heartbeat; a change is a sign of life of the whole launch."""
         if self.pulses.get(rank) != pulse:
             self.pulses[rank] = pulse
             self.alive_at = now
@@ -80,13 +80,13 @@ class Seen:
         return failed_at is not None and now - failed_at > GRACE_S
 
     def hangs(self, now: float, timeout_s: float) -> bool:
-        """Return whether no rank has shown life for so long; False once that has been explained."""
+        """Return whether no rank has shown life for this time; False once that has been explained."""
         unborn = all(pulse == _UNBORN for pulse in self.pulses.values())
         longer_s = self.still_s + (self.start_s if unborn else 0.0)
         return not self.hang and now - self.alive_at > timeout_s + longer_s
 
     def end(self, now: float) -> None:
-        """Notes that all ranks that are left are being ended."""
+        """Note that all ranks that are left are being ended."""
         self.ended_by_us.update(self.left)
         self.ended_at = self.ended_at or now
 
@@ -95,7 +95,7 @@ class Seen:
         return self.ended_at is not None and now - self.ended_at > REAP_S
 
     def explain_hang(self, stopped: Sequence[int], timeout_s: float, setting: str) -> None:
-        """Notes which rank holds the others up. `setting` is what a user changes to wait longer."""
+        """Note which rank holds the others up. `setting` is what a user changes to wait longer."""
         if stopped:
             self.hung_rank = stopped[0]
             self.hang = (
@@ -120,5 +120,5 @@ class Seen:
 
 
 def _progress(pulse: Pulse) -> tuple[int, int]:
-    """How far a rank is: phases follow each other in the order of their list."""
+    """Return how far a rank has come: phases follow each other in the order of their list."""
     return (PHASES.index(pulse.phase) if pulse.phase in PHASES else len(PHASES), pulse.steps)

@@ -1,4 +1,4 @@
-"""The other end of a fork server: starts it, asks it for ranks, hears of their ends, ends it."""
+"""The controlling side of a fork server: starts it, asks it for ranks, hears of their ends, ends it."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from ddpbench.spec import Case
 from ddpbench.workloads import is_import_path
 
 ASKED = "DDPBENCH_ASKED_NS"
-"""When a rank's launch was asked for, told in its environment."""
+"""The environment variable with the moment when a rank's launch was asked for."""
 _spoiling: set[tuple[str, str]] = set()
-"""Strategies, with a workload of the table or none, for which a server with what they need could not fork any more.
+"""Strategies, with a listed workload or none, whose needs a server cannot import and still fork.
 
-That is so by what is installed here. Their ranks import for themselves from then on: those of all rounds, where a proof
-comes before them.
+This depends on the packages installed here. Their ranks import for themselves from then on: those of all rounds, if a
+proof comes before them.
 """
 
 
 class _Page:
-    """The page on which ranks count their steps, which they inherit by its descriptor."""
+    """The page on which ranks count their steps; they inherit it by its descriptor."""
 
     def __init__(self) -> None:
         self.fd = os.memfd_create("ddpbench-heartbeat", os.MFD_CLOEXEC)
@@ -54,7 +54,7 @@ class _Page:
 class ServerProcess(AbstractContextManager["ServerProcess"]):
     """A fork server and the ranks it forks. Use it as a context; leaving it leaves no process behind."""
 
-    tells_of_helpers = True
+    reports_helper_times = True
 
     def __init__(
         self,
@@ -64,9 +64,9 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
         log_stays: bool = True,
         waiting: Callable[[], None] = lambda: None,
     ) -> None:
-        """`waiting` is called every second or so while it starts, is asked for ranks, or tries something.
+        """Take `waiting`, which is called about every second while it starts, is asked for ranks, or tries something.
 
-        A log that does not stay is named in no error: it is in a folder that its owner removes.
+        No error names a log that does not stay: it is in a folder that its owner removes.
         """
         self._waiting = waiting
         self.pids: tuple[int, ...] = ()
@@ -87,7 +87,7 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
 
     @property
     def pid(self) -> int:
-        """The server's process id."""
+        """Return the server's process id."""
         return self._running.pid
 
     @property
@@ -96,7 +96,7 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
         return self._running.is_stopped
 
     def give_up_stopped(self) -> NoReturn:
-        """Ends a server that is stopped, and its ranks.
+        """End a server that is stopped, and its ranks.
 
         Raises:
             ServerGoneError: always.
@@ -104,10 +104,10 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
         self._running.give_up_stopped()
 
     def events(self, timeout_s: float) -> list[dict[str, Any]]:
-        """Return what the server says within this time, as soon as it says something.
+        """Return what the server reports within this time, as soon as it reports something.
 
-        A rank that was killed and given up (it slept where no signal reaches it) may end during a later launch,
-        whose ranks have its numbers: of its end nothing is said.
+        A rank that was killed and given up (it slept where no signal reaches it) may end during a later launch, whose
+        ranks have its numbers: its end is not reported.
 
         Raises:
             ServerGoneError: it is gone, or stopped for good: then it and its ranks have been ended.
@@ -116,7 +116,7 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
         return [event for event in heard if event["event"] != "exited" or event["pid"] in self.pids]
 
     def _ask(self, awaited: str, **request: Any) -> dict[str, Any]:
-        """Return what the server answers, and note whom it forked for that."""
+        """Return the server's answer, and note which process it forked for it."""
         answer = self._running.ask(awaited, **request)
         self.pids = tuple(answer.get("pids", ()))
         return answer
@@ -127,16 +127,16 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
         directory: LaunchDir,
         request: LaunchRequest | None = None,
     ) -> bool:
-        """Forks a rank for each environment; `events` tells of their ends, counting them from 0.
+        """Fork a rank for each environment; `events` reports their ends, counting them from 0.
 
-        Without a `request` the ranks read the one in the directory. Returns whether the server had to import something
-        for them first, or to be replaced: what came before is no part of their launch.
+        Without a `request` the ranks read the one in the directory. Return whether the server had to import something
+        for them first, or to be replaced: that time is not part of their launch.
         """
-        self._page.clear()  # or an earlier launch's counts would pass for this one's
+        self._page.clear()  # otherwise an earlier launch's counts would pass for this one's
         case = (request or LaunchRequest.read(directory.request)).case
         ranks = [{"env": dict(env)} for env in envs]
-        anew = self._prepared(case)
-        if anew:
+        imported = self._prepared(case)
+        if imported:
             for rank in ranks:
                 if ASKED in rank["env"]:
                     rank["env"][ASKED] = str(time.perf_counter_ns())
@@ -144,10 +144,10 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
         self._ask(
             "started", do="launch", directory=str(directory.path.absolute()), ranks=ranks, request=given
         )
-        return anew
+        return imported
 
     def _prepared(self, case: Case) -> bool:
-        """Have a server import what a case's ranks need, unless that would spoil it; return whether it was any work."""
+        """Make a server import what a case's ranks need, unless it could not fork then; return whether it imported."""
         strategy, workload = ("" if is_import_path(name) else name for name in (case.strategy, case.workload))
         needs = strategy, workload
         if needs in _spoiling or needs in self._running.has:
@@ -173,7 +173,7 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
         order: bool = False,
         largest: Case | None = None,
     ) -> int | None:
-        """Has a rank write `path`; returns its exit code, or None where it had to be killed when time was up."""
+        """Have a rank write `path`; return its exit code, or None if it had to be killed after `timeout_s`."""
         self._ask(
             "started",
             do="probe",
@@ -201,7 +201,7 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
         return self._page.pulse(rank)
 
     def signal_ranks(self, number: signal.Signals, pids: tuple[int, ...] | None = None) -> None:
-        """Sends a signal to ranks; SIGKILL to their loader workers, too (each rank leads its process group)."""
+        """Send a signal to ranks; SIGKILL to their loader workers, too (each rank leads its process group)."""
         send = os.killpg if number == signal.SIGKILL else os.kill
         for pid in self.pids if pids is None else pids:
             with contextlib.suppress(ProcessLookupError):
@@ -212,7 +212,7 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
         self.pids = ()
 
     def close(self) -> None:
-        """Ends ranks and server, and waits for them."""
+        """End ranks and server, and wait for them."""
         self._running.end()
         self._page.close()
 

@@ -18,7 +18,7 @@ from ddpbench.spec import Case
 class Ranks(Protocol):
     """A launch's ranks as the watching code sees them: forked by a server, or started by another launcher."""
 
-    tells_of_helpers: bool
+    reports_helper_times: bool
     """True if the end of a rank reports the processor time of its loader workers."""
 
     @property
@@ -31,27 +31,27 @@ class Ranks(Protocol):
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Theirs, by rank."""
+        """Return the ranks' process ids, by rank."""
 
     @property
     def is_stopped(self) -> bool:
         """Return whether the starter is stopped, so that ranks cannot be heard."""
 
     def give_up_stopped(self) -> None:
-        """End who is stopped.
+        """End a starter that is stopped.
 
         Raises:
             ServerGoneError: always.
         """
 
     def launch(self, envs: Sequence[Mapping[str, str]], directory: LaunchDir) -> bool:
-        """Start a rank for each environment; return whether something came before that is no part of the launch."""
+        """Start a rank for each environment; return whether work came before that is not part of the launch."""
 
     def events(self, timeout_s: float) -> list[dict[str, Any]]:
-        """Return what has happened to ranks, waiting so long for something."""
+        """Return what has happened to ranks, waiting up to `timeout_s` for something."""
 
     def pulse(self, rank: int) -> Pulse:
-        """Return where a rank is."""
+        """Return how far a rank has come."""
 
     def signal_ranks(self, number: signal.Signals, pids: tuple[int, ...] | None = None) -> None:
         """Send a signal to ranks, or to those of these process ids."""
@@ -62,7 +62,7 @@ class Ranks(Protocol):
 
 @contextmanager
 def ranks_for(case: Case, log: Path, forked: Callable[[], ServerProcess]) -> Iterator[Ranks]:
-    """Give who starts a case's ranks: a fork server, which `forked` returns, or the case's launcher."""
+    """Yield the starter of a case's ranks: a fork server, which `forked` returns, or the case's launcher."""
     if case.launcher == "local":
         yield forked()
         return

@@ -1,4 +1,4 @@
-"""`sessions.json`: an entry for each time a sweep worked in a run directory, whoever started its ranks."""
+"""`sessions.json`: an entry for each time a sweep worked in a run directory, under any launcher."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ddpbench.units import utc_now
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One sweep at work: what its launches are known by, and when it began."""
+    """One sweep at work: the id of its launches, and when it began."""
 
     id: str
     started_utc: str
@@ -29,7 +29,7 @@ class Session:
 def note_session(
     run: RunDir, session: Session, *, wall_s: float, measured_s: float, launches: int, stop_reason: str
 ) -> str:
-    """Adds an entry at a session's end. A damaged file is replaced, and the returned sentence says so."""
+    """Add an entry at a session's end. A damaged file is replaced, and the returned sentence says so."""
     sessions: list[dict[str, Any]] = []
     problem = ""
     try:

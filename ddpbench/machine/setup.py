@@ -1,6 +1,6 @@
 """Read how a machine is set up outside of any program, as far as it shows: firmware, clocks, threads, networks.
 
-Nothing here makes two runs incomparable by itself, so that it is recorded and may differ.
+No difference in it makes two runs incomparable, so it is recorded and may differ.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from ddpbench.units import format_bit_rate
 
 
 def read_setup(root: Path = Path("/")) -> dict[str, str]:
-    """Return what is found, by name; what the system does not tell is left out."""
+    """Return the facts found, by name; those that the system doesn't tell are left out."""
     sys, cpus = root / "sys", root / "sys/devices/system/cpu"
     dmi = sys / "class/dmi/id"
-    found: dict[str, str] = {
+    facts: dict[str, str] = {
         "system": _joined(dmi, "sys_vendor", "product_name"),
         "firmware": _joined(dmi, "bios_vendor", "bios_version", "bios_date"),
         **_of_cpu(root / "proc/cpuinfo"),
@@ -32,8 +32,8 @@ def read_setup(root: Path = Path("/")) -> dict[str, str]:
         "infiniband": "; ".join(_infiniband(sys / "class/infiniband")),
     }
     return {
-        name: clean(value) for name, value in found.items() if value
-    }  # a firmware's maker may write anything
+        name: clean(value) for name, value in facts.items() if value
+    }  # a firmware's maker may write any characters
 
 
 def _line(path: Path) -> str:
@@ -79,23 +79,23 @@ def _chosen(line: str) -> str:
 
 
 def _interfaces(folder: Path) -> list[str]:
-    """Return the interfaces that are a device's, with their rates and drivers: `eth0 25 Gbit/s, mlx5_core`."""
-    found = []
+    """Return the interfaces of devices, with their rates and drivers: `eth0 25 Gbit/s, mlx5_core`."""
+    interfaces = []
     for path in sorted(folder.glob("*")):
         if not (path / "device").exists():  # a bridge, loopback, a pair's end
             continue
         speed = _line(path / "speed")
         rate = f" {format_bit_rate(1e6 * int(speed))}" if speed.isdigit() and int(speed) else ""
         driver = path / "device/driver"
-        found.append(f"{path.name}{rate}{f', {driver.resolve().name}' if driver.exists() else ''}")
-    return found
+        interfaces.append(f"{path.name}{rate}{f', {driver.resolve().name}' if driver.exists() else ''}")
+    return interfaces
 
 
 def _infiniband(folder: Path) -> list[str]:
     """Return the adapters with the rates of their ports and their firmware."""
-    found = []
+    adapters = []
     for path in sorted(folder.glob("*")):
         ports = [f"port {port.name} {_line(port / 'rate')}" for port in sorted(path.glob("ports/*"))]
         firmware = _line(path / "fw_ver")
-        found.append(", ".join([path.name, *ports, *([f"firmware {firmware}"] if firmware else [])]))
-    return found
+        adapters.append(", ".join([path.name, *ports, *([f"firmware {firmware}"] if firmware else [])]))
+    return adapters

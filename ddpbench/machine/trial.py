@@ -1,4 +1,4 @@
-"""A user's own workloads tried before anything is launched: each in a process of its own, with its smallest batch."""
+"""Trials of users' own workloads before any launch: each in a separate process, with its smallest batch."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def inspect_own(
     *,
     before_each: Callable[[], None] = lambda: None,
 ) -> dict[str, Mapping[str, Any]]:
-    """Tries every own workload among the cases', with each of its options; what each is, by its name with these.
+    """Try every own workload among the cases', with each of its options; return its facts, by name with options.
 
     Raises:
-        WorkloadError: some cannot be used; a sentence for each.
+        WorkloadError: some cannot be used; the message has a sentence for each.
     """
     smallest: dict[str, Case] = {}
     largest: dict[str, Case] = {}
@@ -43,7 +43,7 @@ def inspect_own(
                 smallest[key] = case
             if key not in largest or case.global_batch > largest[key].global_batch:
                 largest[key] = case
-    found: dict[str, Mapping[str, Any]] = {}
+    facts_by_name: dict[str, Mapping[str, Any]] = {}
     problems: dict[str, list[Case]] = {}
     for name, case in smallest.items():
         before_each()
@@ -52,12 +52,12 @@ def inspect_own(
             problems.setdefault(str(facts["problem"]), []).append(case)
         elif few := _too_few(facts, largest[name]):
             problems.setdefault(f"{name}: {few}", [])
-        found[name] = facts
+        facts_by_name[name] = facts
     for left in ("probe.json", "probe.log"):
         (folder / left).unlink(missing_ok=True)
     if problems:
         raise WorkloadError("\n".join(f"{why}{_with(alike, smallest)}" for why, alike in problems.items()))
-    return found
+    return facts_by_name
 
 
 _TRIED = ("workload", "workload_options_json")
@@ -65,7 +65,7 @@ _TRIED = ("workload", "workload_options_json")
 
 
 def _with(cases: Sequence[Case], tried_: Mapping[str, Case]) -> str:
-    """Return with which options a problem arose, where the same class had none with others."""
+    """Return the options with which a problem arose, if the same class had none with others."""
     every = {name for name, case in tried_.items() if cases and case.workload == cases[0].workload}
     if len(every) == len(cases):
         return ""
@@ -74,7 +74,7 @@ def _with(cases: Sequence[Case], tried_: Mapping[str, Case]) -> str:
 
 
 def _too_few(facts: Mapping[str, Any], largest: Case) -> str:
-    """Return why the samples that ranks share, which one rank alone has enough of, are too few for some case."""
+    """Return why the samples that ranks share are too few for some case, though enough for one rank alone."""
     dealt = facts.get("dealt_samples")
     why = largest.too_few(dealt) if dealt is not None else ""
     return f"at {counted(largest.world_size, 'rank')} {why}" if why else ""
@@ -87,7 +87,7 @@ def alone(case: Case) -> Case:
 
 
 def tried(own: Mapping[str, Mapping[str, Any]]) -> dict[str, Tried]:
-    """Return what trying each own workload took, by its name with its options."""
+    """Return the times of each own workload's trial, by its name with options."""
     return {
         name: Tried(made_s=facts["made_s"], step_s=facts["step_s"], local_batch=facts["local_batch"])
         for name, facts in own.items()
@@ -97,7 +97,7 @@ def tried(own: Mapping[str, Mapping[str, Any]]) -> dict[str, Tried]:
 def gradients_in_rank(
     server: ServerProcess, folder: Path, *, before_each: Callable[[], None] = lambda: None
 ) -> Gradients:
-    """Return what tells the bytes of a case's gradients: its profile, or else a rank that makes one backward."""
+    """Return a function for the bytes of a case's gradients: from its profile, or from one backward in a rank."""
 
     def gradients(case: Case) -> Sequence[int] | None:
         if replayed := replayed_gradients(case):
@@ -114,12 +114,12 @@ def gradients_in_rank(
 def within_own(
     entries: Sequence[PlannedCase], own: Mapping[str, Mapping[str, Any]]
 ) -> tuple[PlannedCase, ...]:
-    """Return the cases with those skipped that cannot train an own class's model, which only trying it shows.
+    """Return the cases, with those marked as skipped that, as only the trial shows, cannot train the class's model.
 
     Raises:
         WorkloadError: none is left.
     """
-    found = tuple(
+    entries_left = tuple(
         replace(entry, skip_reason=_own_reason(entry.case, own[entry.case.workload_with_options]))
         if entry.skip_reason is None and entry.case.workload_with_options in own
         else entry
@@ -127,16 +127,16 @@ def within_own(
     )
     reasons = dict.fromkeys(
         f"{', '.join(words_of(entry.case, _TRIED))}: {entry.skip_reason}"
-        for entry in found
+        for entry in entries_left
         if entry.skip_reason
     )
-    if all(entry.skip_reason is not None for entry in found):
+    if all(entry.skip_reason is not None for entry in entries_left):
         raise WorkloadError("\n".join(reasons))
-    return found
+    return entries_left
 
 
 def skipped_by_trial(before: Sequence[PlannedCase], after: Sequence[PlannedCase]) -> list[str]:
-    """Return a line on each case that trying its class has ruled out: its label and why."""
+    """Return a line on each case that its class's trial has ruled out: its label and why."""
     planned = {entry.case.case_id for entry in before if entry.skip_reason is None}
     names = Namer(entry.case for entry in after)
     return [
@@ -184,7 +184,7 @@ _NOT_IDENTIFYING = (
 
 
 def identifying(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was found of a workload without what estimates and checks alone use."""
+    """Return the facts on a workload without those that only estimates and checks use."""
     return {key: value for key, value in facts.items() if key not in _NOT_IDENTIFYING}
 
 
@@ -196,7 +196,7 @@ def _few(names: Sequence[str]) -> str:
 
 
 def _types(facts: Mapping[str, Any]) -> str:
-    """Return the types of the parameters, where they are not all float32."""
+    """Return the types of the parameters, if they are not all float32."""
     types = tuple(facts.get("types", ()))
     return "" if types in ((), ("float32",)) else f" ({series_of(types)})"
 
@@ -215,12 +215,12 @@ _IN_EVALUATION = (
 
 
 def summary_of(name: str, facts: Mapping[str, Any]) -> str:
-    """Return a line on what was found."""
+    """Return a line on the facts found."""
     return f"workload {described(name, facts)}"
 
 
 def described(name: str, facts: Mapping[str, Any]) -> str:
-    """Return a workload's name with what was found of it."""
+    """Return a workload's name with the facts found on it."""
     samples = facts.get("samples")
     many = f", {samples:,} samples" if samples is not None else ""
     how = [

@@ -1,4 +1,4 @@
-"""Whose turn it is, where two sides measure on the same cores: one computes while the other waits.
+"""The turnstile of two sides that measure on the same cores: one computes while the other waits.
 
 The turnstile is a socket, which every process of this host can reach, in any network namespace. A side takes the turn
 before a launch and gives it back at its end. In between rank 0 offers it before each block of steps: where the other
@@ -27,13 +27,13 @@ from pathlib import Path
 from ddpbench.removal import TemporaryFolder, remove_tree
 
 TURNSTILE = "DDPBENCH_TURNSTILE"
-"""The variable that names the turnstile and the side to a side's process: `PATH SIDE`."""
+"""The variable with the turnstile and the side for a side's process: `PATH SIDE`."""
 TURN = "DDPBENCH_TURN"
 """The variable with the same for the ranks of a launch whose blocks are in turn."""
 IN_TURN = "go in turn"
 """The word to a side's process before a round in which it asks for the turn."""
 WHOLE = "launches are measured in turn, not blocks of their steps"
-"""The message where that is so, before the reason."""
+"""The message if that is so, before the reason."""
 _FOLDER = "ddpbench-turns-"
 _GRANTED = b"."
 _LOOK_S = 1.0
@@ -53,13 +53,13 @@ class _Waiting:
 
 
 class Turnstile:
-    """Whose turn it is, until it is closed."""
+    """The turn of two sides, until it is closed."""
 
     def __init__(self) -> None:
-        """Opens it.
+        """Open it.
 
         Raises:
-            OSError: there can be no socket.
+            OSError: no socket can be made.
         """
         self._folder = TemporaryFolder(_FOLDER)
         self.path = self._folder.path / "turnstile"
@@ -71,14 +71,14 @@ class Turnstile:
         self._places: dict[str, int] = {}
         """By side, the place of its last launch in the round; -1 before the first."""
         self._launched: set[str] = set()
-        """The sides of which a launch is under way."""
+        """The sides with a running launch."""
         self._met: set[str] = set()
-        """The sides whose launch has got to where it meets the other's, or is past that."""
+        """The sides whose launch has reached the point where it meets the other's, or is past it."""
         self._stopping, self._stop = socket.socketpair()
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._listening.bind(str(self.path))
-        except OSError:  # such as for a temporary folder whose name is too long for one
+        except OSError:  # for example a temporary folder whose name is too long
             self._listening.close()
             self._stopping.close()
             self._stop.close()
@@ -89,17 +89,17 @@ class Turnstile:
         self._thread.start()
 
     def address(self, side: str) -> str:
-        """Return what the environment of a side's processes says of it (`TURNSTILE`, `TURN`)."""
+        """Return the value of `TURNSTILE` or `TURN` in a side's processes."""
         return f"{self.path} {side}"
 
     def close(self) -> None:
-        """Ends it; a side that waits hears that it is gone."""
+        """Close it; a waiting side notices that it is gone."""
         self._stop.close()
         self._thread.join()
         self._folder.remove()
 
     def begin(self, order: Sequence[str]) -> None:
-        """Has sides take turns in this order, once each has asked for its first or is known not to (`leave`)."""
+        """Let sides take turns in this order, once each has asked for its first or is known not to (`leave`)."""
         with self._lock:
             self._order, self._expected = tuple(order), set(order)
             self._holder, self._waiting = "", []
@@ -107,14 +107,14 @@ class Turnstile:
             self._launched, self._met = set(), set()
 
     def leave(self, side: str) -> None:
-        """Takes the turn from a side that needs it no more, if it has it; nobody waits for its first any longer."""
+        """Take the turn from a side that needs it no more, if it has it; nobody waits for its first any longer."""
         with self._lock:
             self._expected.discard(side)
             self._places.pop(side, None)
             self._ended(side)
 
     def _ended(self, side: str) -> None:
-        """A side's launch is over: it has no turn, nobody meets it, and no rank of it waits, be it alive."""
+        """End a side's launch: it has no turn, nobody meets it, and its ranks don't wait, even if one still lives."""
         self._waiting = [entry for entry in self._waiting if entry.side != side]
         self._launched.discard(side)
         self._met.discard(side)
@@ -135,7 +135,7 @@ class Turnstile:
                 self._holder = ""
 
     def _may_go_on(self, entry: _Waiting) -> bool:
-        """Return whether who waits waits for the turn alone, and not for another side's launch that it is to meet."""
+        """Return whether an entry waits for the turn only, and not for another side's launch that it is to meet."""
         if not entry.meets:
             return True
         here = self._places.get(entry.side, -1)
@@ -165,7 +165,7 @@ class Turnstile:
                         ready.close()
 
     def _heard(self, connection: socket.socket) -> bool:
-        """Does what a connection asks for; returns whether it is there still. Nobody asks twice before an answer."""
+        """Do what a connection asks for; return whether it is still open. Nobody asks twice before an answer."""
         try:
             text = connection.recv(1 << 10)
         except OSError:
@@ -180,14 +180,14 @@ class Turnstile:
                         self._ended(side)
                         continue
                     case ["take", side, place] if place.isdecimal():
-                        self._ended(side)  # a launch before may have left its state
+                        self._ended(side)  # an earlier launch may have left its state
                         self._launched.add(side)
                         self._places[side] = int(place)
                     case ["meet", side]:
                         self._met.add(side)
                     case ["offer", side]:
                         pass
-                    case _:  # nobody who knows how to ask
+                    case _:  # not a process of ours
                         self._waiting = [
                             entry for entry in self._waiting if entry.connection is not connection
                         ]
@@ -204,15 +204,15 @@ class Turn:
     """A process's access to a turnstile, for its side."""
 
     def __init__(self, address: str) -> None:
-        """`address` is what `TURNSTILE` or `TURN` says.
+        """Take `address`, the value of `TURNSTILE` or `TURN`.
 
         Raises:
-            TurnstileGoneError: there is none.
+            TurnstileGoneError: the turnstile does not exist.
         """
         path, _, self._side = address.rpartition(" ")
         self.address = address
         self.alone = False
-        """True where no side takes turns with it: then its launches do not ask."""
+        """True if no side takes turns with it: then its launches do not ask."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(_LOOK_S)
         try:
@@ -222,9 +222,9 @@ class Turn:
             raise TurnstileGoneError(f"nobody says whose turn it is at {path}: {error}") from None
 
     def take(self, waiting: Callable[[], None] = lambda: None, *, place: int = 0) -> int:
-        """Wait for the turn, for the launch at this place of a round, and return for how long it was waited, ns.
+        """Wait for the turn, for the launch at this place of a round, and return how long the wait was, ns.
 
-        `waiting` is called every second or so.
+        `waiting` is called about every second.
 
         Raises:
             TurnstileGoneError: it will not come.
@@ -240,13 +240,13 @@ class Turn:
         return self._ask("meet", waiting)
 
     def give(self) -> None:
-        """Let the other side have the turn, if this one has it; where the turnstile is gone it is nobody's."""
+        """Give the turn to the other side, if this one has it; nothing happens if the turnstile is gone."""
         with contextlib.suppress(OSError):
             self._socket.sendall(f"give {self._side}\n".encode())
 
     @contextmanager
     def held(self, waiting: Callable[[], None] = lambda: None, *, place: int = 0) -> Iterator[None]:
-        """Has the turn from here on, but for when a rank offers it; at once where it is `alone`, else as by `take`."""
+        """Hold the turn from here on, except while a rank offers it; at once if it is `alone`, else as by `take`."""
         if self.alone:
             yield
             return
@@ -257,13 +257,13 @@ class Turn:
             self.give()
 
     def remove(self) -> None:
-        """Removes what a turnstile leaves behind that was killed: its folder."""
+        """Remove the folder that a killed turnstile leaves behind."""
         folder = Path(self.address.rpartition(" ")[0]).parent
         if folder.name.startswith(_FOLDER):
             remove_tree(folder, private=True)
 
     def close(self) -> None:
-        """Leaves the turnstile."""
+        """Leave the turnstile."""
         self._socket.close()
 
     def _ask(self, verb: str, waiting: Callable[[], None], more: str = "") -> int:
@@ -279,7 +279,7 @@ class Turn:
         return time.perf_counter_ns() - began
 
     def _heard(self) -> bytes | None:
-        """Return the answer, empty where there will be none; None while it is awaited."""
+        """Return the answer, empty if there will be none; None while it is awaited."""
         try:
             return self._socket.recv(1)
         except TimeoutError:
@@ -287,7 +287,7 @@ class Turn:
 
 
 def turn_from(name: str) -> Turn | None:
-    """Return the access that the environment has by this name, which is then no longer in it; None without one.
+    """Return the access given by this environment variable, which is then removed; None without one.
 
     Raises:
         TurnstileGoneError: the turnstile does not exist.

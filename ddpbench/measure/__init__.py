@@ -1,1 +1,1 @@
-"""Clocks, spans, blocks and noise: everything that reads time in a rank."""
+"""Clocks, spans, blocks and noise: the code that reads time in a rank."""

@@ -1,4 +1,4 @@
-"""Blocks of steps, the end of the warm-up, and when to stop: a rank's timing logic, no training."""
+"""Blocks of steps, the end of the warm-up, and when to stop: a rank's timing logic, without training."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ddpbench.records import Block, Warmup
 from ddpbench.trend import TOLERANCE, change_of
 
 MIN_BLOCK_STEPS = 10
-"""Timed blocks have at least this many steps, a replay's at least `REPLAYING.timed`."""
+"""Fewest steps of a timed block; a replay's has at least `REPLAYING.timed`."""
 BLOCKS_A_LAUNCH = 8
-"""Steps are fast enough: a launch's measured time is cut into this many blocks."""
+"""Blocks into which a launch's measured time is cut, if steps are fast enough."""
 BLOCKS_IN_TURN = 24
-"""Likewise where another side's blocks come in between: what disturbs a machine for a second is then in both sides."""
+"""The same where another side's blocks come in between: a disturbance of a second then hits both sides."""
 WARMUP_SHARE = 0.2
-"""Share of the measured time for which the warm-up goes on while it cannot tell whether steps still change."""
+"""Share of the measured time for which the warm-up continues while it is open whether steps still change."""
 WARMUP_BLOCK_STEPS = 4
-"""Warm-up blocks have at least this many steps."""
+"""Fewest steps of a warm-up block."""
 WARMUP_BLOCKS = 3
-"""The warm-up has at least this many blocks, and looks back on as many steps as these have, or on half of all."""
+"""Fewest blocks of the warm-up; it looks back on as many steps as these have, or on half of all."""
 MAX_STEPS_UNTIL_READY = 20
 
 
@@ -36,29 +36,32 @@ class Least:
 
     warmup: int = WARMUP_BLOCK_STEPS
     persist: int = 4 * MIN_BLOCK_STEPS
-    """A warm-up whose steps are found to change goes on beyond its share until it has this many."""
+    """Steps up to which a warm-up continues beyond its share if its steps are found to change."""
     timed: int = MIN_BLOCK_STEPS
     instrumented: int = MIN_BLOCK_STEPS
 
 
 TRAINING = Least()
 IN_TURN = Least(timed=3)
-"""A block in turn with another side's is compared with its neighbours, and the shorter the nearer they are."""
+"""Steps of a block in turn with another side's: it is compared with its neighbours, and the shorter, the nearer they
+are.
+"""
 REPLAYING = Least(warmup=1, persist=0, timed=4, instrumented=4)
-"""A replay's computation takes the same time in every step, which may take seconds: four steps a timed block do.
+"""Steps of a replay's blocks: each takes the same time, maybe seconds, so that four per timed block are enough.
 
-A block's time is of whole steps by each rank's own clock, so that a short block is as unbiased as a long one."""
+A block's time is of whole steps by each rank's own clock, so that a short block is as unbiased as a long one.
+"""
 
 
 class Control(Protocol):
-    """How the ranks of a job agree, apart from the training's own communication."""
+    """A channel by which the ranks of a job agree, separate from the training's own communication."""
 
     def agree(self, value: int) -> int:
-        """Rank 0's value, known to all; returns when every rank has come here (a barrier)."""
+        """Return rank 0's value, once every rank has called this (a barrier)."""
 
 
 class AloneControl:
-    """Agreement of a job of one process."""
+    """The control of a job with one process."""
 
     def agree(self, value: int) -> int:
         return value
@@ -73,34 +76,34 @@ def _at_once(*, meet: bool) -> int:
 
 
 class AwaitTurn(Protocol):
-    """What rank 0 waits for before a block where another side's blocks come in between; the other ranks wait for it."""
+    """Wait of rank 0 before a block if another side's blocks come in between; the other ranks wait for rank 0."""
 
     def __call__(self, *, meet: bool) -> int:
-        """Return once this job may go on, with how long that took, ns; with `meet` once the other is there too."""
+        """Return once this job may continue, with how long that took, ns; with `meet` once the other side is there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stepper:
-    """What is timed, and with what: one step, its samples on this rank, the clock and the control."""
+    """The timed step and what times it: its samples on this rank, the clock and the control."""
 
     step: Callable[[], None]
     samples_per_step: int
     clock: Clock
     control: Control
     period: int = 1
-    """Steps are counted in multiples of this: where not all of them exchange data, a block has its share of those."""
+    """Steps are counted in multiples of this: if only some exchange data, a block has its share of those."""
     at_edge: Callable[[], None] = _nothing
-    """Called right before a block's first moment and right after its last, outside what is timed: to read counters."""
+    """Called right before a block's first moment and right after its last, outside the timed part: to read counters."""
     turn: AwaitTurn = _at_once
-    """Called before a block, and returns once this job may go on."""
+    """Called before a block; returns once this job may continue."""
 
 
 def run_block(
     stepper: Stepper, steps: int, index: int, phase: Literal["warmup", "timed", "instrumented", "evaluation"]
 ) -> Block:
-    """Runs `steps` steps, or more to fill a period, after a barrier and one step not counted; ranks agree on how many.
+    """Run `steps` steps, or more to fill a period, after a barrier and one uncounted step; ranks agree on the number.
 
-    It returns when all ranks have made their last step. The clock is read once a step and resolved after the last;
+    Returns when all ranks have made their last step. The clock is read once per step and resolved after the last;
     nothing else happens in between.
     """
     waited_ns = stepper.turn(meet=phase == "timed" and index == 0)
@@ -116,7 +119,7 @@ def run_block(
         marks.append(mark())
     faults, cpu_ns = _minor_faults() - faults, time.process_time_ns() - cpu_ns
     stepper.at_edge()
-    stepper.control.agree(0)  # what this rank does next takes no core from one that is still in its last step
+    stepper.control.agree(0)  # what this rank does next must not take a core from one still in its last step
     times = stepper.clock.resolve(marks)
     return Block(
         phase=phase,
@@ -137,7 +140,7 @@ def _minor_faults() -> int:
 
 
 def _until_ready(stepper: Stepper, ready: Callable[[], bool]) -> tuple[int, bool]:
-    """Step until all ranks' one-time work is done; return how many steps there were with the first, and if it is."""
+    """Step until all ranks' one-time work is done; return the number of steps, with the first, and if it is done."""
     steps, control = 1, stepper.control
     is_ready = bool(control.agree(int(ready())))
     while not is_ready and steps < MAX_STEPS_UNTIL_READY:
@@ -150,13 +153,13 @@ def _until_ready(stepper: Stepper, ready: Callable[[], bool]) -> tuple[int, bool
 def warm_up(
     stepper: Stepper, ready: Callable[[], bool], measured_s: float, least: Least = TRAINING
 ) -> Warmup:
-    """Steps until one-time work is done, and then until steps no longer change, as far as can be told in time.
+    """Step until one-time work is done, and then until steps no longer change, as far as that shows in time.
 
-    After each block from the third on rank 0 looks at the last half of the steps (`ddpbench.trend`). A change of
-    more than the tolerance that is ruled out ends the warm-up. One that can neither be ruled out nor found goes on
-    for `WARMUP_SHARE` of `measured_s`, counted from the end of the one-time work; one that is found goes on until
-    there are `least.persist` steps, too. `steady` says whether none was found at the end: the launch is judged by its
-    timed steps, which are more (`analysis/statistics/steady.py`).
+    After each block from the third on, rank 0 looks at the last half of the steps (`ddpbench.trend`). If a change of
+    more than the tolerance is ruled out, the warm-up ends. If it is neither ruled out nor found, the warm-up continues
+    for `WARMUP_SHARE` of `measured_s`, counted from the end of the one-time work; if it is found, also until there are
+    `least.persist` steps. `steady` says whether none was found at the end: the launch is judged by its timed steps,
+    which are more (`analysis/statistics/steady.py`).
     """
     clock, control = stepper.clock, stepper.control
     start_ns = clock.now()
@@ -214,7 +217,7 @@ _REASONS = {
 
 
 def _verdict(times: Sequence[int], late: bool, least: Least) -> int:
-    """Return whether the warm-up goes on, or how it ends, from all its steps' times."""
+    """Return whether the warm-up continues, or how it ends, from all its steps' times."""
     change = change_of(times[-max(WARMUP_BLOCKS * least.warmup, len(times) // 2) :])
     if change is None or change.excluded:
         return _STEADY
@@ -230,9 +233,9 @@ def timed_blocks(
     least: Least = TRAINING,
     blocks: int = BLOCKS_A_LAUNCH,
 ) -> Iterator[Block]:
-    """Timed blocks until their sum reaches `measured_s`; rank 0 decides for all, between blocks.
+    """Yield timed blocks until their sum reaches `measured_s`; rank 0 decides for all, between blocks.
 
-    `first_step_ns` is a step's time as the warm-up saw it; it sets the length of so many `blocks`.
+    `first_step_ns` is a step's time from the warm-up; with `blocks` it sets a block's length.
     """
     wanted = math.ceil(measured_s * 1e9 / blocks / max(first_step_ns, 1.0))
     steps = max(least.timed, wanted)
@@ -245,6 +248,6 @@ def timed_blocks(
         rest_ns = measured_s * 1e9 - spent_ns
         step_ns = (block.end_ns - block.start_ns) / block.steps
         steps = max(least.timed, math.ceil(min(rest_ns, measured_s * 1e9 / blocks) / max(step_ns, 1.0)))
-        # Half a block more or less: stop where the sum comes nearest to what was asked.
+        # Half a block more or less: stop where the sum is nearest to the time asked for.
         if stepper.control.agree(int(rest_ns < step_ns * least.timed / 2)):
             return

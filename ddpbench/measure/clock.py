@@ -7,17 +7,20 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 Mark = Any
-"""A moment as a clock notes it: nanoseconds, or a CUDA event not yet reached."""
+"""A moment in a clock's form: nanoseconds, or a CUDA event not yet reached."""
 
 
 class Clock(Protocol):
     """Notes moments cheaply; turns them into nanoseconds of the host's monotonic clock later."""
 
     def anchor(self) -> None:
-        """Ties the device's clock to the host's again. May wait for the device; marks made before must be resolved."""
+        """Tie the device's clock to the host's again.
+
+        May wait for the device; earlier marks must be resolved before.
+        """
 
     def mark(self) -> Mark:
-        """Notes this moment of the device's work; costs well under a microsecond on the CPU."""
+        """Note this moment of the device's work; costs well under a microsecond on the CPU."""
 
     def resolve(self, marks: Sequence[Mark]) -> list[int]:
         """Return the moments as nanoseconds. May wait for the device: call it outside timed regions."""
@@ -47,9 +50,9 @@ _ANCHOR_TRIES = 10
 class CudaClock:
     """CUDA events on the current stream, placed on the host's clock by a reference event.
 
-    `anchor` renews the reference while the device is idle; `elapsed_time` is a float32 of milliseconds, so
-    that half a minute after the reference a moment is known to about 2 µs. Where the reference itself stands
-    on the host's clock is known to half the narrowest of several brackets, some 10 µs.
+    `anchor` renews the reference while the device is idle; `elapsed_time` is a float32 of milliseconds, so that half a
+    minute after the reference a moment is known to about 2 µs. The reference's own place on the host's clock is known
+    to half the narrowest of several brackets, some 10 µs.
     """
 
     def __init__(self) -> None:
@@ -66,7 +69,7 @@ class CudaClock:
             event.record()
             event.synchronize()
             after = time.perf_counter_ns()
-            # The event happened in between: the nearer the two, the better it is known when.
+            # The event happened in between: the nearer the two, the better its time is known.
             if narrowest is None or after - before < narrowest:
                 narrowest = after - before
                 self._reference, self._reference_ns = event, (before + after) // 2

@@ -1,7 +1,7 @@
-"""Keeps computation that is only replayed in time: sleeps to absolute moments and notes how late it came.
+"""Keep replayed computation in time: sleep to absolute moments and note how late it came.
 
-A sleeping rank uses no core. What it does meanwhile (filling gradients, copying them into buckets) eats into the
-sleep and does not add to it, as long as it is done before the moment is due.
+A sleeping rank uses no core. Its work in between (filling gradients, copying them into buckets) shortens the sleep and
+adds no time, as long as it is done before the moment is due.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import Any
 
 _PR_SET_TIMERSLACK = 29
 _NEARLY_NS = 10_000
-"""A moment this near is not slept to: to fall asleep and wake takes as long."""
+"""Distance of a moment below which it is not slept to: falling asleep and waking takes as long."""
 _LEAD_NS = 400_000
-"""How long before a phase's end a sleeping rank wakes early."""
+"""Time before a phase's end at which a sleeping rank wakes early."""
 _LEARNING = 1 / 8
 _LEARNING_NS = 5_000
-"""Of what a sleep was longer than expected so much is learned, and at most so much: one that was cut into by
-something else tells little."""
+"""The share and the limit of what is learned from a sleep that was longer than expected: an interrupted one says
+little.
+"""
 _MOST_OVERSLEPT_NS = 500_000
 
 
@@ -30,14 +31,14 @@ def _sleep(nanoseconds: int) -> None:
 
 
 class Pacer:
-    """One rank's. Turned on by `active`; otherwise nothing is waited for, and nothing noted.
+    """The pacer of one rank. Active by `active`; otherwise it neither waits nor notes.
 
-    To wake takes 50 µs and more on a virtual machine, even with the least timer slack, and longer the longer the
-    core was idle: so much is learned, for sleeps of about the same length, and taken off, so that moments are met on
+    Waking takes 50 µs and more on a virtual machine, even with the least timer slack, and longer the longer the core
+    was idle: this delay is learned, for sleeps of about the same length, and subtracted, so that moments are met on
     average and not always missed.
 
-    What runs after a long sleep runs slowly at first (measured: 15 µs become 150 after 5 ms, its caches being
-    others' by then), and a phase's end is followed by such work. So a sleeping rank may wake early.
+    Code after a long sleep runs slowly at first (measured: 15 µs become 150 after 5 ms, since its caches are others' by
+    then), and such work follows a phase's end. So a sleeping rank may wake early.
     """
 
     def __init__(
@@ -47,19 +48,19 @@ class Pacer:
         *,
         active: bool = False,
     ) -> None:
-        """`clock` gives nanoseconds, `sleep` takes them."""
+        """Take `clock`, which returns nanoseconds, and `sleep`, which takes them."""
         self.active = active
         self.update_due_ns = 0
-        """How long the profile's update of the parameters takes as it is replayed; set by whoever replays it."""
+        """Time of the profile's update of the parameters in the replay; set by the code that replays it."""
         self._clock, self._sleep = clock, sleep
         self._overslept_ns: dict[int, int] = {}
-        self._late: list[int] = []  # several passes append to it, each in a thread of its own
+        self._late: list[int] = []  # several passes append to it, each in its thread
         self._steps: list[int] = []
         self._updates: list[int] = []
         self._threads: set[int] = set()
 
     def begin(self, scale: float = 1.0) -> Pass:
-        """Return a pass that starts now and whose moments come `scale` times later than they are given."""
+        """Return a pass that starts now and whose moments come `scale` times later than given."""
         if self.active and (thread := threading.get_ident()) not in self._threads:
             self._threads.add(thread)
             _wake_on_time()
@@ -68,7 +69,7 @@ class Pacer:
     def wait(
         self, deadline_ns: int, grain_ns: int = 0, wake_early: Callable[[], object] | None = None
     ) -> None:
-        """Sleeps until then, unless it is past or less than `grain_ns` ahead; notes how late it came."""
+        """Sleep until then, unless it is past or less than `grain_ns` ahead; note how late it came."""
         ahead = deadline_ns - self._clock()
         if wake_early is not None and ahead > 2 * _LEAD_NS:
             self._sleep(ahead - _LEAD_NS)
@@ -85,19 +86,19 @@ class Pacer:
         self._late.append(max(-ahead, 0))
 
     def updated(self, update_ns: int) -> None:
-        """Notes that an update of the parameters took so long: one a step, none, or on a server many."""
+        """Note the time of an update of the parameters: one per step, none, or on a server many."""
         if self.active:
             self._updates.append(update_ns)
 
     def end_step(self) -> None:
-        """Ends a step."""
+        """End a step."""
         if not self.active:
             return
         late, self._late = self._late, []
         self._steps.append(max(late, default=0))
 
     def take(self) -> tuple[tuple[int, ...], int]:
-        """Of each step since the last call its worst lateness, and the updates' mean time; nanoseconds."""
+        """Return each step's worst lateness since the last call, and the updates' mean time; nanoseconds."""
         steps, updates = tuple(self._steps), self._updates
         self._steps, self._updates = [], []
         return steps, round(statistics.fmean(updates)) if updates else 0
@@ -119,22 +120,22 @@ class Pass:
         self._pacer, self._start_ns, self._scale = pacer, start_ns, scale
 
     def until(self, offset_ns: float, grain_ns: float = 0) -> None:
-        """Waits until so long after the pass's start; at most `grain_ns` early."""
+        """Wait until this long after the pass's start; at most `grain_ns` early."""
         if self._pacer.active:
             scale = self._scale
             self._pacer.wait(self._start_ns + round(offset_ns * scale), round(grain_ns * scale))
 
     def end(self, offset_ns: float, wake_early: Callable[[], object]) -> None:
-        """Waits until so long after the pass's start, when a phase ends; `wake_early` does a little of what follows."""
+        """Wait until this long after the pass's start, a phase's end; `wake_early` does a little of what follows."""
         if self._pacer.active:
             self._pacer.wait(self._start_ns + round(offset_ns * self._scale), wake_early=wake_early)
 
     def resume(self, offset_ns: float) -> None:
-        """Counts from here on as if exactly this much of the pass had been done by now: others were waited for."""
+        """Count from here on as if exactly this much of the pass were done now: the rank had waited for others."""
         if self._pacer.active:
             self._start_ns = self._pacer.now() - round(offset_ns * self._scale)
 
 
 def _wake_on_time() -> None:
-    """Takes away the 50 µs by which the kernel lets this thread's sleeps end late."""
+    """Remove the 50 µs by which the kernel lets this thread's sleeps end late."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""Notes a step's spans and transfers while it runs, and turns them into records afterwards."""
+"""Note a step's spans and transfers while it runs, and turn them into records afterwards."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class TransferFacts(TypedDict, total=False):
     """Optional facts about a transfer."""
 
     sent: int | None
-    """Bytes that the rank handed to the network for it, where they were counted."""
+    """Bytes that the rank passed to the network for it, if they were counted."""
     ranks: int | None
-    """The number of ranks that take part, where not all do."""
+    """The number of ranks that take part, if not all do."""
     message: int | None
-    """A number by which two ranks know what only they exchange, where it may be in steps of different numbers."""
+    """A number by which two ranks identify an exchange between them that may be in steps of different numbers."""
     begun: Mark
     """The time at which a rank that queues transfers began this one."""
     root: int | None
@@ -29,23 +29,23 @@ class TransferFacts(TypedDict, total=False):
 
 
 class Recorder(Protocol):
-    """What strategies and the loop note their parts with."""
+    """The interface by which strategies and the loop note their parts."""
 
     @property
     def active(self) -> bool:
-        """Whether anything is kept."""
+        """Return whether anything is kept."""
 
     def span(self, name: str) -> AbstractContextManager[None]:
-        """Notes the enclosed work under this name; see `ddpbench.records.COMPUTE_SPANS`.
+        """Note the enclosed work under this name; see `ddpbench.records.COMPUTE_SPANS`.
 
-        A `synchronize` span within another interrupts it: what the rank is blocked in is no work of its own.
+        A `synchronize` span within another interrupts it: time in which the rank is blocked is not its work.
         """
 
     def mark(self) -> Mark:
-        """This moment, for `add_span` and `add_transfer`."""
+        """Return this moment, for `add_span` and `add_transfer`."""
 
     def add_span(self, name: str, start: Mark, end: Mark) -> None:
-        """Notes a span whose ends are known."""
+        """Note a span whose ends are known."""
 
     def add_transfer(
         self,
@@ -57,18 +57,21 @@ class Recorder(Protocol):
         end: Mark,
         **known: Unpack[TransferFacts],
     ) -> None:
-        """Notes this rank's part in one transfer of `size` bytes, from handing it over to its result.
+        """Note this rank's part in one transfer of `size` bytes, from the call to its result.
 
         May be called from another thread than the step's.
         """
 
     def add_later(self, note: Callable[[], None]) -> None:
-        """Have something noted of this step when its records are asked for: `note` calls `add_span` and the like."""
+        """Note something of this step when its records are asked for: `note` then calls `add_span` and the like."""
 
 
 class _Nothing:
-    """A span that is not noted. C enters and leaves it, at no Python function's cost: after a model has been through
-    the caches, each of those that a step calls takes a microsecond, and not the tenth that a loop of calls shows."""
+    """A span that is not noted.
+
+    C code enters and leaves it, without a Python function's cost: after a model has been through the caches, each
+    Python function that a step calls takes a microsecond, not the tenth that a loop of calls shows.
+    """
 
     __slots__ = ()
     __enter__: Any = "".format
@@ -79,7 +82,7 @@ _NOTHING = cast("AbstractContextManager[None]", _Nothing())
 
 
 class NullRecorder:
-    """Keeps nothing; what timed steps use."""
+    """A recorder that keeps nothing, for timed steps."""
 
     active = False
 
@@ -129,17 +132,17 @@ class StepRecorder:
         self._steps: list[_Step] = []
         self._spans: list[tuple[int, str, Mark, Mark]] = []
         self._transfers: list[tuple[tuple[int, int, str, int], Mark, Mark, TransferFacts]] = []
-        """Each transfer's step, bucket, operation and bytes, its start and end, and what more is known."""
+        """Each transfer's step, bucket, operation and bytes, its start and end, and its optional facts."""
         self._later: list[tuple[int, Callable[[], None]]] = []
         self._step = -1
 
     def begin_step(self, number: int) -> None:
-        """What is noted from here on belongs to this step."""
+        """Assign all that is noted from here on to this step."""
         self._step = number
         self._steps.append(_Step(number, self._clock.mark(), None))
 
     def end_step(self) -> None:
-        """Ends the step begun last."""
+        """End the step begun last."""
         self._steps[-1].end = self._clock.mark()
 
     @contextmanager
@@ -161,21 +164,21 @@ class StepRecorder:
         end: Mark,
         **known: Unpack[TransferFacts],
     ) -> None:
-        # Nothing is made of it yet: this is in the step's time.
+        # Nothing is computed from it yet: this is in the step's time.
         self._transfers.append(((self._step, bucket, op, size), start, end, known))
 
     def add_later(self, note: Callable[[], None]) -> None:
         self._later.append((self._step, note))
 
     def forget(self) -> None:
-        """Drops what was noted so far: of a warm-up, whose steps have no numbers of their own."""
+        """Drop all notes so far: those of a warm-up, whose steps have no numbers."""
         self._steps, self._spans, self._transfers, self._later = [], [], [], []
 
     def records(self) -> list[StepRecord | CommRecord]:
-        """Return the steps' records, each followed by its transfers; forgets them. Waits for the device.
+        """Return the steps' records, each followed by its transfers; forget them. Waits for the device.
 
         Raises:
-            ValueError: an operation was noted of which nobody has said when its data flow.
+            ValueError: an operation was noted without saying when its data flow.
             TypeError: a transfer was noted with a field that transfers do not have.
         """
         later, self._later = self._later, []
@@ -232,15 +235,15 @@ class StepRecorder:
 
 
 def interrupted(spans: Sequence[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
-    """Spans in the order of their starts, each cut where a `synchronize` lies within it: the rank was blocked there."""
+    """Return spans by start time, each cut where a `synchronize` lies within it: the rank was blocked there."""
     blocked = sorted((start, end) for name, start, end in spans if name == "synchronize")
-    found: list[tuple[str, int, int]] = []
+    pieces: list[tuple[str, int, int]] = []
     for name, start, end in spans:
         at = start
         for begin, until in blocked if name != "synchronize" else ():
             if at <= begin and until <= end:
-                found += [(name, at, begin)] if begin > at else []
+                pieces += [(name, at, begin)] if begin > at else []
                 at = until
         if at < end or at == start:
-            found.append((name, at, end))
-    return sorted(found, key=lambda span: span[1])
+            pieces.append((name, at, end))
+    return sorted(pieces, key=lambda span: span[1])

@@ -13,7 +13,7 @@ from ddpbench.analysis.scaling import curves
 from ddpbench.analysis.scaling.curves import LawsOf
 from ddpbench.analysis.scaling.laws import fit_all
 from ddpbench.analysis.table.frame import case_table
-from ddpbench.helper_process import Beside
+from ddpbench.helper_process import Helper
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
 from ddpbench.spec import PlannedCase
@@ -52,9 +52,9 @@ def test_laws_are_the_same_whoever_fits_them(
     monkeypatch.setattr(curves, "WORTH_SHARING", 1)
     if not works:
         monkeypatch.setattr(sys, "executable", "/bin/false")
-    with Beside() as beside:
+    with Helper() as helper:
         here: list[object] = []
-        asked = LawsOf(cases, {}, beside)
+        asked = LawsOf(cases, {}, helper)
         monkeypatch.setattr(curves, "fit_all", lambda some: here.append(some) or fit_all(some))
         shared = asked.found()
     assert bool(here) is not works

@@ -14,9 +14,9 @@ from ddpbench.machine.done import Done
 from ddpbench.machine.estimate import (
     CROWDED_RANK_S,
     FRAMEWORK_S,
+    LAUNCHER_START_S,
     RAY_S,
     SERVER_START_S,
-    STARTED_ANEW_S,
     about,
     proof_s,
 )
@@ -165,7 +165,7 @@ def test_an_estimate_counts_that_another_launchers_ranks_import_torch_anew() -> 
         one, other, third, last = (
             of(plan, plan.runnable[0].case) for plan in (forked, spawned, torchruns, rays)
         )
-        assert other == third == pytest.approx(one + STARTED_ANEW_S)
+        assert other == third == pytest.approx(one + LAUNCHER_START_S)
         assert last == pytest.approx(one + RAY_S)  # and Ray's servers besides
 
 

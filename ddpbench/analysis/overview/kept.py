@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 
 from ddpbench.analysis.summary import RunSummary
-from ddpbench.cache import code_stamp, keep, kept, told
+from ddpbench.cache import code_stamp, fingerprint, keep, kept
 from ddpbench.records import RunDir
 from ddpbench.records.plan import StoredPlan
 
@@ -44,7 +44,7 @@ def _stamp(code: bytes, run: RunDir, plan: StoredPlan) -> bytes:
     digest = hashlib.sha256(code)
 
     def add(name: str, found: os.stat_result | None) -> None:
-        digest.update(repr((os.fsencode(name), found and told(found))).encode())
+        digest.update(repr((os.fsencode(name), found and fingerprint(found))).encode())
 
     add(str(run.path), None)  # sentences name it
     digest.update(repr(plan).encode("utf-8", "surrogatepass"))

@@ -20,7 +20,7 @@ from ddpbench.analysis.scaling.model import LAW_NAMES
 from ddpbench.analysis.scaling.speedups import SpeedupCurve
 from ddpbench.analysis.sentences import sentence
 from ddpbench.analysis.statistics.judgement import plain
-from ddpbench.helper_process import Beside
+from ddpbench.helper_process import Helper
 from ddpbench.naming import on_nodes, on_nodes_of
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import FACETS, batch_words, cap_order, is_virtual
@@ -168,7 +168,7 @@ class LawsOf:
     """
 
     def __init__(
-        self, cases: Sequence[CaseRun], machine: Mapping[str, object], beside: Beside | None = None
+        self, cases: Sequence[CaseRun], machine: Mapping[str, object], beside: Helper | None = None
     ) -> None:
         """Start fitting.
 

@@ -31,7 +31,7 @@ from ddpbench.worker.device import device_of
 from ddpbench.worker.place import Place
 from ddpbench.worker.training.batches import in_memory
 from ddpbench.worker.training.training import StepLoop, Training
-from ddpbench.worker.verify.inspection import told
+from ddpbench.worker.verify.inspection import error_in_words
 from ddpbench.workloads.profile import Parameter, Profile, Provenance, Seconds
 
 WARMUP_S = 10.0
@@ -255,4 +255,4 @@ def profile_workload(case: Case, *, steps: int | None, cores: Sequence[int]) -> 
         return {"problem": f"{case.workload}: {problem}"}
     except (Exception, SystemExit) as error:
         traceback.print_exc()
-        return {"problem": f"{case.workload}: profiling it failed: {told(error)}"}
+        return {"problem": f"{case.workload}: profiling it failed: {error_in_words(error)}"}

@@ -92,7 +92,7 @@ def _warn(place: SlotPlace, key: bytes, problem: str) -> None:
     """Print what must be trusted where jobs cannot be authenticated, or the problem with keeping the key."""
     if not key:
         say(
-            f"ddpbench: jobs are not authenticated, since {problem} and {KEY_VARIABLE} is not set: whoever reaches "
+            f"ddpbench: jobs are not authenticated, since {problem} and {KEY_VARIABLE} is not set: anybody who reaches "
             f"port {place.master_port} of {place.master_addr} can have the slots launch any case of this plan, falsify "
             "records, or end the job. Print the lines again with ddpbench plan RUN_DIR, which makes a key"
         )

@@ -144,11 +144,11 @@ class Leader:
         server_s = self._await_ready(job)
         if fresh:
             self._expected.server_start_s = server_s
-        bears = purpose == "measure" and (
+        carries_start = purpose == "measure" and (
             fresh or not self._measured
         )  # the first round that these servers measure
         self._measured = purpose == "measure"
-        share_s = server_s / len(todo) if bears else 0.0
+        share_s = server_s / len(todo) if carries_start else 0.0
         for entry in todo:
             if self._done.given_up(entry):
                 continue

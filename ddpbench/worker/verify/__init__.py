@@ -1,1 +1,1 @@
-"""Checks a strategy against single-process training."""
+"""Proofs: checks of a strategy against single-process training."""

@@ -1,4 +1,4 @@
-"""Checks of what a replica answers to what its strategy promises, before a proof counts on it."""
+"""Check a replica's return values against its strategy's promise, before a proof relies on them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _REPLICAS: dict[Promise, Any] = {
 
 
 def check_promised(replica: Replica, strategy: str, promise: Promise) -> None:
-    """Refuse a replica that does not have what shows whether this promise is kept.
+    """Refuse a replica that lacks what the check of its promise needs.
 
     Raises:
-        TypeError: it is of another class, rounds more than a proof can allow, or is a compensated one that does not
-            say how many of its steps are exact.
+        TypeError: it is of another class, rounds more than a proof can allow, or is a compensated one that does not say
+            how many of its steps are exact.
     """
     wanted = _REPLICAS.get(promise, Replica)
     if not isinstance(replica, wanted):
@@ -44,10 +44,10 @@ def check_promised(replica: Replica, strategy: str, promise: Promise) -> None:
 
 
 def loss_of(answer: Any) -> float:
-    """Return the loss that `gradients_of()` gave.
+    """Return the loss that `gradients_of()` returned.
 
     Raises:
-        TypeError: it gave something else.
+        TypeError: it returned something else.
     """
     one = answer.numel() == 1 if isinstance(answer, torch.Tensor) else isinstance(answer, int | float)
     if not one:
@@ -59,10 +59,10 @@ def loss_of(answer: Any) -> float:
 
 
 def kept_of(replica: CompensatedReplica, gradients: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return what `kept()` gives: of each of these gradients, by name, a tensor of its shape.
+    """Return what `kept()` returned: for each of these gradients, by name, a tensor of its shape.
 
     Raises:
-        TypeError: it gives something else.
+        TypeError: it returned something else.
     """
     answer: Any = replica.kept()
     problem = ""
@@ -82,10 +82,10 @@ def kept_of(replica: CompensatedReplica, gradients: dict[str, torch.Tensor]) -> 
 
 
 def averaging_of(replica: PeriodicReplica, step: int, ranks: int) -> tuple[list[list[int]], bool]:
-    """Return what `due()` gives of a step: groups of ranks, numbers below `ranks`, and whether all are averaged.
+    """Return what `due()` returned for a step: groups of ranks, numbers below `ranks`, and whether all are averaged.
 
     Raises:
-        TypeError: it gives something else.
+        TypeError: it returned something else.
     """
     answer: Any = replica.due(step)
     fits = isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], list | tuple)
@@ -104,10 +104,10 @@ def averaging_of(replica: PeriodicReplica, step: int, ranks: int) -> tuple[list[
 
 
 def log_of(replica: OrderedReplica) -> list[tuple[int, int]]:
-    """Return what `log()` gives: of every update a rank and a number of updates.
+    """Return what `log()` returned: for every update a rank and a number of updates.
 
     Raises:
-        TypeError: it gives something else.
+        TypeError: it returned something else.
     """
     answer: Any = replica.log()
     fits = isinstance(answer, list) and all(

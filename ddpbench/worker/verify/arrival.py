@@ -1,4 +1,4 @@
-"""In which order a workload's gradients become ready, and how large they are: one backward that computes nothing."""
+"""The order in which a workload's gradients become ready, and their sizes: one backward without real computation."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ddpbench.worker.training.training import Training
 
 
 def gradient_order(case: Case) -> dict[str, Any]:
-    """Return `{"gradients": bytes of each in that order}`, or `{"problem": sentence}` where it cannot be known.
+    """Return `{"gradients": bytes of each in that order}`, or `{"problem": sentence}` if it cannot be known.
 
-    On torch's meta device, where no number is computed; a workload that cannot go there is run on the CPU.
+    Runs on torch's meta device, where no number is computed; a workload that cannot go there runs on the CPU.
     """
     problem = ""
     hide_gpus()
     for device in ("meta", "cpu"):
         try:
             return {"gradients": _order(case, torch.device(device))}
-        except Exception as error:  # whatever a model raises without numbers
+        except Exception as error:  # a model without numbers may raise anything
             traceback.print_exc()
             problem = f"{type(error).__name__}: {error}"
     return {"problem": problem}
@@ -35,18 +35,18 @@ def _order(case: Case, device: torch.device) -> list[int]:
     training = Training(case, alone, device)
     with device:
         model = training.fresh_model()
-    found: list[int] = []
+    order: list[int] = []
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for number, parameter in enumerate(trained):
-        parameter.register_post_accumulate_grad_hook(partial(_note, found, number))  # type: ignore[no-untyped-call]
+        parameter.register_post_accumulate_grad_hook(partial(_note, order, number))  # type: ignore[no-untyped-call]
     inputs, targets = next(training.batches())
     training.workload.loss(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
-    if sorted(found) != list(range(len(trained))):
+    if sorted(order) != list(range(len(trained))):
         raise ValueError("not every parameter gets one gradient in a step")
     if any(parameter.grad is not None and parameter.grad.is_sparse for parameter in trained):
-        raise ValueError("sparse gradients have buckets of their own")
-    return [trained[number].numel() * trained[number].element_size() for number in found]
+        raise ValueError("sparse gradients have separate buckets")
+    return [trained[number].numel() * trained[number].element_size() for number in order]
 
 
-def _note(found: list[int], number: int, _parameter: torch.Tensor) -> None:
-    found.append(number)
+def _note(order: list[int], number: int, _parameter: torch.Tensor) -> None:
+    order.append(number)

@@ -28,7 +28,7 @@ from ddpbench.workloads import is_import_path
 
 UNCHANGED = "no update changed a parameter: is the learning rate 0?"
 _ROUNDING = TOLERANCES[torch.float32]
-"""Rounding alone makes updates differ by no more than this, except where Adam amplifies it."""
+"""Largest difference that rounding alone makes between updates, except where Adam amplifies it."""
 _NOT_FINITE = (
     "parameters are not finite after these updates in one process either: is the learning rate too large?"
 )
@@ -36,22 +36,22 @@ _TOO_COARSE = (
     "gradients are sent in so coarse a type that updates such as Adam's differ by as much as one left out"
 )
 _OTHER_BITS = "the ranks' parameters differ, if only by rounding: all ranks must end with the same bits"
-"""Note on replicas that are not equal, where the model is no reason for it."""
+"""Note on replicas that are not equal although the model gives no reason for it."""
 _TRAINS_OTHERS = (
     "it trains other parameters on each rank, so that their gradients cannot be averaged: have model() set "
     "requires_grad alike on all ranks"
 )
 MOST_HALVINGS = 40
-"""fp16: so often is the loss's scale halved until gradients are finite."""
+"""Most halvings of an fp16 loss's scale until gradients are finite."""
 GATHERS = (
     "the loss exchanges values between ranks, so that one process computes another loss: each rank's gradient is "
     "computed with the same exchange, and the strategy's is compared with their mean"
 )
-"""The note on a comparison that one process cannot be the reference of."""
+"""Note on a comparison for which one process cannot be the reference."""
 
 
 def not_compared(compared: Compared, dtype: str, note: str) -> Proof:
-    """Says that a comparison would mean nothing here, and why."""
+    """Return a proof without a comparison, whose note says why it would mean nothing here."""
     return Proof(compared=compared, dtype=dtype, error=0.0, tolerance=math.inf, passed=True, note=note)
 
 
@@ -68,10 +68,10 @@ class Comparer:
         *,
         later: Sequence[Drawn] = (),
     ) -> None:
-        """`shards` are the batches of all ranks that train.
+        """Take `shards`, the batches of all ranks that train.
 
-        `own_autocast` is the type of one that the workload's loss enters itself: bf16, fp16, or none. `later` are the
-        batches of a proof's last steps, one each; none where they train on the first once more.
+        `own_autocast` names the type of an autocast that the workload's loss enters itself: bf16, fp16, or none.
+        `later` are the batches of a proof's last steps, one each; if empty, they train on the first again.
         """
         self.prover, self.numbers, self.precision, self.shards = prover, numbers, precision, shards
         self.later = later
@@ -93,13 +93,13 @@ class Comparer:
         self._lost: Callable[[], str] = str
 
     def allow_for(self, replica: Replica) -> None:
-        """Widens what is allowed by what the strategy itself rounds to on the way, and looks for what it leaves out."""
+        """Widen the tolerances by the rounding of the strategy's transfers, and find what the strategy leaves out."""
         self._lost = replica.watch_steps()
         if replica.unit_roundoff:
             self.tolerances.widen(replica.unit_roundoff)
 
     def held(self, compared: Compared, own: Tensors, expected: Tensors) -> Proof:
-        """Return the proof that they are equal; one that failed names the parameter that is furthest off here."""
+        """Return the proof that they are equal; one that failed names the parameter with the largest error here."""
         error, name = self.tolerances.worst(own, expected)
         proof = self.proof(compared, error)
         if proof.passed or error <= proof.tolerance:
@@ -115,9 +115,9 @@ class Comparer:
         *,
         unchanged: str = UNCHANGED,
     ) -> Proof:
-        """Return what updates made of this rank's parameters, compared with those of one process.
+        """Return how updates changed this rank's parameters, compared with those of one process.
 
-        `unchanged` is the note where no parameter changed.
+        `unchanged` is the note if no parameter changed.
         """
         allowed = self.tolerances.change
         rounds = allowed is None or self.tolerances.rounds
@@ -139,7 +139,7 @@ class Comparer:
             gaps = norm([own[name] - expected[name] for name in own])
             scale = norm([expected[name] - before[name] for name in own])
             changed = bool(scale) or bool(gaps)
-            error = float(gaps / scale) if changed else 0.0  # infinite for what should not have changed
+            error = float(gaps / scale) if changed else 0.0  # infinite for a change where none is expected
         if not self.prover.agreed(float(changed)):
             return not_compared(compared, self.name, unchanged)
         proof = self.proof(compared, error if math.isfinite(error) else math.inf, allowed)
@@ -150,7 +150,10 @@ class Comparer:
         return proof
 
     def _cannot_compare(self, before: Tensors, own: Tensors, expected: Tensors) -> str:
-        """Return why changes of parameters cannot be compared on some rank; empty where they can. All ranks ask."""
+        """Return why changes of parameters cannot be compared on some rank; empty if they can.
+
+        All ranks call it together.
+        """
         agreed = self.prover.agreed
         if agreed(float(bool(self.model.writes) and not own)):
             return writes_sentence(self.model.writes)
@@ -166,7 +169,7 @@ class Comparer:
         return ""
 
     def settle_scale(self, model: torch.nn.Module, batch: Any) -> None:
-        """Halves an fp16 loss's scale until this batch's gradients are finite on all ranks, as training would."""
+        """Halve an fp16 loss's scale until this batch's gradients are finite on all ranks, as training would."""
         if self.precision.name != "fp16":
             return
         for _ in range(MOST_HALVINGS):
@@ -176,12 +179,12 @@ class Comparer:
                 return
 
     def check_lost(self, proof: Proof) -> None:
-        """Refuses a model of whose steps the strategy leaves something out, where a comparison failed.
+        """Refuse a model if a comparison failed and the strategy leaves something out of its steps.
 
         All ranks call it together.
 
         Raises:
-            CannotTrainError: it did.
+            CannotTrainError: the strategy does.
         """
         lost = "" if proof.passed else self._lost()
         if not proof.passed and self.prover.agreed(float(bool(lost))):
@@ -194,9 +197,9 @@ class Comparer:
             raise CannotTrainError(parts_reason(strategy.name, together or "its optimizer"))
 
     def explained(self, proof: Proof) -> Proof:
-        """Return a comparison as it is recorded: one that failed because of the model does not fail the strategy.
+        """Return a comparison in its recorded form: one that failed because of the model does not fail the strategy.
 
-        Ranks whose models are not equal stay a failure, which names what the model does. All ranks call it together.
+        Ranks whose models are not equal remain a failure, which names what the model does. All ranks call it together.
 
         Raises:
             CannotTrainError: the strategy leaves something out of the model's steps.
@@ -226,9 +229,9 @@ class Comparer:
         return replace(proof, note=fault)
 
     def _unless_by_chance(self, proof: Proof) -> Proof:
-        """Return a comparison that passed, unless the model has a fault that may have brought the two near each other.
+        """Return a comparison that passed, unless a fault of the model may have made the results similar by chance.
 
-        What updates change may be wrong by more than rounding and still pass. All ranks call it together.
+        Updates may change something wrongly by more than rounding and still pass. All ranks call it together.
         """
         decisive = proof.compared.startswith(("gradients", "sums", "update", "parameters"))
         if proof.was_made and decisive and self.prover.unrepeatable:
@@ -242,20 +245,22 @@ class Comparer:
         return not_compared(proof.compared, self.name, fault)
 
     def step(self, replica: Replica, batch: Any) -> None:
-        """Have this rank's replica compute and aggregate the gradients of a batch; note the loss of its first."""
+        """Make this rank's replica compute and aggregate the gradients of a batch; note the loss of the first batch."""
         loss = replica.gradients_of(*copied(batch))
         if not self._has_stepped:
             self._has_stepped, self.first_loss = True, loss
 
     def update_replica(self, replica: Replica) -> None:
-        """Updates this rank's replica; what that draws is seeded by the rank."""
+        """Update this rank's replica; random draws of the update are seeded by rank."""
         seed_update(self.training, self.prover.rank)
         self.precision.update(replica)
 
     def unless_by_rank(self, proof: Proof, reference: torch.nn.Module) -> Proof:
-        """Return a proof that passed, unless updates made another reference on each rank. All ranks call it together.
+        """Return a proof that passed, unless updates made a different reference on each rank.
 
-        Where each rank updates a part of the parameters, its own reference has them as it made them.
+        All ranks call it together.
+
+        Where each rank updates a part of the parameters, its own reference holds them as that rank made them.
         """
         if (
             not proof.passed
@@ -268,12 +273,12 @@ class Comparer:
         return self.proof(proof.compared, math.inf, proof.tolerance) if is_by_rank else proof
 
     def own_gradients(self, replica: Replica) -> Tensors:
-        """Return what the strategy aggregated, without the loss's scale."""
+        """Return the gradients that the strategy aggregated, without the loss's scale."""
         found = replica.own_gradients()
         return {name: self.precision.true_gradient(dense(grad)) for name, grad in found.items()}
 
     def proof(self, compared: Compared, error: float, tolerance: float | None = None) -> Proof:
-        """Return the worst rank's error, which every rank learns."""
+        """Return the proof with the worst rank's error, which every rank learns."""
         worst = self.prover.agreed(error)
         allowed = self.tolerances.gradient if tolerance is None else tolerance
         return Proof(
@@ -282,10 +287,10 @@ class Comparer:
 
 
 def check_trained(prover: Rank, model: torch.nn.Module) -> None:
-    """Refuses a model of which each rank trains other parameters: what ranks send would not fit together.
+    """Refuse a model of which ranks train different parameters: what they send would not fit together.
 
     Raises:
-        CannotTrainError: the ranks' names differ, on all ranks.
+        CannotTrainError: the ranks' names differ; raised on all ranks.
     """
     names = "\n".join(sorted(trained_names(model)))
     digest = hashlib.sha256(names.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Find properties of a model that decide which comparisons mean something: what it draws, writes and reaches."""
+"""Find properties of a model that decide which comparisons are meaningful: its draws, writes and reached parameters."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class _Examined:
     """Findings about a model from one rank's samples."""
 
     differs: bool = False
-    """Its gradient depends on the seed."""
+    """True if its gradient depends on the seed."""
     writes: list[str] = field(default_factory=list)
-    """Parameters that a forward writes into."""
+    """Parameters that a forward writes to."""
     reached: list[set[str]] = field(default_factory=list)
     """Parameters that get a gradient, under each seed."""
     infinite: list[str] = field(default_factory=list)
@@ -35,24 +35,24 @@ class Examination:
     """Findings about a model, from the samples of all ranks."""
 
     def __init__(self, one: OneProcess, later: Sequence[Drawn] = ()) -> None:
-        """`later` are the batches of a proof's last steps."""
+        """Take `later`, the batches of a proof's last steps."""
         self._one, self._later = one, later
         self.draws = False
         """True if a step's gradient depends on the seed, as with dropout."""
         self.writes: list[str] = []
-        """Parameters that the model's forward writes into."""
+        """Parameters that the model's forward writes to."""
         self.dropped: list[str] = []
-        """Parameters that the losses of some ranks or seeds reach and others do not."""
+        """Parameters that the losses of some ranks or seeds reach and others don't."""
         self._infinite = ""
 
     def examine(self, model: torch.nn.Module) -> None:
-        """Find out what of a model decides what can be compared: whether it draws random numbers, what it writes."""
+        """Find the model's properties that decide what can be compared, such as random draws and a forward's writes."""
         number = self._one.own_shard
         trials: list[Tensors] = []
         found = _Examined()
         before = {name: each.detach() for name, each in model.named_parameters()}
         for turn in range(2):
-            # Of a copy: a forward may change buffers such as running statistics.
+            # In a copy: a forward may change buffers such as running statistics.
             trial = self._one.copied(model)
             self._one.seed(number + turn * len(self._one.shards))
             start = random_state()
@@ -61,7 +61,7 @@ class Examination:
             found.reached.append({name for name, each in trial.named_parameters() if each.grad is not None})
             found.writes += [name for name in changed_since(before, trial) if name not in found.writes]
         first, second = (list(each.values()) for each in trials)
-        # A coin may fall alike under both seeds, and a generator of the model's own does not tell that it draws.
+        # A coin may fall alike under both seeds, and a model's own generator doesn't show its draws.
         found.differs = found.differs or relative_error(first, second) > TOLERANCES[torch.float32]
         found.infinite = infinite_of(trials[0])
         # All ranks must make the same comparisons next.
@@ -79,14 +79,14 @@ class Examination:
         )
 
     def _of_all_ranks(self, own: _Examined) -> list[_Examined]:
-        """Return what each rank found, in the order of ranks."""
+        """Return the findings of each rank, in the order of ranks."""
         found: list[Any] = [own] * self._one.prover.processes
         if self._one.prover.processes > 1:
             dist.all_gather_object(found, own, group=self._one.prover.group)
         return found
 
     def _on_infinite(self, number: int, names: Sequence[str]) -> str:
-        """Return that the gradient of these parameters is not finite on a rank or replica, and why that may be."""
+        """Return that the gradient of these parameters is not finite on a rank or replica, and the likely cause."""
         who = "replica" if self._one.training.strategy.one_process else "rank"
         why = (
             "its samples hold NaN or infinite values"
@@ -101,8 +101,12 @@ class Examination:
     def spoiled(self) -> list[int]:
         """Return the ranks or replicas whose samples hold values that are not finite."""
         batches = [self._one.shards, *(drawn.shards for drawn in self._later)]
-        found = {number for batch in batches for number, shard in enumerate(batch) if not has_numbers(shard)}
-        return sorted(number + self._one.training.case.world_size - len(self._one.shards) for number in found)
+        numbers = {
+            number for batch in batches for number, shard in enumerate(batch) if not has_numbers(shard)
+        }
+        return sorted(
+            number + self._one.training.case.world_size - len(self._one.shards) for number in numbers
+        )
 
     @property
     def is_infinite(self) -> bool:
@@ -110,7 +114,7 @@ class Examination:
         return bool(self._infinite)
 
     def fault_of_infinite(self) -> str:
-        """Return on which rank or replica one process's gradient is not finite; empty if it is on all."""
+        """Return on which rank or replica one process's gradient is not finite; empty if on all."""
         if not self._infinite and self._one.prover.processes == 1:
             for number, shard in enumerate(self._one.shards):
                 if names := infinite_of(

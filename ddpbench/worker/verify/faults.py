@@ -21,14 +21,14 @@ UNSEEDED = (
     "draws from a source that no seed of torch, random or NumPy reaches, such as random.Random() or "
     "numpy.random.default_rng()"
 )
-"""Reason why a model's results differ from one time to the next."""
+"""Reason why a model's results are not repeatable."""
 NOT_REPEATED = f"{UNSEEDED}, keeps state outside of the model, or some operation of it is not deterministic"
-"""The same where it is not known which."""
+"""The reason if none of them is known to be the one."""
 _BY_RANK = (
     "model() gives other parameters on each rank, though all are seeded alike before it: have it not seed by rank, or "
     "read a file that differs"
 )
-"""Reason why initial states differ where model() repeats its own."""
+"""Reason why initial states differ although model() repeats its own."""
 _BY_RANK_LATER = (
     "gives other {what} on each rank from the same state, batch and seeds: it reads RANK, or another thing that "
     "differs"
@@ -44,7 +44,7 @@ _EXCHANGED = (
 
 
 def by_rank(what: str) -> str:
-    """Return that what a class computes differs by rank, and why that may be."""
+    """Return that results of a class differ by rank, and the likely cause."""
     return _BY_RANK_LATER.format(what=what)
 
 
@@ -55,36 +55,39 @@ class Faults:
         self._one, self._tolerances, self._examination = one, tolerances, examination
         self._prover = one.prover
         self._watched: list[tuple[torch.nn.Module, set[str]]] = []
-        """Models, and the names of what each trained at first."""
+        """Models, and the names of the parameters that each trained at first."""
         self._of_gradients: str | None = None
         self._of_exchange: str | None = None
 
     def watch(self, model: torch.nn.Module) -> None:
-        """Note what a model trains, which its forwards may change."""
+        """Note which parameters a model trains, which its forwards may change."""
         self._watched.append((model, trained_names(model)))
 
     def of_thawing(self) -> str:
-        """Return that a model's forwards add to what it trains; empty if they do not. All ranks call it together."""
+        """Return that a model's forwards make further parameters trainable; empty if not.
+
+        All ranks call it together.
+        """
         found = any(trained_names(model) - names for model, names in self._watched)
         return _TRAINS_MORE if self._prover.agreed(float(found)) else ""
 
     def of_initial_state(self) -> str:
-        """Return why the model's initial state is not the same on all ranks; empty where that is not the class's."""
+        """Return why the model's initial state differs between ranks; empty if the class is not the cause."""
         first, second = self._one.fresh(), self._one.fresh()
         if not self._prover.agreed(float(bool(changed_since(trained(first), second)))):
             return _BY_RANK if is_import_path(self._one.training.case.workload) else ""
         return f"two calls of model() give other parameters under the same seeds: it {UNSEEDED}"
 
     def of_writes(self) -> str:
-        """Return that forwards write into parameters; empty where they do not. All ranks call it together.
+        """Return that forwards write to parameters; empty if they don't. All ranks call it together.
 
-        Also where that shows only after an update, as of an average that begins with what it averages.
+        This may show only after an update, as in an average that starts with the parameters that it averages.
         """
         found = self._examination.writes
         if not found:
             model = self._one.fresh()
             optimizer = self._one.training.make_optimizer(model.parameters())
-            for _ in range(3):  # a schedule may begin at a learning rate of zero
+            for _ in range(3):  # a schedule may start with a learning rate of zero
                 self._one.update(model, self._one.seeded_gradient(model), optimizer)
             before = {name: each.detach().clone() for name, each in model.named_parameters()}
             self._one.seeded_gradient(model)
@@ -92,12 +95,12 @@ class Faults:
         return writes_sentence(found) if self._prover.agreed(float(bool(found))) else ""
 
     def of_gradients(self) -> str:
-        """Return what the model does that no strategy can be held to; empty where one process repeats its gradients.
+        """Return what the model does that no strategy can be held to; empty if one process repeats its gradients.
 
-        All ranks call it together; the answer is found once.
+        All ranks call it together; the result is computed once.
         """
         if self._of_gradients is None:
-            # A fault found in one type holds in the next: a count may have ended since.
+            # A fault found in one type holds in the next: a counter may have ended since.
             self._of_gradients = self._prover.unrepeatable or self._found_of_gradients()
         return self._of_gradients
 
@@ -108,7 +111,7 @@ class Faults:
         outside = OutsideState(owner_of(self._one.training, first))
         gradients = [self._one.seeded_gradient(model) for model in (first, second)]
         changed = outside.changed()
-        # State may follow the samples, as what quantisation observes: then the same ones once more leave it as it is.
+        # State may follow the samples, as in quantisation's observers: the same samples again then leave it unchanged.
         for number in range(1, len(self._one.shards)):
             self._one.gradient(first, number)
         gradients.append(self._one.seeded_gradient(first))
@@ -156,9 +159,9 @@ class Faults:
         return bool(self._prover.agreed(float(self._one.update_has_exchanged)))
 
     def of_exchange(self) -> str:
-        """Return that updates exchange values, and that one process alone makes others; empty where they do not.
+        """Return that updates exchange values, and that one process alone gets others; empty if not.
 
-        All ranks call it together; the answer is found once.
+        All ranks call it together; the result is computed once.
         """
         if self._of_exchange is None and self.update_exchanges():
             self._of_exchange = self._found_of_exchange()
@@ -169,8 +172,8 @@ class Faults:
         among = self._one.updated(gradient)
         moved = norm([value - before[name] for name, value in among.items()])
         allowed = CHANGE_TOLERANCES.get(self._one.numbers.narrowest, CHANGE_TOLERANCES[torch.float32])
-        # Whether one process is to know that it is alone: what multiplies a rate by the number of ranks is not to, and
-        # what divides a sum by it is to.
+        # Decides whether one process is to know that it is alone. Code that multiplies a rate by the number of ranks
+        # must not know it; code that divides a sum by that number must.
         for made_alone, says_so in itertools.product((False, True), repeat=2):
             gap = math.inf
             try:
@@ -179,7 +182,7 @@ class Faults:
                 gap = float(gaps / moved) if gaps else 0.0
             except (MemoryError, torch.OutOfMemoryError):
                 raise
-            except Exception:  # what is made for several ranks may fail in one
+            except Exception:  # code made for several ranks may fail in one
                 traceback.print_exc()
             if self._prover.agreed(gap if math.isfinite(gap) else math.inf) <= allowed:
                 return ""

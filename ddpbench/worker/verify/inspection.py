@@ -1,7 +1,7 @@
-"""Tries a user's own workload in a process of its own: one step, before anything is launched.
+"""Try a user's own workload in a separate process: one step, before anything is launched.
 
-What goes wrong comes back as a sentence that names the file, the line and the exception; what goes well as
-what the workload is: parameters, gradient bytes, samples, a batch's shapes, the first loss.
+A failure comes back as a sentence that names the file, the line and the exception; a success as facts on the workload:
+parameters, gradient bytes, samples, a batch's shapes, the first loss.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ from ddpbench.workloads.plain_model import OwnModel
 
 
 class _UnfitError(Exception):
-    """The workload cannot be used; the message is the sentence on it."""
+    """The workload cannot be used; the message is the sentence that says why."""
 
 
 ONE_PASS_S, ONE_PASS_BATCHES = 1.0, 1000
 """Limits of the look at batches that can be iterated over only once: seconds, and their number."""
 STREAMS_S = 5.0
-"""How long the ranks' parts of a stream are looked at."""
+"""Time for the look at the ranks' parts of a stream, seconds."""
 
 
 def inspect_workload(case: Case, largest: Case | None = None) -> dict[str, Any]:
-    """Return what a workload is, or `{"problem": sentence}`. Takes one step of the case's local batch on its device.
+    """Return facts on a workload, or `{"problem": sentence}`. Trains one step of the case's local batch on its device.
 
-    Of a stream, the parts of the ranks of the `largest` case are looked at too.
+    For a stream, also looks at the parts of the `largest` case's ranks.
     """
     name = case.workload
     try:
@@ -77,7 +77,7 @@ def inspect_workload(case: Case, largest: Case | None = None) -> dict[str, Any]:
 
 def _inspect(case: Case, largest: Case | None) -> dict[str, Any]:
     began = time.perf_counter()
-    device = device_of(case)  # first: an own module may look for a GPU when it is imported
+    device = device_of(case)  # first: a user's module may look for a GPU when it is imported
     undone: list[str] = []
     try:
         with settings_kept(case, undone.append):
@@ -89,7 +89,7 @@ def _inspect(case: Case, largest: Case | None) -> dict[str, Any]:
     with _doing("its options or data", see="its __init__() and its data"):
         training = Training(case, alone, device)
     with _doing("model()"):
-        model = training.fresh_model()  # not the last one made, which a global of the class may hold
+        model = training.fresh_model()  # the model made last may be held by a global of the class
         other = training.fresh_model()
         _check_fresh(model, other)
         _check_made(model)
@@ -100,7 +100,7 @@ def _inspect(case: Case, largest: Case | None) -> dict[str, Any]:
         batch = next(batches)
     if largest is not None and training.is_stream:
         _refuse(too_short(largest))
-    # Its loss alone finds one: a dataset is divided among ranks that are not here, and models are given bare.
+    # Only its loss finds a group: a dataset is divided among ranks that are not here, and models come unwrapped.
     with formed_when_asked(device) as asked, noticing_exchanges() as seen:
         found = _inspect_steps(training, model, batch, batches, made_s)
     if isinstance(training.loader, Iterator):
@@ -164,7 +164,7 @@ def _inspect_steps(
 
 
 def _exhausted(batches: Iterator[Any]) -> str:
-    """Return that these batches end, where they are soon seen to; a benchmark takes more than it can say."""
+    """Return that these batches end, if that is seen soon; a benchmark takes more than it can know."""
     ends = time.monotonic() + ONE_PASS_S
     try:
         for _ in range(ONE_PASS_BATCHES):
@@ -177,14 +177,14 @@ def _exhausted(batches: Iterator[Any]) -> str:
 
 
 class _TimeUpError(BaseException):
-    """No code of a user's takes it for an exception of its own."""
+    """Time is up. No user's code catches it by accident."""
 
 
 def too_short(case: Case, within_s: float = STREAMS_S) -> str:
-    """Return which rank's part of a stream has no batch, and why; empty where each has one or it cannot be known here.
+    """Return which rank's part of a stream has no batch, and why; empty if each has one or it cannot be known here.
 
-    It cannot where the dataset asks torch.distributed, which only a launch has, or is slow: after `within_s` seconds
-    no further part is looked at. The last ranks come first: theirs are the short ones.
+    It cannot be known if the dataset asks torch.distributed, which only a launch has, or is slow: after `within_s`
+    seconds no further part is looked at. The last ranks come first: theirs are the short parts.
     """
     place = Place(rank=0, processes=case.world_size, local_rank=0, attempt=0, cores=(), loader_cores=())
     if case.world_size == 1 or traits_of(case).one_process:
@@ -205,14 +205,14 @@ def too_short(case: Case, within_s: float = STREAMS_S) -> str:
                 "WORLD_SIZE": str(case.world_size),
                 "LOCAL_RANK": str(local_rank),
             }
-            for name in ("MASTER_ADDR", "MASTER_PORT"):  # this rank's launch is not there to meet
+            for name in ("MASTER_ADDR", "MASTER_PORT"):  # this process cannot meet this rank's launch
                 os.environ.pop(name, None)
             own = replace(place, rank=rank, local_rank=local_rank)
             try:
                 next(Training(replace(case, loader_workers=0), own, torch.device("cpu")).batches())
             except TooFewSamplesError as error:
                 return f"at {ranks_of(case)}, on rank {rank}, {error}"
-    except (_TimeUpError, Exception):  # whatever a dataset raises outside a launch
+    except (_TimeUpError, Exception):  # a dataset may raise anything outside a launch
         pass
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -255,7 +255,7 @@ def _inspect_own_step(
         watch as unreached,
     ):
         _refuse(not_moved_by_steps(model, optimizers.all, step))
-        step()  # the first is not the one that is timed
+        step()  # the second step is the one that is timed
     if training.case.evaluation and training.workload.evaluates:
         with _doing("its loss(), which evaluation computes,"), torch.no_grad():
             _check_loss(training.workload.loss(model(copied(batch)), None), graph=False)
@@ -276,11 +276,11 @@ _IN_PLACE_OF = {
         "options.ddp.accumulate",
     ),
 }
-"""The advice in place of attributes that some wrappers have."""
+"""The advice to give instead of attributes that some wrappers have."""
 
 
 class _Wrapped(torch.nn.Module):
-    """A module as a strategy may wrap it: it can be called, and has nothing else of the module's own."""
+    """A module as a strategy may wrap it: it can be called, and has no other attribute of the module."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
@@ -322,7 +322,7 @@ def _facts(
 
 
 def over_one_memory(model: torch.nn.Module) -> list[str]:
-    """Return the names of two parameters that have an element in common, one of which is trained; else none."""
+    """Return the names of two parameters that share an element, one of them trained; empty without such a pair."""
     seen: dict[int, list[tuple[str, torch.Tensor]]] = {}
     for name, each in model.named_parameters():
         if each.layout != torch.strided or not each.numel():
@@ -363,7 +363,7 @@ def _is_in_evaluation(model: torch.nn.Module) -> bool:
 
 
 def _changes(undone: Sequence[str], training: Training) -> dict[str, Any]:
-    """Return what was changed of the class, as a fact; `undone` are settings that it had made when it was imported."""
+    """Return what was changed of the class, as a fact; `undone` are settings that its import had made."""
     found = [*undone, *training.changes]
     return {"changes": found} if found else {}
 
@@ -374,30 +374,30 @@ def _reached(model: torch.nn.Module) -> set[str]:
 
 
 def _dropped(reached: Sequence[set[str]]) -> list[str]:
-    """Return the parameters that some of these steps reach and others do not, as under LayerDrop."""
+    """Return the parameters that some of these steps reach and others don't, as under LayerDrop."""
     every: set[str] = set().union(*reached)
     return sorted(name for name in every if any(name not in step for step in reached))
 
 
 def blocks_of(model: torch.nn.Module, dropped: Sequence[str]) -> list[str]:
-    """Return the blocks, as FSDP shards them, all of whose trained parameters are among these."""
-    from ddpbench.strategies.fsdp.replica import blocks  # which takes long to import, and few need
+    """Return the blocks, as FSDP shards them, whose trained parameters are all among `dropped`."""
+    from ddpbench.strategies.fsdp.replica import blocks  # slow to import, and rarely needed
 
     names = {id(module): name for name, module in model.named_modules()}
     ids = {id(each) for name, each in model.named_parameters() if name in set(dropped)}
-    found: list[str] = []
+    dropped_blocks: list[str] = []
     for block in blocks(model):
         own = [id(each) for each in block.parameters() if each.requires_grad]
         if own and ids.issuperset(own):
-            found.append(names[id(block)].removeprefix("network."))
-    return found
+            dropped_blocks.append(names[id(block)].removeprefix("network."))
+    return dropped_blocks
 
 
 def _mixes_within_blocks(training: Training, model: torch.nn.Module) -> bool:
     """Return whether a part that FSDP would shard by itself trains parameters of more than one type."""
     if len(types_in(each for each in model.parameters() if each.requires_grad)) < 2:
         return False
-    from ddpbench.strategies.fsdp.replica import mixes_types  # which takes long to import, and few need
+    from ddpbench.strategies.fsdp.replica import mixes_types  # slow to import, and rarely needed
 
     if not training.workload.owns_step:
         return mixes_types(model)
@@ -413,7 +413,7 @@ def _mixes_within_blocks(training: Training, model: torch.nn.Module) -> bool:
 
 
 def _wants_closure(optimizer: str) -> str:
-    """Return what to do about an optimizer that computes the loss again itself; empty without one."""
+    """Return what to do about an optimizer that recomputes the loss itself; empty without one."""
     if not optimizer:
         return ""
     return (
@@ -423,7 +423,7 @@ def _wants_closure(optimizer: str) -> str:
 
 
 def _not_finite(model: torch.nn.Module) -> str:
-    """Return which parameters have a gradient with an infinity or NaN; empty where none has."""
+    """Return which parameters have an infinity or NaN in their gradient; empty if none has."""
     names = [
         name
         for name, each in model.named_parameters()
@@ -438,7 +438,7 @@ def _not_finite(model: torch.nn.Module) -> str:
 
 
 def _values(gradient: torch.Tensor) -> torch.Tensor:
-    """Return a gradient's numbers, of a sparse one those that it holds."""
+    """Return a gradient's numbers; for a sparse one, those that it holds."""
     return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 
@@ -448,7 +448,7 @@ def _refuse(problem: str) -> None:
 
 
 def _check_fresh(first: torch.nn.Module, second: torch.nn.Module) -> None:
-    """Refuses a workload of which two models have a parameter in common: one would train the other."""
+    """Refuse a workload whose models share a parameter: training one would train the other."""
     before = {id(parameter) for parameter in first.parameters()}
     kept = [name for name, parameter in second.named_parameters() if id(parameter) in before]
     if kept:
@@ -459,7 +459,7 @@ def _check_fresh(first: torch.nn.Module, second: torch.nn.Module) -> None:
 
 
 def _check_made(model: torch.nn.Module) -> None:
-    """Refuses a model whose parameters are made in its first forward: strategies need them when they wrap it."""
+    """Refuse a model whose parameters are made in its first forward: strategies need them when they wrap it."""
     unmade = [name for name, each in model.named_parameters() if torch.nn.parameter.is_lazy(each)]
     if unmade:
         raise _UnfitError(
@@ -469,7 +469,7 @@ def _check_made(model: torch.nn.Module) -> None:
 
 
 def _never_set(model: torch.nn.Module) -> str:
-    """Return what a model's own `train()` would put into evaluation mode where no step called it; empty if nothing.
+    """Return what a model's own `train()` would put into evaluation mode, which no step called; empty if nothing.
 
     A training loop calls it, and a strategy does not. The model is left as `train()` makes it.
     """
@@ -488,17 +488,17 @@ def _never_set(model: torch.nn.Module) -> str:
     )
 
 
-def told(error: BaseException) -> str:
-    """Return an exception in words, and the user's own line that led to it."""
+def error_in_words(error: BaseException) -> str:
+    """Return an exception as text, and the user's own line that led to it."""
     words, place = exception_words(error), users_line(error)
     return words if place.strip(" ()") in words else f"{words}{place}"
 
 
 @contextmanager
 def _doing(what: str, hint: Callable[[], str] = str, *, see: str = "") -> Iterator[None]:
-    """Turns an exception into a sentence on where it was raised while the workload did that.
+    """Turn an exception into a sentence on where it was raised while the workload did `what`.
 
-    `hint` gives what is added to one of torch's about number types, `see` where to look if no line of the user's
+    `hint` returns what is added to torch's message on number types; `see` says where to look if no line of the user's
     raised it.
     """
     try:
@@ -509,7 +509,7 @@ def _doing(what: str, hint: Callable[[], str] = str, *, see: str = "") -> Iterat
         more = hint() if isinstance(error, RuntimeError) and "dtype" in str(error) else ""
         if see and not users_line(error):
             more = f"{more}; see {see}"
-        raise _UnfitError(f"{what} failed: {told(error)}{more}") from error
+        raise _UnfitError(f"{what} failed: {error_in_words(error)}{more}") from error
 
 
 def _import_sentence(error: ImportError) -> str:
@@ -519,7 +519,7 @@ def _import_sentence(error: ImportError) -> str:
         return f"{error} ({os.path.relpath(cause.filename)}:{cause.lineno})"
     if cause is None:
         return str(error)
-    part = "" if isinstance(cause, SystemExit) else environments_part(cause)  # which the sentence says
+    part = "" if isinstance(cause, SystemExit) else environments_part(cause)  # part of the sentence
     return f"{error}{part}{users_line(cause)}"
 
 
@@ -572,7 +572,7 @@ def _check_loss(loss: Any, *, graph: bool = True) -> None:
 
 
 def _length(training: Training) -> int | None:
-    """Return how many samples one pass over the data has; None where they do not say."""
+    """Return how many samples one pass over the data has; None if the data don't say."""
     try:
         data: Any = getattr(training.loader, "dataset", training.loader)
         return len(data)

@@ -1,4 +1,4 @@
-"""The reference: a process that alone computes what the ranks of a strategy do together."""
+"""The reference: a single process that computes what a strategy's ranks compute together."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Rank(Protocol):
     processes: int
     group: Any
     gathers: bool
-    """The loss exchanges values between ranks: no process can compute another's part of it alone."""
+    """True if the loss exchanges values between ranks: no process can compute another's part of it alone."""
     proves_double: bool
     """True if the case is also compared in float64."""
     unrepeatable: str
-    """Why a step of the class's own gives other results each time; empty unless that was seen."""
+    """Reason why a step of the class's own gives other results each time; empty unless that was seen."""
     packed: bool
-    """A batch's samples are packed, so that batches cannot be joined or cut."""
+    """True if a batch's samples are packed, so that batches cannot be joined or cut."""
 
     def on_step(self) -> None: ...
     def blame(self, fault: str) -> None: ...
@@ -58,12 +58,12 @@ class Drawn:
     """Batches of all ranks that train."""
 
     def cast(self, dtype: torch.dtype | None) -> Drawn:
-        """Return the same samples in this number type; as they are if it is None."""
+        """Return the same samples in this number type; unchanged if it is None."""
         return Drawn(cast(self.own, dtype), [cast(shard, dtype) for shard in self.shards])
 
 
 def seed_update(training: Training, rank: int) -> None:
-    """Seeds what an update draws, by rank."""
+    """Seed an update's random draws, by rank."""
     seed_all(training.case.seed + 1 + training.case.world_size + rank)
 
 
@@ -71,11 +71,11 @@ class OneProcess:
     """Models, gradients, losses and updates of one process, in one number type and precision."""
 
     def __init__(self, prover: Rank, numbers: Numbers, precision: Precision, shards: Sequence[Any]) -> None:
-        """`shards` are the first batches of all ranks that train."""
+        """Take `shards`, the first batches of all ranks that train."""
         self.prover, self.numbers, self.precision, self.shards = prover, numbers, precision, shards
         self.training = prover.training
         self.update_has_exchanged = False
-        """True if an update has exchanged values between ranks, on this one."""
+        """True if an update on this rank has exchanged values between ranks."""
 
     def fresh(self) -> torch.nn.Module:
         """Return a model in its initial state, in the comparison's types and precision."""
@@ -84,9 +84,9 @@ class OneProcess:
     def copied(self, model: torch.nn.Module) -> torch.nn.Module:
         """Return a copy of a model that trains as it does.
 
-        One that torch copies without what it trains with (hooks of parameters, scripts, parameters over one memory), or
-        not at all (weights that are computed, as by `weight_norm`; a lock, an open file), is made again and given the
-        same state.
+        A new model gets the same state instead if torch copies this one without parts that it trains with (hooks of
+        parameters, scripts, parameters over one memory), or not at all (computed weights, as by `weight_norm`; a lock,
+        an open file).
         """
         scripted = any(isinstance(each, torch.jit.ScriptModule) for each in model.modules())
         if not scripted and not hooked_parameters(model) and not share_memory(model):
@@ -94,7 +94,9 @@ class OneProcess:
                 return copy.deepcopy(model)
             except (MemoryError, torch.OutOfMemoryError):
                 raise
-            except NotImplementedError:  # of a tensor without a storage, such as a sparse matrix of rows
+            except (
+                NotImplementedError
+            ):  # raised for a tensor without a storage, such as a sparse matrix of rows
                 pass
             except RuntimeError as error:
                 if "deepcopy protocol" not in str(error):
@@ -109,18 +111,18 @@ class OneProcess:
 
     @property
     def own_shard(self) -> int:
-        """The number of this rank's shard; 0 for a server and in a pipeline."""
+        """Return the number of this rank's shard; 0 for a server and in a pipeline."""
         return max(self.prover.rank - (self.training.case.world_size - len(self.shards)), 0)
 
     def seed(self, shard: int) -> None:
-        """Seeds what a step of this shard draws, alike on ranks and in one process."""
+        """Seed the random draws of this shard's step, alike on ranks and in one process."""
         seed_all(self.training.case.seed + 1 + shard)
 
     def gradient(self, model: torch.nn.Module, shard: int, shards: Sequence[Any] | None = None) -> Tensors:
         """Return one process's gradient over a shard, of the first batch unless others are given.
 
-        Where the strategy accumulates, it is cut as a rank cuts it: dropout, BatchNorm and a mean over words make
-        another gradient of the whole.
+        Where the strategy accumulates, the shard is cut as a rank cuts it: with dropout, BatchNorm or a mean over
+        words, the whole has another gradient.
         """
         self.seed(shard)
         batch = (self.shards if shards is None else shards)[shard]
@@ -142,7 +144,7 @@ class OneProcess:
         return mean(self.gradient(model, number) for number in range(len(self.shards)))
 
     def average_afresh(self) -> Tensors:
-        """Return `average`, each shard's gradient of a model that no forward has changed."""
+        """Return `average`, with each shard's gradient computed by a model that no forward has changed."""
         if self.prover.gathers:
             return self.average(self.fresh())
         # A fresh model is made before its shard's seed is set.
@@ -151,7 +153,7 @@ class OneProcess:
     def average_reached(self, model: torch.nn.Module, shards: Sequence[Any], without: Set[str]) -> Tensors:
         """Return that mean over these shards, without the parameters that none reaches and the strategy leaves out.
 
-        `without` names all that this rank's update left out; what another's shard has reached is not left out there.
+        `without` names all that this rank's update left out; a parameter that another rank's shard reached is kept.
         """
         own = (self.prover.rank,) if self.prover.gathers else range(len(shards))
         found, reached = self.mean_reached([(model, number) for number in own], shards)
@@ -162,7 +164,7 @@ class OneProcess:
     def mean_reached(
         self, trained_by: Iterable[tuple[torch.nn.Module, int]], shards: Sequence[Any] | None = None
     ) -> tuple[Tensors, set[str]]:
-        """Return the mean gradient of models, each over the shard of its number, and what any of them reaches."""
+        """Return the mean gradient of models, each over the shard of its number, and the parameters they reach."""
         reached: set[str] = set()
 
         def noted() -> Iterator[Tensors]:
@@ -173,7 +175,7 @@ class OneProcess:
         return mean(noted()), reached
 
     def loss(self, model: torch.nn.Module, shard: int) -> float:
-        """Return one process's loss over a shard, in parts as where a step accumulates them."""
+        """Return one process's loss over a shard, in parts if a step accumulates."""
         self.seed(shard)
         return self.loss_of(
             model, self.shards[shard], self.training.strategy.accumulated(self.training.options)
@@ -184,7 +186,7 @@ class OneProcess:
         own = copied(batch)
         pieces = chunk(own, parts) if parts > 1 else [own]
         loss_of = self.training.workload.loss
-        with torch.enable_grad():  # which some models need
+        with torch.enable_grad():  # some models need it
             return sum(float(loss_of(model(inputs), targets)) for inputs, targets in pieces) / len(pieces)
 
     def update(
@@ -194,9 +196,9 @@ class OneProcess:
         optimizer: torch.optim.Optimizer,
         rank: int | None = None,
     ) -> None:
-        """Makes one process's update from these gradients; parameters without one take no part.
+        """Make one process's update from these gradients; parameters without a gradient take no part.
 
-        What it draws is seeded as in `rank`'s update, this one's if None.
+        Its random draws are seeded as in `rank`'s update, or this rank's if None.
         """
         for name, parameter in model.named_parameters():
             parameter.grad = gradient[name].clone() if name in gradient else None
@@ -207,9 +209,10 @@ class OneProcess:
         optimizer.zero_grad(set_to_none=True)
 
     def updated(self, gradient: Tensors, *, made_alone: bool | None = None, says_so: bool = False) -> Tensors:
-        """Return what updates from this gradient make of a fresh model: among all ranks if `made_alone` is None.
+        """Return a fresh model's parameters after updates from this gradient: among all ranks if `made_alone` is None.
 
-        Else each rank makes them alone, also the optimizer if `made_alone`, and `RANK` says so if `says_so`.
+        Otherwise each rank makes the updates alone, also the optimizer if `made_alone`, and `RANK` says so if
+        `says_so`.
 
         Raises:
             RuntimeError: they exchange values over another group, so that no rank makes them alone.
@@ -221,7 +224,7 @@ class OneProcess:
             nullcontext() if made_alone is None else alone(device, says_so=says_so),
             noticing_exchanges() as seen,
         ):
-            for _ in range(3):  # a schedule may begin at a learning rate of zero
+            for _ in range(3):  # a schedule may start with a learning rate of zero
                 self.update(model, gradient, optimizer)
         if made_alone is not None and seen.found:
             raise RuntimeError("the update exchanges values over a group that is not the default one")

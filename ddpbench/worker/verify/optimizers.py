@@ -1,4 +1,4 @@
-"""Whether an optimizer trains the model that it was made for: all of its trained parameters, and no others."""
+"""Checks whether an optimizer trains the model it was made for: all of its trained parameters, and no others."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from ddpbench.worker.training.randomness import noticing_draws, seed_all
 from ddpbench.worker.training.types import name_of
 
 _APART = 0.01
-"""A share of what updates change: below it they are equal but for rounding."""
+"""Share of an update's change below which two updates are equal but for rounding."""
 _SIZES = (1.0, 0.3, 3.0)
 """Factors of a given gradient."""
 _SAME_UPDATES = 8
-"""Updates from one gradient: what they estimate of it shows after several."""
+"""Updates from one gradient: what an optimizer estimates of it shows after several."""
 UPDATES = 3
-"""A schedule may begin with a learning rate of zero."""
+"""Updates in a check, since a schedule may start with a learning rate of zero."""
 MOST_STEPS = 64
-"""Steps of a class's own are made until every optimizer has stepped: one may update every fifth time, or a scaler may
-leave out some until its scale is low enough."""
+"""Most steps of a class's own until every optimizer has stepped: one may update every fifth time, or a scaler may skip
+some until its scale is low enough.
+"""
 
 
 def not_its_own(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> str:
-    """Return in what the optimizers' parameters together are not the model's trained ones; empty where they are."""
+    """Return how the optimizers' parameters together differ from the model's trained ones; empty if they don't."""
     given = [each for one in optimizers for group in one.param_groups for each in group["params"]]
     held = {id(each) for each in given}
     names = {id(each): name for name, each in model.named_parameters() if each.requires_grad}
@@ -56,7 +57,7 @@ def not_its_own(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -
 
 
 def closure_name(optimizers: Sequence[torch.optim.Optimizer]) -> str:
-    """Return the class of an optimizer whose step wants a closure that computes the loss again; empty for others."""
+    """Return the class of an optimizer whose step needs a closure that recomputes the loss; empty for others."""
     wanting = (
         type(one).__name__
         for one in optimizers
@@ -71,14 +72,14 @@ def computed_together(
     make: Callable[[Any], Any],
     gradient: Mapping[str, torch.Tensor] | None = None,
 ) -> str:
-    """Return the class of an optimizer that updates some parameters otherwise where it has not all; empty for others.
+    """Return the class of an optimizer whose update of some parameters depends on others; empty for other optimizers.
 
-    As one that divides by the norm of all gradients. `fresh` gives a model in its initial state, `make` what it is
-    trained with. Where an update draws random numbers, which it does for one parameter after another, all stay, and
-    those of the others are not to change with one's gradient. None is found where an update fails.
+    Such as one that divides by the norm of all gradients. `fresh` returns a model in its initial state, `make` what it
+    is trained with. Where an update draws random numbers, one parameter after another, all parameters stay, and those
+    of the others must not change with one's gradient. If an update fails, the result is empty.
 
-    Gradients are random ones, others in each update, and `gradient` by name, the same in each and at several sizes: an
-    estimate of a rate grows only while gradients point one way, and up to a limit.
+    Gradients are random, others in each update, and `gradient` by name, the same in each update and at several sizes:
+    an estimated rate grows only while gradients point in one direction, and up to a limit.
     """
     given: list[Mapping[str, torch.Tensor] | None] = [None]
     given += [{name: each * factor for name, each in (gradient or {}).items()} for factor in _SIZES]
@@ -101,7 +102,7 @@ def _computed_together(
             others = [updated(leaves_out=True)]
     except (MemoryError, torch.OutOfMemoryError):
         raise
-    except Exception:  # as of an optimizer of sparse gradients alone
+    except Exception:  # such as an optimizer of sparse gradients only
         return ""
     for other in others:
         for kind, end, changed, before in zip(whole.kinds, whole.ends, other.ends, still, strict=True):
@@ -113,7 +114,7 @@ def _computed_together(
 def narrower_type(fresh: Callable[[], nn.Module], make: Callable[[Any], Any]) -> str:
     """Return the coarsest type in which updates compute, if it is coarser than the parameters; else empty.
 
-    `fresh` and `make` as above. Of single numbers, such as a count of steps, the type does not matter.
+    `fresh` and `make` as above. The type of single numbers, such as a count of steps, doesn't matter.
     """
     model = fresh()
     finest = min((_eps(each.dtype) for each in model.parameters() if each.is_floating_point()), default=0.0)
@@ -133,7 +134,7 @@ def _eps(dtype: torch.dtype) -> float:
 
 
 class _TypesSeen(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the floating-point types of the tensors that operations give."""
+    """Notes the floating-point types of the tensors that operations return."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -168,7 +169,7 @@ class _Updated:
         gradient: Mapping[str, torch.Tensor] | None = None,
         within: AbstractContextManager[object] | None = None,
     ) -> None:
-        """`gradient` is that of every update, by name; random ones if None. Steps are made `within`.
+        """Take `gradient`, that of every update, by name; random ones if None. Steps are made `within`.
 
         `factors` scale the gradients of all parameters, and of the largest, which are left out if `leaves_out`.
         """
@@ -204,7 +205,7 @@ class _Updated:
 
 
 def _square(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> float:
-    """Return the square of the distance between them."""
+    """Return the squared distance between them."""
     return sum(float((each - other[name]).abs().square().sum()) for name, each in one.items())
 
 
@@ -213,7 +214,7 @@ def _held(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def _set_gradients(model: nn.Module, seed: int) -> None:
-    """Gives a model's parameters gradients of random numbers, which leave the state of torch's generator."""
+    """Give a model's parameters random gradients, without changing the state of torch's generator."""
     generator = torch.Generator().manual_seed(seed)
     for each in model.parameters():
         if each.requires_grad:
@@ -222,7 +223,7 @@ def _set_gradients(model: nn.Module, seed: int) -> None:
 
 @contextmanager
 def sparse_seen(model: nn.Module) -> Iterator[list[bool]]:
-    """Give a list that is not empty once a backward has made a sparse gradient."""
+    """Yield a list that is not empty once a backward has made a sparse gradient."""
     seen: list[bool] = []
 
     def note(parameter: torch.Tensor) -> None:
@@ -245,7 +246,7 @@ def sparse_seen(model: nn.Module) -> Iterator[list[bool]]:
 def unreached_seen(
     model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]
 ) -> Iterator[Callable[[], list[str]]]:
-    """Give a function that names the parameters stepped with a gradient that no backward has made.
+    """Yield a function that names the parameters stepped with a gradient that no backward has made.
 
     Such a gradient, as from `torch.autograd.grad` or `torch.func`, is not averaged over ranks at a backward's end.
     """
@@ -274,10 +275,10 @@ def unreached_seen(
 
 
 def not_moved(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
-    """Return which parameters with a gradient some updates from it cannot move; empty where there are none.
+    """Return which parameters with a gradient some updates cannot move; empty if there are none.
 
-    Those are parameters that stay as they were, of a group whose learning rate was 0 in each update. What a small rate
-    changes may be less than a type can hold.
+    Those are parameters that stay as they were, in a group whose learning rate was 0 in each update. A change by a
+    small rate may be less than a type can hold.
     """
     watch = _Watch(model, [optimizer])
     for _ in range(UPDATES):
@@ -288,7 +289,7 @@ def not_moved(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
 def not_moved_by_steps(
     model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], step: Callable[[], object]
 ) -> str:
-    """Return the same of whole steps that call these optimizers themselves, as many as it takes for all to step."""
+    """Return the same for whole steps that call these optimizers themselves, as many as it takes for all to step."""
     watch = _Watch(model, optimizers)
     made = 0
     while made < UPDATES or (watch.waits_for and made < MOST_STEPS):
@@ -298,7 +299,7 @@ def not_moved_by_steps(
 
 
 class _Watch:
-    """What updates do to a model's trained parameters."""
+    """Effects of updates on a model's trained parameters."""
 
     def __init__(self, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self._model = model
@@ -309,7 +310,7 @@ class _Watch:
         self._rates: dict[str, float] = {}
         """The largest learning rate of each parameter that had a gradient when its optimizer stepped."""
         self.waits_for = set(range(len(optimizers)))
-        """Which optimizers have not stepped with a gradient yet."""
+        """The optimizers that have not stepped with a gradient yet."""
         self._hooks = [
             one.register_step_pre_hook(partial(self._look, number)) for number, one in enumerate(optimizers)
         ]
@@ -324,7 +325,7 @@ class _Watch:
                     self._rates[name] = max(rate, self._rates.get(name, 0.0))
 
     def problem(self, made: int) -> str:
-        """Return what is wrong after so many steps; empty if nothing is."""
+        """Return what is wrong after `made` steps; empty if nothing is."""
         for hook in self._hooks:
             hook.remove()
         if not self._rates:

@@ -1,4 +1,4 @@
-"""State that a user's class keeps outside of its model and object: in its module's variables and in its classes."""
+"""State that a user's class keeps outside its model and object: in its module's variables and in its classes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from ddpbench.worker.training.training import Training
 from ddpbench.worker.verify.optimizers import in_words
 
 _MOST_DEEP, _MOST_PARTS, _MOST_NUMBERS = 4, 1000, 10_000
-"""Limits of what is looked at: containers within one another, items of each, and numbers of an array. What has more is
-data."""
+"""Limits of the look at a value: nested containers, items of each, and numbers of an array. Larger values count as
+data.
+"""
 _NOT_STATE = (
     ModuleType,
     FunctionType,
@@ -32,14 +33,14 @@ _NOT_STATE = (
     np.random.RandomState,
     torch.Generator,
 )
-"""Values that are not looked at: of a generator, that it draws is the better reason."""
+"""Values that are not looked at: for a generator, its draws are the better reason."""
 
 
 class OutsideState:
-    """Values of a user's variables at one moment, to see which change, and to bring them back."""
+    """Values of a user's variables at one moment, to see which change, and to restore them."""
 
     def __init__(self, owner: object) -> None:
-        """`owner` is the user's object."""
+        """Take `owner`, the user's object."""
         self._owner = owner
         self._before = {name: (value, _copied(given)) for name, _, given, value in _values(owner)}
 
@@ -61,12 +62,12 @@ class OutsideState:
 
 
 def owner_of(training: Training, model: torch.nn.Module) -> object:
-    """Return the user's object that makes a model's steps: the workload where it is one of ddpbench's own kind."""
+    """Return the user's object that makes a model's steps: the workload, if it is of ddpbench's own kind."""
     return getattr(model, "own", training.workload)
 
 
 def outside_words(names: Sequence[str]) -> str:
-    """Return in words that a class keeps state there, and what to do."""
+    """Return a sentence that a class keeps state there, and what to do."""
     which = f" ({in_words(names)})" if names else ""
     return (
         f"keeps state outside of the model{which}, so that a later call gives another value: keep it in the model or "
@@ -75,7 +76,7 @@ def outside_words(names: Sequence[str]) -> str:
 
 
 def _values(owner: object) -> Iterator[tuple[str, Any, Any, str]]:
-    """Yield of each variable its name, the module or class that holds it, its value, and that as a text."""
+    """Yield for each variable its name, the module or class that holds it, its value, and the value as text."""
     seen: set[str] = set()
     for each in type(owner).__mro__:
         module = sys.modules.get(each.__module__)
@@ -110,12 +111,12 @@ def _copied(value: Any) -> Any:
         return copy.deepcopy(value)
     except (MemoryError, torch.OutOfMemoryError):
         raise
-    except Exception:  # as of a lock
+    except Exception:  # raised for a lock, for example
         return value
 
 
 def _frozen(value: Any, depth: int) -> str:
-    """Return a value's contents as a text; empty where it is not looked at."""
+    """Return a value's contents as text; empty if it is not looked at."""
     if isinstance(value, _NOT_STATE) or depth > _MOST_DEEP:
         return ""
     if value is None or isinstance(value, bool | int | float | complex | str | bytes | itertools.count):

@@ -1,4 +1,4 @@
-"""The proof of a class that makes its steps itself: a strategy's ranks against as many replicas in lockstep."""
+"""The proof of a class that makes its own step: a strategy's ranks against as many replicas in lockstep."""
 
 from __future__ import annotations
 
@@ -43,16 +43,18 @@ STEPS = 3
 UPDATES = 2
 """Updates that each optimizer makes: Adam's first shows only the sign of a gradient."""
 MOST_STEPS = 64
-"""More than `STEPS` are made until every optimizer has made these: a network may have its turn every fifth time."""
+"""Most steps made, beyond `STEPS`, until every optimizer has made `UPDATES`: a network may have its turn every fifth
+time.
+"""
 
 
 def prove_own_steps(prover: Rank, batch: Any, shards: Sequence[Any]) -> Iterator[Proof]:
-    """Yield what some steps of this rank's batch make of its parameters, held against the same steps in lockstep.
+    """Yield this rank's parameters after some steps of its batch, compared with the same steps in lockstep.
 
-    The shards' replicas train in this process, one at a time, each up to the end of a backward; there their
-    gradients are averaged. So every strategy is held against what data parallelism means, whatever a step does in
-    between: clip, update one of two networks, accumulate. Where one process makes the steps of the whole batch, its
-    reference does too.
+    The shards' replicas train in this process, one at a time, each up to the end of a backward; there their gradients
+    are averaged. So every strategy is compared with the meaning of data parallelism, for any
+    work that a step does in between: clip, update one of two networks, accumulate. Where one process makes the steps
+    of the whole batch, its reference does too.
     """
     parts = shards
     if prover.training.strategy.one_process:
@@ -72,9 +74,9 @@ def prove_own_steps(prover: Rank, batch: Any, shards: Sequence[Any]) -> Iterator
 def _unrepeatable(
     prover: Rank, numbers: Numbers, shards: Sequence[Any], before: Tensors, expected: Tensors
 ) -> str:
-    """Return why these replicas cannot be the reference of a strategy: made a second time, they end otherwise.
+    """Return why these replicas cannot be a strategy's reference: made a second time, their steps end otherwise.
 
-    What was found in one type holds in the next, where chance may bring two results near each other.
+    A cause found in one type holds in the next, where chance may make two results similar.
     """
     if prover.unrepeatable:
         return prover.unrepeatable
@@ -107,7 +109,7 @@ def _unrepeatable(
 
 
 def _how_bad(proof: Proof) -> tuple[bool, bool, float]:
-    """One that failed is worse than one that could not be made, and that than one that passed."""
+    """Return a sort key: a failed proof is worse than one that could not be made, and that worse than a passed one."""
     return not proof.passed, bool(proof.note), proof.error
 
 
@@ -118,7 +120,7 @@ class _TypeUnfitError(Exception):
 def _compared(
     prover: Rank, numbers: Numbers, batch: Any, shards: Sequence[Any], parts: Sequence[Any]
 ) -> Iterator[Proof]:
-    """`parts` are what all ranks or replicas take, where `shards` are the reference's."""
+    """Yield the comparisons in one number type; all ranks or replicas take `parts`, the reference takes `shards`."""
     training = prover.training
     with entered_autocasts() as autocasts:
         lockstep = _lockstep(prover, numbers, shards)
@@ -142,7 +144,7 @@ def _compared(
     replica = training.replica(model, NullRecorder(), distributed=distributed, precision=FULL)
     comparer.allow_for(replica)
     seed_all(training.case.seed + 1 + prover.rank)
-    replica.own_step(copied(batch))  # which makes what the strategy puts around the model
+    replica.own_step(copied(batch))  # this makes the strategy's wrappers of the model
     prover.on_step()
     wrappers = _wrappers_of(replica)
     first = _values_of(model, before) if wrappers else {}
@@ -194,15 +196,15 @@ def _same_samples(
     prover, numbers = comparer.prover, comparer.numbers
 
     def held(expected: Tensors) -> Proof:
-        found = []
-        # Of two networks one may be wrong, and the other large.
+        proofs = []
+        # One of two networks may be wrong, and the other large.
         for names, stepped in zip(lockstep.updated_together, lockstep.stepped, strict=True):
             first, own, wanted = (
                 {name: one[name] for name in names & one.keys()} for one in (before, after, expected)
             )
             why = UNCHANGED if stepped else _NO_UPDATES.format(made=lockstep.made)
-            found.append(comparer.change("parameters, same samples", first, own, wanted, unchanged=why))
-        return max(found, key=_how_bad)
+            proofs.append(comparer.change("parameters, same samples", first, own, wanted, unchanged=why))
+        return max(proofs, key=_how_bad)
 
     expected = lockstep.parameters
     proof = held(expected)
@@ -212,13 +214,13 @@ def _same_samples(
         proof = held(sent) if prover.processes > 1 else not_compared(proof.compared, comparer.name, _STATE)
         proof = replace(proof, note=_SENT) if proof.passed and not proof.note else proof
     comparer.check_lost(proof)
-    # All ranks find out, whichever has parameters that are late.
+    # All ranks learn of parameters that are late on any of them.
     lone = not proof.passed and _each_alone(prover, numbers, parts, before, after)
     return replace(proof, note=_NOT_AVERAGED) if lone and not late else proof
 
 
 def _explained(prover: Rank, proof: Proof, fault: str) -> Proof:
-    """Return a comparison as it is recorded: where it failed, with the class's fault if it has one."""
+    """Return a comparison in its recorded form: if it failed, with the class's fault, if it has one."""
     if proof.passed or not fault:
         return proof
     prover.blame(fault)
@@ -249,7 +251,7 @@ def _unless_by_rank(comparer: Comparer, proof: Proof, lockstep: Lockstep) -> Pro
 
 
 def _differing(prover: Rank, lockstep: Lockstep | None) -> str:
-    """Return that each rank's lockstep ends otherwise, of the same samples; empty if it does not. All ranks ask."""
+    """Return that ranks' locksteps of the same samples end differently; empty if not. All ranks call it together."""
     if lockstep is None:
         return ""
     alike = all_equal(lockstep.checksum, prover.control, prover.processes)
@@ -259,7 +261,7 @@ def _differing(prover: Rank, lockstep: Lockstep | None) -> str:
 def _of_counts(
     prover: Rank, numbers: Numbers, shards: Sequence[Any], lockstep: Lockstep, before: Tensors
 ) -> str:
-    """Return why ranks would not make equally many backwards and updates, and wait for one another.
+    """Return why ranks would not make the same number of backwards and updates, and so wait for one another.
 
     Empty if they make as many. All ranks call it together.
     """
@@ -272,7 +274,7 @@ def _of_counts(
 
 
 def _apart(prover: Rank, numbers: Numbers, shards: Sequence[Any], lockstep: Lockstep | None) -> str:
-    """Return why replicas that are given the same gradients after every backward end otherwise; empty if they do not.
+    """Return why replicas with the same gradients after every backward end differently; empty if they don't.
 
     Those of data parallelism have to stay equal under every way of averaging gradients.
     """
@@ -302,7 +304,7 @@ _NOT_AVERAGED = (
 
 
 def _repeated(called: Mapping[torch.nn.Module, int], backwards: Sequence[None]) -> str:
-    """Return that a step makes more backwards than forwards, where DDP does not average those; empty if it does not."""
+    """Return that a step makes more backwards than forwards, where DDP doesn't average those; empty if not."""
     forwards = sum(called.values())
     if len(backwards) <= forwards or not any(isinstance(each, DistributedDataParallel) for each in called):
         return ""
@@ -314,7 +316,7 @@ def _repeated(called: Mapping[torch.nn.Module, int], backwards: Sequence[None]) 
 
 @contextmanager
 def _counted() -> Iterator[list[None]]:
-    """Note each backward that this thread calls in the meantime."""
+    """Note each backward that this thread calls meanwhile."""
     seen: list[None] = []
 
     def noted(backward: Callable[[], None]) -> None:
@@ -326,23 +328,23 @@ def _counted() -> Iterator[list[None]]:
 
 
 def _wrappers_of(replica: Replica) -> list[torch.nn.Module]:
-    """Return the modules that a strategy has put around those of the class."""
+    """Return the modules in which a strategy has wrapped those of the class."""
     steps = [each for each in vars(replica).values() if isinstance(each, OwnStep)]
     kinds = (DistributedDataParallel, torch.nn.DataParallel, ThreadedModule)
     return [part for one in steps for part in one.network.modules() if isinstance(part, kinds)]
 
 
 def _values_of(model: torch.nn.Module, names: Collection[str]) -> Tensors:
-    """Return copies of these parameters, those that a step left frozen too."""
+    """Return copies of these parameters, including those that a step froze."""
     return {name: each.detach().clone() for name, each in model.named_parameters() if name in names}
 
 
 @contextmanager
 def _called(wrappers: Sequence[torch.nn.Module]) -> Iterator[dict[torch.nn.Module, int]]:
-    """Note how often each of these modules is called in the meantime for a gradient.
+    """Note how often each of these modules is called meanwhile for a gradient.
 
-    A call without one counts too at the end, once, where no backward has reached the module's parameters: its step
-    comes by their gradients otherwise.
+    At the end, a call without one counts too, once, if no backward has reached the module's parameters: its step then
+    gets their gradients in another way.
     """
     seen = dict.fromkeys(wrappers, 0)
     without: set[torch.nn.Module] = set()
@@ -374,9 +376,9 @@ def _is_gone_around(
 ) -> bool:
     """Return whether steps changed parameters of a module whose wrapper they did not call, on any rank.
 
-    `before` are the parameters as they were when `called` began to be noted.
+    `before` holds the parameters from the time when `called` began to be noted.
     """
-    if not called:  # this strategy puts nothing around it
+    if not called:  # this strategy doesn't wrap the model
         return False
     changed = set(changed_since(before, model))
     moved = {id(each) for name, each in model.named_parameters() if name in changed}
@@ -390,7 +392,7 @@ def _is_gone_around(
 def _each_alone(
     prover: Rank, numbers: Numbers, shards: Sequence[Any], before: Tensors, after: Tensors
 ) -> bool:
-    """Return whether every parameter is as the samples of one rank alone make it, on all ranks."""
+    """Return whether every parameter is as one rank's samples alone make it, on all ranks."""
     if prover.processes < 2:
         return False
     ends = []
@@ -401,7 +403,7 @@ def _each_alone(
             ends.append(found.parameters)
     except (MemoryError, torch.OutOfMemoryError):
         raise
-    except Exception:  # alone a step may fail that does not among others
+    except Exception:  # a step may fail alone that works among others
         ends.clear()
     allowed = CHANGE_TOLERANCES.get(numbers.narrowest, CHANGE_TOLERANCES[torch.float32])
 
@@ -416,7 +418,7 @@ def _each_alone(
 
 
 def _lockstep(prover: Rank, numbers: Numbers, shards: Sequence[Any]) -> Lockstep | None:
-    """Return the replicas after their steps; None where the strategy aggregates nothing.
+    """Return the replicas after their steps; None if the strategy aggregates nothing.
 
     Raises:
         _TypeUnfitError: a step fails in float64, on some rank, and perhaps not in its own types.
@@ -429,11 +431,9 @@ def _lockstep(prover: Rank, numbers: Numbers, shards: Sequence[Any]) -> Lockstep
     try:
         found.run()
     except (MemoryError, torch.OutOfMemoryError, UnequalRanksError):
-        raise  # says nothing of the number type
+        raise  # not due to the number type
     except Exception as error:
-        if numbers.cast != torch.float64 or "allocate memory" in str(
-            error
-        ):  # how the CPU's allocator puts it
+        if numbers.cast != torch.float64 or "allocate memory" in str(error):  # the CPU allocator's message
             raise
         traceback.print_exc()
         problem = exception_words(error)
@@ -445,7 +445,7 @@ def _lockstep(prover: Rank, numbers: Numbers, shards: Sequence[Any]) -> Lockstep
 def _why_not(
     prover: Rank, model: torch.nn.Module, numbers: Numbers, shards: Sequence[Any], expected: Tensors | None
 ) -> str:
-    """Return why replicas in one process cannot make of the whole batch what one model does; empty if they can."""
+    """Return why replicas in one process cannot train the whole batch as one model does; empty if they can."""
     training = prover.training
     if expected is None or not training.strategy.one_process or training.case.world_size == 1:
         return ""
@@ -470,9 +470,9 @@ _STATE = (
 
 
 def _with_buffers_sent(prover: Rank, numbers: Numbers, parts: Sequence[Any]) -> Tensors | None:
-    """Return what the steps make of the parameters where replicas are sent the first one's buffers.
+    """Return the parameters after steps in which replicas are sent the first one's buffers.
 
-    None where that makes no difference: where replicas compute with no buffers that their own samples change.
+    None if that makes no difference: if replicas compute with no buffers that their own samples change.
     """
     if len(parts) < 2:
         return None
@@ -484,16 +484,16 @@ def _with_buffers_sent(prover: Rank, numbers: Numbers, parts: Sequence[Any]) -> 
             ends.append(found.parameters)
     except (MemoryError, torch.OutOfMemoryError):
         raise
-    except Exception:  # replicas of parts of a batch may fail where one of the whole does not
+    except Exception:  # replicas of parts of a batch may fail where that of the whole doesn't
         ends.clear()
     alike = not ends or all(same(ends[1][name], value) for name, value in ends[0].items())
     return None if prover.agreed(float(alike)) else ends[1]
 
 
 class _SentBuffers:
-    """Gives replicas of a module the buffers that the first one has before each forward, as DDP does.
+    """Copies the first replica's buffers of a module to all others before each forward, as DDP does.
 
-    As there, none are sent after a forward that records no gradients.
+    As in DDP, none are sent after a forward that records no gradients.
     """
 
     def __init__(self, replicas: Sequence[torch.nn.Module]) -> None:
@@ -519,8 +519,8 @@ class _SentBuffers:
 class Lockstep:
     """Replicas of a model in one process, each with a shard, whose gradients are averaged after every backward.
 
-    Each has a thread, and one thread runs at a time: to the end of its next backward, where it waits for the others.
-    What a step draws at random comes from a generator of the replica's own, seeded as its rank's is.
+    Each has a thread, and one thread runs at a time: to the end of its next backward, where it waits for the others. A
+    step's random draws come from its replica's generator, seeded as its rank's is.
     """
 
     def __init__(
@@ -534,7 +534,7 @@ class Lockstep:
         sends: bool = False,
         alike: bool = False,
     ) -> None:
-        """`seed` is added to the ranks' own, which all are the first one's where they are seeded `alike`.
+        """Take `seed`, which is added to the ranks' own seeds, all equal to the first one's if `alike`.
 
         `sends`: all have the first one's buffers in each forward.
         """
@@ -545,7 +545,7 @@ class Lockstep:
                 _SentBuffers(replicas)
         self._optimizers: list[Any] = [training.make_optimizer(model.parameters()) for model in self._models]
         self._trained = trained(self._models[0]).keys()
-        """The names of what is trained at first; a step may freeze some."""
+        """The names of the parameters trained at first; a step may freeze some."""
         names = {id(each): name for name, each in self._models[0].named_parameters()}
         together = [
             {names[id(each)] for group in one.param_groups for each in group["params"] if id(each) in names}
@@ -559,7 +559,7 @@ class Lockstep:
             for index, one in enumerate(optimizers.all):
                 one.register_step_post_hook(partial(_stepped, self._waits_for[number], index))
         self.made = 0
-        """Steps."""
+        """Steps made."""
         self.exchanges = False
         """True if a step has exchanged values between ranks."""
         kept = random_state()
@@ -578,7 +578,7 @@ class Lockstep:
 
     @property
     def parameters(self) -> Tensors:
-        """The first replica's, which all have; also what its steps froze."""
+        """Return the first replica's parameters, which all have; includes those that its steps froze."""
         return self._parameters_of(self._models[0])
 
     @property
@@ -604,24 +604,24 @@ class Lockstep:
 
     @property
     def updates_alike(self) -> bool:
-        """Return whether all replicas made as many updates."""
+        """Return whether all replicas made the same number of updates."""
         return all(each == self._waits_for[0] for each in self._waits_for)
 
     @property
     def counts(self) -> str:
-        """Return a digest of how many steps, backwards and updates they made."""
-        found = (self.made, self._backwards, self._waits_for)
-        return hashlib.sha256(repr(found).encode()).hexdigest()
+        """Return a digest of the numbers of steps, backwards and updates."""
+        numbers = (self.made, self._backwards, self._waits_for)
+        return hashlib.sha256(repr(numbers).encode()).hexdigest()
 
     def _parameters_of(self, model: torch.nn.Module) -> Tensors:
         thaw(model, self._trained)
         return trained(model)
 
     def run(self) -> None:
-        """Makes `STEPS` steps, and more until every optimizer has made `UPDATES`, at most `MOST_STEPS`.
+        """Make `STEPS` steps, and more until every optimizer has made `UPDATES`, at most `MOST_STEPS`.
 
         Raises:
-            UnequalRanksError: the replicas did not make equally many backwards, or reached others of the parameters.
+            UnequalRanksError: the replicas made different numbers of backwards, or reached different parameters.
         """
         kept = random_state()
         numbers: dict[int, int] = {}
@@ -679,7 +679,7 @@ class Lockstep:
         return made < self.made
 
     def _pass_on(self, number: int) -> None:
-        """Ends a replica's turn at the end of its backward; the last one's averages all gradients."""
+        """End a replica's turn at the end of its backward; the last replica's end averages all gradients."""
         with self._changed:
             self._random[number] = random_state()
             self._backwards[number] += 1
@@ -731,7 +731,7 @@ _UNEVEN = "the ranks' steps did not make equally many backwards: they would wait
 
 
 class UnequalRanksError(RuntimeError):
-    """The ranks' steps are not alike enough to be made together."""
+    """The ranks' steps are too different to be made together."""
 
 
 def _reached_by_some(replicas: Sequence[torch.nn.Module]) -> list[str]:
@@ -753,14 +753,14 @@ def _leaves_out_parts(replicas: Sequence[torch.nn.Module]) -> bool:
 
 def _parts_of(model: Any) -> list[torch.nn.Module]:
     """Return the modules that a strategy wraps, each by itself."""
-    found: list[torch.nn.Module] = []
+    parts: list[torch.nn.Module] = []
 
     def noted(part: torch.nn.Module) -> torch.nn.Module:
-        found.append(part)
+        parts.append(part)
         return part
 
     each_part(model.network, noted)
-    return found
+    return parts
 
 
 def _stepped(waits_for: list[int], index: int, *_: Any) -> None:

@@ -1,4 +1,4 @@
-"""What each kind of strategy promises, held against one process: a function for each of `strategies.PROMISES`."""
+"""Checks of each kind of strategy's promise against one process: a function for each of `strategies.PROMISES`."""
 
 from __future__ import annotations
 
@@ -36,39 +36,41 @@ from ddpbench.worker.verify.written import same
 FINAL_STEPS = 3
 COMPRESSED_STEPS = 3
 MOST_KEPT = 0.95
-"""The largest share of so many steps' gradients on one batch that may not have been sent by then, of all matrices, and
-of all vectors: PowerSGD sends the largest part of a matrix first, and the rest in turn. Where more is kept, further
-steps follow whose own gradients are zero: top-k may choose a few numbers last."""
+"""The largest share of these steps' gradients on one batch that may not have been sent by then, of all matrices, and of
+all vectors: PowerSGD sends the largest part of a matrix first, and the rest in turn. Where more is kept, further steps
+follow whose own gradients are zero: top-k may choose a few numbers last.
+"""
 LEAST_SENT = 1e-3
-"""The smallest share of what was kept that these steps send, and by which it shrinks, by norm."""
+"""The smallest share of the kept gradients that these steps send, and by which they shrink, by norm."""
 MOST_LEFT = 0.5
-"""The largest share of what was kept that is left after these steps, where it was more than `MOST_KEPT`. A hook that
-sends a thousandth of it in a step leaves 82 % after `MOST_SENDING`."""
+"""The largest share of the kept gradients that is left after these steps, where it was more than `MOST_KEPT`. A hook
+that sends a thousandth of it per step leaves 82 % after `MOST_SENDING`.
+"""
 NOT_SHRUNK = 1 - 1e-7
-"""The share left of which nothing was taken off: sending `LEAST_SENT` of orthogonal parts takes off 5e-7."""
+"""The share left at which nothing counts as taken off: sending `LEAST_SENT` of orthogonal parts takes off 5e-7."""
 MOST_GROWN = 100.0
-"""So often what was kept grows for good."""
+"""Factor of growth from which kept gradients count as growing for good."""
 MOST_SENDING = 200
 """The most of those steps."""
 SENT_ENOUGH = 0.1
-"""Once no more is kept of all others, and all steps are made, what is still kept whole is not merely late."""
+"""Share kept of all other parts at which, once all steps are made, a part still kept whole is not just late."""
 MOST_STEPS_APART = 100
 
 
 def follows_updates(training: Training) -> bool:
-    """Return whether the steps after an update are compared as well, on batches of their own.
+    """Return whether the steps after an update are compared as well, on separate batches.
 
-    Where ranks hold different things, or are sent what they hold, that they are equal says nothing of those steps. A
-    framework's loop may change alike on all ranks what they are made with, such as the learning rate, or train on the
-    batch before; and the first update of a framework's optimizer does not show its momentum. A user's own strategy may
-    do any of these.
+    Where ranks hold different things, or are sent what they hold, equal ranks don't prove those steps. A framework's
+    loop may change alike on all ranks what the steps use, such as the learning rate, or train on the previous batch;
+    and the first update of a framework's optimizer doesn't show its momentum. A user's own strategy may do any of
+    these.
     """
     strategy, own = training.strategy, training.case.strategy not in SHIPPED
     return own or not strategy.replicas_equal or strategy.sends_parameters or bool(strategy.framework)
 
 
 def compare(comparer: Comparer, own: tuple[Any, Any]) -> Iterator[Proof]:
-    """Train a fresh model on this rank's batch, and hold it against one process, as the strategy promises."""
+    """Train a fresh model on this rank's batch, and compare it with one process, as the strategy's promise says."""
     prover, training, precision = comparer.prover, comparer.training, comparer.precision
     strategy = training.strategy
     promise: Promise = strategy.promise(training.options)
@@ -103,7 +105,7 @@ def compare(comparer: Comparer, own: tuple[Any, Any]) -> Iterator[Proof]:
 
 
 def _loss(comparer: Comparer, replica: Replica) -> Iterator[Proof]:
-    """The first step's loss, averaged over ranks that know it, compared with one process's: times to a loss use it.
+    """Compare the first step's loss, averaged over ranks that know it, with one process's: times to a loss use it.
 
     Not under autocast, which rounds it, nor where the model draws random numbers.
     """
@@ -127,11 +129,11 @@ def _loss(comparer: Comparer, replica: Replica) -> Iterator[Proof]:
 
 
 def _refuse_waiting(comparer: Comparer, model: torch.nn.Module) -> None:
-    """Refuses a model of which ranks train different parts in a step, where the strategy's ranks wait for all of it.
+    """Refuse a model whose ranks train different parts in a step, if the strategy's ranks wait for all of it.
 
     Raises:
-        CannotTrainError: the strategy has no setting for that, on all ranks.
-        RuntimeError: it has one, on all ranks.
+        CannotTrainError: the strategy has no setting for that; raised on all ranks.
+        RuntimeError: it has one; raised on all ranks.
     """
     training = comparer.training
     names = [name.removeprefix("network.") for name in comparer.model.dropped]
@@ -146,7 +148,7 @@ def _refuse_waiting(comparer: Comparer, model: torch.nn.Module) -> None:
 
 
 def _nothing(comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any) -> Iterator[Proof]:
-    """A step has to work; there is nothing to compare."""
+    """Train a step, which has to work; there is nothing to compare."""
     comparer.one.seed(comparer.prover.rank)
     comparer.step(replica, batch)
     comparer.prover.on_step()
@@ -180,11 +182,11 @@ def _gradients(
         used = {name: gradient for name, gradient in own.items() if name not in idle}
         stepping = training.make_optimizer(reference.parameters())
         comparer.one.update(reference, used, stepping)
-        # A schedule may begin at a learning rate of zero: until an update has changed something, none is compared.
+        # A schedule may start with a learning rate of zero: nothing is compared until an update has changed something.
         while made < FINAL_STEPS and prover.agreed(float(_as_before(reference, before))):
             comparer.one.seed(prover.rank)
             comparer.step(replica, batch)
-            again = comparer.own_gradients(replica)  # others, where the model draws or keeps state
+            again = comparer.own_gradients(replica)  # differs if the model draws or keeps state
             used = {name: gradient for name, gradient in again.items() if name not in replica.unused()}
             comparer.update_replica(replica)
             prover.on_step()
@@ -212,7 +214,7 @@ def _gradients(
 
 
 def _as_before(model: torch.nn.Module, before: Tensors) -> bool:
-    """Return whether all of a model's trained parameters are still these."""
+    """Return whether all of a model's trained parameters still have these values."""
     return all(same(value, before[name]) for name, value in trained(model).items())
 
 
@@ -225,7 +227,7 @@ def _final(comparer: Comparer, replica: Replica) -> Iterator[Proof]:
 
 
 def _completeness(comparer: Comparer, whole: set[str], own: Tensors) -> Iterator[Proof]:
-    """Where a rank has a part of the parameters, that all parts together are the whole."""
+    """Compare all ranks' parts of the parameters together with the whole, if ranks have parts."""
     prover = comparer.prover
     if not prover.agreed(float(len(own) < len(whole))):
         return
@@ -242,15 +244,15 @@ def _completeness(comparer: Comparer, whole: set[str], own: Tensors) -> Iterator
 
 
 class _SameShards:
-    """Averaged gradients of one process over the ranks' shards, and a rank's compared with them."""
+    """Averaged gradients of one process over the ranks' shards, and their comparison with a rank's."""
 
     def __init__(self, comparer: Comparer, reference: torch.nn.Module) -> None:
         self._comparer, self._reference = comparer, reference
         self.expected: Tensors | None = None
-        """None where the model draws random numbers in another order."""
+        """The averaged gradients; None if the model draws random numbers in another order."""
         self.hooked = bool(hooked_parameters(reference))
         self.at_once = False
-        """The strategy computes gradients of the whole batch, which are not the shards' mean."""
+        """True if the strategy computes gradients of the whole batch, which are not the shards' mean."""
 
     def proof(self, own: Tensors) -> Proof:
         """Return the comparison with this rank's gradients."""
@@ -317,7 +319,7 @@ def _over_whole_batch(
     means = comparer.training.workload.whole_batches
     gap = prover.agreed(comparer.tolerances.error(expected, whole))
     if means and gap > comparer.tolerances.gradient:
-        # Forwards before may have changed what later ones compute: of fresh models it may be the same.
+        # Earlier forwards may have changed what later ones compute: on fresh models the results may be equal.
         expected = comparer.one.average_afresh()
         whole = prover.gradient(comparer.one.fresh(), batch, comparer.precision)
         gap = prover.agreed(comparer.tolerances.error(expected, whole))
@@ -359,7 +361,7 @@ def _is_mean(comparer: Comparer, batch: Any) -> bool:
 
 
 def _joined(comparer: Comparer, reference: torch.nn.Module) -> tuple[Any, str]:
-    """Return all ranks' batches as one, or why that is not to be compared with them."""
+    """Return all ranks' batches as one, or why that cannot be compared with them."""
     if comparer.prover.gathers:
         return None, GATHERS
     if comparer.prover.packed:
@@ -375,7 +377,7 @@ def _joined(comparer: Comparer, reference: torch.nn.Module) -> tuple[Any, str]:
 
 
 def _draws_elsewhere(comparer: Comparer) -> bool:
-    """Return whether random numbers are not drawn as each shard's process draws them."""
+    """Return whether random numbers are drawn in another way than in each shard's process."""
     strategy = comparer.training.strategy
     return (strategy.one_process and not comparer.takes_turns) or strategy.whole_batches
 
@@ -391,7 +393,7 @@ class _WholeBatchError(Exception):
 
 
 def _of_whole_batch(comparer: Comparer, reference: torch.nn.Module, batch: Any) -> Tensors | None:
-    """Return one process's gradient over a step's whole batch; None where it is too large for the GPU of any rank.
+    """Return one process's gradient over a step's whole batch; None if it is too large for some rank's GPU.
 
     Raises:
         _WholeBatchError: the model cannot compute a batch of this size, on some rank.
@@ -403,11 +405,11 @@ def _of_whole_batch(comparer: Comparer, reference: torch.nn.Module, batch: Any) 
         try:
             model = (
                 comparer.one.fresh() if comparer.model.writes else reference
-            )  # a forward before this one wrote into it
+            )  # an earlier forward wrote to it
             whole = prover.gradient(model, batch, comparer.precision)
         except (MemoryError, torch.OutOfMemoryError):
             raise
-        except Exception as error:  # of a state that an earlier forward left, or of the size itself
+        except Exception as error:  # due to state of an earlier forward, or to the size
             problem = exception_words(error)
     if prover.agreed(float(bool(problem))):
         again = ""
@@ -429,7 +431,7 @@ def _of_whole_batch(comparer: Comparer, reference: torch.nn.Module, batch: Any) 
 
 
 def _delayed(comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any) -> Iterator[Proof]:
-    """No update in between, so that every step's true gradient is the same."""
+    """Compare steps without an update in between, so that every step's true gradient is the same."""
     assert isinstance(replica, CompensatedReplica)
     prover = comparer.prover
 
@@ -486,7 +488,7 @@ _OTHERS_SENT = f"what is sent of what was kept, and what is left of it, are not 
 
 @dataclass(slots=True)
 class _Kept:
-    """Gradients that were kept, to compare with what steps whose own gradients are zero leave of them."""
+    """Kept gradients, to compare with the rest that steps whose own gradients are zero leave."""
 
     comparer: Comparer
     replica: CompensatedReplica
@@ -494,9 +496,9 @@ class _Kept:
     whole: Tensors
     """Sums of the gradients."""
     own: Tensors
-    """This rank's rest of them."""
+    """This rank's kept rest of them."""
     mean: Tensors
-    """The ranks' mean rest of them."""
+    """The mean rest over ranks."""
     parts: dict[str, set[str]] = field(init=False)
     """Names of the vectors and of the matrices, where any are kept."""
 
@@ -507,7 +509,7 @@ class _Kept:
         self.parts = {what: names for what, names in self.parts.items() if shares[what] > 0}
 
     def unsent(self, sent: Tensors) -> list[str]:
-        """Return the parts of which nothing was sent, or of which a rank holds what it held, alike on all ranks."""
+        """Return the parts of which nothing was sent, or whose rest on a rank is unchanged, alike on all ranks."""
         left, allowed = kept_of(self.replica, self.whole), self.comparer.tolerances.gradient
         changes = {name: left[name] - value for name, value in self.own.items()}
 
@@ -516,7 +518,7 @@ class _Kept:
                 return False
             if _share(sent, self.mean, names) < LEAST_SENT:
                 return True
-            # PowerSGD's ranks keep for good by how much they differ from the mean, and send of the mean alone.
+            # PowerSGD's ranks keep their difference from the mean for good, and send parts of the mean only.
             held = _share(self.own, self.whole, names) > allowed
             return held and max(_share(changes, each, names) for each in (self.own, sent)) < LEAST_SENT
 
@@ -528,12 +530,12 @@ class _Kept:
         return self.comparer.prover.average(kept_of(self.replica, self.whole))
 
     def shares(self, kept: Tensors, whole: Tensors) -> dict[str, float]:
-        """Return the shares of each part, alike on all ranks."""
-        found = [_share(kept, whole, names) for names in self.parts.values()]
-        return dict(zip(self.parts, self.comparer.prover.all_agreed(found), strict=True))
+        """Return each part's share, alike on all ranks."""
+        shares = [_share(kept, whole, names) for names in self.parts.values()]
+        return dict(zip(self.parts, self.comparer.prover.all_agreed(shares), strict=True))
 
     def shares_of_ranks(self) -> dict[str, float]:
-        """Return the share of gradients that ranks keep, by the root of the mean square over ranks, of each part.
+        """Return each part's share of gradients that ranks keep, by root mean square over ranks.
 
         The ranks' gradients may cancel: the mean of what is kept is then larger than the mean of the gradients.
         """
@@ -556,8 +558,8 @@ class _Kept:
 def _share_kept(kept: _Kept, step: Callable[[], Tensors], sent: Tensors | None) -> Proof:
     """Return whether some of the gradients has been sent, and the rest is: of all matrices, and of all vectors.
 
-    Sums and rest are the whole with any rest. `sent` is what as many steps sent of it since, whose own gradients were
-    zero; None where they cannot be made so.
+    Sums and rest add up to the whole, with any rest. `sent` is the part that as many further steps sent, whose own
+    gradients were zero; None if such steps are impossible.
     """
     comparer, compared = kept.comparer, _SHARE_KEPT
     prover, tolerance = comparer.prover, comparer.tolerances.gradient
@@ -604,10 +606,10 @@ def _share_kept(kept: _Kept, step: Callable[[], Tensors], sent: Tensors | None) 
 def _fault_of_sending(
     kept: _Kept, unsent: list[str], held: dict[str, float], *, late: bool, made: int
 ) -> tuple[str, bool]:
-    """Return why what is kept is not known to be sent, empty if it is, and whether that is the strategy's fault.
+    """Return why the kept gradients may never be sent, empty if they are, and whether that is the strategy's fault.
 
-    Of the `unsent` parts nothing was sent in the `made` steps, `late` if most of the others was; of the `held` ones too
-    large a share is left.
+    Nothing of the `unsent` parts was sent in the `made` steps, `late` if most of the others was; of the `held` parts
+    too large a share is left.
     """
     if unsent and late:
         return _NEVER_SENT.format(what=kept.named(unsent), made=made), True
@@ -626,7 +628,7 @@ def _sent_of_kept(
 ) -> Tensors | None:
     """Return the sums that `count` steps send whose own gradients are made zero: all of it was kept before.
 
-    None where the strategy trains other parameters than the model's, so that theirs are not.
+    None if the strategy trains other parameters than the model's, whose gradients then are not zero.
     """
     zeroed: list[None] = []
 
@@ -647,7 +649,7 @@ def _sent_of_kept(
 
 
 def _share(kept: Tensors, whole: Tensors, names: Collection[str]) -> float:
-    """Return how much of these tensors is kept, by the norm of all of them together; 0 where they are 0."""
+    """Return the kept share of these tensors, by the norm of all of them together; 0 where they are 0."""
     of_whole = float(norm([whole[name] for name in names])) if names else 0.0
     return float(norm([kept[name] for name in names])) / of_whole if of_whole > 0 else 0.0
 
@@ -655,13 +657,13 @@ def _share(kept: Tensors, whole: Tensors, names: Collection[str]) -> float:
 def _averaged(
     comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any
 ) -> Iterator[Proof]:
-    """Up to the second averaging, between which ranks train apart; as many models are trained in this process."""
+    """Compare steps up to the second averaging, between which ranks train apart, with as many models in one process."""
     assert isinstance(replica, PeriodicReplica)
     prover, training = comparer.prover, comparer.training
     ranks, before = range(len(comparer.shards)), trained(reference)
     models = [comparer.one.copied(reference) for _ in ranks]
     optimizers = [training.make_optimizer(model.parameters()) for model in models]
-    found = 0
+    averagings = 0
     for step in range(MOST_STEPS_APART):
         groups, averages = averaging_of(replica, step, training.case.world_size)
         comparer.one.seed(prover.rank)
@@ -679,8 +681,8 @@ def _averaged(
             state = mean([trained(model) for model in models])
             for model in models:
                 _load(model, state)
-            found += 1
-        if found == 2:
+            averagings += 1
+        if averagings == 2:
             break
     else:
         raise ValueError(f"no two averagings within {MOST_STEPS_APART} steps: give a shorter period")
@@ -699,9 +701,9 @@ def _averaged(
 
 
 def _ordered(comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any) -> Iterator[Proof]:
-    """The server's log redone: each gradient at the version it was computed at, applied in the log's order.
+    """Replay the server's log: each gradient at the version it was computed at, applied in the log's order.
 
-    A worker's parameters are held against those right after its last update.
+    A worker's parameters are compared right after its last update.
     """
     assert isinstance(replica, OrderedReplica)
     prover, training = comparer.prover, comparer.training

@@ -27,14 +27,14 @@ from ddpbench.worker.verify.values import Tensors, dense
 from ddpbench.workloads import is_import_path
 
 _MOST_TOGETHER = 1 << 22
-"""Numbers of a message with several values: as many small ones would take most of a proof's time."""
+"""Numbers in a message of several values: as many small messages would take most of a proof's time."""
 
 
 class Prover:
     """One rank's part in the proof of a case."""
 
     def __init__(self, training: Training, control: Control, on_step: Callable[[], None]) -> None:
-        """`on_step` is called after every forward and backward: a sign of life."""
+        """Take `on_step`, which is called after every forward and backward, as a sign of life."""
         self.training = training
         self.control = control
         self.on_step = on_step
@@ -43,7 +43,7 @@ class Prover:
         self.group = getattr(control, "group", None)
         self.gathers = self.packed = False
         self._waits = False
-        """True if the loss waits for the other ranks, which have to compute theirs then."""
+        """True if the loss waits for the other ranks, which then have to compute theirs."""
         self.proves_double = True
         """True while the case is compared in float64, in which some models cannot compute."""
         self.unrepeatable = ""
@@ -57,9 +57,9 @@ class Prover:
     def run(self) -> Iterator[Proof | Costs]:
         """Yield the comparisons in turn, float64 first; every rank yields the same.
 
-        float64 proves the algorithm, in full precision not in the case's; the types that are trained in follow, under
-        the case's autocast if it has one. GPUs do without TF32, which torch lets convolutions use, and a script matrix
-        products: it rounds a shard's gradient and the whole batch's apart by more than is allowed.
+        float64 proves the algorithm, in full precision and not in the case's; the trained types follow, under the
+        case's autocast if it has one. GPUs compute without TF32, which torch uses in convolutions and a script may use
+        in matrix products: it rounds a shard's gradient and the whole batch's differently by more than is allowed.
         """
         if self.training.device.type == "cuda":  # this process times nothing
             torch.backends.cudnn.allow_tf32 = False
@@ -72,7 +72,7 @@ class Prover:
         self.gathers = self._exchanges(shards[0])
         if self.training.workload.owns_step:
             yield from prove_own_steps(self, inputs, [shard[0] for shard in shards])
-            # Its steps may differ, as of two networks in turn: one step's operations stand for no other.
+            # Its steps may differ, as with two networks in turn: one step's operations don't represent the others.
             yield Costs(flops_per_sample=None, dataset_samples=self.training.dataset_samples)
             return
         later = (
@@ -102,15 +102,15 @@ class Prover:
         )
 
     def _drawn(self, batch: tuple[Any, Any]) -> Drawn:
-        self.on_step()  # whoever waits for a slow loader is alive
+        self.on_step()  # shows that a rank waiting for a slow loader is alive
         batch = copied(batch)
         return Drawn(batch, self._shards(batch))
 
     def _shards(self, batch: tuple[Any, Any]) -> list[Any]:
-        """Return the parts of a step's batch that have a mean loss of their own, on every rank.
+        """Return the parts of a step's batch that have separate mean losses, on every rank.
 
         Raises:
-            ValueError: shares are dealt wrongly, or all the same, on all ranks.
+            ValueError: shares are dealt wrongly, or all the same; raised on all ranks.
         """
         case, strategy = self.training.case, self.training.strategy
         shares = self._shares(batch)
@@ -133,13 +133,13 @@ class Prover:
         return [part for share in shares for part in chunk(share, each)]
 
     def _shares(self, batch: tuple[Any, Any]) -> list[Any]:
-        """Return the shares that a step's samples are dealt in, in their order: whoever takes all has them already."""
+        """Return the shares into which a step's samples are dealt, in order; a rank that takes all has them already."""
         takers = _takers(self.training) if self.processes > 1 else [0]
         if len(takers) == 1:
             return [batch]
         gathered: list[Any] = [None] * self.processes
         own = map_tensors(lambda value: value.detach().cpu(), batch)
-        dist.all_gather_object(gathered, own, group=self.group)  # shapes may differ, as of padded texts
+        dist.all_gather_object(gathered, own, group=self.group)  # shapes may differ, as with padded texts
         return [map_tensors(lambda value: value.to(self.training.device), gathered[rank]) for rank in takers]
 
     def _no_float64(self, shard: Any) -> str:
@@ -150,9 +150,9 @@ class Prover:
         try:
             self.gradient(self.training.fresh_model(torch.float64, FULL), cast(shard, torch.float64), FULL)
         except (MemoryError, torch.OutOfMemoryError):
-            raise  # says nothing of the number type
+            raise  # not due to the number type
         except Exception as error:
-            if "allocate memory" in str(error):  # how the CPU's allocator puts it
+            if "allocate memory" in str(error):  # the CPU allocator's message
                 raise
             traceback.print_exc()
             problem = exception_words(error)
@@ -170,8 +170,8 @@ class Prover:
         with entered_autocasts() as seen:
             self.training.workload.loss(self.training.fresh_model(dtype, FULL)(inputs), targets)
         self.on_step()
-        found = ("", "fp16", "bf16")  # by what they round
-        return found[round(self.agreed(float(found.index(widest(seen)))))]
+        names = ("", "fp16", "bf16")  # by what they round
+        return names[round(self.agreed(float(names.index(widest(seen)))))]
 
     def _exchanges(self, shard: Any) -> bool:
         """Return whether a user's own loss, or its backward, exchanges values between ranks, on any of them."""
@@ -184,7 +184,7 @@ class Prover:
         return bool(self.agreed(float(seen.found)))
 
     def gradient(self, model: torch.nn.Module, shard: Any, precision: Precision, parts: int = 1) -> Tensors:
-        """Return the gradient of one process's step by parameter, zero for those that took no part.
+        """Return the gradient of one process's step by parameter, zero for parameters that took no part.
 
         With several parts it is the mean of their gradients, as where a step accumulates them.
         """
@@ -208,7 +208,7 @@ class Prover:
         return self.all_agreed([value])[0]
 
     def all_agreed(self, values: Sequence[float]) -> list[float]:
-        """Return the largest of all ranks' values in each place, with one message; ranks have equally many."""
+        """Return the largest of all ranks' values in each place, with one message; all ranks give the same number."""
         if self.processes == 1 or not values:
             return list(values)
         largest = torch.tensor(values, dtype=torch.float64)
@@ -216,22 +216,22 @@ class Prover:
         return [float(each) for each in largest]
 
     def average(self, values: Tensors) -> Tensors:
-        """Return the mean of all ranks' values, on every rank: a message for several that are small."""
+        """Return the mean of all ranks' values, on every rank: several small values share a message."""
         if self.processes == 1:
             return values
-        found: Tensors = {}
+        averages: Tensors = {}
         for names in _together(values):
             total = torch.cat([values[name].detach().cpu().reshape(-1) for name in names])
             dist.all_reduce(total, group=self.group)
             parts = torch.split(total / self.processes, [values[name].numel() for name in names])
             for name, part in zip(names, parts, strict=True):
-                found[name] = part.reshape(values[name].shape).to(values[name].device)
-        return found
+                averages[name] = part.reshape(values[name].shape).to(values[name].device)
+        return averages
 
     def _flops(self, inputs: Any, targets: Any) -> float | None:
-        """Floating-point operations of a sample's forward and backward, counted on rank 0 by torch.
+        """Return the floating-point operations of a sample's forward and backward, counted on rank 0 by torch.
 
-        Of a whole batch, divided: BatchNorm refuses a single sample. None where torch cannot count them.
+        Those of a whole batch, divided: BatchNorm refuses a single sample. None if torch cannot count them.
         """
         if self.rank != 0 and not (self.gathers or self._waits):
             return None
@@ -246,9 +246,11 @@ class Prover:
         from torch.utils.flop_counter import FlopCounterMode
 
         training = self.training
-        model = training.fresh_model(precision=FULL)  # how often something is multiplied is the same in all
+        model = training.fresh_model(
+            precision=FULL
+        )  # the number of multiplications is the same in all precisions
         counter = FlopCounterMode(display=False)
-        # The counter knows matrix products, and no fused attention of the CPU: have it as products.
+        # The counter knows matrix products, but not the CPU's fused attention: make it compute by products.
         with sdpa_kernel(SDPBackend.MATH), counter:
             loss = training.workload.loss(model(cast(inputs, training.dtype)), cast(targets, training.dtype))
             loss.backward()  # type: ignore[no-untyped-call]
@@ -256,7 +258,7 @@ class Prover:
 
 
 def _together(values: Tensors) -> Iterator[list[str]]:
-    """Yield names of neighbours of one type, as many numbers as a message has, or of one value that has more."""
+    """Yield names of neighbours of one type, as many numbers as a message has, or a single larger value."""
     names: list[str] = []
     numbers = 0
     for name, value in values.items():
@@ -294,10 +296,10 @@ def _takers(training: Training) -> list[int]:
 
 
 def _check_shares(training: Training, shares: Sequence[Any]) -> None:
-    """Refuses shares that all hold the same samples: an average of equal gradients proves nothing.
+    """Refuse shares that all hold the same samples: an average of equal gradients proves nothing.
 
     Raises:
-        ValueError: they do, on all ranks.
+        ValueError: they do; raised on all ranks.
     """
     if not training.shards_itself or len(shares) == 1:
         return
@@ -307,7 +309,7 @@ def _check_shares(training: Training, shares: Sequence[Any]) -> None:
         raise ValueError(
             f"all {len(shares)} {who} were given the same batch, so that they would not train on different "
             "data: an iterable dataset or a loader has to shard by rank itself (RANK and WORLD_SIZE say whose "
-            "share; dataset(rank, world_size) and loader(rank, world_size, batch) are told)"
+            "share; dataset(rank, world_size) and loader(rank, world_size, batch) get them)"
         )
 
 

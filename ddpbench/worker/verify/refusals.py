@@ -1,7 +1,7 @@
 """Torch's messages where a strategy cannot train a model: recognised, and said in this package's settings.
 
-Every model is tried in one process before a proof. What torch refuses in the proof is therefore due to the strategy:
-its case is skipped, as one that is known to be impossible before. Anything else that goes wrong there is a failure.
+Every model is tried in one process before a proof. A refusal by torch in the proof is therefore due to the strategy:
+its case is skipped, as if it had been known to be impossible. Any other error there is a failure.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ _REFUSING = tuple(
         "fx",
     )
 )
-"""The parts of torch that look at a model. A `raise` or `assert` there says that it cannot be trained so; what comes
-from elsewhere, as from the network, says nothing of the model."""
+"""The parts of torch that look at a model. A `raise` or `assert` there says that the model cannot be trained like that;
+errors from elsewhere, such as the network, say nothing about the model.
+"""
 _KINDS = (ValueError, TypeError, RuntimeError, NotImplementedError, AssertionError)
 _WAITS = "Expected to have finished reduction in the prior iteration"
 _TWICE = "Expected to mark a variable ready only once"
@@ -62,7 +63,7 @@ _SHARDED = (
         "torch.autograd.grad was asked for the gradient of a parameter that FSDP had exchanged for a gathered one",
     ),
 )
-"""Messages of torch's kernels of a model under FSDP, none of whose own checks found it; and what that means."""
+"""Messages of torch's kernels on a model under FSDP that passed FSDP's own checks; and their meaning."""
 _NO_SCALAR = "grad can be implicitly created only for scalar outputs"
 _FUNCTIONAL = "must override the setup_context staticmethod"
 _REFUSES = ("raise ", "assert ")
@@ -74,7 +75,7 @@ def refusal(error: BaseException, training: Training) -> str:
     name, text = training.strategy.name, text_of(error)
     reason = next((str(each) for each in _chain(error) if isinstance(each, CannotTrainError)), "")
     if not reason and is_import_path(training.case.strategy) and users_line(error):
-        return ""  # a mistake in the strategy's file is no refusal
+        return ""  # a mistake in the strategy's file is not a refusal
     reason = reason or _reason(error, text, training)
     if not reason and name == "fsdp":
         for words, meaning in _SHARDED:
@@ -95,7 +96,7 @@ def refusal(error: BaseException, training: Training) -> str:
 
 
 def _may_be_of_samples(error: BaseException) -> bool:
-    """Return whether a kernel may raise this where the parts of a batch do not fit together, and no network does."""
+    """Return whether a kernel may raise this if the parts of a batch do not fit together, and no network does."""
     return isinstance(error, (*_KINDS, IndexError)) and not isinstance(error, torch.distributed.DistError)
 
 
@@ -114,7 +115,7 @@ def _reason(error: BaseException, text: str, training: Training) -> str:
 
 
 def failure(error: BaseException, training: Training | None) -> str:
-    """Return an exception in words, with torch's advice as this package's settings."""
+    """Return an exception as text, with torch's advice as this package's settings."""
     text = text_of(error)
     if training is None:
         return exception_words(error)
@@ -139,12 +140,12 @@ def failure(error: BaseException, training: Training | None) -> str:
     return words if place.strip(" ()") in words else f"{words}{place}"
 
 
-def _assigned(setting: str, found: re.Match[str]) -> str:
-    return f"{setting} = {found[1].lower()}"
+def _assigned(setting: str, assignment: re.Match[str]) -> str:
+    return f"{setting} = {assignment[1].lower()}"
 
 
 def _unused(training: Training, text: str) -> str:
-    """Return what DDP waits for, as its message has it, and what to do about it."""
+    """Return the parameters that DDP waits for, from its message, and what to do about it."""
     found = _WITHOUT.search(text)
     known = training.trained_names
     names = [known[number] for number in map(int, found[1].split()) if number < len(known)] if found else []
@@ -161,9 +162,9 @@ def _unused(training: Training, text: str) -> str:
 
 
 def waits_for(training: Training, names: Sequence[str]) -> str:
-    """Return that DDP waits for these parameters, which the losses of some ranks or steps use and others do not.
+    """Return that DDP waits for these parameters, which the losses of some ranks or steps use and others don't.
 
-    Empty where the strategy is not made with DDP, or searches for them.
+    Empty if the strategy is not made with DDP, or searches for them.
     """
     setting = _setting(training, "find_unused_parameters")
     fixed = bool(getattr(training.options, "static_graph", False))
@@ -191,7 +192,7 @@ def _more(names: Sequence[str]) -> list[str]:
 
 
 def _of_shards(training: Training, meaning: str, error: BaseException) -> str:
-    """Return why FSDP cannot train a model as it cut it up, and the other way."""
+    """Return why FSDP cannot train a model in these shards, and the other way."""
     if "DTensor" in text_of(error) and _by_step(error):
         return (
             "fsdp cannot train this model: its step computes with parameters outside a forward, together with tensors "
@@ -216,14 +217,14 @@ def _twice(training: Training) -> str:
 
 
 def _setting(training: Training, key: str) -> str | None:
-    """Return our name of an option of DDP that is off; empty where it is on, None where the strategy lacks it."""
+    """Return our name of an option of DDP that is off; empty if it is on, None if the strategy lacks it."""
     if key not in type(training.options).model_fields:
         return None
     return "" if getattr(training.options, key) else _option(training, key)
 
 
 def _option(training: Training, key: str) -> str:
-    """Return what an option of the strategy is called in an experiment."""
+    """Return the name of a strategy's option in an experiment."""
     owner = training.case.strategy
     return f"options.{toml_text(owner) if is_import_path(owner) else owner}.{key}"
 
@@ -248,10 +249,10 @@ def _by_step(error: BaseException) -> bool:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an exception and what it was raised from."""
+    """Yield an exception and those from which it was raised."""
     seen: set[int] = set()
-    found: BaseException | None = error
-    while found is not None and id(found) not in seen:
-        seen.add(id(found))
-        yield found
-        found = found.__cause__ or found.__context__
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__ or current.__context__

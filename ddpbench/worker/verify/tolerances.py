@@ -12,37 +12,45 @@ from ddpbench.worker.training.types import Numbers
 from ddpbench.worker.verify.values import Tensors, norm, wide
 
 TOLERANCES: dict[torch.dtype, float] = {torch.float64: 1e-10, torch.float32: 1e-4}
-"""Allowed error of a gradient. float64 leaves room for nothing but another order of addition; float32 for
-that order too, over the few hundred thousand terms of a reduction."""
+"""Allowed error of a gradient. float64 allows only for another order of addition; float32 for that too, over the few
+hundred thousand terms of a reduction.
+"""
 SMALL_GRADIENT = 1e-3
 """A parameter's error is relative to its own gradient's norm, or to this share of the whole gradient's norm
 where that is larger: a gradient that is zero in exact arithmetic (attention's key bias) is all rounding."""
 CHANGE_TOLERANCES: dict[torch.dtype, float] = {torch.float64: 1e-6, torch.float32: 0.05}
-"""Allowed error of what updates changed, as one vector over all parameters. Adam divides a gradient by its own size, so
-that in float32 one which is all rounding (attention's key bias) moves its parameters as far as any other, this way or
-that; an update left out, or made of another rank's gradient, is wrong by a tenth and more."""
+"""Allowed error of an update's change, as one vector over all parameters. Adam divides a gradient by its own size, so
+that in float32 a gradient that is all rounding (attention's key bias) moves its parameters as far as any other, in
+either direction; an update left out, or made from another rank's gradient, is wrong by a tenth and more.
+"""
 NARROW_CHANGE_TOLERANCE = 0.5
-"""`CHANGE_TOLERANCES` in bfloat16 and float16, and under an autocast of the class's own, where float64 cannot be
-computed: an update from the same gradients rounds alike on every rank, and one that was left out is wrong by 1."""
+"""`CHANGE_TOLERANCES` in bfloat16 and float16, and under an autocast of the class's own, if float64 cannot be computed:
+an update from the same gradients rounds alike on every rank, and an update left out is wrong by 1.
+"""
 AUTOCAST_ROUNDOFFS = 16
-"""Under autocast a gradient may be wrong by so many unit roundoffs u of what it computes in: 2^-4 for bf16
-(u = 2^-8), 2^-7 for fp16 (u = 2^-11). A step rounds every layer's outputs, slopes and gradients to u; a batch cut
-up otherwise rounds other sums, independently, so that errors add up as a random walk: about u √(2L) for L layers,
-and √n more where the gradients of n shards nearly cancel. 16 covers L = 32 at n = 4. A strategy that forgets to
-average, or a rank, is wrong by a half or more."""
+"""Allowed error of a gradient under autocast, in unit roundoffs u of the type it computes in: 2^-4 for bf16 (u = 2^-8),
+2^-7 for fp16 (u = 2^-11). A step rounds every layer's outputs, slopes and gradients to u; a batch cut up otherwise
+rounds other sums, independently, so that errors add up as a random walk: about u √(2L) for L layers, and √n more where
+the gradients of n shards nearly cancel. 16 covers L = 32 at n = 4. A strategy that forgets to average, or a rank, is
+wrong by a half or more.
+"""
 COMPRESSED_ROUNDOFFS = 8
-"""Where gradients are sent in a narrower type of unit roundoff u: each rank's share is rounded to it, and so is each
-of n - 1 partial sums, independently: about u √n, and more where shares nearly cancel. 8 covers n = 16 and a gap."""
+"""Allowed error where gradients are sent in a narrower type, in its unit roundoffs u: each rank's share is rounded to
+it, and so is each of n - 1 partial sums, independently: about u √n, and more where shares nearly cancel. 8 covers n =
+16 and a gap.
+"""
 MOST_COMPRESSED = 0.4
-"""The largest error that is allowed of such gradients. One half of the sum, a rank that is left out of two, or no
-gradient at all are wrong by a half and more: a tolerance of as much would prove nothing."""
+"""The largest allowed error of such gradients. Half of the sum, one of two ranks left out, or no gradient at all are
+wrong by a half and more: a tolerance as large would prove nothing.
+"""
 COMPRESSED_CHANGE_ROOTS = 4
-"""Allowed error of what updates change, in units of √u, where gradients are sent in such a type: 0.25 for bf16, 0.09
-for fp16. Adam reverses the updates of gradients smaller than the rounding of their sum, a share of about u."""
+"""Allowed error of an update's change, in units of √u, where gradients are sent in such a type: 0.25 for bf16, 0.09 for
+fp16. Adam reverses the updates of gradients smaller than the rounding of their sum, a share of about u.
+"""
 MOST_COMPRESSED_CHANGE = 0.5
-"""Limit of that error: where more would be allowed, it is not compared. An update left out is wrong by 1."""
+"""Limit of that error: if more would be allowed, the change is not compared. An update left out is wrong by 1."""
 AUTOCAST_SMALL_GRADIENT = 0.1
-"""`SMALL_GRADIENT` under autocast, where what ought to vanish is rounding of that size."""
+"""`SMALL_GRADIENT` under autocast, where a gradient that ought to vanish is rounding of that size."""
 
 
 def relative_error(
@@ -53,7 +61,7 @@ def relative_error(
 ) -> float:
     """Return the largest error over parameters, as `SMALL_GRADIENT` says; infinite if the shapes differ.
 
-    `whole` is the whole gradient's norm, where `reference` is a part of it.
+    `whole` is the whole gradient's norm, if `reference` is a part of it.
     """
     if [gradient.shape for gradient in own] != [gradient.shape for gradient in reference]:
         return float("inf")
@@ -71,7 +79,7 @@ class Tolerances:
     """Allowed errors in one number type and precision."""
 
     def __init__(self, numbers: Numbers, precision: Precision, own_autocast: str = "") -> None:
-        """`own_autocast` is the type of one that the workload's loss enters itself: bf16, fp16, or none."""
+        """Take `own_autocast`, the type of an autocast that the workload's loss enters itself: bf16, fp16, or none."""
         dtype = numbers.narrowest
         narrow = torch.finfo(dtype).eps / 2 if dtype not in TOLERANCES else 0.0
         of_autocast = max(precision.unit_roundoff, roundoff_of(own_autocast))
@@ -79,7 +87,7 @@ class Tolerances:
         self.gradient = AUTOCAST_ROUNDOFFS * roundoff or TOLERANCES[dtype]
         """The largest relative error of a gradient."""
         self.change = CHANGE_TOLERANCES.get(dtype)
-        """The largest relative error of what updates changed; None where the type does not resolve it."""
+        """The largest relative error of an update's change; None if the type doesn't resolve it."""
         self.rounds = of_autocast > 0
         """True under an autocast."""
         self._small = AUTOCAST_SMALL_GRADIENT if roundoff else SMALL_GRADIENT
@@ -92,19 +100,19 @@ class Tolerances:
         self._small = max(self._small, AUTOCAST_SMALL_GRADIENT)
 
     def change_after(self, change: float) -> float:
-        """Return what is allowed, `change` or more, where updates follow from gradients that were sent so.
+        """Return the allowed error, `change` or more, of updates that follow from gradients sent in that type.
 
-        Infinite where it would prove nothing.
+        Infinite if it would prove nothing.
         """
         allowed = max(change, COMPRESSED_CHANGE_ROOTS * math.sqrt(self._sent_roundoff))
         return allowed if allowed <= MOST_COMPRESSED_CHANGE else math.inf
 
     def error(self, own: Tensors, expected: Tensors) -> float:
-        """Return the largest relative error of those that this rank has, infinite for one that does not exist."""
+        """Return the largest relative error over this rank's tensors; infinite for one that doesn't exist."""
         return self.worst(own, expected)[0]
 
     def worst(self, own: Tensors, expected: Tensors) -> tuple[float, str]:
-        """Return that error, and whose it is."""
+        """Return that error, and the name of its tensor."""
         if unknown := own.keys() - expected.keys():
             return math.inf, min(unknown)
         whole = norm(list(expected.values()))

@@ -1,4 +1,4 @@
-"""Faults of what updates a model: it draws, keeps state, follows the rank, rounds, or takes all parameters together."""
+"""Faults of updates: they draw, keep state, depend on the rank, round, or take all parameters together."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ DRAWS_IN_UPDATE = (
     "the update draws random numbers, others on each rank: to keep replicas equal, draw them from a generator that is "
     "seeded alike on all ranks"
 )
-"""Reason why ranks that make the same update end otherwise."""
+"""Reason why ranks that make the same update end differently."""
 DRAWS_IN_PARTS = (
     "the update draws random numbers, and each rank draws its own for its part of the parameters: not comparable with "
     "one process"
 )
-"""Reason why ranks that update a part each end otherwise than one process."""
+"""Reason why ranks that each update a part end differently from one process."""
 
 
 class UpdateFaults:
@@ -39,23 +39,23 @@ class UpdateFaults:
         self._rounds: str | None = None
 
     def found(self, *, exactly: bool = False) -> str:
-        """Return what an update does that no strategy can be held to; empty where one process repeats it.
+        """Return what an update does that no strategy can be held to; empty if one process repeats it.
 
-        Updates of two ranks may differ by what a comparison allows, or not at all. All ranks call it together; the
-        answer is found once.
+        Updates of two ranks may differ by as much as a comparison allows, or, if `exactly`, not at all. All ranks call
+        it together; the result is computed once.
         """
         if self._found is None:
             self._found = self._repeated()
         return self._found or self.by_rank(exactly=exactly)
 
     def by_rank(self, *, exactly: bool = False) -> str:
-        """Return that updates differ by rank; empty where none was found to."""
+        """Return that updates differ by rank; empty if that was not found."""
         allowed = CHANGE_TOLERANCES.get(self._one.numbers.narrowest, NARROW_CHANGE_TOLERANCE)
         differ = self._gap > (0.0 if exactly else allowed)
         return f"the update {by_rank('parameters')}" if differ else ""
 
     def _repeated(self) -> str:
-        """Return that updates differ from time to time, or by seed; note how far they do by rank."""
+        """Return that updates differ from time to time, or by seed; note how far they differ by rank."""
         gradient = self._prover.average(self._one.seeded_gradient(self._one.fresh()))
         before = trained(self._one.fresh())
         outside = OutsideState(owner_of(self._one.training, self._one.fresh()))
@@ -90,7 +90,7 @@ class UpdateFaults:
         """Return a fresh model after updates from this gradient, seeded as this rank's."""
         model = self._one.fresh()
         optimizer = self._one.training.make_optimizer(model.parameters())
-        for _ in range(3):  # a schedule may begin at a learning rate of zero
+        for _ in range(3):  # a schedule may start with a learning rate of zero
             self._one.update(model, gradient, optimizer, rank)
         return model
 
@@ -105,24 +105,24 @@ class UpdateFaults:
         )
 
     def _draw(self) -> bool:
-        """Return whether an update draws on any rank, from whichever generator."""
+        """Return whether an update draws on any rank, from any generator."""
         kept = random_state()
-        found = draws(self._one.fresh, self._one.training.make_optimizer)
+        drawn = draws(self._one.fresh, self._one.training.make_optimizer)
         set_random_state(kept)
-        return bool(self._prover.agreed(float(found)))
+        return bool(self._prover.agreed(float(drawn)))
 
     def of_rounding(self, error: float) -> str:
-        """Return that updates compute in a type that is narrower than the parameters; empty where they do not.
+        """Return that updates compute in a type narrower than the parameters; empty if they don't.
 
-        An `error` that rounding does not explain is no reason to look.
+        An `error` that rounding doesn't explain is no reason to look.
         """
         if error > NARROW_CHANGE_TOLERANCE:
             return ""
         if self._rounds is None:
             kept = random_state()
-            found = narrower_type(self._one.fresh, self._one.training.make_optimizer)
+            narrow = narrower_type(self._one.fresh, self._one.training.make_optimizer)
             set_random_state(kept)
-            self._rounds = found if self._prover.agreed(float(bool(found))) else ""
+            self._rounds = narrow if self._prover.agreed(float(bool(narrow))) else ""
         return (
             f"the update computes in {self._rounds}, which is coarser than the parameters: where each rank has a part "
             "of a parameter, its sums are rounded otherwise than one process's"
@@ -132,17 +132,17 @@ class UpdateFaults:
 
     @property
     def divided(self) -> bool:
-        """Return whether the strategy has each rank update a part, so that what takes all together cannot be right."""
+        """Return whether the strategy's ranks each update a part, so that an update computed over all is wrong."""
         training = self._one.training
         parts = training.case.strategy in SHIPPED and not training.strategy.whole_state and self.in_parts()
         return training.strategy.sends_parameters or parts
 
     def computed_together(self) -> str:
-        """Return what of an update is computed over several parameters together; empty if nothing is."""
-        # A class that makes its steps itself has no loss to compute one of.
+        """Return which class computes an update over several parameters together; empty if none does."""
+        # A class that makes its steps itself has no loss from which to compute one.
         owns_step = self._one.training.workload.owns_step
         gradient = None if owns_step else self._one.average(self._one.fresh())
         kept = random_state()
-        found = computed_together(self._one.fresh, self._one.training.make_optimizer, gradient)
+        class_name = computed_together(self._one.fresh, self._one.training.make_optimizer, gradient)
         set_random_state(kept)
-        return found
+        return class_name

@@ -1,4 +1,4 @@
-"""Gradients and parameters by their names, and what a model trains."""
+"""Gradients and parameters by name, and the parameters that a model trains."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 def dense(gradient: torch.Tensor) -> torch.Tensor:
-    """Return a gradient as a whole tensor: an embedding's may hold the rows of a batch alone."""
+    """Return a gradient as a dense tensor: an embedding's may hold the rows of a batch alone."""
     return gradient.to_dense() if gradient.is_sparse else gradient
 
 
@@ -38,7 +38,7 @@ def are_finite(values: Tensors) -> bool:
 
 
 def infinite_of(values: Tensors) -> list[str]:
-    """Return the names of those that are not finite."""
+    """Return the names of the tensors that are not finite."""
     return [name for name, each in values.items() if not bool(torch.isfinite(each).all())]
 
 
@@ -48,9 +48,9 @@ def has_numbers(batch: Any) -> bool:
 
 
 def mean(parts: Iterable[Tensors]) -> Tensors:
-    """The mean of tensors by name, added in their order, one at a time: a generator's are not all kept.
+    """Return the mean of tensors by name, added in order, one at a time: a generator's are not all kept.
 
-    A name that some lack, as of a parameter that is frozen midway, is not in it.
+    A name that some parts lack, such as that of a parameter frozen midway, is left out.
     """
     total: Tensors = {}
     count = 0
@@ -71,7 +71,7 @@ def trained(model: torch.nn.Module) -> Tensors:
 
 
 def thaw(model: torch.nn.Module, names: Collection[str]) -> None:
-    """Makes parameters trained again that steps may have frozen, so that they are compared."""
+    """Make parameters trained again that steps may have frozen, so that they are compared."""
     for name, each in model.named_parameters():
         if name in names:
             each.requires_grad_(True)

@@ -1,4 +1,4 @@
-"""Parameters that a model's own forward writes into, as nn.Embedding(max_norm=...) does."""
+"""Parameters that a model's own forward writes to, as nn.Embedding(max_norm=...) does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def written_by(model: torch.nn.Module, compute: Callable[[], object]) -> list[st
 
 
 def changed_since(before: dict[str, torch.Tensor], model: torch.nn.Module) -> list[str]:
-    """Return the names of the model's parameters that are not what they were."""
+    """Return the names of the model's parameters whose values have changed."""
     return [
         name
         for name, each in model.named_parameters()
@@ -31,7 +31,7 @@ def same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def writes_sentence(names: Sequence[str]) -> str:
-    """Return a sentence on a model whose forward writes into these parameters."""
+    """Return a sentence on a model whose forward writes to these parameters."""
     which = f" ({in_words(names)})" if names else ""
     return (
         f"the model's forward writes into its own parameters{which}, as nn.Embedding(max_norm=...) does: each rank "
@@ -40,6 +40,6 @@ def writes_sentence(names: Sequence[str]) -> str:
 
 
 def late_sentence(names: Sequence[str]) -> str:
-    """Return a sentence on parameters that began to train after the first step; empty where there are none."""
+    """Return a sentence on parameters that began to train after the first step; empty if there are none."""
     what = f"{in_words(names)} begin to train after the model was wrapped"
     return f"{what}, and only gradients of those that trained then are averaged" if names else ""
