@@ -54,7 +54,7 @@ def test_what_another_server_took_to_start_is_no_part_of_a_launch(
         catalog=TableCatalog(),
     )
     server = cast(
-        ServerProcess, SimpleNamespace(launch=launch, pids=(), pid=0, forget=str, tells_of_helpers=True)
+        ServerProcess, SimpleNamespace(launch=launch, pids=(), pid=0, forget=str, reports_helper_times=True)
     )
     runner = watch.LaunchRunner(run, hang_timeout_s=1, hang_setting="", shared=False)
     told = cast(Any, runner.run_launch(server, plan, measured_s=0.1, server_share_s=0.0))
@@ -88,7 +88,7 @@ def test_an_interrupted_launch_leaves_neither_ranks_nor_checkpoints(
             pid=0,
             signal_ranks=sent.append,
             forget=str,
-            tells_of_helpers=True,
+            reports_helper_times=True,
         ),
     )
     runner = watch.LaunchRunner(run, hang_timeout_s=1, hang_setting="", shared=False)
