@@ -1,8 +1,8 @@
-"""What a benchmark's `extra_info` holds in files of pytest-benchmark: enough of a case to compare it again.
+"""`extra_info` of a benchmark in files of pytest-benchmark: the data needed to compare the case again.
 
-The columns of the case's row, and beside them `schema_version`, `identity` (of `machine.json`), and of each launch
-`steps_s`, `launch_steps`, `launch_samples` and `sessions`. The plugin and `ddpbench export` write it from here;
-`analysis/regression/saved.py` reads it. Parts of a step, and whatever else records hold, are not in it.
+It has the columns of the case's row, and in addition `schema_version`, `identity` (of `machine.json`), and for each
+launch `steps_s`, `launch_steps`, `launch_samples` and `sessions`. The plugin and `ddpbench export` write it with this
+module; `analysis/regression/saved.py` reads it. It lacks parts of a step and all other records.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ddpbench.records import SCHEMA_VERSION
 
 
 def extra_info(run: CaseRun, row: Mapping[Any, Any], identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a case as plain values, those that it has none of left out.
+    """Return a case as plain values, without those that it lacks.
 
     Args:
         run: the case with its launches; only the good ones count.
         row: its row of `cases.csv`.
-        identity: what it was measured on, and what with.
+        identity: the machine and the software of the measurement.
     """
     sessions = {name: index for index, name in enumerate(dict.fromkeys(one.session for one in run.timings))}
     return {

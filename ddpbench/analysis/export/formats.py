@@ -52,7 +52,7 @@ def _only_cases(name: str, table: str) -> None:
 
 
 def _pytest_benchmark(run: RunDir, table: str) -> bytes:
-    """Return a run as pytest-benchmark saves one: a benchmark is a case, a round of it a launch's mean step."""
+    """Return a run as pytest-benchmark saves one: a benchmark is a case, each of its rounds a launch's mean step."""
     _only_cases("pytest-benchmark", table)
     plan, machine = read_plan(run), read_machine(run)
     cases = [case for case in read_cases(run, plan) if case.timings]
@@ -223,7 +223,7 @@ def exported(run: RunDir, kind: str, table: str = "cases") -> bytes:
     """Return a run's table in a format.
 
     Raises:
-        RequestError: there is no such format, or it does not hold that table.
-        IdentityError: it is not a run directory, or one of another schema.
+        RequestError: the format is unknown, or cannot hold that table.
+        IdentityError: `run` is not a run directory, or has another schema.
     """
     return FORMATS[kind](run, table)

@@ -1,4 +1,4 @@
-"""Single steps and transfers as tables, from the records of launches that ended well."""
+"""Single steps and transfers as tables, from the records of successful launches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEP_COLUMNS = {
     "step": ("int64", "number of the step in its block"),
     "step_time_s": ("float64", "this rank's own time of the step, seconds"),
 }
-"""Of `load_steps`: dtype and meaning."""
+"""Columns of `load_steps`: dtype and meaning."""
 TRANSFER_COLUMNS = {
     "case_id": ("string", "the case, as in cases.csv"),
     "round": ("int64", "its round, from 0"),
@@ -34,7 +34,7 @@ TRANSFER_COLUMNS = {
     "handed_over_s": ("float64", "seconds from the beginning of this rank's step until it was handed over"),
     "duration_s": ("float64", "seconds from there until this rank had its result; time in a queue is in it"),
 }
-"""Of `load_transfers`: dtype and meaning."""
+"""Columns of `load_transfers`: dtype and meaning."""
 
 
 def _launches(run: RunDir) -> Iterator[tuple[str, int, RankRecords]]:
@@ -53,10 +53,10 @@ def _launches(run: RunDir) -> Iterator[tuple[str, int, RankRecords]]:
 
 
 def load_steps(run: RunDir) -> pd.DataFrame:
-    """Return every rank's own steps, a row each, with `STEP_COLUMNS`.
+    """Return every rank's own steps, one row each, with `STEP_COLUMNS`.
 
     Raises:
-        IdentityError: it is not a run directory, or one of another schema.
+        IdentityError: `run` is not a run directory, or has another schema.
     """
     parts: list[dict[str, Any]] = []
     for case_id, number, rank in _launches(run):
@@ -83,10 +83,10 @@ def load_steps(run: RunDir) -> pd.DataFrame:
 
 
 def load_transfers(run: RunDir) -> pd.DataFrame:
-    """Return every rank's part in the transfers of instrumented steps, a row each, with `TRANSFER_COLUMNS`.
+    """Return every rank's part in the transfers of instrumented steps, one row each, with `TRANSFER_COLUMNS`.
 
     Raises:
-        IdentityError: it is not a run directory, or one of another schema.
+        IdentityError: `run` is not a run directory, or has another schema.
     """
     rows: list[tuple[Any, ...]] = []
     for case_id, number, rank in _launches(run):

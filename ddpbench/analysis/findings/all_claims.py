@@ -1,4 +1,4 @@
-"""Answer an experiment's question in one sentence on all its claims: they are what its sweep was to decide."""
+"""Answer to an experiment's question in one sentence on all its claims, which its sweep was to decide."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ _HEADS: Mapping[ClaimVerdict, tuple[str, str, str, str]] = {
     "does not hold": ("here it does not hold that", "not that", "nor that", "nor that"),
     "cannot tell": ("it cannot be told here whether", "it cannot be told whether", "whether", "or whether"),
 }
-"""Per verdict: the words that begin a sentence, those that continue one, those before a further claim, and the last."""
+"""Words per verdict: those that begin a sentence, those that continue one, those before a further claim,
+and the last.
+"""
 _TELLING: Sequence[ClaimVerdict] = ("holds", "does not hold", "holds in part", "cannot tell")
-"""The order of naming, for a sentence that cannot hold all."""
+"""Verdicts in their order of naming, for a sentence that cannot hold all."""
 _COUNTED: Mapping[ClaimVerdict, tuple[str, str]] = {
     "holds": ("holds", "hold"),
     "holds in part": ("holds in part", "hold in part"),
@@ -27,11 +29,12 @@ _COUNTED: Mapping[ClaimVerdict, tuple[str, str]] = {
     "cannot tell": ("cannot be told", "cannot be told"),
 }
 _OF_ONE_CLAIM = (EARLIER, "claimed in", "corrected for", "the difference may")
-"""The beginnings of tags on a single claim's source or comparisons."""
+"""Beginnings of tags on a single claim's source or comparisons."""
 
 
 def claims_answer(claims: Sequence[Decided], findings: Sequence[Finding]) -> Finding | None:
-    """Return what holds of an experiment's claims and what does not; of a single one, its own finding. None: no claims.
+    """Return which of an experiment's claims hold and which do not; for a single claim its finding; None without
+    claims.
 
     It is `unresolved` where no claim is decided.
 
@@ -54,9 +57,9 @@ def claims_answer(claims: Sequence[Decided], findings: Sequence[Finding]) -> Fin
 
 
 def _tags(tags: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield what qualifies all the claims, and of what does not that some links are emulated, or some cores shared.
+    """Yield the tags common to all claims, and that some links are emulated, or some cores shared, where only some are.
 
-    These are other words than a single claim's, which the page leaves out where the answer has them.
+    These words differ from a single claim's tags, which the page leaves out where the answer has them.
     """
     every = list(dict.fromkeys(tag for own in tags for tag in own if not tag.startswith(_OF_ONE_CLAIM)))
     shared = [tag for tag in every if all(tag in own for own in tags)]
@@ -73,10 +76,10 @@ def _tags(tags: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def _texts(claims: Sequence[Decided]) -> Iterator[str]:
-    """Yield it in ever fewer words: with fewer claims of each verdict, with those of fewer verdicts, and with none.
+    """Yield texts of decreasing length: with fewer claims of each verdict, with fewer verdicts, and without claims.
 
-    Claims in the same words, which differ in their cases or margins, are one where they have one verdict; else none is
-    named.
+    Claims with the same words, which differ in their cases or margins, are named once where they share one verdict;
+    otherwise no claim is named.
     """
     by_verdict = {verdict: [one.says for one in claims if one.verdict == verdict] for verdict in _HEADS}
     found = {verdict: list(dict.fromkeys(says)) for verdict, says in by_verdict.items() if says}
@@ -91,7 +94,7 @@ def _texts(claims: Sequence[Decided]) -> Iterator[str]:
 
 
 def _named(found: Mapping[ClaimVerdict, Sequence[str]], named: Collection[ClaimVerdict], most: int) -> str:
-    """Return up to `most` claims of each of these verdicts, and how many more there are of which verdict."""
+    """Return up to `most` claims of each of these verdicts, and the number of others per verdict."""
     parts: list[str] = []
     for verdict in named:
         first, further, middle, last = _HEADS[verdict]
@@ -117,7 +120,7 @@ def _in_a_row(says: Sequence[str], middle: str, last: str) -> str:
 
 
 def _counts(found: Mapping[ClaimVerdict, int], after_first: str = "", more: str = "") -> str:
-    """Return how many have which verdict: `1 more holds in part, 2 do not hold`."""
+    """Return the number of claims per verdict: `1 more holds in part, 2 do not hold`."""
     first, *others = [
         f"{count}{more if not number else ''} {_COUNTED[verdict][count > 1]}"
         for number, (verdict, count) in enumerate(found.items())

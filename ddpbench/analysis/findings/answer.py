@@ -1,6 +1,6 @@
-"""The answer to an experiment's question: one or two sentences, from what was decided.
+"""The answer to an experiment's question: one or two sentences, from the decided comparisons.
 
-The first says what to use (`choice.py`), or, where the sweep trains to a loss, who is there first
+The first says what to use (`choice.py`), or, where the sweep trains to a loss, which case reaches it first
 (`first_to_loss.py`). A sweep that varies links, input data or precision adds its finding on that. An experiment that
 was to decide claims is answered by them (`all_claims.py`).
 """
@@ -47,9 +47,9 @@ from ddpbench.strategies.traits import traits_of
 from ddpbench.units import counted, format_at_most
 
 ASKED: tuple[FindingKind, ...] = ("loss", "lead", "links", "inputs", "precision", "threads")
-"""Findings that sweeps ask for, the most telling first."""
+"""Findings on the questions of sweeps, the most informative first."""
 _PLURALS = {"workload": "workloads", "fabric": "links", "precision": "precisions", "scaling": "scalings"}
-"""What a run's panels are called where they differ in one field; others are settings."""
+"""Names of a run's panels where they differ in one field; other fields are called settings."""
 
 
 def answer_of(
@@ -58,13 +58,13 @@ def answer_of(
     claimed: Finding | None = None,
     withheld: Mapping[str, Violation] = MappingProxyType({}),
 ) -> tuple[Finding, ...]:
-    """Return one or two sentences; always one, which says why where there is no answer.
+    """Return one or two sentences; always at least one, which says why where there is no answer.
 
     Args:
-        cases: a run's.
+        cases: a run's cases.
         findings: the run's, of which one may be added.
         claimed: the verdicts on the experiment's claims, if it has any.
-        withheld: cases whose numbers cannot be right, by id: nothing is answered from what they were compared with.
+        withheld: ids of cases whose numbers must be wrong: no answer uses comparisons with them.
     """
     usable = [run for run in cases if run.case_id not in withheld]
     doubtful = {grouping.panel(run.case) for run in cases if run.case_id in withheld}
@@ -84,7 +84,7 @@ def answer_of(
     answers = [*([found] if found else []), *asked] if ranked else [*asked, *([found] if found else [])]
     saved = _checkpoint(usable)
     answers = [saved, *answers][:2] if saved is not None else answers
-    for answer in with_features("answer", {}).values():  # the rest is of the training that nothing befell
+    for answer in with_features("answer", {}).values():  # the rest concerns training without failures
         answers = answer(usable) or answers
     growth = growth_finding(usable)
     answers = [growth, *answers][:2] if growth is not None else answers
@@ -96,7 +96,7 @@ def answer_of(
 
 
 def _to_use(choices: Sequence[Choice], panels: Sequence[Case]) -> Finding | None:
-    """Return what to use, of one panel or of several; `panels` has a case of each that was planned."""
+    """Return what to use, in one panel or in several; `panels` has a case of each planned panel."""
     if all(len(one.ranked) == 1 for one in choices):
         choices = [one for one in choices if one.gain is not None]
     if not choices:
@@ -123,7 +123,7 @@ def _to_use(choices: Sequence[Choice], panels: Sequence[Case]) -> Finding | None
 
 
 class _Places:
-    """How the panels of a run are told apart."""
+    """Words that distinguish the panels of a run."""
 
     def __init__(self, choices: Sequence[Choice], cases: Sequence[Case]) -> None:
         differing = grouping.differing(cases, PANEL)
@@ -141,11 +141,11 @@ class _Places:
         self.noun = _PLURALS.get(self.fields[0], "settings") if len(self.fields) == 1 else "settings"
 
     def words(self, one: Choice) -> list[str]:
-        """Return a panel's own words."""
+        """Return the words that distinguish a panel."""
         return self._names.apart(one.chosen.case, self.fields)
 
     def name(self, one: Choice) -> str:
-        """Return the chosen case's name, told apart from all that were ranked anywhere."""
+        """Return the chosen case's name, distinguished from all cases that were ranked anywhere."""
         return called(one.chosen, self.family)
 
     def where(self, one: Choice) -> str:
@@ -157,13 +157,13 @@ class _Places:
         return listed_apart(self._names.apart(case, self.fields) for case in self.missing)
 
     def count(self, count: int) -> str:
-        """Return so many panels in words: `both links`, `all 3 workloads`, `2 of 3 settings`."""
+        """Return a number of panels in words: `both links`, `all 3 workloads`, `2 of 3 settings`."""
         if count < self.total:
             return f"{count} of {self.total} {self.noun}"
         return f"both {self.noun}" if count == 2 else f"all {count} {self.noun}"
 
     def labels(self, choices: Sequence[Choice]) -> list[str]:
-        """Return what must stand beside the numbers, but what the panels differ in, if that is said."""
+        """Return the labels that must accompany the numbers, except the panels' differences where these are named."""
         said = {word for one in choices for word in self._names.apart(one.chosen.case, self.fields)}
         every = list(dict.fromkeys(word for one in choices for word in grouping.told(one.chosen.case)))
         return [word for word in every if word not in said] + (
@@ -200,7 +200,7 @@ def _in_one(one: Choice) -> str:
 
 
 def _base_rate(choices: Sequence[Choice]) -> str:
-    """Return what a gain is over: the base case is one rank in torch, whatever trains."""
+    """Return the reference of a gain: the base case is one rank in torch, whatever trains."""
     return "one rank's samples/s" if _all_torch(choices) else "the samples/s of one rank in torch"
 
 
@@ -213,19 +213,19 @@ def _all_torch(choices: Sequence[Choice]) -> bool:
 
 
 def _tied(one: Choice) -> list[str]:
-    """Return the others that may be as good, in ever fewer words."""
+    """Return the others that may be as good, in texts of decreasing length."""
     return [listed([called(run, one.ranked) for run in one.tied]), counted(len(one.tied), "other")]
 
 
 def _rest(one: Choice) -> list[str]:
-    """Return how the others stand, in ever fewer words."""
+    """Return the standing of the others, in texts of decreasing length."""
     others = one.behind
     if len(others) == 1:
         run, ratio = others[0]
         less = ": it trains less than one rank does" if run in one.below_base else ""
         end = f"takes {takes_longer(ratio, bare=True)}{less}"
         return [f"a step of {called(run, one.ranked)} {end}", f"the other's step {end}"]
-    # What holds of all of them is what the intervals leave, and no estimate.
+    # The statement on all of them uses the intervals' ends, not estimates.
     least = min(ratio.value if ratio.low is None else ratio.low for _, ratio in others)
     return [f"steps of the other {len(others)} take {takes_longer(Interval(value=least), bare=True)} or more"]
 
@@ -264,7 +264,7 @@ def _part(
 
 
 def _alike(name: str, world: int, choices: Sequence[Choice], places: _Places) -> str:
-    """Return the one thing to use in all panels that were judged."""
+    """Return the single choice for all judged panels."""
     where = places.count(len(choices))
     gains = [one.gain for one in choices if one.gain is not None]
     gains = gains if len(gains) == len(choices) else []
@@ -283,13 +283,13 @@ def _alike(name: str, world: int, choices: Sequence[Choice], places: _Places) ->
 
 
 def _all_best(choices: Sequence[Choice]) -> bool:
-    """Return whether wherever there are others all of them are shown to be slower."""
+    """Return whether all others are shown to be slower, in every panel that has others."""
     several = [one.best for one in choices if len(one.ranked) > 1]
     return bool(several) and all(several)
 
 
 def _limits(choices: Sequence[Choice], places: _Places) -> list[str]:
-    """Return what limits the answer: what was not decided, not gained, not ranked, not judged."""
+    """Return the limits of the answer: undecided, without gain, not ranked, not judged."""
     return [
         *_undecided_at_most(choices, places),
         *_slower_than_one_rank(choices, places),
@@ -362,14 +362,16 @@ def _not_ranked(choices: Sequence[Choice], places: _Places) -> Iterator[str]:
 
 
 def _named_as(one: Choice) -> str:
-    """Return why one of those that cannot be told apart is named."""
+    """Return why one of several undistinguished cases is named."""
     if one.chosen is reference_of(one.ranked):
         return "named as the reference: nothing is shown to be faster"
     return "named as the fastest of those that cannot be told apart, by its mean"
 
 
 def _undecided(choice: Choice, other: CaseRun, doubt: Judgement) -> str:
-    """Return why cases cannot be told apart, by the least certain pair, and what would tell: rounds, at its spread."""
+    """Return why cases are not distinguished, by the least certain pair, and how many rounds would do, at
+    its spread.
+    """
     low, high = doubt.ratio.low, doubt.ratio.high
     needed = rounds_for(doubt.ratio, doubt.rounds)
     assert low is not None
@@ -388,7 +390,7 @@ _BY = {"plain": "by rank 0", "dcp": "by all ranks"}
 
 
 def _checkpoint(cases: Sequence[CaseRun]) -> Finding | None:
-    """Return what a checkpoint takes at the most ranks; None where none was timed."""
+    """Return the cost of a checkpoint at the most ranks; None where none was timed."""
     able = [
         run
         for run in cases

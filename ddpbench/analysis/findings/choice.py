@@ -1,10 +1,11 @@
-"""What to use of a panel's cases: the one that is shown to be best, else the reference.
+"""Choice of what to use from a panel's cases: the one that is shown to be best, else the reference.
 
-Of cases that cannot be told apart the fastest is luck, so the reference (DDP) is used unless it is shown to be slower.
-Who is slower is `families.py`'s to say.
-Cases that train on another path are not ranked. A panel's largest number of ranks decides at which several can be
-ranked, or any if there is none such, unless a smaller one trains measurably more samples per second: the 5 % are
-divided among all numbers of ranks that are held against it, in all panels. A larger one with one case is told beside.
+Among undistinguished cases the fastest is luck, so the reference (DDP) is used unless it is shown to be slower.
+`families.py` decides which are slower.
+Cases that train on another path are not ranked. The choice is made at a panel's largest number of ranks at which
+several cases can be ranked, or any if there is no such number, unless a smaller one trains measurably more samples per
+second: the 5 % are divided among all numbers of ranks compared with it, in all panels. A larger number with a single
+case is mentioned in addition.
 """
 
 from __future__ import annotations
@@ -26,60 +27,60 @@ from ddpbench.strategies.traits import traits_of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """What to use in a panel, and how the others at that number of ranks stand."""
+    """Choice in a panel, and the standing of the others at that number of ranks."""
 
     chosen: CaseRun
     ranked: tuple[CaseRun, ...]
-    """The cases it was chosen from, itself among them; it alone where there was no other."""
+    """Cases from which it was chosen, itself included; only itself where there was no other."""
     best: bool
-    """Every other one is shown to be slower."""
+    """True if all others are shown to be slower."""
     tied: tuple[CaseRun, ...]
-    """Those that cannot be told apart from it."""
+    """Cases that are not distinguished from it."""
     standings: dict[str, Standing]
     gain: Interval | None
-    """Samples/s over the base case's; None where that was not run beside it."""
+    """Samples/s over the base case's; None where the two share no rounds."""
     rounds: int
-    """Those with a launch of it and of what its numbers are ratios to: the base case, else by itself."""
+    """Rounds with launches of it and of the reference of its numbers: the base case, else only itself."""
     slower_worlds: tuple[int, ...]
     """Larger numbers of ranks that train measurably fewer samples per second."""
     alone: tuple[CaseRun, ...]
-    """Cases at larger numbers of ranks, each of which could be ranked with no other there."""
+    """Cases at larger numbers of ranks, each without a rankable competitor there."""
     below_base: tuple[CaseRun, ...]
-    """The others that are shown to train fewer samples per second than one rank."""
+    """Others that are shown to train fewer samples per second than one rank."""
     doubt: tuple[CaseRun, Judgement] | None
-    """Of those that cannot be told apart from it the one with the widest interval, against it."""
+    """Of the cases in `tied`, the one with the widest interval, against the choice."""
     unranked: tuple[tuple[CaseRun, str], ...]
-    """Cases of that panel and number of ranks that could not be ranked, and why."""
+    """Cases of that panel and number of ranks that could not be ranked, each with the reason."""
 
     @property
     def world(self) -> int:
-        """Its number of ranks."""
+        """Return its number of ranks."""
         return self.chosen.case.world_size
 
     @property
     def loses(self) -> bool:
-        """Whether it is shown to train fewer samples per second than one rank."""
+        """Return whether it is shown to train fewer samples per second than one rank."""
         return self.gain is not None and self.gain.high is not None and self.gain.high < 1
 
     @property
     def gains(self) -> bool:
-        """Whether it is shown to train more of them."""
+        """Return whether it is shown to train more of them."""
         return self.gain is not None and self.gain.low is not None and self.gain.low > 1
 
     @property
     def most_behind(self) -> float | None:
-        """At most that many times the fastest other's step its own takes; None where it is not shown to be slower."""
+        """Return the most by which its step exceeds the fastest other's, as a ratio; None if not shown to be slower."""
         most = self.standings[self.chosen.case_id].ratio.high if self.tied else None
         return most if most is not None and most > 1 else None
 
     @property
     def behind(self) -> list[tuple[CaseRun, Interval]]:
-        """The others with their step time over the best one's."""
+        """Return the others with their step time over the best one's."""
         return [(run, self.standings[run.case_id].ratio) for run in self.ranked if run is not self.chosen]
 
 
 def planned_panels(cases: Sequence[CaseRun]) -> list[Case]:
-    """Return a case of each panel in which some were to aggregate, whatever became of them."""
+    """Return a case of each panel in which some were to aggregate, regardless of their results."""
     found: dict[grouping.Key, Case] = {}
     for run in cases:
         if exchanges_gradients(run) and run.status != "skipped":
@@ -88,7 +89,7 @@ def planned_panels(cases: Sequence[CaseRun]) -> list[Case]:
 
 
 def choices_of(cases: Sequence[CaseRun]) -> list[Choice]:
-    """Return a choice for each panel that allows one: some aggregate there on cores of their own."""
+    """Return a choice for each panel that allows one: some aggregate there with separate cores for each rank."""
     compared = Families(cases)
     panels = [(members, _families(members)) for members in fair_panels(cases)]
     smaller = sum(len(families) - 1 for _, families in panels if families)
@@ -98,7 +99,7 @@ def choices_of(cases: Sequence[CaseRun]) -> list[Choice]:
 
 
 def _rankable(members: Sequence[CaseRun]) -> dict[int, list[CaseRun]]:
-    """Return what can be ranked at each number of ranks, the largest first."""
+    """Return the cases that can be ranked at each number of ranks, the largest first."""
     able = [
         run
         for run in members
@@ -109,7 +110,9 @@ def _rankable(members: Sequence[CaseRun]) -> dict[int, list[CaseRun]]:
 
 
 def _families(members: Sequence[CaseRun]) -> dict[int, list[CaseRun]]:
-    """Return what may be chosen at each number of ranks, the largest first: of several there, where there are."""
+    """Return the candidates at each number of ranks, the largest first, only numbers with several where
+    there are any.
+    """
     rankable = _rankable(members)
     return {world: family for world, family in rankable.items() if len(family) > 1} or rankable
 
@@ -121,7 +124,7 @@ def _choice(
     compared: Families,
     alpha: float,
 ) -> Choice | None:
-    """Return what to use of a panel; a smaller number of ranks trains more where the level `alpha` shows it."""
+    """Return the choice in a panel; a smaller number of ranks trains more where the level `alpha` shows it."""
     picks = [pick for family in families.values() if (pick := _pick(family, compared)) is not None]
     if not picks:
         return None
@@ -164,7 +167,7 @@ def _choice(
 
 
 def _below(base: CaseRun | None, others: Sequence[CaseRun]) -> list[CaseRun]:
-    """Return those that are shown to train fewer samples/s than the base case, corrected for their number."""
+    """Return the cases that are shown to train fewer samples/s than the base case, corrected for their number."""
     if base is None:
         return []
     found = [(run, judge_pair(run, base, ALPHA / len(others))) for run in others]
@@ -179,7 +182,7 @@ def _stands(found: dict[str, Standing], run: CaseRun) -> bool:
 
 
 def _pick(family: Sequence[CaseRun], compared: Families) -> _Pick | None:
-    """Return the case to use, those that cannot be told apart from it, and how all stand."""
+    """Return the case to use, those not distinguished from it, and the standing of all."""
     if len(family) == 1:
         return family[0], [], {}
     found = compared.standings(family)

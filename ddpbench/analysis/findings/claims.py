@@ -1,17 +1,17 @@
 """Verdicts on an experiment's claims: its pairs of cases, each compared within rounds, and a sentence on all of them.
 
-Which pairs decide a claim was said before anything was measured (`spec/claims.py`), so that they are a family of their
-own: each is compared as any two cases are, and the 5 % are divided among the pairs of all claims (Bonferroni), as the
+The pairs that decide a claim were named before any measurement (`spec/claims.py`), so they form a separate family:
+each is compared as any two cases are, and the 5 % are divided among the pairs of all claims (Bonferroni), since the
 intervals, which also decide on leads and margins, all have to hold at once. A pair that two claims name counts once.
-Whatever else a page says of such a pair has this interval (`judged_by_claims`). A lead that is claimed is tested by
-giving it away: as much is added to the faster one's time.
+All other statements of a page on such a pair use this interval (`judged_by_claims`). A claimed lead is tested by
+adding the same amount to the faster one's time.
 
-- `faster` holds where the interval lies on its side of the lead, and does not where it lies on the other; nor where
-  any lead was claimed, and the whole interval lies within the margin of all verdicts, 1 included.
-- `as fast` holds where the interval lies within the claimed margin, and does not where it lies beyond.
+- `faster` holds where the interval is on its side of the lead, and does not where it is on the other; nor where
+  any lead was claimed, and the entire interval is within the margin of all verdicts, 1 included.
+- `as fast` holds where the interval is within the claimed margin, and does not where it is beyond.
 
-Ranks that share cores may have waited for them. By how much that has lengthened a step at most is known
-(`CaseRun.shared_cores_share`): a pair's interval reaches as far as if it had, and as if it had not, on either side.
+Ranks that share cores may have waited for them. An upper bound of the resulting delay of a step is known
+(`CaseRun.shared_cores_share`): a pair's interval covers both cases, with and without that delay, on either side.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from ddpbench.units import counted
 
 _Pair = tuple[CaseRun, CaseRun]
 _Reason = tuple[str, str]
-"""Why two are not compared, and details."""
+"""Reason why two are not compared, and its details."""
 _HEADS: Mapping[ClaimVerdict, str] = {
     "holds": "holds here",
     "does not hold": "does not hold here",
@@ -71,10 +71,10 @@ _HEADS: Mapping[ClaimVerdict, str] = {
     "cannot tell": "cannot tell",
 }
 SHARED_CORES = "intervals allow for shared cores"
-"""Said of claims whose ranks shared cores."""
+"""Remark on claims whose ranks shared cores."""
 _STATUSES = {"unfinished": "has too few rounds", "oom": "ran out of memory", "ok": "has no numbers"}
 _FOLLOWING = ("algorithm", "schedule", "options_json", "backend", "bucket_cap_mb", "env_json")
-"""What follows from the strategy, where that differs."""
+"""Settings that follow from the strategy, where that differs."""
 
 
 def decided_claims(
@@ -82,7 +82,7 @@ def decided_claims(
     cases: Sequence[CaseRun],
     withheld: Mapping[str, Violation] = MappingProxyType({}),
 ) -> tuple[Decided, ...]:
-    """Return what the run's cases make of its claims, in their order; nothing follows from those `withheld`, by id."""
+    """Return the run's verdicts on its claims, in their order; nothing follows from cases `withheld`, by id."""
     by_id, names = {run.case_id: run for run in cases}, Names(cases)
     pairs = [[(by_id[a], by_id[b]) for a, b in claim.pairs] for claim in claims]
     unable = [[_unable(pair, names) or _withheld(pair, withheld) for pair in own] for own in pairs]
@@ -103,9 +103,9 @@ def decided_claims(
 
 
 def judged_by_claims(cases: Sequence[CaseRun], claims: Sequence[Decided]) -> list[CaseRun]:
-    """Return the cases with what claims have decided of their pairs: all that a page says of these follows from it.
+    """Return the cases with the claims' judgements of their pairs, from which a page takes all statements on these.
 
-    Claims of step times count as claims of throughput where both have as many samples per step.
+    Claims of step times count as claims of throughput where both have equal samples per step.
     """
     found: dict[str, dict[str, Judgement]] = {}
     batches = {run.case_id: run.case.global_batch for run in cases}
@@ -159,14 +159,14 @@ def _decided(
 
 
 def _before(history: Sequence[Past], verdict: ClaimVerdict, held: Sequence[HeldPair]) -> tuple[Past, ...]:
-    """Return a claim's history without this run's own entry where it says the same as now."""
+    """Return a claim's history without this run's own entry where it agrees with the present verdict."""
     return tuple(
         one for one in history if not isinstance(one, JudgedAgain) or _says_otherwise(one, verdict, held)
     )
 
 
 def _says_otherwise(one: Past, verdict: ClaimVerdict, held: Sequence[HeldPair]) -> bool:
-    """Return whether an earlier verdict is another one, or of other parts: for some refuted, or not to be told."""
+    """Return whether an earlier verdict differs, in itself or in the parts that it concerns: refuted or undecided."""
     if one.head != verdict or verdict != "holds in part":
         return one.head != verdict
     then = (" not " in one.verdict, "cannot tell" in one.verdict)
@@ -197,13 +197,13 @@ def _unable(pair: _Pair, names: Names) -> _Reason | None:
 
 
 def _withheld(pair: _Pair, withheld: Mapping[str, Violation]) -> _Reason | None:
-    """Return why the numbers of one of the two cannot be right; None where nothing speaks against them."""
+    """Return why the numbers of one of the two must be wrong; None where no check speaks against them."""
     broken = next((withheld[run.case_id] for run in pair if run.case_id in withheld), None)
     return None if broken is None else (broken.wrong, broken.broken.text)
 
 
 def _compared(a: CaseRun, b: CaseRun, *, of: Of) -> Comparison | None:
-    """Return a against B, by time per sample of the whole job or per step."""
+    """Return A against B, by time per sample of the whole job or per step."""
     mine, other = (
         run.timings if of == "throughput" else [_per_step(one) for one in run.timings] for run in (a, b)
     )
@@ -211,7 +211,7 @@ def _compared(a: CaseRun, b: CaseRun, *, of: Of) -> Comparison | None:
 
 
 def _per_step(timing: Timing) -> Timing:
-    """Return a launch whose steps are of one sample each, so that it is steps that are compared."""
+    """Return a launch whose steps have one sample each, so that steps are compared."""
     return replace(timing, samples=timing.steps)
 
 
@@ -220,7 +220,9 @@ def _enough(comparison: Comparison | None) -> bool:
 
 
 def _allowing(ratio: Interval, pair: _Pair) -> Interval:
-    """Return the first one's time over the other's, with what sharing cores may have added to either allowed for."""
+    """Return the first one's time over the other's, with an interval that allows for the effect of sharing cores on
+    either.
+    """
     if ratio.low is None or ratio.high is None:
         return ratio
     mine, other = (1 - (run.shared_cores_share or 0.0) for run in pair)
@@ -230,7 +232,7 @@ def _allowing(ratio: Interval, pair: _Pair) -> Interval:
 def _judgement(
     claim: PlannedClaim, pair: _Pair, comparison: Comparison | None, unable: _Reason | None, *, alpha: float
 ) -> dict[str, Any]:
-    """Return the verdict on one pair, with what it was taken from or why there is none."""
+    """Return the verdict on one pair, with its evidence or the reason why there is none."""
     if comparison is None or not _enough(comparison):
         rounds = comparison.rounds if comparison is not None and comparison.paired else 0
         why = (
@@ -267,7 +269,7 @@ def _of_equal(found: Judgement) -> PairVerdict:
 
 
 def _verdict(held: Sequence[HeldPair]) -> ClaimVerdict:
-    """Return what holds of all pairs, or of some."""
+    """Return the verdict on all pairs together."""
     found = {one.verdict for one in held}
     if found == {"holds"}:
         return "holds"
@@ -277,7 +279,9 @@ def _verdict(held: Sequence[HeldPair]) -> ClaimVerdict:
 
 
 def _placing(pairs: Sequence[_Pair]) -> Callable[[_Pair], str]:
-    """Return what gives the words that distinguish a pair from the claim's others; empty for a single pair."""
+    """Return a function that gives the words that distinguish a pair from the claim's others; empty for a
+    single pair.
+    """
     sides = [_side_words([pair[side].case for pair in pairs]) for side in (0, 1)]
 
     def place(pair: _Pair) -> str:
@@ -294,9 +298,10 @@ def _placing(pairs: Sequence[_Pair]) -> Callable[[_Pair], str]:
 
 
 def _side_words(every: Sequence[Case]) -> Callable[[Case], tuple[list[str], list[str]]]:
-    """Return what gives the words that tell a case from the others of its side, and its number of ranks if they differ.
+    """Return a function that gives the words that distinguish a case on its side, and its number of ranks if they
+    differ.
 
-    All of them are looked through once: a claim may have thousands of pairs.
+    It goes through all cases once: a claim may have thousands of pairs.
     """
     fields = grouping.differing(every, (*VARIANT, *SCALE, *PANEL))
     strategies, sizes = "strategy" in fields, "world_size" in fields
@@ -348,11 +353,11 @@ def _finding(one: Decided, by_id: Mapping[str, CaseRun], names: Names) -> Findin
 
 
 EARLIER = "earlier verdict"
-"""Start of the tag with a claim's earlier verdicts."""
+"""Beginning of the tag with a claim's earlier verdicts."""
 
 
 def earlier(one: Decided) -> str:
-    """Return the verdicts on a claim before this run, and whether it was changed since; empty where there was none."""
+    """Return the verdicts on a claim before this run, and whether it was changed since; empty without any."""
     tried = [entry for entry in one.history if entry.run]
     if not tried:
         return ""
@@ -378,7 +383,7 @@ def _size(held: HeldPair) -> tuple[str, ...]:
 
 
 def _labels(runs: Sequence[CaseRun]) -> list[str]:
-    """Return what must stand beside the numbers; of links that differ, that they are emulated."""
+    """Return the labels that must accompany the numbers; for links that differ, only that they are emulated."""
     told = [grouping.told(run.case) for run in runs]
     linked = {run.case.fabric for run in runs if run.case.fabric}
     words = dict.fromkeys(
@@ -394,7 +399,7 @@ def _labels(runs: Sequence[CaseRun]) -> list[str]:
 
 
 def _paths(pairs: Sequence[_Pair], names: Names) -> list[str]:
-    """Return which strategies take another path of training than what they are held against."""
+    """Return which strategies take another path of training than those that they are compared with."""
     apart = [
         names.names.spoken_strategy(run.case)
         for pair in pairs
@@ -406,7 +411,7 @@ def _paths(pairs: Sequence[_Pair], names: Names) -> list[str]:
 
 
 def _details(one: Decided, pairs: Sequence[_Pair], names: Names) -> Iterator[str]:
-    """Yield what was measured, in ever fewer words. `names` tell each case from all of the run."""
+    """Yield the measured values, in texts of decreasing length. `names` distinguish each case from all of the run."""
     if not one.pairs:
         yield "no two cases of this run are its two sides"
         return
@@ -422,10 +427,12 @@ def _details(one: Decided, pairs: Sequence[_Pair], names: Names) -> Iterator[str
 
 
 class _Words:
-    """How the pairs of one claim are told: by the claim's own number."""
+    """Texts about the pairs of one claim, in the claim's own number."""
 
     def __init__(self, one: Decided, *, rates: bool) -> None:
-        """`rates`: steps of the two sides take unlike numbers of samples, so that samples/s are told, or step times."""
+        """Store the claim; with `rates` texts give samples/s instead of step times, since the sides' steps differ in
+        samples.
+        """
         self._one = one
         self._steps = one.of == "step time"
         self._rates = rates and not self._steps
@@ -435,7 +442,7 @@ class _Words:
         )
 
     def of_one(self, held: HeldPair, pair: _Pair, names: Names) -> Iterator[str]:
-        """Yield what is told of the only pair."""
+        """Yield texts about the only pair."""
         if held.ratio is None:
             yield held.briefly
             return
@@ -454,7 +461,7 @@ class _Words:
         yield self._short(held)
 
     def in_part(self) -> Iterator[str]:
-        """Yield for what it holds, for what it does not, and of what this cannot be told."""
+        """Yield texts on the pairs for which the claim holds, those for which it does not, and the undecided ones."""
         counts = f"in {len(self._holding)} of {len(self._one.pairs)} comparisons"
         best, worst = self._best(), self._worst()
         opened = [f"cannot tell for {_places(self._open)}"] if self._open else []
@@ -474,19 +481,19 @@ class _Words:
         yield counts
 
     def _best(self) -> str:
-        """Return what speaks most for the claim."""
+        """Return the pair that supports the claim most."""
         if not self._holding:
             return ""
         several = "up to " if len(self._holding) > 1 and self._one.kind == "faster" else ""
         return f"{several}{self._short(self._extremes(self._holding)[0])}"
 
     def _worst(self) -> str:
-        """Return what speaks most against it."""
+        """Return the pair that contradicts it most."""
         several = "worst: " if len(self._failing) > 1 else ""
         return f"{several}{''.join(self._told(self._extremes(self._failing)[-1]))}" if self._failing else ""
 
     def in_all(self) -> Iterator[str]:
-        """Yield the range of what was decided, all of it alike."""
+        """Yield texts on the range of decided pairs that all have one verdict."""
         count = len(self._one.pairs)
         start = "in both comparisons" if count == 2 else f"in all {count} comparisons"
         if self._failing:
@@ -514,13 +521,15 @@ class _Words:
         yield f"{start}; {told}"
 
     def _extremes(self, held: Sequence[HeldPair]) -> list[HeldPair]:
-        """Return them with what speaks most for the claim first: the fastest, or of equals the closest."""
+        """Return the extreme pairs, the one that supports the claim most first: the fastest, or for `as fast` the
+        closest.
+        """
         if self._one.kind == "faster":
             return sorted(held, key=lambda one: _ratio(one).value)
         return sorted(held, key=lambda one: abs(math.log(_ratio(one).value)))
 
     def _sides(self, held: HeldPair, mine: str, other: str, end: str) -> str:
-        """Return how the two compare, by name; `end` says at how many ranks, where they have as many."""
+        """Return how the two compare, by name; `end` says at how many ranks, where they are equal."""
         ratio, claimed = _ratio(held), self._one.margin
         if self._rates:
             return f"{mine} trains {plain(ratio.reciprocal())} times the samples/s of {other}{end}{self._allowed(held)}"
@@ -543,13 +552,13 @@ class _Words:
         return f"{fast} is {is_faster(by, than=True)} {slow}{end}{missed}"
 
     def _short(self, held: HeldPair) -> str:
-        """Return the same of the first one, without names."""
+        """Return how the first one compares, without names."""
         if self._one.kind == "as fast" and self._equal(held) and not self._rates:
             return self._within(_ratio(held))
         return f"{''.join(self._told(held))}{self._allowed(held)}"
 
     def _told(self, held: HeldPair) -> tuple[str, str]:
-        """Return the same in two parts, of which the first may be shared with another pair's."""
+        """Return `_short` in two parts, of which the first may be shared with another pair's."""
         ratio = _ratio(held)
         if self._rates:
             return "", f"{plain(ratio.reciprocal())} times the samples/s"
@@ -567,7 +576,7 @@ class _Words:
         return "its step takes ", takes_longer(by)
 
     def _within(self, ratio: Interval) -> str:
-        """Return the difference of a pair that counts as equal, with the margin that was claimed."""
+        """Return the difference of a pair that counts as equal, with the claimed margin."""
         low, high = ratio.low or 0.0, ratio.high or math.inf
         apart = f"step times differ by {signed(ratio)}"
         if low > 1:
@@ -580,20 +589,20 @@ class _Words:
         return f"{where} the {_per_cent(self._one.margin)} allowed"
 
     def _allowed(self, held: HeldPair) -> str:
-        """Return where a decided pair stands to the difference that is claimed to be none; empty of other claims."""
+        """Return how a decided pair compares with the claimed margin of equality; empty for other claims."""
         if self._one.kind != "as fast" or not self._one.margin:
             return ""
         return f", {self._bound('inside' if held.verdict == 'holds' else 'beyond')}"
 
     def _equal(self, held: HeldPair) -> bool:
-        """Return whether it is the difference that is told, not who is faster."""
+        """Return whether the text gives the difference, instead of which is faster."""
         if held.verdict == "holds":
             return self._one.kind == "as fast"
         ratio = _ratio(held)
         return (ratio.low or 0.0) <= 1 <= (ratio.high or math.inf)
 
     def _undecided(self, ratio: Interval, *, named: bool = False) -> str:
-        """Return what the interval leaves open; `named`: whose steps they are has been said."""
+        """Return what the interval leaves open; `named`: the text has already said whose steps they are."""
         if self._rates:
             return f"{plain(ratio.reciprocal())} times the samples/s"
         if self._one.margin:
@@ -602,7 +611,7 @@ class _Words:
 
 
 def _told_apart(pair: _Pair) -> tuple[str, str]:
-    """Return the two of a pair by nothing but what tells them apart: `2 ranks` and `32 ranks`."""
+    """Return the two of a pair by their differences alone: `2 ranks` and `32 ranks`."""
     names = Namer(run.case for run in pair)
     first, second = (
         ", ".join(names.apart(run.case, (*VARIANT, *SCALE, *PANEL))) or names.spoken_strategy(run.case)

@@ -1,6 +1,6 @@
-"""What a run shows: comparisons paired within rounds, and at most seven sentences made from them.
+"""Comparisons of a run, paired within rounds, and at most seven sentences made from them.
 
-Cases are compared that differ in nothing but strategy, bucket cap, or how their ranks stand on nodes. A
+Compared cases differ only in strategy, bucket cap, or the placement of their ranks on nodes. A
 difference of x % always means that the slower one's step takes x % longer. Verdicts and intervals are those of the
 family of all cases at that number of ranks (`families.py`); the pairs that make sentences are chosen before the data
 are seen. Oversubscribed cases are compared with each other but make no sentence.
@@ -54,16 +54,16 @@ MOST_FINDINGS = 7
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Pair:
-    """Two cases to be told apart, what may be said of them, and where the evidence stands."""
+    """Two cases to compare, the qualifications of the comparison, and the anchor of its evidence."""
 
     a: CaseRun
     b: CaseRun
     evidence: Literal["buckets", "layouts", "strategies"]
     judged: Judgement
     family: tuple[CaseRun, ...]
-    """All at that number of ranks, from which the two are told apart."""
+    """All cases at that number of ranks, from which the names of the two must be distinguished."""
     corrected: int
-    """The number of comparisons that share the error: those of the family, or of the claims that name the two."""
+    """Number of comparisons that share the error: those of the family, or of the claims that name the two."""
 
     @property
     def name(self) -> str:
@@ -71,14 +71,14 @@ class _Pair:
 
     @property
     def kind(self) -> FindingKind:
-        """What is compared: of the strategies those that exchange nothing are a bound."""
+        """Return the subject of the comparison: among strategies those that exchange nothing are a bound."""
         return "bound" if not traits_of(self.a.case).exchanges else self.evidence
 
 
 def findings(cases: Sequence[CaseRun], most: int = MOST_FINDINGS) -> tuple[Finding, ...]:
-    """At most `most` sentences on the cases that had cores of their own, the widest comparisons first.
+    """Return at most `most` sentences on the cases with separate cores for each rank, the widest comparisons first.
 
-    `most` is three or more: the first group's speed-up and the parts of its step are always told.
+    `most` is three or more: the first group's speed-up and the parts of its step are always included.
     """
     ordered = compared_panels(cases)
     families = Families(cases)
@@ -140,9 +140,9 @@ _DECIDED = ("faster", "slower", "equivalent")
 
 
 def decided_first(found: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return what was decided, then notes, then what was not; of each kind in the order given.
+    """Return decided findings, then notes, then undecided ones; of each kind in the order given.
 
-    Where nothing was decided, too few rounds are said first: nothing after them is sure.
+    Where nothing was decided, a remark on too few rounds comes first: nothing after it is certain.
     """
     decided = any(one.verdict in _DECIDED for one in found)
     ranks = {"note": 1, "unresolved": 2, "too few": 2 if decided else -1}
@@ -154,7 +154,7 @@ _PLACES: dict[FindingKind, int] = {"strategies": 0, "layouts": 0, "bound": 1, "b
 
 
 def _sorted(compared: Sequence[_Decision]) -> list[_Decision]:
-    """Return what is decided before what is not; of each strategies before the upper bound before buckets."""
+    """Return decided comparisons before undecided ones; of each, strategies before the upper bound before buckets."""
 
     fastest: dict[Key, float] = {}
     for pair, judged in compared:
@@ -163,7 +163,7 @@ def _sorted(compared: Sequence[_Decision]) -> list[_Decision]:
 
     def place(one: _Decision) -> tuple[bool, int, bool, bool]:
         pair, judged = one
-        # of a strategy's variants its fastest is told first: another would make it look worse than it is
+        # of a strategy's variants its fastest comes first: another would make it look worse than it is
         behind = judged.ratio.value > fastest[_of_strategy(pair)]
         return (
             judged.verdict not in _DECIDED,
@@ -176,9 +176,10 @@ def _sorted(compared: Sequence[_Decision]) -> list[_Decision]:
 
 
 def _open_together(compared: Sequence[_Decision]) -> tuple[list[_Decision], dict[str, list[_Decision]]]:
-    """Return what sentences are of: of strategies that are all not told apart from one the first, and all by its name.
+    """Return the comparisons that get a sentence, and those that share one, by the reference's name.
 
-    Each has the layout of the one that it is held against, which a sentence then names once.
+    Strategies none of which is distinguished from one reference share a sentence, for which the first stands. Each of
+    them has the reference's layout, which the sentence then names once.
     """
     open_: dict[str, list[_Decision]] = {}
     for pair, judged in compared:
@@ -194,12 +195,12 @@ def _open_together(compared: Sequence[_Decision]) -> tuple[list[_Decision], dict
 
 
 def _of_strategy(pair: _Pair) -> Key:
-    """Return what pairs share that hold variants of one strategy against the same reference."""
+    """Return the key of comparisons between variants of one strategy and the same reference."""
     return (*grouping.panel(pair.b.case), pair.a.case.strategy, pair.kind)
 
 
 def _most_telling(compared: Sequence[_Decision], room: int) -> list[_Decision]:
-    """The first of them in order; the last place is for buckets, but an undecided one displaces no decided one."""
+    """Return the first of them; the last place is for buckets, but an undecided one replaces no decided one."""
     ordered = _sorted(compared)
     chosen = ordered[:room]
     first = next((one for one in ordered if one[0].kind == "buckets"), None)
@@ -213,7 +214,7 @@ def _most_telling(compared: Sequence[_Decision], room: int) -> list[_Decision]:
 def _pairs(members: Sequence[CaseRun], families: Families) -> list[_Pair]:
     """Return the panel's comparisons at its largest world size.
 
-    Strategies with DDP, DDP's caps with its default, DDP's layouts on nodes with the first of the plan.
+    They are strategies with DDP, DDP's caps with its default, DDP's layouts on nodes with the first of the plan.
     """
     reference = reference_of(members)
     world = reference.case.world_size
@@ -255,8 +256,8 @@ def _pairs(members: Sequence[CaseRun], families: Families) -> list[_Pair]:
 def _sentence(pair: _Pair, judged: Judgement, apart: _Apart) -> Finding:
     a, b, ratio = pair.a, pair.b, judged.ratio
     verdict = judged.verdict
-    alike = a.case.nodes == b.case.nodes  # else the names tell the layouts
-    place, said = _place(b, apart, pair.family if alike else ())  # of b, for independent ranks use no links
+    alike = a.case.nodes == b.case.nodes  # else the names give the layouts
+    place, said = _place(b, apart, pair.family if alike else ())  # of b, since independent ranks use no links
     first, second, verb = name_of(a, b, pair.family), name_of(b, a, pair.family), "is"
     caps = pair.evidence == "buckets"
     if caps:
@@ -270,7 +271,7 @@ def _sentence(pair: _Pair, judged: Judgement, apart: _Apart) -> Finding:
         if verdict == "slower" and (
             by.value >= RATIO_THRESHOLD or pair.evidence in ("strategies", "layouts")
         ):
-            first, second, verdict = second, first, "faster"  # what is faster stands first
+            first, second, verdict = second, first, "faster"  # the faster one comes first
             a, b, ratio = b, a, ratio.reciprocal()
         ahead = is_faster(by, than=True) if verdict == "faster" else f"{judged.phrase()} than"
         text = f"{first} {verb} {ahead} {second}"
@@ -298,7 +299,7 @@ def _sentence(pair: _Pair, judged: Judgement, apart: _Apart) -> Finding:
 
 
 def _sentence_on_all(group: Sequence[_Decision], apart: _Apart) -> Finding:
-    """Return one sentence on cases none of which is told apart from the one that all are held against."""
+    """Return one sentence on several cases none of which is distinguished from their common reference."""
     pairs, judged = [pair for pair, _ in group], [one for _, one in group]
     b, family, others = pairs[0].b, pairs[0].family, [pair.a for pair in pairs]
     names = [name_of(run, b, family) for run in others]
@@ -307,7 +308,7 @@ def _sentence_on_all(group: Sequence[_Decision], apart: _Apart) -> Finding:
     place, said = _place(b, apart, family)
     verdict = f": {OPEN}; {undecided_all(ratios)}"
     all_of_them = conditions([*others, b])
-    # what disturbed one of several is no word on them all
+    # a disturbance of one of several does not concern all of them
     alone = [] if mostly_disturbed([*others, b]) else zip(names, others, strict=True)
     disturbed = [
         words for name, run in alone for words in mostly_disturbed((run, b), f"{name} and {reference}")
@@ -339,7 +340,7 @@ def _sentence_on_all(group: Sequence[_Decision], apart: _Apart) -> Finding:
 
 
 def _notes(members: Sequence[CaseRun], apart: _Apart) -> Iterable[Finding]:
-    """Yield speed-up and efficiency of the reference, and what its step is made of."""
+    """Yield speed-up and efficiency of the reference, and the parts of its step."""
     run = reference_of(members)
     family = [one for one in members if one.case.world_size == run.case.world_size]
     place, said = _place(run, apart, family)
@@ -363,7 +364,7 @@ def _notes(members: Sequence[CaseRun], apart: _Apart) -> Iterable[Finding]:
     parts = run.parts
     if parts is not None and parts.has_transfers and parts.step_s > 0:
         exposed, wait = (percent_of(share_of_step(parts, one)) for one in ("exposed_comm", "exposed_wait"))
-        # Of one bucket it is known beforehand that nothing can be hidden.
+        # With one bucket it is known beforehand that nothing can be hidden.
         hidden = None if one_bucket(run) else parts.overlap_interval()
         overlap = f"; overlap hides {percent_of(hidden)} of communication" if hidden is not None else ""
         text = f": {exposed} of a step is exposed communication, {wait} waiting for ranks{overlap}"
@@ -384,7 +385,7 @@ def _notes(members: Sequence[CaseRun], apart: _Apart) -> Iterable[Finding]:
 
 
 def _unlike_timed(run: CaseRun) -> str:
-    """Return what must be said of instrumented steps that are not as timed ones are; empty where they are."""
+    """Return the remark on instrumented steps that differ from timed ones; empty where they do not."""
     found = instrumented_over_timed(run)
     if found is None or found.holds:
         return ""
@@ -393,7 +394,9 @@ def _unlike_timed(run: CaseRun) -> str:
 
 
 def _place(run: CaseRun, apart: _Apart, family: Sequence[CaseRun] = ()) -> tuple[str, list[str]]:
-    """Return ranks, of several layouts with the case's; and the workload with what tells the panel from others."""
+    """Return ranks, with the layout where there are several, and the workload with the words that distinguish the
+    panel.
+    """
     case = run.case
     ranks = ranks_of(case)
     if len({one.case.nodes for one in family if traits_of(one.case).exchanges}) > 1:
@@ -402,7 +405,7 @@ def _place(run: CaseRun, apart: _Apart, family: Sequence[CaseRun] = ()) -> tuple
 
 
 def _labels(run: CaseRun, apart: _Apart) -> tuple[str, ...]:
-    """Return what must stand beside the numbers, but what the sentence says."""
+    """Return the labels that must accompany the numbers, except those in the sentence."""
     said = apart.of(run.case)
     return tuple(word for word in grouping.told(run.case) if word not in said)
 

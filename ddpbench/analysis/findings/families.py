@@ -1,9 +1,9 @@
-"""The families in which cases are compared: all of a panel at one number of ranks. The one owner of their intervals.
+"""Families in which cases are compared: all of a panel at one number of ranks. Their intervals are defined only here.
 
-The answer, the tables, the figures and the findings say of two cases what their family does, so the same two
-have the same number and the same interval wherever they are told. The 5 % are divided among a run's panels
-(Bonferroni). The pairs of claims, which were named before anything was measured, have the claims' intervals
-(`claims.py`), here too: there is one judgement for a pair (`analysis/judging.py`).
+The answer, the tables, the figures and the findings take their statements on two cases from the family, so the same two
+have the same number and the same interval everywhere. The 5 % are divided among a run's panels
+(Bonferroni). The pairs of claims, which were named before any measurement, have the claims' intervals
+(`claims.py`) here too: there is one judgement for a pair (`analysis/judging.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ddpbench.strategies.traits import traits_of
 
 
 class Families:
-    """The families of a run; of each the intervals are worked out when they are first asked for."""
+    """The families of a run; the intervals of each are computed when first needed."""
 
     def __init__(self, cases: Sequence[CaseRun]) -> None:
         self._members = [
@@ -49,7 +49,7 @@ class Families:
             and len(pairs(*(run.timings for run in self.one_process))) >= MIN_ROUNDS
         )
         self.parts = max(1, len(several) + also)
-        """Among how many the 5 % are divided."""
+        """Number of families among which the 5 % are divided."""
         self._alpha = ALPHA / self.parts
         self._found: dict[int, Family] = {}
 
@@ -59,7 +59,7 @@ class Families:
         return grouping.panel(family[-1].case)
 
     def family_of(self, runs: Sequence[CaseRun]) -> Family | None:
-        """Return the family that has all of these; None where none has."""
+        """Return the family that has all of these; None where no family has them."""
         shared = set.intersection(*(set(self._of.get(run.case_id, ())) for run in runs)) if runs else set()
         if not shared:
             return None
@@ -79,10 +79,10 @@ class Families:
         return family.pair(a.case_id, b.case_id) if family is not None else None
 
     def judge_one_process(self) -> Judgement | None:
-        """Return the reference against one process; None where there is none, or they are never run together."""
+        """Return the reference against one process; None without such a process, or where they share no rounds."""
         return judge_pair(*self.one_process, self._alpha) if self.one_process is not None else None
 
     def standings(self, runs: Sequence[CaseRun]) -> dict[str, Standing]:
-        """Return how each of these stands among them, by its id; empty where no family has them all."""
+        """Return the standing of each of these among them, by its id; empty where no family has them all."""
         family = self.family_of(runs)
         return family.standings([run.case_id for run in runs]) if family is not None else {}

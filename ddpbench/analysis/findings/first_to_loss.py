@@ -1,4 +1,4 @@
-"""The answer of a sweep that trains to a loss: who is there first."""
+"""The answer of a sweep that trains to a loss: the case that reaches it first."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from ddpbench.units import counted, format_number
 
 
 def first_to_loss(cases: Sequence[CaseRun]) -> Finding | None:
-    """Return who reaches the loss first of the largest group with one target; None where no case trained to one."""
+    """Return which case reaches the loss first in the largest group with one target; None where no case
+    trained to one.
+    """
     able = [run for run in cases if run.status == "ok" and not run.oversubscribed and loss_curves_of(run)]
     groups = sorted(grouped(able, _same_loss).values(), key=lambda group: -len(group))
     if not groups:
@@ -66,12 +68,12 @@ def first_to_loss(cases: Sequence[CaseRun]) -> Finding | None:
 
 
 def _same_loss(run: CaseRun) -> grouping.Key:
-    """Return what cases share for which one loss means the same, and whose time is one link's."""
+    """Return what cases share for which one loss means the same, and whose time concerns one link."""
     return (*grouping.deciding("loss", run.case), loss_curves_of(run)[0].target)
 
 
 def _who(run: CaseRun, group: Sequence[CaseRun]) -> str:
-    """Return strategy and ranks, with what tells it from others of the group."""
+    """Return strategy and ranks, with the words that distinguish it from others of the group."""
     same = [other for other in group if other.case.world_size == run.case.world_size]
     return f"{called(run, same, PANEL)} at {ranks_of(run.case)}"
 

@@ -1,4 +1,4 @@
-"""Which cases are comparable: panels, and groups of cases that differ in nothing but what is asked about."""
+"""Comparable cases: panels, and groups of cases that differ in a single respect."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ddpbench.spec.grouping import cap_order
 from ddpbench.strategies.traits import traits_of
 
 MOST_PANELS = 3
-"""Sentences are made of this many groups of comparable cases, the largest first."""
+"""Number of groups of comparable cases, the largest first, from which sentences are made."""
 
 
 def panels(cases: Iterable[CaseRun]) -> list[list[CaseRun]]:
-    """Groups of comparable cases. What uses no link of its own is in the group of every fabric.
+    """Return the groups of comparable cases. Cases that use no link are in the group of every fabric.
 
-    That is a single rank, and independent ranks: on any fabric they would train as they do without.
+    These are a single rank, and independent ranks: on any fabric they would train as they do without.
     """
     every = list(cases)
     groups = grouped(every, lambda run: grouping.panel(run.case))
@@ -52,14 +52,14 @@ def layouts_of(cases: Iterable[CaseRun]) -> dict[str, int]:
 
 
 def measured(cases: Iterable[CaseRun]) -> list[CaseRun]:
-    """Return the cases that have numbers; of bucket caps under which DDP built the same buckets the first."""
+    """Return the cases that have numbers; of bucket caps with which DDP built the same buckets the first."""
     found = [run for run in cases if run.status == "ok" and run.timings]
     equal = {other.case_id for _, others in equal_buckets(found) for other in others}
     return [run for run in found if run.case_id not in equal]
 
 
 def equal_buckets(cases: Iterable[CaseRun]) -> list[tuple[CaseRun, list[CaseRun]]]:
-    """Return, of cases with the same buckets that differ in nothing but their cap, the one that others are equal to."""
+    """Return, of cases that differ only in their cap and have the same buckets, the first and those equal to it."""
     with_buckets = [
         run for run in cases if run.bucket_bytes is not None and run.case.bucket_cap_mb is not None
     ]
@@ -119,21 +119,21 @@ def strategy_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
 
 
 def rank_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
-    """Return all cases of a panel that aggregate, at one number of ranks with cores of their own."""
+    """Return all cases of a panel that aggregate, at one number of ranks with separate cores for each."""
     able = [run for run in measured(cases) if exchanges_gradients(run) and not run.oversubscribed]
     groups = grouped(able, lambda run: (grouping.panel(run.case), run.case.world_size))
     return [group for group in groups.values() if len(group) > 1]
 
 
 def fair_panels(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
-    """Return the groups of comparable cases in which some aggregate on cores of their own, the largest first."""
+    """Return the groups of comparable cases in which some aggregate on separate cores, the largest first."""
     fair = [run for run in measured(cases) if not run.oversubscribed]
     ordered = sorted(panels(fair), key=lambda members: -len(members))
     return [members for members in ordered if any(exchanges_gradients(run) for run in members)]
 
 
 def compared_panels(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
-    """Return the panels that findings are made of."""
+    """Return the panels from which findings are made."""
     return fair_panels(cases)[:MOST_PANELS]
 
 
@@ -174,7 +174,7 @@ def with_one_process(cases: Sequence[CaseRun]) -> tuple[CaseRun, CaseRun] | None
 
 
 def reference_of(members: Sequence[CaseRun]) -> CaseRun:
-    """Return what others are held against: DDP at the largest world size, at its default cap where that was run.
+    """Return the reference for the others: DDP at the largest world size, at its default cap where that was run.
 
     Without DDP it is the first strategy of the plan that aggregates; a choice by speed would favour luck.
     """

@@ -1,7 +1,7 @@
-"""How the cost of aggregation grows with the nodes of an emulated network: a sentence for the top of a report.
+"""Growth of the cost of aggregation with the nodes of an emulated network: a sentence for the top of a report.
 
-Of the strategies that were measured on the same three or more numbers of nodes, the one whose transfers take least at
-the most nodes is told, and the one whose take longest. The formulas are those of `network.py`.
+Of the strategies that were measured on the same three or more numbers of nodes, it gives the one with the shortest
+transfers at the most nodes, and the one with the longest. The formulas are those of `network.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ByNodes = dict[int, CaseRun]
 
 
 def growth_finding(cases: Sequence[CaseRun]) -> Finding | None:
-    """Return how much longer transfers take on more nodes, with the least and the most costly strategy."""
+    """Return how much longer transfers take on more nodes, for the strategies with the shortest and the longest."""
     able = [
         run
         for run in cases
@@ -93,7 +93,7 @@ def _span(one: _ByNodes, few: int, most: int) -> str:
 
 
 def _grown(one: _ByNodes, few: int, most: int) -> str:
-    """Return how many times as long it takes, beside its formula's; empty where no formula is known."""
+    """Return the ratio of its times at `most` and `few` nodes, with its formula's; empty where no formula is known."""
     _, least = formula_of(one[few].case, 1.0)
     _, longest = formula_of(one[most].case, 1.0)
     if not least or not longest:
@@ -106,7 +106,9 @@ def _grown(one: _ByNodes, few: int, most: int) -> str:
 
 
 def _judged(ordered: Sequence[CaseRun]) -> Judgement | None:
-    """Return the last against the first, which were chosen for being so: corrected over all pairs; None without any."""
+    """Return the last against the first, corrected over all pairs, since they were chosen as extremes; None without
+    any.
+    """
     times = [network_timings(run) for run in ordered]
     compared = {
         f"{slow} {fast}": found

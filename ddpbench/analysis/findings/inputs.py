@@ -1,4 +1,4 @@
-"""Sentences on whether training waits for its input, as `analysis/inputs.py` defines it; three at most."""
+"""Sentences on whether training waits for its input, by the definition in `analysis/inputs.py`; three at most."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ MOST = 3
 
 
 def input_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
-    """Groups that have a twin with its data in memory first, those with the most ranks before others.
+    """Return findings: first groups that have a twin with its data in memory, those with the most ranks before others.
 
-    Cases without cores of their own make no sentence; judged are all, as in the figure.
+    Cases without separate cores for each rank make no sentence; all are judged, as in the figure.
     """
     groups = [
         InputGroup(members=fair)
@@ -94,7 +94,9 @@ def _bound(group: InputGroup) -> str:
 
 
 def _about_bound(group: InputGroup) -> Iterable[str]:
-    """Yield what qualifies it: how much is waiting, and what other numbers of workers did."""
+    """Yield qualifications of an input-bound group: the share of waiting, and the effect of other numbers
+    of workers.
+    """
     first, *others = group.bound
     if first.run.parts is not None and first.ratio is not None and first.ratio.low is not None:
         hidden = shows_less(share_of_step(first.run.parts, "data"), (1 - 1 / first.ratio.low) / 2)

@@ -1,4 +1,4 @@
-"""Sentences on DDP's lead over a master: how much of it is what is sent, and how much when it is sent."""
+"""Sentences on DDP's lead over a master: the part due to what is sent, and the part due to when it is sent."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ from ddpbench.strategies.traits import traits_of
 MOST = 2
 _RINGS = ("all_reduce", "ring")
 _LEAST = 1.02
-"""A lead that is smaller is not shared out: its parts would be noise."""
+"""Smallest lead that is divided: parts of a smaller one would be noise."""
 WIDEST = 0.3
-"""A share with a wider interval is not told as one."""
+"""Widest interval with which a share is stated."""
 _Pair = tuple[tuple[str, str], tuple[str, str]]
 """Two kinds of case: the slower one, and the faster."""
 
 
 def lead_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
-    """At most `MOST` sentences, at the most ranks; of several fabrics the one with the largest and smallest lead.
+    """Return at most `MOST` sentences, at the most ranks; of several fabrics the ones with the largest and smallest
+    lead.
 
-    Four cases are compared that differ in algorithm (a ring or a master) and schedule alone, or three: the master
-    while backward goes on may be missing. Ratios are within rounds; what shares none is not compared.
+    They compare four cases that differ only in algorithm (a ring or a master) and schedule, or three: the master
+    during backward may be missing. Ratios are within rounds; cases that share none are not compared.
     """
     families = Families(cases)
     able = [
@@ -45,7 +46,7 @@ def lead_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     ]
     found: list[tuple[int, float, Finding]] = []
     for members in grouped(able, _shared).values():
-        # Of several bucket caps or options the first: a master of its own kind has neither.
+        # Of several bucket caps or options the first: a master of another kind has neither.
         of_ddp = [run for run in members if traits_of(run.case).role == "reference"]
         chosen_kind = next((_settings(run) for run in of_ddp), None)
         alike = [
@@ -94,7 +95,7 @@ def _kind(run: CaseRun) -> tuple[str, str]:
 
 
 def _told(by: dict[tuple[str, str], CaseRun], ring: str, families: Families) -> tuple[float, Finding] | None:
-    """Return the lead as a ratio, and its sentence; None where it is none, or cannot be compared."""
+    """Return the lead as a ratio, and its sentence; None where there is no lead, or it cannot be compared."""
 
     def against(a: tuple[str, str], b: tuple[str, str]) -> Judgement | None:
         return families.judge(by[a], by[b]) if a in by and b in by else None
@@ -116,7 +117,8 @@ def _told(by: dict[tuple[str, str], CaseRun], ring: str, families: Families) -> 
     ]
     enough = all(one.rounds >= MIN_ROUNDS for one in (lead, what, when))
     if enough and _gains(what) and _gains(when):
-        # The ring's part: master to ring after backward; or, overlap first, overlapped master to overlapped ring.
+        # The ring's part: master to ring after backward; or, overlap first, overlapped master to overlapped
+        # ring.
         text += f": {_shares(by, (master, late), (master, ddp))}"
         first = against(master, early)
         rest = against(early, ddp)
@@ -135,13 +137,15 @@ def _told(by: dict[tuple[str, str], CaseRun], ring: str, families: Families) -> 
 
 
 def _gains(part: Judgement) -> bool:
-    """Return whether it is a part of the lead that the interval, of pairs, tells from none."""
+    """Return whether a part's interval, over pairs, distinguishes it from no lead."""
     low = part.ratio.low
     return part.rounds > 0 and low is not None and low > 1
 
 
 def _shares(by: Mapping[tuple[str, str], CaseRun], ring: _Pair, lead: _Pair) -> str:
-    """The ring's part of the lead's logarithm, and the rest, with Fieller's interval over rounds that all have."""
+    """Return the ring's part of the lead's logarithm, and the rest, with Fieller's interval over rounds
+    that all have.
+    """
     launches = {kind: by_pair(by[kind].timings) for kind in (*ring, *lead)}
     rounds = rounds_of_all(list(launches.values()))
 

@@ -1,4 +1,4 @@
-"""Sentences on trainings to a loss: where the fastest per sample is not the first there, and who did not reach it."""
+"""Sentences on trainings to a loss: cases that are fastest per sample but not to the loss, and cases that missed it."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ from ddpbench.units import format_number
 
 EVIDENCE = "time-to-loss"
 MOST_TOLD = 3
-"""So many of the cases that fell short are told one by one."""
+"""Most cases that fell short that are listed one by one."""
 
 
 def loss_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
-    """At most two sentences: two cases whose order in samples/s and to the loss differ, and a speed-up to the loss."""
+    """Return at most two sentences: two cases whose order in samples/s and to the loss differ, and a speed-up to the
+    loss.
+    """
     able = [run for run in cases if run.status == "ok" and not run.oversubscribed and loss_curves_of(run)]
     groups = sorted(grouped(able, _data).values(), key=lambda group: -len(group))
     found = [
@@ -52,9 +54,9 @@ def _data(run: CaseRun) -> Key:
 
 
 def _disagreement(group: Sequence[CaseRun], families: Families) -> Finding | None:
-    """Return the pair that is furthest apart of those in which the one that trains faster comes later to the loss.
+    """Return the furthest pair of those in which the one that trains faster reaches the loss later.
 
-    Their order in samples/s is told with the interval that the page has of the two (`_told`).
+    Their order in samples/s has the interval that the page has for the two (`_intervals`).
     """
     comparisons: dict[str, Comparison] = {}
     pairs: dict[str, tuple[CaseRun, CaseRun]] = {}
@@ -111,10 +113,10 @@ def _disagreement(group: Sequence[CaseRun], families: Families) -> Finding | Non
 
 
 def _told(a: CaseRun, b: CaseRun, rate: Judgement, loss: Judgement) -> tuple[Interval, Interval, int]:
-    """Return A's samples/s and its time to the loss over B's, with the intervals that tables have of the two.
+    """Return A's samples/s and its time to the loss over B's, with the intervals that tables have for the two.
 
-    Of a case and its base case these are the speed-ups', and corrected for no others. That the two are apart was judged
-    by wider ones, all at once, of which the number is returned, too.
+    For a case and its base case these are the speed-ups', uncorrected for other comparisons. The pair's difference was
+    judged by wider intervals, which hold at once, whose number is returned, too.
     """
     for run, base in ((a, b), (b, a)):
         if run.baseline_id == base.case_id:
@@ -162,7 +164,7 @@ def _speedup(group: Sequence[CaseRun]) -> Finding | None:
 
 
 def _apart(a: Interval, b: Interval) -> bool:
-    """Return whether two intervals do not touch, which is more than that their difference excludes 0."""
+    """Return whether two intervals do not touch, which is stricter than excluding 0 from their difference."""
     if a.low is None or a.high is None or b.low is None or b.high is None:
         return False
     return a.high < b.low or b.high < a.low
@@ -173,7 +175,7 @@ def _who(run: CaseRun, other: CaseRun) -> str:
 
 
 def _batch(run: CaseRun, other: CaseRun) -> str:
-    """Return its samples per step where nothing else in the sentence tells the two apart."""
+    """Return its samples per step where nothing else in the sentence distinguishes the two."""
     alike = (run.case.world_size, name_of(run, other)) == (other.case.world_size, name_of(other, run))
     return f" with {run.case.global_batch:,} samples per step" if alike else ""
 
@@ -184,7 +186,7 @@ def _samples(run: CaseRun, other: CaseRun) -> tuple[str, ...]:
 
 
 def loss_sentences(cases: Sequence[CaseRun], names: Names) -> Iterable[str]:
-    """Yield which cases did not reach the loss, and how far they came."""
+    """Yield which cases did not reach the loss, and how close they came."""
     short = [run for run in cases if loss_curves_of(run) and not to_loss(run)]
     if not short:
         return

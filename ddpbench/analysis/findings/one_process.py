@@ -1,4 +1,4 @@
-"""The sentence on ranks against one process whose threads have the same cores: what needs no communication at all."""
+"""The sentence on ranks against one process whose threads have the same cores, which needs no communication."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot be compared within a round because different sessions ran it: a sentence."""
+"""A sentence on launches that cannot be compared within a round because different sessions ran them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ddpbench.analysis.statistics.timings import Pair
 
 
 def pairing_sentences(cases: Sequence[CaseRun], names: Names) -> Iterable[str]:
-    """Yield how many launches of rounds that several sessions ran were not run together with the rest of their round.
+    """Yield how many launches of rounds shared by several sessions were not run together with the rest of their round.
 
-    The rest is what the session with the most launches of that round ran.
+    The rest is the launches of the session with the most launches of that round.
     """
     parts: dict[int, dict[Pair, int]] = {}
     for case in cases:

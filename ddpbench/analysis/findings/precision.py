@@ -1,4 +1,4 @@
-"""The sentence on what autocast buys, from groups of cases that differ in nothing but precision."""
+"""The sentence on the gain by autocast, from groups of cases that differ only in precision."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from ddpbench.naming import ranks_of
 
 
 def precision_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
-    """One sentence, on the group with the most ranks of those with cores of their own and gradients to exchange."""
+    """Return one sentence, on the group with the most ranks that has separate cores for each rank and exchanges
+    gradients.
+    """
     groups = [group for group in precision_groups(cases) if not group.full.oversubscribed]
     if not groups:
         return ()

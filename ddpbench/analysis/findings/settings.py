@@ -1,4 +1,4 @@
-"""Sentences on what links and a replay's options change: cases that differ in nothing else, paired by round."""
+"""Sentences on the effect of links and a replay's options: cases that differ in nothing else, paired by round."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ MOST = 2
 
 
 def setting_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
-    """At most `MOST` sentences, one a strategy, at the most ranks: its first setting against the most different one.
+    """Return at most `MOST` sentences, one per strategy, at the most ranks: its first setting against the most
+    different.
 
-    All settings of a group are held against the first of the plan, and corrected for as many comparisons. Where
+    All settings of a group are compared with the first of the plan, and corrected for the number of comparisons. Where
     options vary on several fabrics, those on one fabric are compared; else fabrics are.
     """
     able = [
@@ -60,7 +61,7 @@ def _cap(run: CaseRun) -> tuple[int, float]:
 
 
 def _groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
-    """Cases that differ in links or workload options alone; in options, where both vary."""
+    """Return groups of cases that differ only in links or workload options; only in options, where both vary."""
 
     def shared(run: CaseRun) -> Key:
         return grouping.alike(run.case, but=("workload_options_json", "fabric"))
@@ -103,7 +104,7 @@ def _sentence(name: str, pair: tuple[CaseRun, CaseRun], judged: Judgement) -> Fi
 
 
 def _apart(worst: CaseRun, best: CaseRun) -> str:
-    """Return what the two differ in: `over 1 Gbit/s, node 3 at 100 Mbit/s as over 1 Gbit/s`."""
+    """Return how the two differ: `over 1 Gbit/s, node 3 at 100 Mbit/s as over 1 Gbit/s`."""
     if worst.case.fabric != best.case.fabric:
         over = [f"over {_links(run, other)}" for run, other in ((worst, best), (best, worst))]
     else:

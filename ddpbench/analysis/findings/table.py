@@ -1,4 +1,4 @@
-"""The comparisons: every case compared with the best of the others of its group."""
+"""Table of comparisons: every case compared with the best of the others of its group."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ def compared(cases: Sequence[CaseRun], withheld: Set[str] = frozenset()) -> Iter
     `buckets`: one strategy's bucket caps at one number of ranks. `strategies`: the strategies that
     aggregate, at one number of ranks, at DDP's default cap (or the smallest there is). `layouts`: one strategy's
     layouts of a number of ranks on nodes. Where there are several, the other topics keep to one. `ranks`: all cases
-    of a panel that aggregate, at one number of ranks with cores of their own. `ratio` is a case's step time
+    of a panel that aggregate, at one number of ranks with separate cores for each. `ratio` is a case's step time
     over that of the fastest of the others, `best_case_id`; its ends and the verdict are `Families`'.
 
-    `data`: a case held against the same with its batches in memory, which stands in the best's place; `precision`:
-    one under autocast against the same in full precision, likewise. Their verdicts are `judge_all`'s.
+    `data`: a case compared with the same case with its batches in memory, which takes the best's place; `precision`:
+    a case under autocast compared with the same one in full precision, likewise. Their verdicts are `judge_all`'s.
 
-    Of cases that were compared with one that is `withheld`, by id, because its numbers cannot be right, it cannot be
-    told how they stand.
+    Cases compared with one that is `withheld`, by id, because its numbers must be wrong, are `cannot tell`.
     """
     every = Families(cases)
-    families = Families([run for run in cases if run.case_id not in withheld])  # as the findings have it
+    families = Families([run for run in cases if run.case_id not in withheld])  # as in the findings
     for topic, groups in (
         ("buckets", bucket_groups(cases)),
         ("strategies", strategy_groups(cases)),

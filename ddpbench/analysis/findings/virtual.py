@@ -1,4 +1,4 @@
-"""What emulated, replayed, dilated and shrunk numbers are not, and what of them is not to be trusted: sentences."""
+"""Sentences on what emulated, replayed, dilated and shrunk numbers do not represent, and which not to trust."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ddpbench.strategies.traits import traits_of
 
 
 def virtual_sentences(results: Sequence[CaseResult]) -> Iterable[str]:
-    """For the report's Validity, in order of how much they change the meaning of a number."""
+    """Yield sentences for the report's Validity, ordered by how much they change the meaning of a number."""
     measured = [one.run for one in results if one.timings]
     names = Names(measured)
     yield from _kinds(measured, names)
@@ -77,7 +77,7 @@ def _dilated(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
 
 
 def _loopback(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
-    """Ranks that share a node without a link of a given rate between them: what they use cannot be slowed."""
+    """Yield a sentence on ranks that share a node without a link of a given rate between them: it cannot be slowed."""
     using = [run for run in measured if _uses_loopback(run)]
     for (faster,), members in grouped(using, lambda run: (run.case.dilation * run.case.shrink,)).items():
         if faster == 1:
@@ -98,7 +98,7 @@ def _uses_loopback(run: CaseRun) -> bool:
 
 
 def _unhidden(measured: Sequence[CaseResult], names: Names) -> Iterable[str]:
-    """Replays whose dilation does not hide what the host really does beside them."""
+    """Yield a sentence on replays whose dilation does not hide the host's own work."""
     needed = [(one.dilation_needed or 0.0, one) for one in measured]
     short = [(k, one) for k, one in needed if k > one.case.dilation * (1 + 1e-9)]
     if not short:
@@ -124,6 +124,6 @@ def _unhidden(measured: Sequence[CaseResult], names: Names) -> Iterable[str]:
 
 
 def _round_up(value: float) -> float:
-    """Return the next number of two significant digits."""
+    """Return the value rounded up to two significant digits."""
     scale = 10.0 ** (1 - math.floor(math.log10(value)))
     return math.ceil(value * scale * (1 - 1e-9)) / scale

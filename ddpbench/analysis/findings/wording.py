@@ -1,4 +1,4 @@
-"""How sentences name cases and tell ratios: the one owner of their words."""
+"""Names of cases and wording of ratios in sentences: the only definition."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ INEXACT: frozenset[Compared] = frozenset(
         "parameters, updates in the server's order",
     }
 )
-"""What is compared of a strategy that is inexact by design."""
+"""Object of comparison for a strategy that is inexact by design."""
 
 Text = TypeVar("Text", bound=str)
 MOST_WORDS = 30
-"""Of a sentence."""
+"""Most words of a sentence."""
 MOST_NAMES = 2
-"""Cases named in a sentence; more are counted."""
+"""Most cases named in a sentence; the others are counted."""
 
 
 def fitting(texts: Iterable[Text]) -> Text:
-    """Return the first of these, which get shorter, that has words few enough for a sentence, or the last.
+    """Return the first of these texts, of decreasing length, that fits into a sentence, or the last.
 
     Raises:
         ValueError: there is none.
@@ -56,13 +56,13 @@ def listed(names: Sequence[str]) -> str:
 
 
 def listed_apart(names: Iterable[Iterable[str]]) -> str:
-    """Return a few names of several words, which are set apart as in tables."""
+    """Return a few names of several words, separated as in tables."""
     return listed([" · ".join(words) for words in names])
 
 
 def called(run: CaseRun, family: Iterable[CaseRun], more: Iterable[str] = ()) -> str:
-    """Return a case's strategy, with what tells it from others of that strategy in brackets; of `more` fields too."""
-    # Numbers of ranks are told by the sentence, and layouts where one number of ranks has several.
+    """Return a case's strategy, with its distinguishing words in brackets; those of `more` fields too."""
+    # The sentence gives numbers of ranks, and layouts where one number of ranks has several.
     return Namer(other.case for other in family).variant(run.case, (*VARIANT, *SCALE, *more))
 
 
@@ -73,13 +73,13 @@ def launch_tags(rounds: int, comparisons: int = 1) -> tuple[str, ...]:
 
 
 MUCH_OF_A_STEP = 0.1
-"""From this part of a step on, what transfers took beyond their link's time is said."""
+"""Smallest part of a step for which transfers' time beyond their link's is mentioned."""
 LATE = "replayed computation came late"
-"""How it begins to be said."""
+"""Beginning of the remark on late computation."""
 
 
 def conditions(runs: Sequence[CaseRun], *, late: bool = True) -> tuple[str, ...]:
-    """Return under which conditions cases were compared that numbers do not show: caps, disturbances, a busy host."""
+    """Return conditions of the comparison that numbers do not show: caps, disturbances, a busy host."""
     caps = {run.case.bucket_cap_mb for run in runs} - {None}
     (cap,) = caps if len(caps) == 1 else (None,)
     told = [f"{cap_words(cap)} buckets"] if cap not in (None, "default") else []
@@ -88,7 +88,7 @@ def conditions(runs: Sequence[CaseRun], *, late: bool = True) -> tuple[str, ...]
 
 
 def mostly_disturbed(runs: Sequence[CaseRun], whose: str = "") -> list[str]:
-    """Return how many launches of these cases were disturbed, where that is more than half; `whose` they are."""
+    """Return how many launches of these cases were disturbed, where more than half were; `whose` names the cases."""
     launches = [launch for run in runs for launch in run.good]
     disturbed = disturbed_launches(launches)
     of = f" of {whose}" if whose else ""
@@ -97,7 +97,7 @@ def mostly_disturbed(runs: Sequence[CaseRun], whose: str = "") -> list[str]:
 
 
 def _beyond_links(runs: Sequence[CaseRun]) -> list[str]:
-    """Return which part of a step transfers took that emulated links do not explain, where it is much of it."""
+    """Return the part of a step that transfers took beyond what emulated links explain, where it is large."""
     found = {
         run.case_id: (beyond_formula_s(run) / run.parts.step_s, run)
         for run in runs
@@ -113,7 +113,7 @@ def _beyond_links(runs: Sequence[CaseRun]) -> list[str]:
 
 
 def _full(runs: Sequence[CaseRun]) -> list[str]:
-    """Return whose replays filled this machine's cores, the worst one's."""
+    """Return whose replays filled this machine's cores, for the worst case."""
     busy = {run.case_id: (busy_share(run), run) for run in runs if run.timings}
     share, run = max(busy.values(), key=lambda one: one[0], default=(0.0, None))
     if run is None or share <= FULL_SHARE:
@@ -124,7 +124,7 @@ def _full(runs: Sequence[CaseRun]) -> list[str]:
 
 
 def _shared_cores(runs: Sequence[CaseRun]) -> list[str]:
-    """Return how much of a step ranks that shared cores waited for them at most, the worst case's."""
+    """Return the most of a step that ranks sharing cores waited for them, for the worst case."""
     shares = [run.shared_cores_share or 0.0 for run in runs]
     share = max((share for share in shares if share < MOST_SHARED), default=0.0)
     if not share:
@@ -133,13 +133,13 @@ def _shared_cores(runs: Sequence[CaseRun]) -> list[str]:
 
 
 def _where(run: CaseRun, runs: Sequence[CaseRun]) -> str:
-    """Return a case's name among these, with its ranks where others have another number."""
+    """Return a case's name among these, with its ranks where they differ."""
     several = len({one.case.world_size for one in runs}) > 1
     return f"{called(run, runs)} at {ranks_of(run.case)}" if several else called(run, runs)
 
 
 def _paced(runs: Sequence[CaseRun]) -> list[str]:
-    """Return how much too long the steps of replays read whose computation came late, the worst one's."""
+    """Return how much too long steps of replays with late computation appear, for the worst case."""
     late = {run.case_id: (late_share(run), run) for run in runs if run.timings}
     share, run = max(late.values(), key=lambda one: one[0], default=(0.0, None))
     if run is None or share <= MARGIN:
@@ -150,7 +150,7 @@ def _paced(runs: Sequence[CaseRun]) -> list[str]:
 
 
 def too_long(share: float) -> str:
-    """Return by how much, at most, steps read too long, in words; `share` is that of `late_share`."""
+    """Return the most by which steps appear too long, in words; `share` is that of `late_share`."""
     return (
         f"read up to {format_at_most(share)} too long by this alone"
         if share <= 1
@@ -159,19 +159,19 @@ def too_long(share: float) -> str:
 
 
 MOST_SHARED = 1.0
-"""Where sharing cores may have been all of a step, nothing is known of it."""
+"""Share of waiting for shared cores, all of a step, from which on nothing is known of it."""
 FULL_SHARE = 0.9
-"""Above this part of the cores' time, replays' own work sets their pace, whatever is emulated."""
+"""Share of the cores' time above which replays' own work sets their pace, for any emulated network."""
 
 
 def busy_share(run: CaseRun) -> float:
-    """Return which part of its cores' time a replay's own work took; 0 where nothing is replayed."""
+    """Return a replay's own work as a share of its cores' time; 0 where nothing is replayed."""
     paced = [launch.pace for launch in run.good if launch.pace is not None]
     return host_share(paced) if paced else 0.0
 
 
 def late_share(run: CaseRun) -> float:
-    """Return by how much, at most, a replay's steps are too long because its computation came late, as a fraction."""
+    """Return the most by which a replay's steps are too long because its computation came late, as a fraction."""
     paced = [launch.pace for launch in run.good if launch.pace is not None]
     late = late_s(paced) if paced else 0.0
     step = mean_step_s(run.timings)
@@ -179,12 +179,12 @@ def late_share(run: CaseRun) -> float:
 
 
 def disturbed_launches(launches: Iterable[Launch]) -> int:
-    """Return how many launches had their cores taken by other guests or processes."""
+    """Return the number of launches whose cores were taken by other guests or processes."""
     return sum(any(flag in launch.flags for flag in ("steal", "foreign load")) for launch in launches)
 
 
 def undecided_all(ratios: Sequence[Interval]) -> str:
-    """Return the same of several that were named first: the ends may be those of two of them."""
+    """Return the undecided range of several ratios to one reference: its ends may come from two of them."""
     lows, highs = zip(*((one.low, one.high) for one in ratios if one.low and one.high), strict=True)
     return (
         f"at the widest {longer_or_shorter(Interval(value=ratios[0].value, low=min(lows), high=max(highs)))}"
@@ -192,9 +192,9 @@ def undecided_all(ratios: Sequence[Interval]) -> str:
 
 
 def takes_another_path(run: CaseRun) -> bool:
-    """Return whether its parameters are not known to be synchronous training's: by what its strategy promises.
+    """Return whether its parameters may differ from synchronous training's, by its strategy's promises.
 
-    Of a strategy that is not known here what was proved of it decides.
+    For a strategy that is unknown here, its proof decides.
     """
     traits = traits_of(run.case)
     if traits.promise is not None or run.proof is None:
@@ -203,19 +203,19 @@ def takes_another_path(run: CaseRun) -> bool:
 
 
 def name_of(run: CaseRun, other: CaseRun | None = None, family: Iterable[CaseRun] = ()) -> str:
-    """Return a strategy as a sentence names it, with what tells it from others of the same strategy.
+    """Return a strategy's name in a sentence, with the words that distinguish it from others of the same strategy.
 
     Args:
         run: the case.
         other: the one it is compared with.
-        family: cases of which the same text speaks.
+        family: cases that the same text names.
     """
     among, more = _beside(run, other, family)
     return Namer(among).variant(run.case, VARIANT, layouts=False, more=more)
 
 
 def key_of(run: CaseRun, other: CaseRun | None = None, family: Iterable[CaseRun] = ()) -> str:
-    """Return the same name as data has it, which keeps its wording."""
+    """Return the same name for data, which keeps its wording."""
     among, more = _beside(run, other, family)
     return curve_key(
         run.case, among, more=[f"({words})" if words == _ANOTHER_PATH else words for words in more]
@@ -226,7 +226,7 @@ _ANOTHER_PATH = "another path of training"
 
 
 def _beside(run: CaseRun, other: CaseRun | None, family: Iterable[CaseRun]) -> tuple[list[Case], list[str]]:
-    """Return the cases of which a text speaks, and words for what the first has in addition to its variant."""
+    """Return the cases that a text names, and words for the first one's settings in addition to its variant."""
     case = run.case
     more: list[str] = []
     linked = other is not None and traits_of(case).exchanges and traits_of(other.case).exchanges
@@ -239,7 +239,7 @@ def _beside(run: CaseRun, other: CaseRun | None, family: Iterable[CaseRun]) -> t
 
 
 def one_bucket(run: CaseRun) -> list[str]:
-    """Return why nothing overlaps with one bucket, which is not sent before all of its gradients are there."""
+    """Return why nothing overlaps with one bucket: it is sent once all of its gradients are there."""
     buckets = [launch.bucket_bytes for launch in run.good if launch.bucket_bytes]
     if run.case.bucket_cap_mb is None or not buckets or any(len(one) > 1 for one in buckets):
         return []

@@ -1,7 +1,7 @@
-"""A report checks itself: rules that every case's numbers must keep, applied to what was read.
+"""Self-checks of a report: rules that every case's numbers must keep, applied to the cases as read.
 
-A rule is a line in `INVARIANTS`; its check yields numbers with their bounds. What is found is data (`Checked`): the
-report draws it.
+A rule is a line in `INVARIANTS`; its check yields numbers with their bounds. The result is data (`Checked`), which
+the report draws.
 """
 
 from __future__ import annotations
@@ -194,11 +194,11 @@ INVARIANTS: tuple[Invariant, ...] = (
         withholds=_always,
     ),
 )
-"""The rules, in the order in which they are told."""
+"""The rules, in the order of the report."""
 
 
 def check_cases(results: Sequence[CaseResult], fabrics: Iterable[FabricRun] = ()) -> Checked:
-    """Applies every rule to every case of a run that has numbers."""
+    """Return the result of every rule for every case of a run that has numbers."""
     results = [one for one in results if one.timings]
     measured = [one.run for one in results]
     names = Names(measured)
@@ -255,7 +255,7 @@ def _violation(invariant: Invariant, subject: Measured, broken: Sequence[Bounded
 
 
 def _reached(fabrics: Iterable[FabricRun]) -> dict[str, float]:
-    """By a case's links how much faster than asked the fastest of them was when it was proved."""
+    """Return, by a case's links, how much faster than asked the fastest of them was when it was proved."""
     found: dict[str, float] = {}
     for fabric in fabrics:
         pairs = zip(fabric.asked_bit_per_s, fabric.reached_bit_per_s, strict=False)

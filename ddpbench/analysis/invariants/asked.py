@@ -1,4 +1,4 @@
-"""Checks of settings: what ranks recorded, compared with what their case asks for."""
+"""Checks of settings: the ranks' records, compared with what their case asks for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from ddpbench.units import series_of
 
 
 def ran_as_asked(case: Measured) -> Iterable[Bounded]:
-    """Ranks with another setting than the case's: none; and no bucket beyond its cap."""
+    """Yield the number of ranks with other settings than the case's, at most 0, and the largest bucket, at most its
+    cap.
+    """
     for launch in case.run.good:
         for found in found_settings(launch, case.run.case):
             yield Bounded(

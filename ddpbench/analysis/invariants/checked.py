@@ -1,4 +1,4 @@
-"""What a check is made of: a case as it was read, a number and its bounds, a rule, and what broke it."""
+"""Types of a check: a case as it was read, a number and its bounds, a rule, and a violation."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ if TYPE_CHECKING:
 
 Unit = Literal["s", "bytes", "bytes/s", ""]
 ROUNDING = 1e-6
-"""Relative: what sums of floats and times rounded to nanoseconds may differ by."""
+"""Relative tolerance for sums of floats and times rounded to nanoseconds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
     """A case with numbers, as the checks see it.
 
-    `bound` are the independent ranks under the same
-    contention. `reached` is what the fastest of its links carried when it was proved, over the rate asked for; 1
-    where no link was faster than asked.
+    `bound` are the independent ranks under the same contention. `reached` is the rate of the fastest of its links when
+    it was proved, over the rate asked for; 1 where no link was faster than asked.
     """
 
     result: CaseResult
@@ -33,34 +32,34 @@ class Measured:
 
     @property
     def run(self) -> CaseRun:
-        """The case's launches."""
+        """Return the case's launches."""
         return self.result.run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bounded:
-    """One number and what it may be, both ends included; `unit` is that of all three."""
+    """A number and its bounds, both included; `unit` is that of all three."""
 
     what: str
-    """Such as `the sum of its parts`."""
+    """Name of the number, such as `the sum of its parts`."""
     seen: float
     least: float | None = None
     most: float | None = None
     unit: Unit = ""
     round: int | None = None
     said: str = ""
-    """A sentence for `text`, where the numbers would not say it."""
+    """Sentence for `text`, where the numbers would not say it."""
 
     @property
     def holds(self) -> bool:
-        """False also for what is not a number."""
+        """Return whether the number is within its bounds; False also for NaN."""
         return (self.least is None or self.seen >= self.least) and (
             self.most is None or self.seen <= self.most
         )
 
     @property
     def excess(self) -> float:
-        """How far outside it lies, as a share of the bound it breaks; infinite where that is 0."""
+        """Return how far outside its bounds it is, as a share of the broken bound; infinite where that is 0."""
         if self.holds:
             return 0.0
         low = self.least is not None and not self.seen >= self.least
@@ -70,7 +69,7 @@ class Bounded:
 
     @property
     def text(self) -> str:
-        """Such as `the sum of its parts is 1.2 s, and at most 1 s is possible`."""
+        """Return a statement such as `the sum of its parts is 1.2 s, and at most 1 s is possible`."""
         if self.said:
             return self.said
         ends = []
@@ -82,7 +81,7 @@ class Bounded:
 
 
 def in_unit(value: float, unit: Unit, beside: float | None = None) -> str:
-    """Return a number with its unit, with more digits where fewer would not tell it from the one beside it."""
+    """Return a number with its unit, with more digits where fewer would not distinguish it from `beside`."""
     sign = "\N{MINUS SIGN}" if value < 0 else ""
     size = abs(value)
     if unit == "bytes/s":
@@ -98,8 +97,9 @@ def in_unit(value: float, unit: Unit, beside: float | None = None) -> str:
 
 
 Kind = Literal["impossible", "doubtful"]
-"""Impossible: no job can have done it, so that a record or the analysis is wrong. Doubtful: it can be so, but a
-reader must know before using the number."""
+"""Severity. Impossible: no job can have done it, so a record or the analysis is wrong. Doubtful: it can be true, but a
+reader must know before using the number.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,23 +108,27 @@ class Invariant:
 
     name: str
     statement: str
-    """A sentence without its capital and its full stop."""
+    """Statement of the rule, without its capital and its full stop."""
     meaning: str
-    """What it means for the reader where it does not hold: sentences."""
+    """Meaning of a violation for the reader: sentences."""
     kind: Kind
     check: Callable[[Measured], Iterable[Bounded]]
-    """The numbers to hold against their bounds; none where the rule says nothing of the case."""
+    """Function that returns the numbers to check against their bounds; none where the rule does not apply
+    to the case.
+    """
     unseen: Callable[[Measured], float | None] | None = None
-    """Of a rule that statistics decide, the largest deviation that a case leaves open, as a fraction."""
+    """For a rule decided by statistics, a function that returns the largest deviation that a case leaves open, a
+    fraction.
+    """
     by_construction: bool = False
-    """True if only an error of the analysis can break it: it is checked, and not counted."""
+    """True if only an error of the analysis can break it: it is checked, but not counted."""
     withholds: Callable[[Measured, Bounded], bool] = lambda case, number: False
     """Return whether a number outside its bounds forbids every conclusion from the case's throughput."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Violation:
-    """A case that broke a rule, with the number that lies furthest outside its bounds."""
+    """A case that broke a rule, with the number that is furthest outside its bounds."""
 
     invariant: str
     statement: str
@@ -134,7 +138,7 @@ class Violation:
     label: str
     broken: Bounded
     count: int = 1
-    """How many of the case's numbers lie outside."""
+    """Number of the case's numbers outside their bounds."""
     withholds: bool = False
     """True where nothing may be concluded from the case's throughput."""
 
@@ -145,11 +149,11 @@ class Violation:
 
     @property
     def wrong(self) -> str:
-        """A statement that the case's numbers are wrong, without the number."""
+        """Return a statement that the case's numbers are wrong, without the number."""
         return f"the numbers of {self.label} cannot be right"
 
     def to_json(self) -> dict[str, Any]:
-        """For `--json` and the data that a page embeds."""
+        """Return the violation for `--json` and the data that a page embeds."""
         return {
             "invariant": self.invariant,
             "statement": headline(self.statement),
@@ -168,37 +172,37 @@ class Violation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """An invariant as it was applied to a run: to how many cases and numbers."""
+    """An invariant as applied to a run: to how many cases and numbers."""
 
     name: str
     statement: str
     cases: int
     numbers: int
     broken: int
-    """In how many cases it does not hold."""
+    """Number of cases in which it does not hold."""
     counted: bool = True
     """False where it holds by construction, and does."""
     unseen: float = 0.0
-    """The largest deviation that may have gone unseen, as a fraction; 0 where numbers decide alone."""
+    """Largest deviation that may have gone unseen, as a fraction; 0 where numbers alone decide."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checked:
-    """What the checks of a run found."""
+    """Results of a run's checks."""
 
     cases: int = 0
     rules: tuple[Rule, ...] = ()
-    """All of them, in their order; those that say nothing of any case have 0 cases."""
+    """All rules in their order; those that apply to no case have 0 cases."""
     violations: tuple[Violation, ...] = field(default=())
 
     @property
     def applied(self) -> tuple[Rule, ...]:
-        """The rules that say something of at least one case, and that records can break."""
+        """Return the rules that apply to at least one case, and that records can break."""
         return tuple(rule for rule in self.rules if rule.cases and rule.counted)
 
     @property
     def impossible(self) -> tuple[Violation, ...]:
-        """Violations of what no job can do."""
+        """Return the violations of rules that no job can break."""
         return tuple(one for one in self.violations if one.kind == "impossible")
 
     @property
@@ -216,7 +220,9 @@ class Checked:
 
     @property
     def outcome(self) -> str:
-        """`Checked: 13 invariants over 7 cases, none shown to be broken.` Empty where nothing was measured."""
+        """Return the summary: `Checked: 13 invariants over 7 cases, none shown to be broken.` Empty without
+        measurements.
+        """
         if not self.cases:
             return ""
         applied, broken = self.applied, sum(rule.broken > 0 for rule in self.rules)
@@ -228,7 +234,9 @@ class Checked:
 
     @property
     def told(self) -> tuple[str, ...]:
-        """One entry for each rule that does not hold: which case broke it, with its numbers, and what that means."""
+        """Return an entry for each rule that does not hold: the case that broke it, with its numbers, and
+        the meaning.
+        """
         texts = []
         for rule in self.rules:
             found = sorted(self.of(rule.name), key=lambda one: -one.broken.excess)
@@ -251,7 +259,7 @@ class Checked:
 
     @property
     def banner(self) -> str:
-        """For the top of a page: what is impossible; empty where nothing is."""
+        """Return the text for the top of a page: what is impossible; empty where nothing is."""
         broken = dict.fromkeys(one.statement for one in self.impossible)
         if not broken:
             return ""
@@ -263,7 +271,7 @@ class Checked:
 
     @property
     def line(self) -> str:
-        """One line for the terminal; empty where all hold."""
+        """Return a line for the terminal; empty where all hold."""
         broken = [rule for rule in self.rules if rule.broken]
         if not broken:
             return ""

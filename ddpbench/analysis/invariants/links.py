@@ -1,7 +1,7 @@
-"""Checks of bytes: what links can carry in the time that was measured, and what algorithms must send.
+"""Checks of bytes: the capacity of links in the measured time, and the bytes that algorithms must send.
 
-An emulated link is a token bucket: in t seconds it lets at most rate * t + burst bytes pass, the burst being what it
-carries in `spec.fabric.BURST_S` of the host's clock (`network.burst_s`). Gradients are the payload of frames.
+An emulated link is a token bucket: in t seconds it lets at most rate * t + burst bytes pass, the burst being its bytes
+in `spec.fabric.BURST_S` of the host's clock (`network.burst_s`). Gradients are the payload of frames.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from ddpbench.spec.links import links_of, local_rate
 from ddpbench.strategies.traits import traits_of
 
 RATE_TOLERANCE = 0.02
-"""How much faster than its rate a link may seem: its proof before a sweep reads counters over a part of a second."""
+"""Tolerance of a link's rate: its proof before a sweep reads counters over a part of a second."""
 STEP_TOLERANCE = 0.02
-"""Relative: what a network time may be above the time between any rank's first moment and any's last."""
+"""Relative tolerance of a network time over the time between any rank's first moment and any rank's last."""
 _AT_THE_SLOWEST = frozenset(
     {"all_reduce", "all_gather", "reduce_scatter", "ring", "naive_ring", "hierarchical"}
 )
-"""Operations that pass as much over every node's link."""
+"""Operations that pass the same bytes over every node's link."""
 
 
 def links_carry(case: Measured) -> Iterable[Bounded]:
-    """Bytes that the kernel counted at each link in timed blocks, over their time."""
+    """Yield the bytes that the kernel counted at each link in timed blocks, over their time."""
     links = links_of(case.run.case.fabric)
     if links is None:
         return
@@ -49,7 +49,8 @@ def links_carry(case: Measured) -> Iterable[Bounded]:
             if node >= case.run.case.nodes or rank >= len(launch.own_step_s):  # its launch is damaged
                 continue
             nominal = links.of_node(node) if local is None else local
-            # Ranks may differ in pace, as an asynchronous server's do: these bytes are of this rank's own steps.
+            # Ranks may differ in pace, as an asynchronous server's do: these bytes belong to this rank's own
+            # steps.
             seconds = launch.own_step_s[rank]
             whose = f"node {node}" if local is None else f"rank {rank}"
             for way, count in zip(("sent", "received"), carried, strict=True):
@@ -63,9 +64,10 @@ def links_carry(case: Measured) -> Iterable[Bounded]:
 
 
 def bus_bandwidth(case: Measured) -> Iterable[Bounded]:
-    """Payload that transfers must pass over one node's link, over their time: of each launch's operation, all sizes.
+    """Yield the payload that transfers must pass over one node's link, over their time: per launch and operation, all
+    sizes.
 
-    How the time that several share is divided among their sizes is an estimate; that of all is not.
+    The division of shared time among sizes is an estimate; the total time is not.
     """
     job, parts = case.run.case, case.run.parts
     links = links_of(job.fabric)
@@ -91,10 +93,10 @@ def bus_bandwidth(case: Measured) -> Iterable[Bounded]:
 
 
 def bytes_over_a_link(case: Case, op: str, size: float, ranks: int) -> float | None:
-    """The least that the busiest node's link carries in one direction for an operation, bytes; None if not known.
+    """Return the least that the busiest node's link carries in one direction for an operation, bytes; None if unknown.
 
-    What ranks of one node exchange is not counted. `size` is as it is recorded: the whole buffer, and of a gather or
-    scatter one rank's. So many `ranks` take part: of a group of some of them it is not known on which nodes they are.
+    Traffic between ranks of one node is not counted. `size` is as recorded: the whole buffer, and for a gather or
+    scatter one rank's. `ranks` take part: for a group of some ranks their nodes are unknown.
     """
     m, r = case.nodes, case.ranks_per_node
     if ranks < case.world_size and flow_of(op) != "pair":
@@ -112,10 +114,10 @@ def bytes_over_a_link(case: Case, op: str, size: float, ranks: int) -> float | N
 
 
 def network_time(case: Measured) -> Iterable[Bounded]:
-    """The time in which a step's transfers were under way: not less than the link needs, not more than there was.
+    """Yield the time in which a step's transfers were under way: at least the link's need, at most the available time.
 
-    There was the time from any rank's first moment to any's last: where many ranks share few cores, they enter their
-    steps far apart.
+    The available time is that from any rank's first moment to any rank's last: where many ranks share few cores, they
+    enter their steps far apart.
     """
     job, parts = case.run.case, case.run.parts
     links = links_of(job.fabric)
@@ -135,11 +137,11 @@ def network_time(case: Measured) -> Iterable[Bounded]:
 
 
 def _least_network_s(case: Measured, links: Links) -> float | None:
-    """Return what the link needs without any latency, with the largest share that payload can have, less bursts.
+    """Return the link's least time without any latency, with the largest share that payload can have, less bursts.
 
     Where all gradients are one transfer, it is the algorithm's formula. Of several, one may be sent back while the
-    next is gathered: then it is what the busiest link carries in one direction. None where that link is not known:
-    between links of several rates, but for what a ring or a master is limited by.
+    next is gathered: then it is the time of the busiest link's bytes in one direction. None where that link is unknown:
+    between links of several rates, except for the link that limits a ring or a master.
     """
     job, size, pieces = case.run.case, _aggregated(case), pieces_of(case.run)
     if not size or (len(links.bandwidth) > 1 and job.algorithm not in (*_AT_THE_SLOWEST, "master")):
@@ -157,7 +159,7 @@ def _least_network_s(case: Measured, links: Links) -> float | None:
 
 
 def sent_as_by_formula(case: Measured) -> Iterable[Bounded]:
-    """What the busiest rank of an algorithm of ddpbench's own sent, counted message by message: exact.
+    """Yield the bytes sent by the busiest rank of one of ddpbench's own algorithms, counted per message: exact.
 
     Shares are rounded up to whole numbers of at most 8 bytes, in each message of each bucket.
     """
@@ -165,7 +167,7 @@ def sent_as_by_formula(case: Measured) -> Iterable[Bounded]:
     if parts is None or parts.sent_bytes is None or not size or job.algorithm not in COLLECTIVES:
         return
     if job.algorithm == "hierarchical" and job.nodes > 1 and job.ranks_per_node > 1:
-        return  # the formula is for ranks that have a node each
+        return  # the formula is for one rank per node
     expected = busiest_rank_bytes(job.algorithm, job.world_size, size)
     if expected is None:
         return
@@ -180,7 +182,7 @@ def sent_as_by_formula(case: Measured) -> Iterable[Bounded]:
 
 
 def counted_as_by_formula(case: Measured) -> Iterable[Bounded]:
-    """What the busiest link whose bytes are counted carried beside what the formula says; protocols add a little."""
+    """Yield the bytes over the busiest counted link, compared with the formula's; protocols add a little."""
     ratio = case.result.traffic_ratio
     if ratio is not None:
         what = "what its busiest link carried over what the formula says"
@@ -188,7 +190,7 @@ def counted_as_by_formula(case: Measured) -> Iterable[Bounded]:
 
 
 def buckets_hold_gradients(case: Measured) -> Iterable[Bounded]:
-    """Buckets hold each gradient once."""
+    """Yield the bytes of the buckets, which hold each gradient once."""
     if not traits_of(case.run.case).uses_buckets:
         return
     for launch in case.run.good:
@@ -204,12 +206,12 @@ def buckets_hold_gradients(case: Measured) -> Iterable[Bounded]:
 
 
 def _aggregated(case: Measured) -> float | None:
-    """Return bytes of gradient that a step aggregates; None where something else is sent."""
+    """Return the gradient bytes that a step aggregates; None where something else is sent."""
     return bytes_to_aggregate(case.run)
 
 
 def _rate(case: Measured, nominal: float) -> float:
-    """Return bytes/s that a link of so many bit/s may be seen to carry."""
+    """Return the bytes/s that a link of `nominal` bit/s may appear to carry."""
     return nominal / 8 * max(1.0, case.reached) * (1 + RATE_TOLERANCE)
 
 

@@ -1,4 +1,4 @@
-"""Checks of what is derived: rates, speed-ups, intervals, and shares of a machine's resources."""
+"""Checks of derived values: rates, speed-ups, intervals, and shares of a machine's resources."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ddpbench.analysis.table.result import CaseResult
 from ddpbench.strategies.traits import traits_of
 
 FAR = 0.25
-"""Relative: a value this far beyond what is possible is wrong, with any interval or without one."""
+"""Relative excess from which on an impossible value is wrong, with any interval or without one."""
 EDGES = 0.05
-"""Relative: processor time is read a little outside of what is timed, at a block's edges."""
+"""Relative tolerance of processor time, which is read slightly outside of the timed region, at a block's edges."""
 _INTERVALS: Mapping[str, Callable[[CaseResult], Interval | None]] = {
     "step_time_s": lambda case: case.step_time,
     "samples_per_s": lambda case: case.samples_per_s,
@@ -30,11 +30,11 @@ _INTERVALS: Mapping[str, Callable[[CaseResult], Interval | None]] = {
     "snapshot_plain_s": lambda case: case.checkpoints["plain"].cost if "plain" in case.checkpoints else None,
     "snapshot_dcp_s": lambda case: case.checkpoints["dcp"].cost if "dcp" in case.checkpoints else None,
 }
-"""By their columns."""
+"""Intervals by their columns."""
 
 
 def intervals_hold_points(case: Measured) -> Iterable[Bounded]:
-    """Each interval has its point in it."""
+    """Yield each point, bounded by its interval."""
     for name, read in _INTERVALS.items():
         found = read(case.result)
         if found is not None and found.low is not None and found.high is not None:
@@ -47,7 +47,7 @@ def intervals_hold_points(case: Measured) -> Iterable[Bounded]:
 
 
 def columns_agree(case: Measured) -> Iterable[Bounded]:
-    """Columns that are one number in two forms say the same."""
+    """Yield columns that are one number in two forms, which must agree."""
     step, rate = case.result.step_time, case.result.samples_per_s
     if step is not None and rate is not None:
         yield _equal("samples_per_s times step_time_s", rate.value * step.value, case.run.case.global_batch)
@@ -59,7 +59,7 @@ def _equal(what: str, seen: float, wanted: float) -> Bounded:
 
 
 def within_the_machine(case: Measured) -> Iterable[Bounded]:
-    """Processor time over what the cores had to give, and operations over a GPU's peak: shares, at most 1.
+    """Yield processor time over the cores' available time, and operations over a GPU's peak: shares, at most 1.
 
     In full precision cuDNN's convolutions use TF32; the peak that they are compared with is that of float32.
     """
@@ -73,7 +73,9 @@ def within_the_machine(case: Measured) -> Iterable[Bounded]:
 
 
 def held_in_memory(case: Measured) -> Iterable[Bounded]:
-    """What a rank holds is in its peak. A replay's parameters are never touched, and so not in memory."""
+    """Yield the bytes that a rank holds, which its peak includes. A replay's parameters are never touched: not in
+    memory.
+    """
     job = case.run.case
     for launch in case.run.good:
         if launch.held_bytes is None or launch.peak_memory_bytes is None or job.compute != "real":
@@ -88,9 +90,9 @@ def held_in_memory(case: Measured) -> Iterable[Bounded]:
 
 
 def at_most_the_ranks(case: Measured) -> Iterable[Bounded]:
-    """A speed-up is at most the number of ranks, where the base case computes as they do.
+    """Yield a speed-up, at most the number of ranks, where the base case computes as they do.
 
-    Broken where the whole interval is above it, or the value far above it, with or without an interval.
+    Broken where the entire interval is above it, or the value far above it, with or without an interval.
     """
     if traits_of(case.run.case).engine != "torch":
         return
@@ -113,9 +115,9 @@ def caches_cannot_explain(case: Measured, number: Bounded) -> bool:
 
 
 def under_the_bound(case: Measured) -> Iterable[Bounded]:
-    """A step does not take less than that of independent ranks.
+    """Yield a step's time over that of independent ranks, which is not below 1.
 
-    Broken where the whole interval of the ratio, paired by round, is below 1, or the value far below it, with or
+    Broken where the entire interval of the ratio, paired by round, is below 1, or the value far below it, with or
     without an interval.
     """
     bound = case.bound

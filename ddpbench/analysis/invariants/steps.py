@@ -1,4 +1,4 @@
-"""Checks of times: the parts of a step, instrumented beside timed steps, single steps, launches."""
+"""Checks of times: the parts of a step, instrumented against timed steps, single steps, launches."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ if TYPE_CHECKING:
     from ddpbench.analysis.read.launches import CaseRun
 
 AGREEMENT = 0.02
-"""Instrumented and timed steps agree where the interval of their ratio over launches reaches into 1 +- this."""
+"""Tolerance of instrumented steps: they agree with timed ones if their ratio's interval over launches meets
+1 +- this.
+"""
 HARD_AGREEMENT = 0.10
-"""However wide the interval is, a mean ratio that is further from 1 than this is not agreement."""
+"""Largest deviation of the mean ratio from 1 that counts as agreement, with any interval."""
 CLOCK = 1e-3
-"""Relative: what a launch's mean step may differ by from its single steps, whose times are rounded."""
+"""Relative tolerance of a launch's mean step against its single steps, whose times are rounded."""
 NANOSECONDS = 1e-8
-"""Seconds: what times that were rounded to nanoseconds, and divided, may differ by."""
+"""Tolerance in seconds of times that were rounded to nanoseconds, and divided."""
 _COMPUTED = ("forward", "backward", "optimizer", "other_compute")
 
 
 def parts_add_up(case: Measured) -> Iterable[Bounded]:
-    """The parts of a step add up to it in each launch, and none of those that the page draws is negative."""
+    """Yield the sum of a step's parts in each launch, and the parts that the page draws, none of which is negative."""
     parts = case.run.parts
     if parts is None:
         return
@@ -40,7 +42,9 @@ def parts_add_up(case: Measured) -> Iterable[Bounded]:
 
 
 def communication_within(case: Measured) -> Iterable[Bounded]:
-    """Exposed communication is a part of all of it and of the step; what is hidden, is hidden behind computation."""
+    """Yield exposed communication, a part of all communication and of the step, and the part hidden behind
+    computation.
+    """
     parts = case.run.parts
     if parts is None or not parts.has_transfers:
         return
@@ -58,16 +62,16 @@ def communication_within(case: Measured) -> Iterable[Bounded]:
 
 
 def instrumented_as_timed(case: Measured) -> Iterable[Bounded]:
-    """The log ratio of instrumented over timed step, launch by launch, each the mean over ranks of their own.
+    """Yield the log ratio of instrumented to timed step, per launch the mean over ranks of their own steps.
 
-    It is broken where the whole 95 % interval lies outside 1 +- `AGREEMENT`, or the mean outside 1 +- `HARD_AGREEMENT`.
+    It is broken where the entire 95 % interval is outside 1 +- `AGREEMENT`, or the mean outside 1 +- `HARD_AGREEMENT`.
     """
     if (found := instrumented_over_timed(case.run)) is not None:
         yield found
 
 
 def instrumented_over_timed(run: CaseRun) -> Bounded | None:
-    """Return an instrumented step over a timed one, and what it may be; None where nothing was instrumented."""
+    """Return an instrumented step over a timed one, and its bounds; None where nothing was instrumented."""
     logs = run.instrumented_over_timed
     if not logs:
         return None
@@ -89,7 +93,7 @@ def instrumented_may_differ(case: Measured) -> float | None:
 
 
 def single_steps(case: Measured) -> Iterable[Bounded]:
-    """A mean lies among what it is the mean of.
+    """Yield means, bounded by the values that they are means of.
 
     Single steps are those of all ranks that take samples, so that their number is a multiple of the timed steps'.
     """
@@ -114,7 +118,7 @@ def single_steps(case: Measured) -> Iterable[Bounded]:
 
 
 def time_spent(case: Measured) -> Iterable[Bounded]:
-    """Timed steps are a part of the launch's measured time, and that of its wall time: all on the machine's clock."""
+    """Yield timed steps' share of the launch's measured time, and that of its wall time: all on the machine's clock."""
     for launch in case.run.good:
         timing = launch.timing
         if timing is None or launch.measured_s <= 0 or launch.wall_s <= 0:

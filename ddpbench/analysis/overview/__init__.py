@@ -1,1 +1,1 @@
-"""A run directory made into a `RunSummary`: its tables, its sentences, what failed."""
+"""Conversion of a run directory into a `RunSummary`: its tables, its sentences, its failures."""

@@ -1,4 +1,4 @@
-"""A run directory made into a `RunSummary`: everything the report draws and the command line prints."""
+"""Conversion of a run directory into a `RunSummary`: all that the report draws and the command line prints."""
 
 from __future__ import annotations
 
@@ -66,20 +66,20 @@ from ddpbench.spec.shipped import with_known_history
 from ddpbench.telling import Told, to_nobody
 
 FEWEST_FINDINGS = 3
-"""Beside the verdicts on an experiment's claims, however many it has."""
+"""Fewest findings in addition to the verdicts on an experiment's claims, regardless of their number."""
 WORTH_KEEPING = 100
-"""A run of fewer cases is summarized again each time: that takes about a second."""
+"""Number of cases from which on a summary is kept: making that of fewer takes about a second."""
 MOST_ASKED = 3
-"""Sentences on losses, links, options, inputs and precision, for sweeps that ask about them."""
+"""Most sentences on losses, links, options, inputs and precision, for sweeps that ask about them."""
 
 
 def summarize(run: RunDir, others: Others = NOBODY, progress: Told = to_nobody) -> RunSummary:
-    """Return all that a run directory shows. Unfinished launches are left out. The `others` share the work.
+    """Return the summary of a run directory. Unfinished launches are left out. The `others` share the work.
 
-    `progress` is called as it is made. The summary of many cases is the kept one, where nothing has changed since.
+    `progress` is called meanwhile. The summary of many cases is the kept one, if no file has changed since.
 
     Raises:
-        IdentityError: it is not a run directory, or one of another schema.
+        IdentityError: `run` is not a run directory, or has another schema.
     """
     plan = read_plan(run)
     if len(plan.cases) < WORTH_KEEPING:
@@ -176,9 +176,9 @@ def _summarized(run: RunDir, plan: StoredPlan, others: Others, progress: Told) -
 
 
 def _findings(cases: Sequence[CaseRun], laws: Sequence[CurveLaws], most: int) -> tuple[Finding, ...]:
-    """At most `most` sentences, decided ones first; speed-up and law are always among them.
+    """Return at most `most` sentences, decided ones first; speed-up and law are always among them.
 
-    Features' findings come first, and where there are any, the rest is of the training that nothing befell.
+    Features' findings come first, and where there are any, the rest concerns training without failures.
     """
     of_features = with_features("findings", {}).values()
     if first := [one for findings_of in of_features for one in findings_of(cases)][: most - 1]:
@@ -196,7 +196,7 @@ def _findings(cases: Sequence[CaseRun], laws: Sequence[CurveLaws], most: int) ->
 
 @dataclass(frozen=True, slots=True)
 class _Sweeps:
-    """What the sweeps of a run took together, and why the last one stopped."""
+    """Total times of a run's sweeps, and the reason why the last one stopped."""
 
     wall_s: float
     measured_s: float
@@ -204,7 +204,7 @@ class _Sweeps:
 
 
 def _sweeps(run: RunDir) -> _Sweeps:
-    """Return what the sweeps that worked here noted of themselves."""
+    """Return the sweeps' own records of the sessions in this run directory."""
     sessions = read_sessions(run)
     return _Sweeps(
         wall_s=sum(float(session.get("wall_s") or 0) for session in sessions),
@@ -214,9 +214,10 @@ def _sweeps(run: RunDir) -> _Sweeps:
 
 
 def _counts(plan: StoredPlan, cases: Sequence[CaseRun], *, merged: bool) -> Counts:
-    """Launches planned are those of all runnable cases in the rounds begun, and in `rounds_min` at least.
+    """Return the counts of launches.
 
-    Of a merged run they are those that are there: no case was planned for the rounds of every run.
+    Planned launches are those of all runnable cases in the rounds begun, and in at least `rounds_min`. For a merged run
+    they are the existing ones: no case was planned for the rounds of every run.
     """
     runnable = [case for case in cases if case.planned.skip_reason is None]
     begun = max((launch.round + 1 for case in cases for launch in case.launches), default=0)

@@ -1,4 +1,4 @@
-"""What did not end well: launches, proofs, and cases skipped or measured too seldom."""
+"""Failures: launches, proofs, and cases skipped or measured in too few rounds."""
 
 from __future__ import annotations
 

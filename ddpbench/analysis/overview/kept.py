@@ -1,7 +1,7 @@
-"""Keep a large run's summary in the user's own cache: nobody waits twice for the same records.
+"""Cache of large runs' summaries, in the user's own cache: records are analysed once.
 
-A stamp of every file that it was made from, and of the code that made it, says whether it still holds: as `make` and
-`git status` go by times and sizes.
+A stamp of every source file of the summary, and of the code that made it, shows whether it is still valid: by
+times and sizes, as `make` and `git status` do.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from ddpbench.records.plan import StoredPlan
 
 
 class Kept:
-    """The place of a run in the cache, as its files are now: make it before its launches are read."""
+    """A run's place in the cache, for its present files: construct it before its launches are read."""
 
     def __init__(self, run: RunDir, plan: StoredPlan) -> None:
-        """`plan` is what was read of it: another one may lie there by now."""
+        """Compute the stamp. `plan` is the one already read: the file may have been replaced since."""
         self._name = hashlib.sha256(os.fsencode(run.path.resolve())).hexdigest()[:32] + ".run"
         self._code = code_stamp()
         self._stamp = _stamp(self._code, run, plan) if self._code else b""
 
     def summary(self) -> RunSummary | None:
-        """Return what was made of these very files; None where nothing is kept."""
+        """Return the summary of exactly these files; None where nothing is kept."""
         found: RunSummary | None = kept(self._name, self._stamp)
         return found
 
     def keep(self, summary: RunSummary) -> None:
-        """Keeps what was made of them, unless the code has changed meanwhile."""
+        """Store their summary, unless the code has changed meanwhile."""
         if self._code == code_stamp():
             keep(self._name, self._stamp, summary)
 
 
 def _stamp(code: bytes, run: RunDir, plan: StoredPlan) -> bytes:
-    """Return a digest of all that a summary depends on, as far as names, sizes and times tell.
+    """Return a digest of everything that a summary depends on, as far as names, sizes and times show.
 
-    Empty where that cannot be told: a sweep that works there takes files away.
+    Empty where it cannot be computed: a sweep working there deletes files.
     """
     digest = hashlib.sha256(code)
 
@@ -67,10 +67,10 @@ def _stamp(code: bytes, run: RunDir, plan: StoredPlan) -> bytes:
 
 
 def _beneath(folder: os.PathLike[str] | str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield all that lies in a folder, in an order of its own; links are not followed, as they are not when read.
+    """Yield all files and folders in a folder, in a fixed order; links are not followed, as in reading.
 
     Raises:
-        OSError: something has gone meanwhile.
+        OSError: a file has disappeared meanwhile.
     """
     with os.scandir(folder) as entries:
         found = sorted(entries, key=lambda entry: entry.name)

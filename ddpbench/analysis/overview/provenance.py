@@ -1,4 +1,4 @@
-"""Sentences on runs of other measuring code than this version's, and on what an old machine.json lacks."""
+"""Sentences on runs of other measuring code than this version's, and on missing fields of an old machine.json."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def step_parts(cases: Sequence[CaseRun]) -> Iterator[StepParts]:
 
 
 def phases_of(cases: Sequence[CaseRun]) -> Iterator[Phase]:
-    """Yield the spans of the cases that have others than every strategy has: data_parallel's, above all."""
+    """Yield the spans of the cases that have others than every strategy has, mainly data_parallel's."""
     for case in cases:
         if case.parts is not None and not STANDARD_SPANS.issuperset(case.parts.spans):
             for order, (span, median_s) in enumerate(case.parts.spans.items()):
@@ -62,7 +62,7 @@ def phases_of(cases: Sequence[CaseRun]) -> Iterator[Phase]:
 
 
 def proofs_of(cases: Sequence[CaseRun]) -> Iterator[Proved]:
-    """Yield what each case's proof compared, and how far apart it was."""
+    """Yield the comparisons of each case's proof, with their differences."""
     for case in cases:
         for one in case.proof.proofs if case.proof is not None else ():
             yield Proved(
@@ -93,7 +93,7 @@ def input_results(cases: Sequence[CaseRun]) -> Iterator[InputResult]:
 
 
 def costs_of_checkpoints(cases: Sequence[CaseRun]) -> Iterator[CheckpointCost]:
-    """Yield what each case's checkpoints cost, by method."""
+    """Yield the costs of each case's checkpoints, by method."""
     for case in cases:
         if case.timings:
             launches = [launch.checkpoints for launch in case.good]

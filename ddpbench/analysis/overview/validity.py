@@ -42,7 +42,7 @@ _END_WORDS = {
     "interrupted": " before the sweep was interrupted",
     "failed": " before the sweep failed",
 }
-"""How the sentence on intervals that stayed wide ends, by why the sweep stopped."""
+"""Ends of the sentence on intervals that stayed wide, by why the sweep stopped."""
 _MEANING = {
     "steal": "the hypervisor gave processor time to others",
     "foreign load": "other processes used the cores",
@@ -52,15 +52,15 @@ _MEANING = {
     "shared machine": "another sweep was allowed beside this one",
     "late replay": "one step in 20 or more had a moment that came over 1 % of a step after it was due",
 }
-"""What each flag of a launch says happened."""
+"""Meaning of each flag of a launch."""
 
 
 _MOST_HOSTS = 3
-"""The most hosts that are named, of many with the same interfaces."""
+"""Most hosts that are named, of many with the same interfaces."""
 
 
 def merge_sentences(merged: Mapping[str, Any]) -> Iterable[str]:
-    """Yield what a merge of several runs limits."""
+    """Yield the limits of a merge of several runs."""
     if merged:
         origins = ", ".join(f"{o['path']} on {o['host']}" for o in merged["sources"])
         yield (
@@ -77,7 +77,7 @@ def validity_sentences(
     stop_reason: str,
     path: str,
 ) -> Iterable[str]:
-    """Yield what limits the numbers of a run's cases."""
+    """Yield the limits of the numbers of a run's cases."""
     cases = [one.run for one in results]
     measured = [case for case in cases if case.timings]
     if not measured:
@@ -157,7 +157,7 @@ def _equal_caps(cases: Sequence[CaseRun]) -> Iterable[str]:
 
 
 def _left_out(measured: Sequence[CaseRun], names: Names, budget: Budget, resume: str) -> Iterable[str]:
-    """Yield which cases have fewer rounds than were promised, where the budget ended the sweep."""
+    """Yield which cases have fewer rounds than planned, where the budget ended the sweep."""
     short = [case for case in measured if len(case.timings) < budget.rounds_min and case.status == "ok"]
     if short:
         counts = sorted({len(case.timings) for case in short})
@@ -169,7 +169,7 @@ def _left_out(measured: Sequence[CaseRun], names: Names, budget: Budget, resume:
 
 
 def _disturbances(measured: Sequence[CaseRun]) -> Iterable[str]:
-    """Yield what launches were flagged for, in the order of the first one's flags."""
+    """Yield the flags of launches, in the order of the first one's flags."""
     flags = Counter(flag for case in measured for launch in case.good for flag in dict.fromkeys(launch.flags))
     total = sum(len(case.good) for case in measured)
     for flag, count in flags.items():
@@ -227,7 +227,7 @@ def _several_hosts(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
 
 
 def _slow_interfaces(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
-    """Yield over which interfaces gloo went where a faster one was there, by what ranks themselves noted."""
+    """Yield the interfaces that gloo used although a faster one was there, by the ranks' own records."""
     concerned: dict[tuple[str, str], list[CaseRun]] = {}
     hosts: dict[tuple[str, str], set[str]] = {}
     for case in measured:
@@ -269,7 +269,7 @@ def _untimed_transfers(measured: Sequence[CaseRun], names: Names) -> Iterable[st
 
 
 def _unproved(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
-    """Yield which cases' proofs could not compare what they trained, and why."""
+    """Yield which cases' proofs could not compare the training, and why."""
     found: dict[str, list[CaseRun]] = {}
     for case in measured:
         if case.unproved:
@@ -302,7 +302,7 @@ def _own_steps(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
 
 
 def _changes(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
-    """Yield what ddpbench changed of a user's class: types of its model and batches, settings that it had made."""
+    """Yield ddpbench's changes of a user's class: types of its model and batches, settings that it had made."""
     changed: dict[str, list[CaseRun]] = {}
     for case in measured:
         for sentence in dict.fromkeys(one for launch in case.good for one in launch.changes):
@@ -343,7 +343,9 @@ def _correlated(measured: Sequence[CaseRun]) -> Iterable[str]:
 
 
 def _rarely_slow(measured: Sequence[CaseRun]) -> Iterable[str]:
-    """Yield what a case's launches may not show, where there are enough of several to compare them."""
+    """Yield which slow-downs a case's launches may miss, where enough launches of several cases are there
+    to compare.
+    """
     able = [count for case in measured if (count := len(case.timings)) >= MIN_ROUNDS]
     if len(able) > 1:
         fewest = min(able)

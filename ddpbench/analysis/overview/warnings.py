@@ -1,4 +1,4 @@
-"""Sentences for the top of a page: what makes a reader doubt all that follows."""
+"""Sentences for the top of a page: reasons to doubt all that follows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BOUNDS = {
     "at_most_the_ranks": "more than linear: its speed-up is above its number of ranks",
     "under_the_bound": "faster than independent ranks, which exchange nothing",
 }
-"""Invariants that only a disturbed or wrong measurement breaks, and what it is to break them."""
+"""Invariants that only a disturbed or wrong measurement breaks, and the words for breaking them."""
 
 
 def warning_sentences(cases: Sequence[CaseRun], checks: Checked) -> Iterable[str]:
@@ -34,7 +34,7 @@ def warning_sentences(cases: Sequence[CaseRun], checks: Checked) -> Iterable[str
 
 
 def _who(launches: Sequence[Launch]) -> str:
-    """Return whom launches were disturbed by, and from how much on."""
+    """Return the causes of launches' disturbances, and their limits."""
     flags = {flag for launch in launches for flag in launch.flags}
     who = {
         "steal": f"other guests of the host took over {100 * STEAL_LIMIT:g} %",

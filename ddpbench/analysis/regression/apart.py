@@ -1,9 +1,9 @@
-"""Two sides that were measured at different times: launches' variance, and that from session to session.
+"""Comparison of two sides measured at different times: variance of launches, and from session to session.
 
-How far a machine drifts from one session to another cannot be seen from one session a side. `DRIFT` was recorded on a
-machine that did nothing else. Where a side's launches scatter by more within a session, what causes that is taken to
-last longer than a session at times: that side's drift is larger then (`resolution.drift_of`). The other side's launches
-say nothing of it, however many they are. Sessions that differ by more show it themselves.
+How far a machine drifts from one session to another cannot be seen from one session per side. `DRIFT` was recorded on a
+machine that did nothing else. Where a side's launches scatter by more within a session, their disturbance is assumed to
+sometimes outlast a session: that side's drift is larger then (`resolution.drift_of`). The other side's launches
+say nothing about it, regardless of their number. Sessions that differ by more show their drift themselves.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from ddpbench.analysis.statistics.stats import FEWEST, Comparison, deviation
 from ddpbench.analysis.statistics.timings import Timing
 
 _SURE = 0.05
-"""Sessions' own scatter counts where it is this improbable for the drift that is expected."""
+"""Level at which sessions' own scatter counts: it is this improbable under the expected drift."""
 
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """A side's launches: the mean of their log times per sample, and what it varies by within sessions."""
+    """A side's launches: the mean of their log times per sample, and its variance within sessions."""
 
     mean: float
     scatter: Variance
-    """Of launches."""
+    """Variance of launches."""
     shares: float
-    """The sum of the squared shares that sessions have of the launches."""
+    """Sum of the squared shares that sessions have of the launches."""
     launches: int
     session_means: tuple[float, ...]
 
@@ -45,15 +45,15 @@ class Within:
 def across(a: Sequence[Timing], b: Sequence[Timing], drift: float | None = None) -> Comparison:
     """Return new (`b`) against base (`a`), measured at different times.
 
-    A side's variance is that of its launches within sessions over their number, and its drift's times the sum of the
-    squared shares that its sessions have of its launches: with equal shares, the drift's over their number
-    (`resolution.mean_variance`). Degrees of freedom by Welch and Satterthwaite.
+    A side's variance is that of its launches within sessions over their number, plus its drift's times the sum of the
+    squared shares that its sessions have of its launches: with equal shares, the drift's over the number of sessions
+    (`resolution.mean_variance`). Degrees of freedom are by Welch and Satterthwaite.
 
     Args:
         a: launches of the base.
         b: launches of the new side.
-        drift: standard deviation of the logarithm of step time from session to session; None: `DRIFT`, or what a
-            side's launches or sessions show where that is more.
+        drift: standard deviation of the logarithm of step time from session to session; None: `DRIFT`, or the drift
+            that a side's launches or sessions show where that is more.
     """
     sides = within(a), within(b)
     drifts = drifts_of(*sides, drift)
@@ -68,17 +68,17 @@ def across(a: Sequence[Timing], b: Sequence[Timing], drift: float | None = None)
         standard_error=math.sqrt(both.value) if rounds >= FEWEST else None,
         df=both.df,
         rounds=rounds,
-        paired=True,  # it is judged: what else differs between sessions is in its variance
+        paired=True,  # it is judged: other differences between sessions are in its variance
     )
 
 
 def _joined(variances: Sequence[Variance]) -> Variance:
-    """Return the sum of variances that one estimate is in: together they are known as well as the worst of them."""
+    """Return the sum of variances in one estimate: together they have the degrees of freedom of the worst."""
     return Variance(math.fsum(one.value for one in variances), max(1.0, min(one.df for one in variances)))
 
 
 def drifts_of(a: Within, b: Within, drift: float | None = None) -> tuple[Drift, Drift]:
-    """Return the drift of either side: what is given, a standard deviation, or else what they show."""
+    """Return the drift of either side: the given standard deviation, or else the drift that the launches show."""
     if drift is not None:
         return Drift(Variance(drift**2)), Drift(Variance(drift**2))
     return shown_drift(a, b)
@@ -94,7 +94,7 @@ def within(timings: Sequence[Timing]) -> Within:
     means = tuple(math.fsum(values) / len(values) for values in logs.values())
     shares = math.fsum((len(values) / count) ** 2 for values in logs.values())
     df = count - len(logs)
-    if df == 0:  # a launch a session: their spread is that of launches, and drift's besides
+    if df == 0:  # one launch per session: their spread includes launches' and drift's
         spread = deviation(every) ** 2 if count > 1 else 0.0
         return Within(mean, Variance(spread, max(1, count - 1)), shares, count, means)
     squares = math.fsum(
@@ -104,10 +104,10 @@ def within(timings: Sequence[Timing]) -> Within:
 
 
 def shown_drift(a: Within, b: Within) -> tuple[Drift, Drift]:
-    """Return the drift of either side to reckon with: `DRIFT`, or what launches or sessions make of it; the largest.
+    """Return the assumed drift of either side: the largest of `DRIFT` and those from launches or sessions.
 
-    Sessions are few, so that theirs counts only where it is significantly larger. It is a side's own, or that of both
-    sides' sessions, of which one side alone may have too few.
+    Sessions are few, so theirs counts only where it is significantly larger. It is computed from a side's own sessions,
+    or from both sides', since one side alone may have too few.
     """
     pooled = _between((a, b), pooled=True)
 
@@ -119,7 +119,7 @@ def shown_drift(a: Within, b: Within) -> tuple[Drift, Drift]:
 
 
 def _between(sides: Sequence[Within], *, pooled: bool) -> Drift | None:
-    """Return the variance between sessions, less launches' part in it; None where it may be that of `DRIFT`."""
+    """Return the variance between sessions, less launches' part in it; None where it is consistent with `DRIFT`."""
     several = [one for one in sides if len(one.session_means) > 1]
     degrees = [len(one.session_means) - 1 for one in several]
     df = sum(degrees)

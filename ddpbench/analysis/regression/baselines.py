@@ -1,10 +1,10 @@
-"""What a text means as a side, and the baselines that are saved by name: in pytest-benchmark's own storage.
+"""Sides of a comparison by name: paths, and baselines saved by name in pytest-benchmark's own storage.
 
     .benchmarks/Linux-CPython-3.11-64bit/0001_main.json
 
-So what `pytest --benchmark-save=main`, `--benchmark-autosave` and `ddpbench baseline save main RUN_DIR` have written is
-one list, of which a name means: a file's whole name (`0001_main`), its number (`0001`), or what follows the number
-(`main`), then the latest of that name. `MACHINE/NAME` is looked for in another machine's folder.
+So files written by `pytest --benchmark-save=main`, `--benchmark-autosave` and `ddpbench baseline save main RUN_DIR`
+form one list, in which a name is: a file's full name (`0001_main`), its number (`0001`), or the part after the number
+(`main`), then the latest of that name. `MACHINE/NAME` is looked up in another machine's folder.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ddpbench.records.submission_dir import run_at
 from ddpbench.texts import on_one_line, shortened
 
 STORAGE = Path(".benchmarks")
-"""Where pytest-benchmark saves unless it is told otherwise, from the working directory."""
+"""Default storage of pytest-benchmark, relative to the working directory."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}")
 _MOST_TOLD = 12
 
@@ -43,7 +43,7 @@ def machine_folder() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Baselines:
-    """What is saved in a storage."""
+    """Baselines in a storage."""
 
     storage: Path = STORAGE
 
@@ -56,7 +56,7 @@ class Baselines:
         return sorted(found, key=lambda path: (_number(path), path.name))
 
     def find(self, text: str, *, elsewhere: bool = False) -> Path:
-        """Return the file that is saved by this name. `elsewhere`: the error says that no path is meant either.
+        """Return the file that is saved by this name. `elsewhere`: the error says that it is not a path either.
 
         Raises:
             RequestError: no file has this name, or several have this number; says where it looked and what is there.
@@ -78,11 +78,11 @@ class Baselines:
         return found[-1]
 
     def save(self, name: str, content: bytes) -> Path:
-        """Write what pytest-benchmark would have saved by this name, under the next number; return its path.
+        """Write a file as pytest-benchmark saves it by this name, under the next number; return its path.
 
         Raises:
-            RequestError: it is no name.
-            OutputError: it cannot be written.
+            RequestError: the name is invalid.
+            OutputError: the file cannot be written.
         """
         if not _NAME.fullmatch(name) or name.isdecimal():
             raise RequestError(
@@ -129,12 +129,12 @@ def _bare(path: Path) -> str:
 
 
 def find_side(text: str, baselines: Baselines | None = None) -> Path:
-    """Return the path that a text means: a run directory's or a file's, or else that of a baseline saved by this name.
+    """Return the path for a text: a run directory's or a file's, or else that of a baseline saved by this name.
 
     A baseline comes before a path of its name that another user has put into a shared folder.
 
     Raises:
-        RequestError: it means nothing here.
+        RequestError: the text matches nothing here.
     """
     path, saved = Path(text), baselines or Baselines()
     if is_decoy(text):
@@ -144,11 +144,11 @@ def find_side(text: str, baselines: Baselines | None = None) -> Path:
 
 
 def side_of(text: str, baselines: Baselines | None = None) -> Side:
-    """Return what a text means as a side: a run directory, a file of pytest-benchmark, a baseline saved by name.
+    """Return the side for a text: a run directory, a file of pytest-benchmark, a baseline saved by name.
 
     Raises:
-        RequestError: it means nothing here; where it was looked for.
-        IdentityError: it is damaged, of another schema, or none of ddpbench's.
+        RequestError: the text matches nothing here; says where it looked.
+        IdentityError: the side is damaged, has another schema, or was not written by ddpbench.
     """
     path = find_side(text, baselines)
     if path.is_dir():

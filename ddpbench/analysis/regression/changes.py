@@ -1,10 +1,10 @@
-"""Cases of two runs matched by what they specify, and what may be said of each.
+"""Cases of two runs matched by what they specify, and the verdict on each.
 
-Two directories were measured at different times, between which a machine drifts by more than launches vary: what is
-said of them has the variance of a session in it as well (`apart`). Where both were measured in turn, round by round
-(`ddpbench compare --interleave`), rounds are pairs, drift cancels, and intervals hold however often one looks. What is
-told there is the typical round, which a few rounds far off hardly move: a verdict says of it only what the mean of all
-rounds says too, and that nothing has changed only after enough rounds (`statistics/tails.py`).
+Two directories were measured at different times, between which a machine drifts by more than launches vary, so their
+intervals include the variance of a session (`apart`). Where both were measured in turn, round by round
+(`ddpbench compare --interleave`), rounds are pairs, drift cancels, and intervals hold however often they are checked.
+Such a comparison reports the typical round, on which a few rounds far off have little effect: a verdict requires that
+the mean of all rounds agrees, and "nothing has changed" also requires enough rounds (`statistics/tails.py`).
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ ChangeVerdict = Literal["faster", "slower", "equivalent", "cannot tell", "not co
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartChange:
-    """One part of a step on both sides, seconds, medians over launches; `difference` is new minus base.
+    """A part of a step on both sides, seconds, medians over launches; `difference` is new minus base.
 
-    Of two runs it is that of the medians, in turn that of the typical round; both with an interval.
+    For two runs it is that of the medians, in turn that of the typical round; both with an interval.
     """
 
     name: str
@@ -82,7 +82,7 @@ class PartChange:
 
     @property
     def resolved(self) -> bool:
-        """Whether the interval excludes 0."""
+        """Return whether the interval excludes 0."""
         low, high = self.difference.low, self.difference.high
         return low is not None and high is not None and (low > 0 or high < 0)
 
@@ -91,9 +91,9 @@ class PartChange:
 class Change:
     """A case on both sides. `ratio` is the new time per sample over the base's, with the verdict's interval.
 
-    `rounds` are pairs where sides were measured in turn, else the fewer side's launches. `reason` says why a case is
-    not comparable, or what a verdict rests on. In turn, `ratio` is that of the typical round; else, as the quotient of
-    `new_step` and `base_step` always, of the geometric means.
+    `rounds` are pairs where sides were measured in turn, else the smaller number of launches. `reason` says why a case
+    is not comparable, or the basis of its verdict. In turn, `ratio` is that of the typical round; otherwise, like the
+    quotient of `new_step` and `base_step` always, that of the geometric means.
     """
 
     label: str
@@ -105,44 +105,46 @@ class Change:
     ratio: Interval | None = None
     base_step: Interval | None = None
     new_step: Interval | None = None
-    """Seconds a step, geometric means of what was compared; all new times are for as many samples as a step of the base
-    has."""
+    """Seconds per step, geometric means of the compared launches; all new times are scaled to the samples of a base
+    step.
+    """
     mean: float | None = None
     """In turn: the ratio as the geometric mean of all rounds'."""
     mean_most: float | None = None
-    """In turn: the same of all rounds and a few more, as slow as the slowest (`tails.mean_and_further`)."""
+    """In turn: the same over all rounds and a few more, as slow as the slowest (`tails.mean_and_further`)."""
     tail: bool = False
-    """There would be a verdict that cannot be given: the mean does not agree with the typical round, or rounds or
-    launches are too few to see rare slow ones. `reason` says which."""
+    """True if a verdict is withheld: the mean does not agree with the typical round, or rounds or
+    launches are too few to see rare slow ones. `reason` says which.
+    """
     scale: float = 1.0
-    """Samples of a step of the base over those of the new side, by which its times were multiplied."""
+    """Samples of a step of the base over those of the new side, by which the new times were multiplied."""
     rounds: int = 0
     bound: float | None = None
     """The largest difference, as a fraction, that the interval does not rule out."""
     resolvable: float | None = None
-    """The smallest change, as a fraction, that these launches would have shown with probability `POWER`."""
+    """Smallest change, as a fraction, that these launches would have shown with probability `POWER`."""
     drifts: tuple[float, float] | None = None
-    """The drift of base and new that is in the interval: standard deviations of the logarithm of step time."""
+    """Drift of base and new in the interval: standard deviations of the logarithm of step time."""
     in_turn: InTurn | None = None
-    """What decides how long a comparison in turn takes to resolve a change of this case."""
+    """Parameters of the time that a comparison in turn takes to resolve a change of this case."""
     parts: tuple[PartChange, ...] = ()
     base_launches: tuple[float, ...] = ()
     new_launches: tuple[float, ...] = ()
-    """Step times of the launches, seconds."""
+    """Step times of the new side's launches, seconds."""
 
     @property
     def judged(self) -> bool:
-        """Whether it had what a verdict needs, whatever that is."""
+        """Return whether its data suffice for a verdict of any kind."""
         return self.verdict != "not comparable" and (not self.reason or self.tail)
 
     @property
     def broken(self) -> bool:
-        """Whether the base has numbers of it that the new run lacks, or launches of the new one failed."""
+        """Return whether the new run lacks numbers of it that the base has, or launches of the new one failed."""
         return (self.base_step is not None and self.new_step is None) or self.failures > 0
 
     @property
     def where(self) -> PartChange | None:
-        """The part of a step in which most of the change sits, of those that are resolved; None where none is."""
+        """Return the part of a step with most of the change, of the resolved ones; None where none is."""
         if self.verdict not in ("faster", "slower"):
             return None
         sign = 1 if self.verdict == "slower" else -1
@@ -150,7 +152,7 @@ class Change:
         return max(able, key=lambda part: abs(part.difference.value), default=None)
 
     def beyond(self, limit: float) -> bool:
-        """Return whether it is slower by more than this fraction, all of its interval."""
+        """Return whether it is slower by more than this fraction, over its entire interval."""
         return (
             self.verdict == "slower"
             and self.ratio is not None
@@ -159,7 +161,7 @@ class Change:
         )
 
     def within(self, limit: float) -> bool:
-        """Return whether it is slower by this fraction at most: all of its interval, and `mean_most`."""
+        """Return whether it is slower by this fraction at most: its entire interval, and `mean_most`."""
         ratio = self.ratio
         if ratio is None or ratio.high is None:
             return False
@@ -167,14 +169,14 @@ class Change:
 
     @property
     def shows_rare(self) -> bool:
-        """True if rounds in turn, or launches of two runs, are enough to see a slow-down of some of them.
+        """Return whether rounds in turn, or launches of two runs, suffice to see a slow-down of some of them.
 
-        Two runs add none: a side that they show to be faster needs no more.
+        For two runs a side that they show to be faster needs no more.
         """
         return self.rounds >= ROUNDS_TO_SEE or (self.mean_most is None and self.verdict == "faster")
 
     def why_not_within(self, limit: float) -> str:
-        """Return why it is not shown to be slower by this fraction at most though its interval is; empty otherwise."""
+        """Return why it is not shown to be slower by at most this fraction though its interval is; empty otherwise."""
         if self.shows_rare or not self.within(limit):
             return ""
         return unseen_words(self.rounds, "launches" if self.mean_most is None else "rounds")
@@ -182,45 +184,45 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Changes:
-    """A comparison whole."""
+    """All changes of a comparison."""
 
     base: Side
     new: Side
     paired: bool
-    """Measured in turn."""
+    """True if measured in turn."""
     drift: float | None
-    """Between sessions, as it was given; None: `DRIFT`, or what launches show where that is more."""
+    """Given drift between sessions; None: `DRIFT`, or the drift that launches show where that is more."""
     changes: tuple[Change, ...]
     unlike: tuple[str, ...]
     wanted: float = WANTED
-    """The change, as a fraction, that the comparison should resolve: the gate's."""
+    """Change, as a fraction, that the comparison should resolve: the gate's."""
     foreign: tuple[float, ...] = ()
-    """The share of the cores' time that other programs used in each round in turn, as far as that was looked at."""
+    """Share of the cores' time used by other programs in each round in turn, as far as it was measured."""
     turns: Literal["blocks", "launches"] = "blocks"
-    """The unit that was in turn, where it was `paired`: blocks of steps, of some cases at least, or launches alone."""
+    """Unit of alternation, where `paired`: blocks of steps, for some cases at least, or launches alone."""
 
     @property
     def undecided(self) -> list[Change]:
-        """The cases of which nothing can be told."""
+        """Return the cases without a verdict."""
         return [change for change in self.changes if change.verdict == "cannot tell"]
 
     @property
     def unresolved(self) -> list[Change]:
-        """The undecided cases that more rounds would decide."""
+        """Return the undecided cases that more rounds would decide."""
         return [change for change in self.undecided if not change.tail]
 
     @property
     def resolvable(self) -> float | None:
-        """The smallest change that was resolved in all of `unresolved`; None where that is not known."""
+        """Return the smallest change that was resolved in all of `unresolved`; None where unknown."""
         known = [change.resolvable for change in self.unresolved]
         return max((one for one in known if one is not None), default=None) if None not in known else None
 
     @property
     def wanted_s(self) -> float | None:
-        """The time that a comparison in turn takes to resolve `wanted` in all of `unresolved` at once, seconds.
+        """Return the time that a comparison in turn takes to resolve `wanted` in all of `unresolved` at once, seconds.
 
-        With probability `POWER`, so that each of several has to be likelier to. None where one of them takes more
-        rounds than it may have, or its scatter is not known.
+        All are resolved with probability `POWER`, so each of several needs a higher one. None where one of them takes
+        more rounds than it may have, or its scatter is unknown.
         """
         power = power_of_each(len(self.unresolved))
         times = [
@@ -230,7 +232,7 @@ class Changes:
         return max((one for one in times if one is not None), default=None) if None not in times else None
 
     def counts(self) -> dict[ChangeVerdict, int]:
-        """Return how many cases have each verdict."""
+        """Return the number of cases per verdict."""
         found: dict[ChangeVerdict, int] = {}
         for change in self.changes:
             found[change.verdict] = found.get(change.verdict, 0) + 1
@@ -244,7 +246,7 @@ def _key(case: Case, but: Collection[str]) -> Key:
 def matched(
     base: Sequence[CaseRun], new: Sequence[CaseRun], but: Collection[str] = ()
 ) -> list[tuple[CaseRun | None, CaseRun | None]]:
-    """Return the cases of both sides that specify the same, in the base's order, then those of one side alone.
+    """Return pairs of cases of both sides that specify the same, in the base's order, then those of one side alone.
 
     `but` are fields in which the sides are meant to differ.
     """
@@ -256,7 +258,7 @@ def matched(
     found: list[tuple[CaseRun | None, CaseRun | None]] = []
     for run in base:
         key = _key(run.case, but)
-        # Several that the sides' settings make alike are pairs in their order, if there are as many.
+        # Several cases that the sides' settings make alike are paired in order, if their numbers are equal.
         found.append((run, of_new[key].pop(0) if key in even else None))
     return [*found, *((None, run) for others in of_new.values() for run in others)]
 
@@ -272,13 +274,13 @@ def changes_of(
     differing: Collection[str] = (),
     unlike: Sequence[str] = (),
 ) -> Changes:
-    """Return what may be said of each case of two sides.
+    """Return the verdict on each case of two sides.
 
     All verdicts of a comparison are right with confidence `1 - alpha` together, and so are its intervals (Bonferroni):
-    Holm's larger levels are for tests of no difference, and these intervals also say what is equivalent.
+    Holm's larger levels are for tests of no difference, and these intervals also decide what is equivalent.
 
     Args:
-        base: the side that is held against.
+        base: the side that is compared with.
         new: the side that may have changed.
         paired: rounds of one number were measured in turn, and are pairs.
         drift: standard deviation of the logarithm of step time between sessions; None: `DRIFT`, or more where launches
@@ -286,7 +288,7 @@ def changes_of(
         margin: within which cases are called equivalent.
         alpha: one minus the confidence of all verdicts together.
         differing: fields of a case in which the sides are meant to differ.
-        unlike: in what machines differ, which is carried along.
+        unlike: differences of the machines, passed through to the result.
     """
     found: list[Change] = []
     asked: dict[int, tuple[CaseRun, CaseRun]] = {}
@@ -307,7 +309,7 @@ def changes_of(
         found[index] = replace(
             _decided(found[index], outcome, _compared_steps(*asked[index], paired=paired)),
             in_turn=None
-            if outcome.deviation is None or not all(walls)  # saved files do not say what a round took
+            if outcome.deviation is None or not all(walls)  # saved files do not record a round's time
             else InTurn(
                 deviation=outcome.deviation,
                 round_s=sum(walls),
@@ -321,7 +323,7 @@ def changes_of(
 
 
 def _decided(change: Change, outcome: _Told, steps: tuple[Interval, Interval]) -> Change:
-    """Return a change with its verdict, and both sides' `steps` over the launches that were compared."""
+    """Return a change with its verdict, and both sides' `steps` over the compared launches."""
     return replace(
         change,
         verdict=outcome.verdict,
@@ -340,7 +342,7 @@ def _decided(change: Change, outcome: _Told, steps: tuple[Interval, Interval]) -
 
 
 def _unjudged(a: CaseRun | None, b: CaseRun | None, label: str, reason: str) -> Change:
-    """Return what both sides measured of a case, before anything is decided."""
+    """Return both sides' measurements of a case, before any verdict."""
     known = a or b
     assert known is not None
     scale = a.case.global_batch / b.case.global_batch if a is not None and b is not None else 1.0
@@ -359,16 +361,16 @@ def _unjudged(a: CaseRun | None, b: CaseRun | None, label: str, reason: str) -> 
 
 
 def _compared_steps(a: CaseRun, b: CaseRun, *, paired: bool) -> tuple[Interval, Interval]:
-    """Return both sides' step times over the launches that were compared: in turn, of rounds that both have."""
+    """Return both sides' step times over the compared launches: in turn, of rounds that both have."""
     pairs = rounds_in_turn(a.timings, b.timings) if paired else []
     base, new = zip(*pairs, strict=True) if pairs else (a.timings, b.timings)
     return geometric_mean(base), geometric_mean(new)
 
 
 def _begin_s(base: Side, new: Side, *, paired: bool) -> float:
-    """Return what passes before the first round of a comparison in turn, seconds.
+    """Return the time before the first round of a comparison in turn, seconds.
 
-    Where sides were measured in turn, a session of one side has the other's rounds in it.
+    Where sides were measured in turn, a session of one side includes the other's rounds.
     """
     if not paired:
         return sum(begin_wall_s(RunDir(side.path), side.cases) for side in (base, new))
@@ -422,7 +424,7 @@ class _Told:
     deviation: float | None = None
     """Standard deviation of the log ratio of a round in turn."""
     correlation: float = 0.0
-    """The lag-1 correlation that rounds in turn show (`correlation_in_turn`), without a margin."""
+    """Lag-1 correlation of rounds in turn (`correlation_in_turn`), without a margin."""
     drifts: tuple[float, float] | None = None
     mean: float | None = None
     mean_most: float | None = None
@@ -446,17 +448,17 @@ def _told(rounds: int, ratio: Interval, margin: float, fewest: int) -> _Told:
 def rounds_in_turn(base: Sequence[Timing], new: Sequence[Timing]) -> list[tuple[Timing, Timing]]:
     """Return base and new of the rounds that both have.
 
-    What another session has added to a side later was not measured in turn.
+    Rounds that another session has added to a side later were not measured in turn.
     """
     mine, other = _of_first_session(base), _of_first_session(new)
     return [(mine[number], other[number]) for number in other if number in mine]
 
 
 def correlation_in_turn(cases: Sequence[Mapping[int, float]]) -> Correlation:
-    """Return the lag-1 correlation of rounds in turn, by what the rounds of all cases show; 0 of few.
+    """Return the lag-1 correlation of rounds in turn, from the rounds of all cases; 0 from too few.
 
     Args:
-        cases: of each case the logarithms of new over base time per sample, by the round's number.
+        cases: for each case the logarithms of new over base time per sample, by the round's number.
     """
     numbers = sorted({number for one in cases for number in one})
     rounds = [(number, "") for number in numbers]
@@ -497,7 +499,7 @@ def _shown_by_enough(outcome: _Told, noun: Literal["rounds", "launches"]) -> _To
 
 
 def _tail_words(logs: Sequence[float], mean: float, outcome: _Told, margin: float) -> str:
-    """Return how rounds in turn make the mean another than the typical round, whose verdict was this."""
+    """Return how rounds in turn make the mean differ from the typical round, whose verdict was this."""
     slower = math.exp(mean) > outcome.ratio.value
     below, above = far_off(logs, math.log1p(margin))
     count, side = (above, "slower") if slower else (below, "faster")
@@ -548,7 +550,7 @@ def _in_turn(
 def _apart(
     asked: dict[int, tuple[CaseRun, CaseRun]], drift: float | None, margin: float, alpha: float
 ) -> dict[int, _Told]:
-    """Judge cases of two sessions or more a side: launches' variance, and that from session to session."""
+    """Judge cases with separate sessions per side: variance of launches, and from session to session."""
     compared = {index: across(a.timings, b.timings, drift) for index, (a, b) in asked.items()}
     enough = {
         index
@@ -579,9 +581,10 @@ def _drifts(a: Sequence[Timing], b: Sequence[Timing], *, drift: float | None) ->
 
 
 def _deviation_in_turn(a: Sequence[Timing], b: Sequence[Timing]) -> float | None:
-    """Return about how launches' log ratios would vary within a round, from sessions of one side each.
+    """Return an estimate of the spread of launches' log ratios within a round, from sessions of one side each.
 
-    Their variances within sessions are added: what both sides of a round share would cancel. None under `FEWEST`.
+    It adds their variances within sessions, although the two sides of a round share effects that would cancel. None
+    under `FEWEST`.
     """
     if min(len(a), len(b)) < FEWEST:
         return None
@@ -589,16 +592,17 @@ def _deviation_in_turn(a: Sequence[Timing], b: Sequence[Timing]) -> float | None
 
 
 def _known(spread: float) -> float | None:
-    """Return a deviation; None for 0, which is of copies."""
+    """Return a deviation; None for 0, which only copies have."""
     return spread or None
 
 
 def _parts(
     a: CaseRun, b: CaseRun, *, paired: bool, drift: float | None, alpha: float
 ) -> tuple[PartChange, ...]:
-    """Return the parts of an instrumented step on both sides; none where one has none. Corrected for their number.
+    """Return the parts of an instrumented step on both sides, corrected for their number; empty where either lacks
+    them.
 
-    The new side's are for as many samples as a step of the base has. A part drifts with the machine as the whole step
+    The new side's are scaled to the samples of a base step. A part drifts with the machine as the whole step
     does, by the same share of its own length.
     """
     if a.parts is None or b.parts is None:
@@ -635,7 +639,7 @@ def _parts(
 
 
 def _more(medians: Sequence[float], alpha: float, drifts: Sequence[Variance]) -> float:
-    """Return half the interval of what either side drifts by: `drifts` are variances of the logarithm of its mean."""
+    """Return half the interval of the sides' drift: `drifts` are variances of the logarithm of either side's mean."""
     total = added(
         [Variance(one.value * middle**2, one.df) for one, middle in zip(drifts, medians, strict=True)]
     )

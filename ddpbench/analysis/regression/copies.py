@@ -1,4 +1,4 @@
-"""Runs that are copies of each other, and would count as several sessions: found by their launches' times."""
+"""Detection of runs that are copies of each other, and would count as several sessions, by their launches' times."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ddpbench.texts import on_one_line
 
 
 def check_no_copies(sides: Sequence[Side]) -> None:
-    """Refuse a run and its copy, its export, or what goes on from it.
+    """Refuse a run together with its copy, its export, or its continuation.
 
     Raises:
         RequestError: two sides share half of the launches that the smaller one has.
@@ -32,10 +32,10 @@ def check_no_copies(sides: Sequence[Side]) -> None:
 def merges_with_sources(sides: Sequence[Side], paths: Collection[Path]) -> dict[Path, list[Path]]:
     """Return the merged runs of these paths, each with the paths of its sources among the sides, if there are any.
 
-    A merge of some of its sources is one too.
+    A merge of only some of another merge's sources counts as its source, too.
 
     Raises:
-        IdentityError: what a run was merged from cannot be read.
+        IdentityError: the record of a run's sources cannot be read.
     """
     sources = {
         side.path: frozenset(
@@ -66,9 +66,9 @@ def _are_copies(first: Set[tuple[str, str]], second: Set[tuple[str, str]]) -> bo
 
 
 def _launches(side: Side) -> Iterator[tuple[str, str]]:
-    """Yield what no two launches have in common: no clock measures the same time twice.
+    """Yield a key for each launch that no other launch shares: no clock measures the same time twice.
 
-    Rounds have other numbers in an export whose run had failed launches, and times other last digits.
+    In an export of a run with failed launches rounds have other numbers, and times other last digits.
     """
     for run in side.cases:
         case_id = replace(run.case, experiment="").case_id

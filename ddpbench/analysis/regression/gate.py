@@ -1,4 +1,4 @@
-"""A test's launches against earlier ones of the same case, or against others measured in turn: the plugin's gate."""
+"""The pytest plugin's gate: a test's launches against earlier ones of the same case, or against others in turn."""
 
 from __future__ import annotations
 
@@ -19,27 +19,29 @@ from ddpbench.spec import grouping
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gated:
-    """What a gate has decided of a test. `judged`: it had what a verdict needs, whatever that is."""
+    """A gate's decision on a test. `judged`: its data suffice for a verdict of any kind."""
 
     name: str
     judged: bool
     fails: bool
     sentence: str
     within: bool = False
-    """The test is shown not to be slower by more than the limit: the whole interval is below it, of rounds enough."""
+    """True if the test is shown not to be slower by more than the limit: the entire interval is below it, over enough
+    rounds.
+    """
 
     @property
     def undecided(self) -> bool:
-        """True where the test neither fails nor is shown to be within the limit."""
+        """Return whether the test neither fails nor is shown to be within the limit."""
         return not self.fails and not self.within
 
 
 def read_baselines(texts: Sequence[str], baselines: Baselines) -> tuple[Side, ...]:
-    """Return what is held against: run directories, files of pytest-benchmark, baselines saved by name.
+    """Return the sides to compare with: run directories, files of pytest-benchmark, baselines saved by name.
 
     Raises:
-        RequestError: one is not there, or given twice, be it as a copy.
-        IdentityError: one is damaged, of another schema, or none of ddpbench's.
+        RequestError: one does not exist, or is given twice, possibly as a copy.
+        IdentityError: one is damaged, has another schema, or was not written by ddpbench.
     """
     paths = [find_side(text, baselines).resolve() for text in texts]
     if len(set(paths)) < len(paths):
@@ -60,11 +62,11 @@ def gated(
 ) -> Gated:
     """Return whether a test's launches are shown to be slower than earlier ones by more than `limit`, a fraction.
 
-    What a baseline has of a test with this full name is compared, or else its case of the same specification. Each
+    They are compared with a baseline's test of this full name, or else with its case of the same specification. Each
     baseline is a session or more, and so is `now`, which has one case; the `drift` between sessions is in the interval.
 
     Raises:
-        IdentityError: a baseline is of another machine; what differs is named.
+        IdentityError: a baseline is of another machine; the message names the differences.
     """
     for side in baselines:
         if differing := unlike(side, now):
@@ -92,7 +94,7 @@ def gated(
 
 
 def decided(test: str, change: Change, limit: float) -> Gated:
-    """Return what a gate at this limit, a fraction, makes of a test's change."""
+    """Return the decision of a gate at this limit, a fraction, on a test's change."""
     fails = change.beyond(limit) or change.broken
     outcome = why_failing(change, limit) if fails else change.verdict
     numbers = ""
@@ -115,14 +117,14 @@ def decided(test: str, change: Change, limit: float) -> Gated:
 
 
 def _same(test: str, own: CaseRun, side: Side) -> CaseRun | None:
-    """Return what a side has of a test, or else of its case; None where it has neither."""
+    """Return a side's case of a test, or else the one of the same specification; None where it has neither."""
     if test in side.tests:
         return side.cases[side.tests.index(test)]
     return next((run for run in side.cases if grouping.alike(run.case) == grouping.alike(own.case)), None)
 
 
 def _of_session(run: CaseRun, number: int) -> CaseRun:
-    """Return a case whose sessions are other ones than those of other baselines."""
+    """Return a case whose sessions are distinct from those of other baselines."""
 
     def told(launch: Launch) -> Launch:
         if launch.timing is None:

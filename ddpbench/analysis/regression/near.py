@@ -1,4 +1,4 @@
-"""Say how another run has a case that it has with one other setting."""
+"""Description of the one setting in which another run's case differs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAMED = (
     "nodes",
     "ranks_per_node",
 )
-"""Fields whose words do not say of what they are."""
+"""Fields whose words do not say what they describe."""
 _NAMES = {"bucket_cap_mb": "buckets", "dtype": "type", "nodes": "layout", "ranks_per_node": "layout"}
 """Names of fields in a sentence, where they are not the fields' own."""
 _CLAUSES = ("launcher", "dilation", "shrink", "evaluation", "checkpoint")
@@ -27,13 +27,14 @@ _CLAUSES = ("launcher", "dilation", "shrink", "evaluation", "checkpoint")
 _BY_VALUE = ("recovery",)
 """Fields that are named by their values: their words are not nouns."""
 _TOGETHER = (("nodes", "ranks_per_node"), ("local_batch", "global_batch", "scaling"))
-"""Fields that are one setting."""
+"""Fields that form one setting."""
 
 
 def as_other_has_it(own: Case, other: Case) -> str:
-    """Return how `other` has the one setting in which the two differ: `with 2 threads per rank`, `without NCCL_ALGO`.
+    """Return `other`'s value of the one setting in which the two differ: `with 2 threads per rank`, `without
+    NCCL_ALGO`.
 
-    It is empty where they differ in more than one or in none.
+    It is empty where they differ in several settings or in none.
     """
     names = differing([own, other], EVERY)
     if len(names) != 1 and not any({*names} and {*names} <= {*group} for group in _TOGETHER):
@@ -43,7 +44,7 @@ def as_other_has_it(own: Case, other: Case) -> str:
 
 
 def _of_options(name: str, own: Case, other: Case) -> str:
-    """Return the options that `other` has otherwise or not at all; empty where only their order differs."""
+    """Return the options that `other` has with other values or lacks; empty where only their order differs."""
     mine, others = OPTIONS[name](own), OPTIONS[name](other)
     keys = [
         key

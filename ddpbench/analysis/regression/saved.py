@@ -1,4 +1,4 @@
-"""Files of pytest-benchmark as sides: what the plugin and `ddpbench export` put into `extra_info`, read back."""
+"""Files of pytest-benchmark as sides: the `extra_info` of the plugin and of `ddpbench export`, read back."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from ddpbench.units import counted
 from ddpbench.workloads import is_import_path
 
 _OURS = ("case_id", "identity", "steps_s")
-"""Keys without which a benchmark is somebody else's."""
+"""Keys without which a benchmark was not written by ddpbench."""
 _EMPTY_TEXTS = ("experiment", "algorithm", "schedule", "backend", "fabric", "checkpoint_dir")
 """Columns of a case that an empty text leaves out."""
 _MOST_BYTES, _MOST_VALUES = 128 * MIB, 1 << 23
 """The largest file: other benchmarks may have kept each of their times."""
 _Time = Annotated[float, Field(ge=1e-9, le=1e7, allow_inf_nan=False)]
-"""Seconds a step; no clock and no patience measures others."""
+"""Seconds per step; the limits exclude values that nobody measures."""
 _Count = Annotated[int, Field(gt=0, lt=2**53)]
 _ALIKE = 1e-6
-"""Numbers of one entry that are the same measurement differ by no more, relatively."""
+"""Largest relative difference between numbers of one entry that are the same measurement."""
 _LACKS = "Files of pytest-benchmark hold step times alone: in which part of a step a change sits is not known of them."
 
 
 class _Extra(BaseModel, extra="allow", strict=True):
-    """What of `extra_info` is more than a case's own settings."""
+    """Keys of `extra_info` in addition to a case's settings."""
 
     schema_version: int = SCHEMA_VERSION
     case_id: str
@@ -55,13 +55,13 @@ class _Extra(BaseModel, extra="allow", strict=True):
 
 
 def read_saved(path: Path, name: str = "") -> Side:
-    """Return what a file of pytest-benchmark holds of ddpbench's, as a side; other benchmarks in it are left out.
+    """Return ddpbench's cases in a file of pytest-benchmark, as a side; other benchmarks in it are left out.
 
     Sentences call it by its `name`, or else by its path.
 
     Raises:
-        RequestError: there is no such file.
-        IdentityError: it is none of pytest-benchmark, holds nothing of ddpbench's, is damaged, or of another schema.
+        RequestError: the file does not exist.
+        IdentityError: it is not a file of pytest-benchmark, has no case of ddpbench, is damaged, or has another schema.
     """
     data = _loaded(path)
     every = [one for one in data["benchmarks"] if isinstance(one, dict)]
@@ -170,7 +170,7 @@ def _case_run(path: Path, benchmark: Mapping[str, Any], extra: _Extra) -> CaseRu
 
 
 def _samples_problem(case: Case, extra: _Extra) -> str:
-    """Return what is wrong with a step's samples; empty where they are the batch of the whole job, as they should be.
+    """Return the fault in a step's samples; empty where they are the batch of the whole job, as they should be.
 
     Where workers do not wait for each other, a step may have others.
     """
@@ -198,7 +198,7 @@ def _times_problem(benchmark: Mapping[str, Any], extra: _Extra) -> str:
     }
     for name, (given, wanted) in told.items():
         if name == "step_time_s" and isinstance(given, int | float) and _alike(given, mean):
-            continue  # as files have it that were saved while it was the mean
+            continue  # as in files saved while it was the mean
         if isinstance(given, int | float) and not _alike(given, wanted):
             return f"{name} is {shortened(given)}, where its steps_s have {wanted:.6g}"
     return ""
@@ -215,7 +215,7 @@ def _case(columns: Mapping[str, Any]) -> Case:
     """Return the case that a row's columns describe.
 
     Raises:
-        ValueError: they describe none, or another than its id says.
+        ValueError: they describe no case, or another than its id.
     """
     raw = {**dict.fromkeys(_EMPTY_TEXTS, ""), **columns}
     cap = raw.pop("bucket_cap_mb", None)
@@ -223,7 +223,7 @@ def _case(columns: Mapping[str, Any]) -> Case:
     if isinstance(cap, str) and cap != "default":  # 25 and 25.0 are one text, and make different ids
         caps = [float(cap), *([int(cap)] if cap.isdecimal() else [])]
     readings = [{**raw, "bucket_cap_mb": each} for each in caps]
-    if is_import_path(str(raw.get("workload", ""))):  # the column has the types that a class's model has
+    if is_import_path(str(raw.get("workload", ""))):  # the column has the types of a class's model
         readings += [{**each, "dtype": OWN_TYPES} for each in readings]
     problem: ValueError | None = None
     for reading in readings:
@@ -235,7 +235,7 @@ def _case(columns: Mapping[str, Any]) -> Case:
 
 
 def _timings(extra: _Extra, case: Case) -> list[Timing]:
-    """Return the launches' numbers. A step of theirs has `global_batch` samples where nothing else is told."""
+    """Return the launches' numbers. Their steps have `global_batch` samples unless `launch_samples` says otherwise."""
     count = len(extra.steps_s)
     steps = extra.launch_steps or [1] * count
     samples = extra.launch_samples or [case.global_batch * each for each in steps]
@@ -251,7 +251,7 @@ def _identity(path: Path, extras: Sequence[_Extra]) -> dict[str, Any]:
     """Return the machine's identity, on which all cases of a file must agree.
 
     Raises:
-        IdentityError: they do not; what differs is named.
+        IdentityError: they do not; the message names the differences.
     """
     found: dict[str, Any] = {}
     for extra in extras:

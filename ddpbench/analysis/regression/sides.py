@@ -1,4 +1,4 @@
-"""One side of a comparison: its cases, and what they were measured on."""
+"""A side of a comparison: its cases, and the machine and software of the measurement."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from ddpbench.records.plan import read_plan
 from ddpbench.texts import on_one_line
 
 CODE = ("experiment_digest", "workload_digest", "rank_code_digest")
-"""Parts of a run's identity that are what is compared, and no reason not to."""
+"""Parts of a run's identity that are compared, and so may differ."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Side:
-    """A run as it is compared. `name` is what sentences call it."""
+    """A run to compare. `name` is its name in sentences."""
 
     name: str
     path: Path
-    """The run directory or the file that it was read from."""
+    """Run directory or file from which it was read."""
     cases: tuple[CaseRun, ...]
     machine: Mapping[str, Any]
     commit: str = ""
-    """The commit of its code; empty where none is known."""
+    """Commit of its code; empty where unknown."""
     tests: tuple[str, ...] = ()
-    """The full names of pytest-benchmark's tests that measured the cases, one for each; empty for a run directory."""
+    """Full names of pytest-benchmark's tests that measured the cases, one for each; empty for a run directory."""
     lacks: str = ""
-    """What is not known of it that a run directory would tell, as a sentence; empty where nothing is missing."""
+    """Sentence on information that a run directory would have and this side lacks; empty where nothing is missing."""
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """What it was measured on, and what with."""
+        """Return the machine and the software of the measurement."""
         found: Mapping[str, Any] = self.machine.get("identity", {})
         return found
 
 
 def read_side(run: RunDir, name: str = "", *, commit: str | None = None) -> Side:
-    """Return a run as a side; `commit` is its code's, or else what was checked out where the run was started.
+    """Return a run as a side; `commit` is its code's, or else the one checked out where the run was started.
 
     Raises:
-        IdentityError: it is not a run directory, or one of another schema.
+        IdentityError: `run` is not a run directory, or has another schema.
     """
     plan = read_plan(run)
     machine = read_machine(run)
@@ -60,9 +60,9 @@ def read_side(run: RunDir, name: str = "", *, commit: str | None = None) -> Side
 
 
 def unlike(base: Side, new: Side) -> list[str]:
-    """Return in what two sides' machines, torch and the like differ; nothing where both are alike."""
+    """Return the differences in two sides' machines, torch and the like; empty where both are alike."""
     before, after = base.identity, new.identity
-    untold = {"physical_cores"} - (before.keys() & after.keys())  # older runs do not tell
+    untold = {"physical_cores"} - (before.keys() & after.keys())  # older runs lack it
     names = [name for name in dict.fromkeys([*before, *after]) if name not in CODE and name not in untold]
     return [
         f"{on_one_line(name)}: {before.get(name)!r} in {base.name}, {after.get(name)!r} in {new.name}"

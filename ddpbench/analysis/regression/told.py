@@ -1,4 +1,4 @@
-"""A comparison in words: a table, Markdown for a pull request, and an object for programs."""
+"""Wording of a comparison: a table, Markdown for a pull request, and an object for programs."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ PART_WORDS = {
     "not_attributed": "not attributed",
 }
 _OFTEN = "4 times in 5"
-"""How often what is called resolvable is resolved: `POWER`."""
+"""Frequency with which a resolvable change is resolved, in words: `POWER`."""
 HEADS = ("case", "base, ms", "new, ms", "change", "95 % interval", "verdict", "where, or why")
 
 
 def percent(ratio: float, decimals: int = 1) -> str:
-    """Return a ratio as a change: `+3.1 %`; `0.0 %` where none is left of it."""
+    """Return a ratio as a change: `+3.1 %`; `0.0 %` where rounding leaves none."""
     text = f"{100 * (ratio - 1):+.{decimals}f} %"
     if not any(digit in text for digit in "123456789"):
         text = text[1:]
@@ -57,7 +57,7 @@ def value_words(ratio: Interval, limit: float = 0.0) -> str:
 def interval_words(ratio: Interval | None, limit: float = 0.0) -> str:
     """Return a ratio's interval as one of a change; empty without ends.
 
-    No end looks like no change, nor like the `limit` of a gate, a fraction, if it is beyond or below.
+    No end is printed like no change, nor like the `limit` of a gate, a fraction, if it is beyond or below.
     """
     if ratio is None or ratio.low is None or ratio.high is None:
         return ""
@@ -72,12 +72,12 @@ def _decimals(ratio: Interval, limit: float) -> int:
 
 
 def _in_percent(fraction: float) -> float:
-    """Return a fraction in per cent, without what floating point adds to it."""
+    """Return a fraction in per cent, without floating-point residue."""
     return round(100 * fraction, 9)
 
 
 def where_words(change: Change) -> str:
-    """Return in which part of a step most of a change sits: `backward +4.1 ms`; empty where that is not resolved."""
+    """Return the part of a step with most of a change: `backward +4.1 ms`; empty where that is not resolved."""
     part = change.where
     if part is None:
         return ""
@@ -101,7 +101,7 @@ def _would_have_seen(change: Change) -> str:
 
 
 def rows(changes: Changes) -> list[tuple[str, ...]]:
-    """Return a row for each case, as `HEADS`."""
+    """Return a row for each case, with the columns of `HEADS`."""
     return [
         (
             change.label,
@@ -117,7 +117,7 @@ def rows(changes: Changes) -> list[tuple[str, ...]]:
 
 
 def headline(changes: Changes) -> str:
-    """Return what a comparison came to, in one sentence."""
+    """Return the result of a comparison, in one sentence."""
     counts = changes.counts()
     slower = [one for one in changes.changes if one.verdict == "slower"]
     broken = [one for one in changes.changes if one.broken]
@@ -146,7 +146,7 @@ def headline(changes: Changes) -> str:
 
 
 def remarks(changes: Changes) -> list[str]:
-    """Return what limits a comparison, a sentence each."""
+    """Return the limits of a comparison, a sentence each."""
     found = []
     if changes.paired:
         whole = changes.turns == "launches"
@@ -191,14 +191,14 @@ def remarks(changes: Changes) -> list[str]:
 
 
 def estimands(changes: Changes) -> str:
-    """Return what the numbers of a comparison are, in one sentence."""
+    """Return the estimands of a comparison, in one sentence."""
     if changes.paired:
         return f"Step times are {GEOMETRIC_MEANS}; a change is {TYPICAL_ROUND}, and a verdict needs the mean to agree."
     return f"Step times are {GEOMETRIC_MEANS}, and a change is their quotient."
 
 
 def _farthest(ratio: Interval | None) -> float | None:
-    """Return the largest difference in an interval, as a fraction of the base, as the table's ends have it."""
+    """Return the largest difference in an interval, as a fraction of the base, rounded as in the table."""
     if ratio is None or ratio.low is None or ratio.high is None:
         return None
     return max(ratio.high - 1, 1 - ratio.low)
@@ -211,7 +211,7 @@ def _drift_words(changes: Changes) -> str:
 
 
 def _resolution(changes: Changes) -> list[str]:
-    """Return what undecided cases could have shown, and how long what is wanted takes, a sentence each."""
+    """Return what undecided cases could have shown, and the time to resolve the wanted change, a sentence each."""
     found: list[str] = []
     resolved = changes.resolvable
     wanted, needed_s = f"{100 * changes.wanted:g} %", changes.wanted_s
@@ -318,7 +318,7 @@ def _case(change: Change, label: str, wanted: float) -> dict[str, Any]:
 
 
 def _in_turn(change: Change, wanted: float) -> dict[str, float | None] | None:
-    """Return what a comparison in turn of this case takes to resolve a change; None where its scatter is not known."""
+    """Return the time of a comparison in turn to resolve a change of this case; None where its scatter is unknown."""
     rests = change.in_turn
     if rests is None:
         return None
@@ -331,17 +331,17 @@ def _in_turn(change: Change, wanted: float) -> dict[str, float | None] | None:
 
 
 def ends(interval: Interval | None) -> dict[str, float | None] | None:
-    """Return an interval as a JSON object; None where there is none."""
+    """Return an interval as a JSON object; None without one."""
     return None if interval is None else {"value": interval.value, "low": interval.low, "high": interval.high}
 
 
 def failing(changes: Changes, limit: float) -> Sequence[Change]:
-    """Return the cases for which a gate at this limit fails: slower beyond it, all of the interval, or broken."""
+    """Return the cases for which a gate at this limit fails: slower beyond it over the entire interval, or broken."""
     return [one for one in changes.changes if one.beyond(limit) or one.broken]
 
 
 def judged_any(changes: Changes) -> bool:
-    """Return whether at least one case was compared: a gate that saw nothing has not been passed."""
+    """Return whether at least one case was compared: a gate that compared nothing does not pass."""
     return any(one.judged for one in changes.changes)
 
 

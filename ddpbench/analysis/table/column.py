@@ -40,22 +40,24 @@ class Column:
     name: str
     kind: Kind
     unit: str
-    """Empty for a column without a unit; `1` for shares and ratios."""
+    """Unit; empty for a column without one, `1` for shares and ratios."""
     meaning: str
     source: Source
     value: Callable[[CaseResult], Any]
-    """Return a case's value; None, or the empty text in a column of texts, for an empty cell."""
+    """Function that returns a case's value; None, or the empty text in a column of texts, for an empty cell."""
     of: str = ""
-    """The column whose 95 % interval this is an end of; empty for any other column."""
+    """The column of whose 95 % interval this is an end; empty for any other column."""
 
     @property
     def dtype(self) -> str:
-        """Its dtype in the frame. What is empty is NA (NaN in a column of numbers), never -1, 0 or an empty text."""
+        """Return its dtype in the frame. Empty cells are NA (NaN in a column of numbers), never -1, 0 or an
+        empty text.
+        """
         return {"text": "string", "whole": "Int64", "truth": "boolean", "number": "float64"}[self.kind]
 
 
 def setting(name: str, unit: str = "", meaning: str = "") -> Column:
-    """Return the column of a field of `Case`, of its type there; with its unit and meaning, where it declares them.
+    """Return the column of a field of `Case`, with the field's type, and its declared unit and meaning.
 
     Raises:
         TypeError: no kind of column holds values of its type.
@@ -91,7 +93,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class From:
-    """Makes columns whose values come from one source, each of a name, a unit, a meaning and a function."""
+    """Factory of columns whose values come from one source, each with a name, a unit, a meaning and a function."""
 
     source: Source
 
@@ -148,12 +150,12 @@ class From:
 
 @dataclass(frozen=True, slots=True)
 class Within(Generic[Part]):
-    """A part of the results that a case may lack: called with what reads a value of it, returns that of a case."""
+    """A part of the results that a case may lack: call it with a function that reads a value of the part."""
 
     part: Callable[[CaseResult], Part | None]
 
     def __call__(self, read: Callable[[Part], Value]) -> Callable[[CaseResult], Value | None]:
-        """Return what reads it where there is the part, else None."""
+        """Return a function that reads the value where a case has the part, else None."""
 
         def value(result: CaseResult) -> Value | None:
             found = self.part(result)

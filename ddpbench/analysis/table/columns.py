@@ -1,4 +1,4 @@
-"""The columns of `cases.csv`, each in one place: name, type, unit, meaning, and its value of a case's results.
+"""The columns of `cases.csv`, each defined in one place: name, type, unit, meaning, and its value in a case's results.
 
 The frame, the report, `docs/columns.md` and the printed table are made from it. Later work appends columns and never
 renames or moves one. `make docs` writes the page.
@@ -16,7 +16,7 @@ from ddpbench.spec import Case
 from ddpbench.spec.grouping import AXES, check_complete
 
 _SHOWN: dict[str, str] = {"whole": "integer", "truth": "boolean"}
-"""What `docs/columns.md` calls a kind, where that is another word."""
+"""Names of kinds in `docs/columns.md`, where they differ."""
 _PLAN, _LAUNCHES, _PROOF = From("plan"), From("launches"), From("proof")
 _TIMED, _STEPS, _EVALUATION = From("timed steps"), From("instrumented steps"), From("evaluation")
 _CHECKPOINTS, _LINKS, _REPLAY = From("checkpoints"), From("links"), From("replay")
@@ -37,7 +37,7 @@ _TRANSFERS = Within(lambda case: case.transfers)
 
 
 def bucket_text(cap: float | str | None) -> str:
-    """Return a bucket cap as the table has it: `default`, or a number without needless decimals."""
+    """Return a bucket cap as in the table: `default`, or a number without needless decimals."""
     if cap is None:
         return ""
     return cap if isinstance(cap, str) else f"{cap:.15g}"
@@ -594,16 +594,16 @@ _TABLE: tuple[Column, ...] = (
 )
 _NAMED = {column.name for column in _TABLE}
 TABLE = (*_TABLE, *(setting(name) for name in AXES if name not in _NAMED))
-"""All of them; an axis whose place is not decided yet comes last."""
+"""All columns; an axis whose place is not decided yet comes last."""
 COLUMNS: tuple[str, ...] = tuple(column.name for column in TABLE)
-"""Their names, in the order of the file."""
+"""Names of the columns, in the order of the file."""
 _COMPARED = tuple(one.name for one in fields(Case) if one.compare)
 check_complete((*_COMPARED, *COLUMNS), {*COLUMNS}, "Case and ddpbench/analysis/table/columns.py")
 DTYPES: dict[str, str] = {column.name: column.dtype for column in TABLE}
 
 
 def meanings() -> list[tuple[str, str]]:
-    """Return each column of its own, with its unit, and what it means; an interval's ends are told with it."""
+    """Return each column with its unit and its meaning; an interval's ends are described with its value."""
     with_ends = {column.of for column in TABLE}
     return [
         (
@@ -618,7 +618,7 @@ def meanings() -> list[tuple[str, str]]:
 
 
 def page() -> str:
-    """`docs/columns.md`."""
+    """Return `docs/columns.md`."""
     rows = [
         f"| `{column.name}` | {_SHOWN.get(column.kind, column.kind)} | {column.unit} | {column.meaning} "
         f"| {column.source} |"

@@ -19,7 +19,7 @@ from ddpbench.records import RunDir, explain_os_error, write_atomically
 from ddpbench.records.plan import StoredPlan
 
 _ALWAYS = COLUMNS[: COLUMNS.index("dilation") + 1]
-"""What every table has."""
+"""Columns of every table."""
 
 
 def case_table(plan: StoredPlan, cases: Sequence[CaseRun], machine: Mapping[str, Any]) -> pd.DataFrame:
@@ -39,13 +39,13 @@ def table_of(results: Sequence[CaseResult]) -> pd.DataFrame:
 
 
 def csv_of(frame: pd.DataFrame) -> str:
-    """Return a table as CSV; texts are escaped by `escape_csv`, numbers are as they are."""
+    """Return a table as CSV; texts are escaped by `escape_csv`, numbers are unchanged."""
     text: str = _with_texts(frame, escape_csv).to_csv(index=False, lineterminator="\n")
     return text
 
 
 def _with_texts(frame: pd.DataFrame, change: Callable[[str], str]) -> pd.DataFrame:
-    """Return a table with its texts changed, in whichever columns they are."""
+    """Return a table with its texts changed, in all of its columns."""
     columns = {
         str(name): pd.Series(
             [change(value) if isinstance(value, str) else value for value in frame[name]],
@@ -59,10 +59,10 @@ def _with_texts(frame: pd.DataFrame, change: Callable[[str], str]) -> pd.DataFra
 
 
 def write_csv(frame: pd.DataFrame, run: RunDir) -> Path:
-    """Writes `cases.csv`, and `cases.parquet` where pyarrow is installed; returns the former's path.
+    """Write `cases.csv`, and `cases.parquet` where pyarrow is installed; return the path of `cases.csv`.
 
     Raises:
-        OutputError: it cannot be written.
+        OutputError: a file cannot be written.
     """
     try:
         write_atomically(run.table, csv_of(frame))
@@ -75,11 +75,12 @@ def write_csv(frame: pd.DataFrame, run: RunDir) -> Path:
 
 
 def read_csv(path: Path) -> pd.DataFrame:
-    """Return a table back from its file, with the dtypes it was written with; columns of a later version are kept.
+    """Return a table read from its file, with the dtypes with which it was written; columns of a later version are
+    kept.
 
-    Texts are what they were before `csv_of`, but for control characters.
+    Texts are as before `csv_of`, except for control characters.
 
-    Columns that its version did not have yet are empty.
+    Columns that its version lacked are empty.
 
     Raises:
         OSError: the file cannot be read.

@@ -1,12 +1,12 @@
-"""Peak rates of known GPUs, and the model FLOPs utilisation (MFU) held against them.
+"""Peak rates of known GPUs, and the model FLOPs utilisation (MFU) computed from them.
 
     MFU = operations of a sample's forward and backward x samples/s / (world size x one GPU's peak)
 
 (Chowdhery et al. 2022, PaLM, appendix B), with the operations that torch counts: those of matrix products and
-convolutions. The peak is the dense one, without sparsity, of what the products compute in:
+convolutions. The peak is the dense one, without sparsity, for the format in which the products are computed:
 
     bf16, fp16   tensor cores, accumulating in float32, as torch does
-    float32      the plain FP32 cores. torch uses TF32 for products only when told to, but cuDNN's convolutions use
+    float32      the plain FP32 cores. torch uses TF32 for products only on request, but cuDNN's convolutions use
                  it from Ampere on, so that a ResNet's MFU in full precision may exceed 1, up to `TF32_OVER_FLOAT32`
     float64      tensor cores where they have it (cuBLAS uses them), else the FP64 cores
 
@@ -26,10 +26,10 @@ from ddpbench.spec import OWN_TYPES, Case, grouping
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Peak:
-    """One model of GPU: what its name matches, and its dense peaks in 10^12 operations a second."""
+    """A model of GPU: the pattern of its name, and its dense peaks in 10^12 operations per second."""
 
     name: str
-    """A regular expression for the whole of the name CUDA gives."""
+    """Regular expression for the entire name that CUDA gives."""
     bf16: float | None
     fp16: float | None
     float32: float | None
@@ -37,7 +37,7 @@ class Peak:
     source: str
 
     def rate(self, kind: str) -> float | None:
-        """Operations a second in `bf16`, `fp16`, `float32` or `float64`; None where it has no such cores."""
+        """Return operations per second in `bf16`, `fp16`, `float32` or `float64`; None where it has no such cores."""
         value: float | None = getattr(self, kind, None)
         return None if value is None else value * 1e12
 
@@ -138,7 +138,8 @@ PEAKS: tuple[Peak, ...] = (
 
 
 def peak_of(case: Case, machine: Mapping[str, Any]) -> float | None:
-    """The peak of each of a case's GPUs, operations a second; None without one, or where they are not all known alike.
+    """Return the peak of each of a case's GPUs, operations per second; None without one, or unless all are known and
+    alike.
 
     `machine` is `machine.json`.
     """
@@ -168,13 +169,13 @@ def _names(gpus: object) -> Sequence[str]:
 
 
 def _rate(name: str, kind: str) -> float | None:
-    if "MIG" in name:  # a slice of one
+    if "MIG" in name:  # a slice of a GPU
         return None
     return next((peak.rate(kind) for peak in PEAKS if re.fullmatch(peak.name, name)), None)
 
 
 def mfu(case: Case, flops_per_sample: float | None, samples_per_s: float, peak: float | None) -> float | None:
-    """Return the share of its GPUs' peak that a case's training reaches; None where either is not known."""
+    """Return the share of its GPUs' peak that a case's training reaches; None where either is unknown."""
     if flops_per_sample is None or peak is None:
         return None
     return flops_per_sample * samples_per_s / (case.world_size * peak)

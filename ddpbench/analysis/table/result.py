@@ -1,4 +1,4 @@
-"""A case's results, each as its type has it: what a column takes its value from."""
+"""Results of a case as typed values, from which columns take theirs."""
 
 from __future__ import annotations
 
@@ -37,62 +37,62 @@ _ITSELF = Interval(value=1.0)
 
 @dataclass(frozen=True, kw_only=True)
 class CaseResult:
-    """A case in its run. None or empty is what it does not have; times are seconds, sizes bytes."""
+    """A case in its run. Values that it lacks are None or empty; times are seconds, sizes bytes."""
 
     run: CaseRun
     others: Mapping[str, CaseRun]
     """All cases of the run, by id."""
     computing: Mapping[Key, Interval]
-    """The run's computation of independent ranks, by what decides it."""
+    """Compute times of the run's independent ranks, by what decides them."""
     target: float
-    """The half-width that its interval was to have, a fraction."""
+    """Requested half-width of its interval, a fraction."""
     machine: Mapping[str, Any]
     """`machine.json`."""
 
     @property
     def case(self) -> Case:
-        """The case itself."""
+        """Return the case itself."""
         return self.run.case
 
     @cached_property
     def timings(self) -> list[Timing]:
-        """The timed steps of each good launch."""
+        """Return the timed steps of each good launch."""
         return self.run.timings
 
     @property
     def is_base(self) -> bool:
-        """True if it is the base case that its speed-up is computed from."""
+        """Return whether it is the base case from which its speed-up is computed."""
         return self.run.case_id == self.run.baseline_id
 
     @property
     def baseline(self) -> CaseRun | None:
-        """The base case of its speed-up, where the run has it."""
+        """Return the base case of its speed-up, where the run has it."""
         return self.others.get(self.run.baseline_id)
 
     @property
     def types(self) -> str:
-        """The types of its parameters; of a class's own those that a launch recorded, `bfloat16+float32`."""
+        """Return the types of its parameters; for a user's class those that a launch recorded, `bfloat16+float32`."""
         types = next((launch.types for launch in self.run.launches if launch.types), ())
         return "+".join(types) if self.case.dtype == OWN_TYPES and types else self.case.dtype
 
     @property
     def noise(self) -> str:
-        """Disturbances of its launches, and settings that ranks had otherwise than asked."""
+        """Return the disturbances of its launches, and settings with which ranks ran other than requested."""
         return "; ".join(filter(None, [noise_words(self.run.good), other_settings(self.run)]))
 
     @cached_property
     def step_time(self) -> Interval | None:
-        """A step of the median launch, seconds."""
+        """Return a step of the median launch, seconds."""
         return step_time(self.timings) if self.timings else None
 
     @cached_property
     def samples_per_s(self) -> Interval | None:
-        """The rate of the median launch."""
+        """Return the rate of the median launch."""
         return samples_rate(self.timings) if self.timings else None
 
     @cached_property
     def single_steps_s(self) -> tuple[float, float] | None:
-        """Median and 95th percentile of the single steps of all launches."""
+        """Return median and 95th percentile of the single steps of all launches."""
         known = (launch.step_ns for launch in self.run.good)
         steps_ns = [found for found in known if found is not None and len(found)]
         if not steps_ns:
@@ -110,17 +110,17 @@ class CaseResult:
 
     @property
     def speedup(self) -> Interval | None:
-        """Its rate over that of the base case."""
+        """Return its rate over that of the base case."""
         return self._over_base[0] if self._over_base is not None else None
 
     @property
     def speedup_rounds(self) -> int | None:
-        """Rounds with a launch of both; None for a base case."""
+        """Return the number of rounds with a launch of both; None for a base case."""
         return self._over_base[1] if self._over_base is not None else None
 
     @property
     def efficiency(self) -> Interval | None:
-        """The speed-up over the number of ranks."""
+        """Return the speed-up over the number of ranks."""
         found, ranks = self.speedup, self.case.world_size
         if found is None or self.is_base:
             return found
@@ -129,7 +129,7 @@ class CaseResult:
 
     @cached_property
     def ci_reached(self) -> bool | None:
-        """True if its interval is as narrow as the experiment asked for; None if nothing was timed."""
+        """Return whether its interval is as narrow as the experiment asked for; None if nothing was timed."""
         if not self.timings:
             return None
         other = None if self.is_base or self.baseline is None else self.baseline.timings
@@ -142,7 +142,7 @@ class CaseResult:
 
     @property
     def transfers(self) -> Breakdown | None:
-        """The instrumented step, if it has transfers."""
+        """Return the instrumented step, if it has transfers."""
         parts = self.run.parts
         return parts if parts is not None and parts.has_transfers else None
 
@@ -152,7 +152,9 @@ class CaseResult:
 
     @property
     def compute_time(self) -> Interval | None:
-        """Its own forward and backward if its ranks exchange nothing or a framework trains, else independent ranks'."""
+        """Return its own forward and backward if its ranks exchange nothing or a framework trains, else independent
+        ranks'.
+        """
         traits = traits_of(self.case)
         if not traits.exchanges or traits.engine != "torch":
             return _own_compute(self.run)
@@ -160,36 +162,36 @@ class CaseResult:
 
     @property
     def gradient_bytes(self) -> int | None:
-        """The gradients of one replica."""
+        """Return the bytes of one replica's gradients."""
         known = (launch.gradient_bytes for launch in self.run.good)
         return next((size for size in known if size is not None), None)
 
     @property
     def parameters(self) -> int | None:
-        """Number of trained parameters of the model."""
+        """Return the number of trained parameters of the model."""
         return next((launch.parameters for launch in self.run.good if launch.parameters), None)
 
     @property
     def peak_memory_bytes(self) -> int | None:
-        """The highest peak of any rank."""
+        """Return the highest peak of any rank."""
         peaks = [launch.peak_memory_bytes for launch in self.run.good]
         return max((peak for peak in peaks if peak is not None), default=None)
 
     @property
     def held_bytes(self) -> tuple[int, int, int] | None:
-        """Parameters, gradients and optimizer state of the rank that held most of them together."""
+        """Return parameters, gradients and optimizer state of the rank that held most in total."""
         held = [launch.held_bytes for launch in self.run.good if launch.held_bytes is not None]
         return max(held, key=sum, default=None)
 
     @property
     def flops_per_sample(self) -> float | None:
-        """FLOP of forward and backward per sample; None of a replay, which computes nothing of the model."""
+        """Return FLOP of forward and backward per sample; None for a replay, which computes nothing of the model."""
         proof = self.run.proof
         return proof.flops_per_sample if proof and self.case.compute == "real" else None
 
     @property
     def mfu(self) -> float | None:
-        """The share of its GPUs' peak that it reaches."""
+        """Return the share of its GPUs' peak that it reaches."""
         if self.samples_per_s is None:
             return None
         peak = peak_of(self.case, self.machine)
@@ -197,63 +199,64 @@ class CaseResult:
 
     @property
     def params_equal(self) -> bool | None:
-        """True if the ranks' parameters ended equal in every launch; None where no launch compared them."""
+        """Return whether the ranks' parameters ended equal in every launch; None where no launch compared them."""
         known = [launch.params_equal for launch in self.run.launches if launch.params_equal is not None]
         return all(known) if known else None
 
     @cached_property
     def evaluations(self) -> list[Timing]:
-        """The evaluation steps of each launch."""
+        """Return the evaluation steps of each launch."""
         return [launch.evaluation for launch in self.run.good if launch.evaluation is not None]
 
     @property
     def evaluation_step_time(self) -> Interval | None:
-        """A step of evaluation, seconds."""
+        """Return a step of evaluation, seconds."""
         return step_time(self.evaluations) if self.evaluations else None
 
     @property
     def evaluation_samples_per_s(self) -> Interval | None:
-        """The rate of evaluation."""
+        """Return the rate of evaluation."""
         return samples_rate(self.evaluations) if self.evaluations else None
 
     @property
     def same_caps(self) -> tuple[str, ...]:
-        """Other bucket caps asked for that make the same buckets, MiB or `default`."""
+        """Return other requested bucket caps that make the same buckets, MiB or `default`."""
         caps = (cap for cap in self.run.planned.stands_for if cap is not None)
         return tuple(cap if isinstance(cap, str) else f"{cap:g}" for cap in caps)
 
     @cached_property
     def checkpoints(self) -> Mapping[str, CheckpointCost]:
-        """Costs of checkpoints by method; those of plain come first."""
+        """Return costs of checkpoints by method; those of plain come first."""
         launches = [launch.checkpoints for launch in self.run.good]
         costs = checkpoint_costs(self.run.case_id, launches, self.timings)
         return {cost.method: cost for cost in costs}
 
     @cached_property
     def start(self) -> TypicalStart | None:
-        """The start of a launch, and each part of it, seconds."""
+        """Return the start of a launch, and each part of it, seconds."""
         return typical_start([launch.start_up for launch in self.run.good if launch.start_up is not None])
 
     @property
     def server_share_s(self) -> float | None:
-        """A launch's share of its fork server's start."""
+        """Return a launch's share of its fork server's start."""
         if self.start is None:
             return None
         return sum(launch.server_s for launch in self.run.good) / len(self.run.good)
 
     @cached_property
     def recovery(self) -> RecoveryCost | None:
-        """Its training with snapshots."""
+        """Return its training with snapshots."""
         return self.run.recovery
 
     @property
     def failed(self) -> RecoveryCost | None:
-        """Its training with snapshots, if something was to fail in it."""
+        """Return its training with snapshots, if a failure was planned in it."""
         return self.recovery if self.case.recovery != "uninterrupted" else None
 
     @cached_property
     def loss_difference(self) -> tuple[float, int] | None:
-        """Largest relative difference of its losses from the uninterrupted training's, and the fewest steps compared.
+        """Return the largest relative difference of its losses from uninterrupted training's, and the fewest steps
+        compared.
 
         Launches are compared within a round. None without an uninterrupted training to compare with.
         """
@@ -275,39 +278,39 @@ class CaseResult:
 
     @cached_property
     def traffic(self) -> LinkTraffic | None:
-        """Bytes per step that emulated links carried."""
+        """Return bytes per step that emulated links carried."""
         return mean_traffic(launch.traffic for launch in self.run.good if launch.traffic is not None)
 
     @property
     def expected_node_bytes(self) -> float | None:
-        """Bytes per step that the busiest of them should carry, by the algorithm's formula."""
+        """Return bytes per step that the busiest of them should carry, by the algorithm's formula."""
         size = bytes_to_aggregate(self.run) if self.traffic is not None else None
         return None if size is None else busiest_link_bytes(self.case, self.case.known_algorithm, size)
 
     @property
     def traffic_ratio(self) -> float | None:
-        """Bytes sent over bytes expected."""
+        """Return bytes sent over bytes expected."""
         expected = self.expected_node_bytes
         return self.traffic.sent / expected if self.traffic is not None and expected else None
 
     @property
     def paced(self) -> Sequence[Pacing] | None:
-        """Timekeeping of each launch of a replay."""
+        """Return the timekeeping of each launch of a replay."""
         return [launch.pace for launch in self.run.good if launch.pace is not None] or None
 
     @property
     def dilation_needed(self) -> float | None:
-        """The smallest dilation that hides the host's own work."""
+        """Return the smallest dilation that hides the host's own work."""
         return dilation_needed(self.case.dilation, self.paced) if self.paced else None
 
     @cached_property
     def to_loss(self) -> Cost | None:
-        """Cost of reaching the loss that was asked for."""
+        """Return the cost of reaching the requested loss."""
         return cost_of(self.run)
 
     @property
     def speedup_to_loss(self) -> Interval | None:
-        """The base case's time to the loss over its own."""
+        """Return the base case's time to the loss over its own."""
         if self.to_loss is None or self.to_loss.time_s is None:
             return None
         if self.is_base:
@@ -317,7 +320,7 @@ class CaseResult:
 
     @cached_property
     def staleness(self) -> tuple[int, ...] | None:
-        """Number of gradients, applied by a server, that were 0, 1, 2 ... updates old."""
+        """Return the numbers of gradients, applied by a server, that were 0, 1, 2 ... updates old."""
         return added(launch.staleness for launch in self.run.good) or None
 
 
@@ -328,7 +331,7 @@ def case_results(
 
     Args:
         cases: all of a run.
-        targets: by case id the half-width that its interval was to have, a fraction.
+        targets: the requested half-width of each case's interval, by case id, a fraction.
         machine: machine.json.
     """
     others, computing = {run.case_id: run for run in cases}, _compute_times(cases)
@@ -339,9 +342,11 @@ def case_results(
 
 
 def _compute_times(cases: Sequence[CaseRun]) -> dict[Key, Interval]:
-    """Return the computation of independent ranks by what decides it; at one rank `single` is that too."""
+    """Return the compute times of independent ranks by what decides them; at one rank `single` counts as one."""
     found: dict[Key, Interval] = {}
-    for role, run in itertools.product(("base", "bound"), cases):  # the bound last, so that it wins
+    for role, run in itertools.product(
+        ("base", "bound"), cases
+    ):  # the bound last, so that it replaces the base
         own = _own_compute(run) if traits_of(run.case).role == role else None
         if own is not None:
             found[grouping.deciding("compute", run.case)] = own
@@ -349,5 +354,5 @@ def _compute_times(cases: Sequence[CaseRun]) -> dict[Key, Interval]:
 
 
 def _own_compute(run: CaseRun) -> Interval | None:
-    """Forward and backward, seconds a step."""
+    """Return forward and backward, seconds per step."""
     return run.parts.interval("forward", "backward") if run.parts is not None else None
