@@ -275,7 +275,7 @@ class _Plan:
         )
 
     def _in_turn(self) -> InTurn:
-        """Return the plan for two sides in turn: each side is a sweep with a start of its own."""
+        """Return the plan for two sides in turn: each side is a separate sweep with its own start."""
         return InTurn(
             deviation=self.pairs,
             round_s=self.round_in_turn_s,

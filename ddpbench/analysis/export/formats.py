@@ -52,7 +52,7 @@ def _only_cases(name: str, table: str) -> None:
 
 
 def _pytest_benchmark(run: RunDir, table: str) -> bytes:
-    """Return a run as pytest-benchmark saves one: a benchmark is a case, each of its rounds a launch's mean step."""
+    """Return a run as pytest-benchmark saves one: a benchmark is a case, its rounds are launches' mean steps."""
     _only_cases("pytest-benchmark", table)
     plan, machine = read_plan(run), read_machine(run)
     cases = [case for case in read_cases(run, plan) if case.timings]
@@ -60,7 +60,7 @@ def _pytest_benchmark(run: RunDir, table: str) -> bytes:
     rows = {str(row["case_id"]): row for row in load(run).to_dict("records")}
     context, identity = machine.get("context", {}), machine.get("identity", {})
     commit = str(context.get("git_commit") or "")
-    told = {
+    document = {
         "machine_info": {
             "node": context.get("host"),
             "processor": identity.get("cpu"),
@@ -89,7 +89,7 @@ def _pytest_benchmark(run: RunDir, table: str) -> bytes:
         "datetime": context.get("started_utc"),
         "version": f"ddpbench {VERSION}",
     }
-    return (json.dumps(told, indent=1) + "\n").encode()
+    return (json.dumps(document, indent=1) + "\n").encode()
 
 
 def _benchmark(case: CaseRun, name: str, experiment: str, extra: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,8 +207,8 @@ def _unit(column: str) -> str:
 
 
 def _pairs(row: pd.Series[Any], end: str) -> str:
-    told = {name: "" if pd.isna(row[name]) else str(row[name]) for name in _LABELS} | {"end": end}
-    return ",".join(f'{name}="{escape_openmetrics(value)}"' for name, value in told.items() if value)
+    labels = {name: "" if pd.isna(row[name]) else str(row[name]) for name in _LABELS} | {"end": end}
+    return ",".join(f'{name}="{escape_openmetrics(value)}"' for name, value in labels.items() if value)
 
 
 FORMATS: Mapping[str, Callable[[RunDir, str], bytes]] = {

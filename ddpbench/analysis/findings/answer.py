@@ -200,7 +200,7 @@ def _in_one(one: Choice) -> str:
 
 
 def _base_rate(choices: Sequence[Choice]) -> str:
-    """Return the reference of a gain: the base case is one rank in torch, whatever trains."""
+    """Return the reference of a gain: the base case is one rank in torch, for frameworks too."""
     return "one rank's samples/s" if _all_torch(choices) else "the samples/s of one rank in torch"
 
 

@@ -3,7 +3,7 @@
 Among undistinguished cases the fastest is luck, so the reference (DDP) is used unless it is shown to be slower.
 `families.py` decides which are slower.
 Cases that train on another path are not ranked. The choice is made at a panel's largest number of ranks at which
-several cases can be ranked, or any if there is no such number, unless a smaller one trains measurably more samples per
+several cases can be ranked, or any number if none has several, unless a smaller one trains measurably more samples per
 second: the 5 % are divided among all numbers of ranks compared with it, in all panels. A larger number with a single
 case is mentioned in addition.
 """
@@ -48,7 +48,7 @@ class Choice:
     below_base: tuple[CaseRun, ...]
     """Others that are shown to train fewer samples per second than one rank."""
     doubt: tuple[CaseRun, Judgement] | None
-    """Of the cases in `tied`, the one with the widest interval, against the choice."""
+    """The case in `tied` with the widest interval against the choice, and its judgement."""
     unranked: tuple[tuple[CaseRun, str], ...]
     """Cases of that panel and number of ranks that could not be ranked, each with the reason."""
 
@@ -202,12 +202,12 @@ def _unranked(
     found: list[tuple[CaseRun, str]] = []
     panel = grouping.panel(chosen.case)
     for run in every:
-        beside = (
+        same_setting = (
             run.case.world_size == chosen.case.world_size
             and grouping.panel(run.case) == panel
             and traits_of(run.case).exchanges
         )
-        if not beside or run in ranked:
+        if not same_setting or run in ranked:
             continue
         if run.status != "ok" or not run.timings:
             found.append((run, run.status if run.status != "ok" else "no launch"))

@@ -328,8 +328,8 @@ def _finding(one: Decided, by_id: Mapping[str, CaseRun], names: Names) -> Findin
     pairs = [(by_id[held.a], by_id[held.b]) for held in one.pairs]
     runs = _runs_of(pairs)
     start = f"{_HEADS[one.verdict]}: {one.says}"
-    told = [held for held in one.pairs if held.rounds]
-    shared = any(by_id[case].shared_cores_share for held in told for case in (held.a, held.b))
+    compared = [held for held in one.pairs if held.rounds]
+    shared = any(by_id[case].shared_cores_share for held in compared for case in (held.a, held.b))
     text = fitting([*(f"{start}; {detail}" for detail in _details(one, pairs, names)), start])
     alone = one.pairs[0] if len(one.pairs) == 1 else None
     return Finding(
@@ -337,13 +337,13 @@ def _finding(one: Decided, by_id: Mapping[str, CaseRun], names: Names) -> Findin
         text=sentence(text),
         tags=(
             *([f"claimed in {one.source}"] if one.source else []),
-            *([told_earlier] if (told_earlier := earlier(one)) else []),
+            *([history] if (history := earlier(one)) else []),
             *_labels(runs),
             *conditions([run for run in runs if run.timings]),
             *([SHARED_CORES] if shared else []),
             *_paths(pairs, names),
             *(_size(alone) if alone is not None and one.kind == "faster" and not one.margin else ()),
-            *(launch_tags(min(held.rounds for held in told), one.comparisons) if told else ()),
+            *(launch_tags(min(held.rounds for held in compared), one.comparisons) if compared else ()),
         ),
         evidence="claims",
         verdict="unresolved" if one.verdict == "cannot tell" else one.verdict,
@@ -384,15 +384,15 @@ def _size(held: HeldPair) -> tuple[str, ...]:
 
 def _labels(runs: Sequence[CaseRun]) -> list[str]:
     """Return the labels that must accompany the numbers; for links that differ, only that they are emulated."""
-    told = [grouping.told(run.case) for run in runs]
+    facets = [grouping.told(run.case) for run in runs]
     linked = {run.case.fabric for run in runs if run.case.fabric}
     words = dict.fromkeys(
         word
-        for run, own in zip(runs, told, strict=True)
+        for run, own in zip(runs, facets, strict=True)
         for word in own
         if len(linked) < 2 or word != grouping.FACETS["fabric"].word(run.case)
     )
-    shared = [word for word in words if all(word in own for own in told)]
+    shared = [word for word in words if all(word in own for own in facets)]
     varied = [word for word in words if word not in shared]
     kept = [*shared, *(varied if len(varied) < 2 else [])]
     return [*(["emulated links"] if len(linked) > 1 else []), *kept]
@@ -457,7 +457,7 @@ class _Words:
             return
         yield self._sides(held, mine, other, end)
         yield self._sides(held, mine, other, "")
-        yield self._sides(held, *_told_apart(pair), "")
+        yield self._sides(held, *_distinct_words(pair), "")
         yield self._short(held)
 
     def in_part(self) -> Iterator[str]:
@@ -490,7 +490,9 @@ class _Words:
     def _worst(self) -> str:
         """Return the pair that contradicts it most."""
         several = "worst: " if len(self._failing) > 1 else ""
-        return f"{several}{''.join(self._told(self._extremes(self._failing)[-1]))}" if self._failing else ""
+        return (
+            f"{several}{''.join(self._in_parts(self._extremes(self._failing)[-1]))}" if self._failing else ""
+        )
 
     def in_all(self) -> Iterator[str]:
         """Yield texts on the range of decided pairs that all have one verdict."""
@@ -499,7 +501,7 @@ class _Words:
         if self._failing:
             start = "in neither comparison" if count == 2 else f"in none of {count} comparisons"
         most, *_, least = self._extremes(self._holding or self._failing)
-        (whose, first), (again, last) = self._told(least), self._told(most)
+        (whose, first), (again, last) = self._in_parts(least), self._in_parts(most)
         last = last if whose == again else f"{again}{last}"
         end = self._allowed(most)
         yield f"{start}, {whose}{first} ({least.place}) to {last} ({most.place}){end}"
@@ -515,10 +517,10 @@ class _Words:
             yield f"of {count} comparisons none was made"
             return
         widest = max(open_still, key=lambda held: _width(_ratio(held)))
-        told = self._undecided(_ratio(widest))
+        doubt = self._undecided(_ratio(widest))
         start = f"{count} comparisons decide nothing"
-        yield f"{start}; for {widest.place} {told}"
-        yield f"{start}; {told}"
+        yield f"{start}; for {widest.place} {doubt}"
+        yield f"{start}; {doubt}"
 
     def _extremes(self, held: Sequence[HeldPair]) -> list[HeldPair]:
         """Return the extreme pairs, the one that supports the claim most first: the fastest, or for `as fast` the
@@ -555,9 +557,9 @@ class _Words:
         """Return how the first one compares, without names."""
         if self._one.kind == "as fast" and self._equal(held) and not self._rates:
             return self._within(_ratio(held))
-        return f"{''.join(self._told(held))}{self._allowed(held)}"
+        return f"{''.join(self._in_parts(held))}{self._allowed(held)}"
 
-    def _told(self, held: HeldPair) -> tuple[str, str]:
+    def _in_parts(self, held: HeldPair) -> tuple[str, str]:
         """Return `_short` in two parts, of which the first may be shared with another pair's."""
         ratio = _ratio(held)
         if self._rates:
@@ -610,7 +612,7 @@ class _Words:
         return undecided(ratio, "" if named else "what is to be faster")
 
 
-def _told_apart(pair: _Pair) -> tuple[str, str]:
+def _distinct_words(pair: _Pair) -> tuple[str, str]:
     """Return the two of a pair by their differences alone: `2 ranks` and `32 ranks`."""
     names = Namer(run.case for run in pair)
     first, second = (

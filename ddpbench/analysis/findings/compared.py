@@ -95,11 +95,11 @@ def findings(cases: Sequence[CaseRun], most: int = MOST_FINDINGS) -> tuple[Findi
     missing = len(judged) - len(decided)
     room = most - (len(notes[0]) if notes else 0) - bool(missing)
     alone, together = _open_together(compared)
-    told = [
+    decisions = [
         _sentence_on_all(together[pair.name], apart) if pair.name in together else _sentence(pair, one, apart)
         for pair, one in _most_telling(alone, room)
     ]
-    result = [*told, *(note for found in notes for note in found)]
+    result = [*decisions, *(note for found in notes for note in found)]
     if missing:
         rounds = max(one.rounds for one in judged.values() if one.verdict == "too few")
         many = f"{missing} pair{'s' if missing != 1 else ''} of cases"
@@ -200,7 +200,7 @@ def _of_strategy(pair: _Pair) -> Key:
 
 
 def _most_telling(compared: Sequence[_Decision], room: int) -> list[_Decision]:
-    """Return the first of them; the last place is for buckets, but an undecided one replaces no decided one."""
+    """Return the first `room` of them; the last place is for buckets, but an undecided one replaces no decided one."""
     ordered = _sorted(compared)
     chosen = ordered[:room]
     first = next((one for one in ordered if one[0].kind == "buckets"), None)

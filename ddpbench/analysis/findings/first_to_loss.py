@@ -85,14 +85,14 @@ def _time(run: CaseRun) -> str:
 def _limits(
     group: Sequence[CaseRun], family: Sequence[CaseRun], judged: Sequence[CaseRun], groups: int
 ) -> list[str]:
-    told = [group[0].case.workload]
-    told += list(dict.fromkeys(word for run in group for word in grouping.told(run.case)))
+    limits = [group[0].case.workload]
+    limits += list(dict.fromkeys(word for run in group for word in grouping.told(run.case)))
     missed = [run for run in group if run not in family]
     if missed and family:
-        told.append(f"not in every launch: {listed([_who(run, group) for run in missed])}")
+        limits.append(f"not in every launch: {listed([_who(run, group) for run in missed])}")
     few = [run for run in family if run not in judged]
     if few and judged:
-        told.append(f"too few rounds: {listed([_who(run, group) for run in few])}")
+        limits.append(f"too few rounds: {listed([_who(run, group) for run in few])}")
     if groups > 1:
-        told.append(f"one of {groups} groups of comparable cases; the others are under Time to the loss")
-    return [*told, "one seed: every launch trains the same steps"]
+        limits.append(f"one of {groups} groups of comparable cases; the others are under Time to the loss")
+    return [*limits, "one seed: every launch trains the same steps"]

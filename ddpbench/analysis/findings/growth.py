@@ -44,11 +44,11 @@ def growth_finding(cases: Sequence[CaseRun]) -> Finding | None:
         long = [one for one in series if len(one) >= FEWEST_SIZES]
         sizes = sorted(set[int].intersection(*map(set, long))) if len(long) > 1 else []
         if len(sizes) >= FEWEST_SIZES:
-            return _told(long, sizes)
+            return _finding(long, sizes)
     return None
 
 
-def _told(series: Sequence[_ByNodes], sizes: Sequence[int]) -> Finding | None:
+def _finding(series: Sequence[_ByNodes], sizes: Sequence[int]) -> Finding | None:
     few, most = sizes[0], sizes[-1]
     ordered = sorted(series, key=lambda one: _network_s(one[most]))
     least, worst = ordered[0], ordered[-1]
@@ -58,7 +58,7 @@ def _told(series: Sequence[_ByNodes], sizes: Sequence[int]) -> Finding | None:
     family = [one[most] for one in series]
     grown = [_grown(one, few, most) for one in (least, worst)]
     names = [called(one[most], family) for one in (least, worst)]
-    told = [
+    pairs = [
         [
             f"{_span(one, few, most)} with {name}{end}"
             for one, name, end in zip((least, worst), names, ends, strict=True)
@@ -66,7 +66,7 @@ def _told(series: Sequence[_ByNodes], sizes: Sequence[int]) -> Finding | None:
         for ends in (grown, ["", ""])
     ]
     start = f"from {few} to {most} nodes network time is"
-    texts = [f"{start} {' and '.join(spans)}" for spans in told]
+    texts = [f"{start} {' and '.join(spans)}" for spans in pairs]
     runs = [least[most], worst[most]]
     return Finding(
         kind="growth",

@@ -78,9 +78,9 @@ def _sentence(group: InputGroup) -> Finding:
 def _bound(group: InputGroup) -> str:
     first = group.bound[0]
     text = f"input-bound {_how(first)}: a step takes {_longer(first.ratio)} from memory"
-    mend = group.fixed_by
-    if mend is not None:
-        return f"{text}; {_workers(mend)} fix{'es' if mend.run.case.loader_workers == 1 else ''} it"
+    fixing = group.fixed_by
+    if fixing is not None:
+        return f"{text}; {_workers(fixing)} fix{'es' if fixing.run.case.loader_workers == 1 else ''} it"
     if len(group.loaded) == 1:
         return text
     unsure = [member for member in group.loaded if member not in group.bound]

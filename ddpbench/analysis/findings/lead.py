@@ -46,7 +46,7 @@ def lead_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     ]
     found: list[tuple[int, float, Finding]] = []
     for members in grouped(able, _shared).values():
-        # Of several bucket caps or options the first: a master of another kind has neither.
+        # The first of several bucket caps or options: a master of another kind has neither.
         of_ddp = [run for run in members if traits_of(run.case).role == "reference"]
         chosen_kind = next((_settings(run) for run in of_ddp), None)
         alike = [
@@ -62,8 +62,8 @@ def lead_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
         ring = next(
             (name for name in rings if (name, "overlapped") in by and (name, "after_backward") in by), ""
         )
-        if ring and ("master", "after_backward") in by and (told := _told(by, ring, families)) is not None:
-            found.append((members[0].case.world_size, *told))
+        if ring and ("master", "after_backward") in by and (lead := _lead(by, ring, families)) is not None:
+            found.append((members[0].case.world_size, *lead))
     most = max((world for world, _, _ in found), default=0)
     there = sorted((lead, number) for number, (world, lead, _) in enumerate(found) if world == most)
     chosen = dict.fromkeys(number for _, number in (there[-1:] + there[:1])[:MOST])
@@ -94,7 +94,7 @@ def _kind(run: CaseRun) -> tuple[str, str]:
     return run.case.algorithm, run.case.schedule
 
 
-def _told(by: dict[tuple[str, str], CaseRun], ring: str, families: Families) -> tuple[float, Finding] | None:
+def _lead(by: dict[tuple[str, str], CaseRun], ring: str, families: Families) -> tuple[float, Finding] | None:
     """Return the lead as a ratio, and its sentence; None where there is no lead, or it cannot be compared."""
 
     def against(a: tuple[str, str], b: tuple[str, str]) -> Judgement | None:

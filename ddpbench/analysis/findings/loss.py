@@ -26,7 +26,7 @@ from ddpbench.strategies.traits import traits_of
 from ddpbench.units import format_number
 
 EVIDENCE = "time-to-loss"
-MOST_TOLD = 3
+MOST_LISTED = 3
 """Most cases that fell short that are listed one by one."""
 
 
@@ -90,7 +90,7 @@ def _disagreement(group: Sequence[CaseRun], families: Families) -> Finding | Non
     name = max(crossed, key=gap)
     quick, soon = pairs[name]
     rate, loss = comparisons[f"rate {name}"], comparisons[f"loss {name}"]
-    more, longer, corrected = _told(quick, soon, judged[f"rate {name}"], judged[f"loss {name}"])
+    more, longer, corrected = _intervals(quick, soon, judged[f"rate {name}"], judged[f"loss {name}"])
     if judged[f"rate {name}"].verdict == "slower":
         quick, soon = soon, quick
         more, longer = more.reciprocal(), longer.reciprocal()
@@ -112,7 +112,7 @@ def _disagreement(group: Sequence[CaseRun], families: Families) -> Finding | Non
     )
 
 
-def _told(a: CaseRun, b: CaseRun, rate: Judgement, loss: Judgement) -> tuple[Interval, Interval, int]:
+def _intervals(a: CaseRun, b: CaseRun, rate: Judgement, loss: Judgement) -> tuple[Interval, Interval, int]:
     """Return A's samples/s and its time to the loss over B's, with the intervals that tables have for the two.
 
     For a case and its base case these are the speed-ups', uncorrected for other comparisons. The pair's difference was
@@ -190,19 +190,19 @@ def loss_sentences(cases: Sequence[CaseRun], names: Names) -> Iterable[str]:
     short = [run for run in cases if loss_curves_of(run) and not to_loss(run)]
     if not short:
         return
-    told = []
-    for run in short[:MOST_TOLD]:
+    shortfalls = []
+    for run in short[:MOST_LISTED]:
         curves, cost = loss_curves_of(run), cost_of(run)
         reached = sum(curve.steps is not None for curve in curves)
         steps = max(len(curve.losses) for curve in curves)
         lowest = format_number(cost.lowest) if cost is not None and cost.lowest is not None else "none"
-        told.append(
+        shortfalls.append(
             f"{names.of(run)}: {reached} of {len(curves)} launches did, lowest mean loss {lowest} in up to "
             f"{steps:,} steps"
         )
-    more = f"; and {len(short) - MOST_TOLD} more" if len(short) > MOST_TOLD else ""
+    more = f"; and {len(short) - MOST_LISTED} more" if len(short) > MOST_LISTED else ""
     target = loss_curves_of(short[0])[0].target
     yield (
-        f"{names.not_reached(short)} the loss of {target:g} in every launch ({'; '.join(told)}{more}): no time "
+        f"{names.not_reached(short)} the loss of {target:g} in every launch ({'; '.join(shortfalls)}{more}): no time "
         "to it is shown, for the other launches' would be too short. budget.until_steps and budget.until_s give more."
     )

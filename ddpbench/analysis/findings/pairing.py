@@ -23,15 +23,15 @@ def pairing_sentences(cases: Sequence[CaseRun], names: Names) -> Iterable[str]:
     if not split:
         return
     kept = {max(part, key=lambda pair: (part[pair], pair)) for part in split.values()}
-    beside = [
+    separate = [
         case for case in cases for timing in case.timings if timing.round in split and timing.pair not in kept
     ]
     rounds = f"{len(split)} round{'s were' if len(split) != 1 else ' was'}"
-    launches = f"{len(beside)} launch{'es were' if len(beside) != 1 else ' was'}"
+    launches = f"{len(separate)} launch{'es were' if len(separate) != 1 else ' was'}"
     whose, own = "their", "They count for their own cases"
-    if len(beside) == 1:
+    if len(separate) == 1:
         whose, own = "its", "It counts for its own case"
-    affected = list({case.case_id: case for case in beside}.values())
+    affected = list({case.case_id: case for case in separate}.values())
     yield (
         f"{launches} not run together with the rest of {whose} round: {rounds} completed by another session of the "
         f"sweep, after an interruption or with --retry-failed. {own}, and in comparisons only with launches of the "

@@ -26,7 +26,7 @@ def compared(cases: Sequence[CaseRun], withheld: Set[str] = frozenset()) -> Iter
     `data`: a case compared with the same case with its batches in memory, which takes the best's place; `precision`:
     a case under autocast compared with the same one in full precision, likewise. Their verdicts are `judge_all`'s.
 
-    Cases compared with one that is `withheld`, by id, because its numbers must be wrong, are `cannot tell`.
+    Cases compared with one that is `withheld`, by id, because its numbers must be wrong, have no verdict.
     """
     every = Families(cases)
     families = Families([run for run in cases if run.case_id not in withheld])  # as in the findings

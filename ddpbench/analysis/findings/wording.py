@@ -82,9 +82,9 @@ def conditions(runs: Sequence[CaseRun], *, late: bool = True) -> tuple[str, ...]
     """Return conditions of the comparison that numbers do not show: caps, disturbances, a busy host."""
     caps = {run.case.bucket_cap_mb for run in runs} - {None}
     (cap,) = caps if len(caps) == 1 else (None,)
-    told = [f"{cap_words(cap)} buckets"] if cap not in (None, "default") else []
-    told += mostly_disturbed(runs)
-    return (*told, *_beyond_links(runs), *_full(runs), *_shared_cores(runs), *(_paced(runs) if late else ()))
+    words = [f"{cap_words(cap)} buckets"] if cap not in (None, "default") else []
+    words += mostly_disturbed(runs)
+    return (*words, *_beyond_links(runs), *_full(runs), *_shared_cores(runs), *(_paced(runs) if late else ()))
 
 
 def mostly_disturbed(runs: Sequence[CaseRun], whose: str = "") -> list[str]:
@@ -210,13 +210,13 @@ def name_of(run: CaseRun, other: CaseRun | None = None, family: Iterable[CaseRun
         other: the one it is compared with.
         family: cases that the same text names.
     """
-    among, more = _beside(run, other, family)
+    among, more = _family_and_words(run, other, family)
     return Namer(among).variant(run.case, VARIANT, layouts=False, more=more)
 
 
 def key_of(run: CaseRun, other: CaseRun | None = None, family: Iterable[CaseRun] = ()) -> str:
     """Return the same name for data, which keeps its wording."""
-    among, more = _beside(run, other, family)
+    among, more = _family_and_words(run, other, family)
     return curve_key(
         run.case, among, more=[f"({words})" if words == _ANOTHER_PATH else words for words in more]
     )
@@ -225,7 +225,9 @@ def key_of(run: CaseRun, other: CaseRun | None = None, family: Iterable[CaseRun]
 _ANOTHER_PATH = "another path of training"
 
 
-def _beside(run: CaseRun, other: CaseRun | None, family: Iterable[CaseRun]) -> tuple[list[Case], list[str]]:
+def _family_and_words(
+    run: CaseRun, other: CaseRun | None, family: Iterable[CaseRun]
+) -> tuple[list[Case], list[str]]:
     """Return the cases that a text names, and words for the first one's settings in addition to its variant."""
     case = run.case
     more: list[str] = []

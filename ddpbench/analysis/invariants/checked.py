@@ -80,15 +80,15 @@ class Bounded:
         return f"{self.what} is {in_unit(self.seen, self.unit)}; allowed is {' '.join(ends)}"
 
 
-def in_unit(value: float, unit: Unit, beside: float | None = None) -> str:
-    """Return a number with its unit, with more digits where fewer would not distinguish it from `beside`."""
+def in_unit(value: float, unit: Unit, other: float | None = None) -> str:
+    """Return a number with its unit, with more digits where fewer would not distinguish it from `other`."""
     sign = "\N{MINUS SIGN}" if value < 0 else ""
     size = abs(value)
     if unit == "bytes/s":
         return sign + format_bit_rate(float(f"{8 * size:.4g}"))
     if unit == "s":
         text = format_seconds(size)
-        if beside is None or text != format_seconds(abs(beside)):
+        if other is None or text != format_seconds(abs(other)):
             return sign + text
         return f"{sign}{size:.9g} s"
     if unit == "bytes":
@@ -233,7 +233,7 @@ class Checked:
         return f"Checked: {rules} over {cases}; {broken} {'does' if broken == 1 else 'do'} not hold."
 
     @property
-    def told(self) -> tuple[str, ...]:
+    def sentences(self) -> tuple[str, ...]:
         """Return an entry for each rule that does not hold: the case that broke it, with its numbers, and
         the meaning.
         """

@@ -62,7 +62,7 @@ def communication_within(case: Measured) -> Iterable[Bounded]:
 
 
 def instrumented_as_timed(case: Measured) -> Iterable[Bounded]:
-    """Yield the log ratio of instrumented to timed step, per launch the mean over ranks of their own steps.
+    """Yield the log ratio of instrumented to timed step, per launch the mean over ranks.
 
     It is broken where the entire 95 % interval is outside 1 +- `AGREEMENT`, or the mean outside 1 +- `HARD_AGREEMENT`.
     """

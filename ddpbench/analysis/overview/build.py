@@ -66,7 +66,7 @@ from ddpbench.spec.shipped import with_known_history
 from ddpbench.telling import Told, to_nobody
 
 FEWEST_FINDINGS = 3
-"""Fewest findings in addition to the verdicts on an experiment's claims, regardless of their number."""
+"""Fewest findings next to the verdicts on an experiment's claims, however many these are."""
 WORTH_KEEPING = 100
 """Number of cases from which on a summary is kept: making that of fewer takes about a second."""
 MOST_ASKED = 3
@@ -114,7 +114,7 @@ def _summarized(run: RunDir, plan: StoredPlan, others: Others, progress: Told) -
     left_out = [*(one for case in cases for one in case.left_out), *of_no_case(run, plan)]
     misplaced = left_out_sentences(left_out, run.path)
     validity = (
-        *checks.told,
+        *checks.sentences,
         *misplaced,
         *merge_sentences(merged),
         *validity_sentences(plan, decided.results, stop_reason=sweeps.stop_reason, path=str(run.path)),

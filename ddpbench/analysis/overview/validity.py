@@ -143,11 +143,11 @@ def _too_few_rounds(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
 def _equal_caps(cases: Sequence[CaseRun]) -> Iterable[str]:
     """Yield which bucket caps were run as one."""
     found = [run.planned for run in cases if run.planned.stands_for]
-    told = (
+    texts = (
         equal_words(one.case.workload, one.case.bucket_cap_mb, one.stands_for, one.caps_worth)
         for one in found
     )
-    yield from (f"{text}." for text in dict.fromkeys(told))
+    yield from (f"{text}." for text in dict.fromkeys(texts))
     for first, others in equal_buckets(cases):
         caps = [cap_words(run.case.bucket_cap_mb) for run in (first, *others)]
         yield (

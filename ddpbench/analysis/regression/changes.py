@@ -322,7 +322,7 @@ def changes_of(
     return Changes(base=base, new=new, paired=paired, drift=drift, changes=tuple(found), unlike=tuple(unlike))
 
 
-def _decided(change: Change, outcome: _Told, steps: tuple[Interval, Interval]) -> Change:
+def _decided(change: Change, outcome: _Outcome, steps: tuple[Interval, Interval]) -> Change:
     """Return a change with its verdict, and both sides' `steps` over the compared launches."""
     return replace(
         change,
@@ -414,7 +414,7 @@ def unusable(run: CaseRun, name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Outcome:
     verdict: ChangeVerdict
     reason: str
     ratio: Interval
@@ -431,18 +431,18 @@ class _Told:
     tail: bool = False
 
 
-def _told(rounds: int, ratio: Interval, margin: float, fewest: int) -> _Told:
+def _outcome(rounds: int, ratio: Interval, margin: float, fewest: int) -> _Outcome:
     if rounds < fewest:
-        return _Told("cannot tell", f"too few rounds: {rounds} of {fewest} at least", ratio, rounds)
+        return _Outcome("cannot tell", f"too few rounds: {rounds} of {fewest} at least", ratio, rounds)
     if ratio.low is None or ratio.high is None:
-        return _Told("cannot tell", "too few rounds", ratio, rounds)
+        return _Outcome("cannot tell", "too few rounds", ratio, rounds)
     if ratio.low == ratio.high:
-        return _Told("cannot tell", COPIES, ratio, rounds)
+        return _Outcome("cannot tell", COPIES, ratio, rounds)
     found = judged(ratio, rounds, margin=margin)
     verdict: ChangeVerdict = (
         found.verdict if found.verdict in ("faster", "slower", "equivalent") else CANNOT_TELL
     )
-    return _Told(verdict, "", ratio, rounds, found.bound)
+    return _Outcome(verdict, "", ratio, rounds, found.bound)
 
 
 def rounds_in_turn(base: Sequence[Timing], new: Sequence[Timing]) -> list[tuple[Timing, Timing]]:
@@ -476,8 +476,10 @@ def wider_in_turn(cases: Sequence[Mapping[int, float]]) -> float:
     )
 
 
-def _told_in_turn(logs: Sequence[float], margin: float, alpha: float, wider: float) -> _Told:
-    outcome = _told(len(logs), anytime_interval(logs, alpha, wider=wider).exponential(), margin, MIN_ROUNDS)
+def _outcome_in_turn(logs: Sequence[float], margin: float, alpha: float, wider: float) -> _Outcome:
+    outcome = _outcome(
+        len(logs), anytime_interval(logs, alpha, wider=wider).exponential(), margin, MIN_ROUNDS
+    )
     if not logs:
         return outcome
     mean = math.fsum(logs) / len(logs)
@@ -491,14 +493,14 @@ def _told_in_turn(logs: Sequence[float], margin: float, alpha: float, wider: flo
     return _shown_by_enough(outcome, "rounds")
 
 
-def _shown_by_enough(outcome: _Told, noun: Literal["rounds", "launches"]) -> _Told:
+def _shown_by_enough(outcome: _Outcome, noun: Literal["rounds", "launches"]) -> _Outcome:
     """Return an outcome; "cannot tell" where it is "equivalent" by too few rounds or launches to see rare slow ones."""
     if outcome.verdict != "equivalent" or not (reason := too_few_words(outcome.rounds, noun)):
         return outcome
     return replace(outcome, verdict="cannot tell", tail=True, reason=reason)
 
 
-def _tail_words(logs: Sequence[float], mean: float, outcome: _Told, margin: float) -> str:
+def _tail_words(logs: Sequence[float], mean: float, outcome: _Outcome, margin: float) -> str:
     """Return how rounds in turn make the mean differ from the typical round, whose verdict was this."""
     slower = math.exp(mean) > outcome.ratio.value
     below, above = far_off(logs, math.log1p(margin))
@@ -525,9 +527,9 @@ def _logs_in_turn(a: CaseRun, b: CaseRun) -> dict[int, float]:
 
 def _in_turn(
     asked: dict[int, tuple[CaseRun, CaseRun]], _drift: float | None, margin: float, alpha: float
-) -> dict[int, _Told]:
+) -> dict[int, _Outcome]:
     """Judge cases whose rounds are pairs, by intervals that hold at every number of rounds."""
-    found: dict[int, _Told] = {}
+    found: dict[int, _Outcome] = {}
     level = alpha / len(asked) if asked else alpha
     every = {index: _logs_in_turn(*pair) for index, pair in asked.items()}
     wider = wider_in_turn(list(every.values()))
@@ -535,7 +537,7 @@ def _in_turn(
     for index, by_round in every.items():
         logs = list(by_round.values())
         spread = _known(typical_deviation(logs)) if len(logs) >= FEWEST else None
-        outcome = _told_in_turn(logs, margin, level, wider)
+        outcome = _outcome_in_turn(logs, margin, level, wider)
         found[index] = replace(
             outcome,
             deviation=spread,
@@ -549,7 +551,7 @@ def _in_turn(
 
 def _apart(
     asked: dict[int, tuple[CaseRun, CaseRun]], drift: float | None, margin: float, alpha: float
-) -> dict[int, _Told]:
+) -> dict[int, _Outcome]:
     """Judge cases with separate sessions per side: variance of launches, and from session to session."""
     compared = {index: across(a.timings, b.timings, drift) for index, (a, b) in asked.items()}
     enough = {
@@ -558,12 +560,12 @@ def _apart(
         if one.rounds >= MIN_ROUNDS and one.standard_error is not None
     }
     level = alpha / max(1, len(enough))
-    found: dict[int, _Told] = {}
+    found: dict[int, _Outcome] = {}
     for index, one in compared.items():
         error = one.standard_error if index in enough else None
-        outcome = _told(one.rounds, one.time_ratio(level), margin, MIN_ROUNDS)
+        outcome = _outcome(one.rounds, one.time_ratio(level), margin, MIN_ROUNDS)
         if not any(within(run.timings).scatter.value for run in asked[index]) and not outcome.reason:
-            outcome = _Told("cannot tell", COPIES, outcome.ratio, outcome.rounds)
+            outcome = _Outcome("cannot tell", COPIES, outcome.ratio, outcome.rounds)
         outcome = _shown_by_enough(outcome, "launches")
         found[index] = replace(
             outcome,
@@ -603,7 +605,7 @@ def _parts(
     them.
 
     The new side's are scaled to the samples of a base step. A part drifts with the machine as the whole step
-    does, by the same share of its own length.
+    does, by the same share of its length.
     """
     if a.parts is None or b.parts is None:
         return ()

@@ -126,9 +126,9 @@ def _same(test: str, own: CaseRun, side: Side) -> CaseRun | None:
 def _of_session(run: CaseRun, number: int) -> CaseRun:
     """Return a case whose sessions are distinct from those of other baselines."""
 
-    def told(launch: Launch) -> Launch:
+    def numbered(launch: Launch) -> Launch:
         if launch.timing is None:
             return launch
         return replace(launch, timing=replace(launch.timing, session=f"{number}: {launch.timing.session}"))
 
-    return replace(run, launches=tuple(map(told, run.launches)))
+    return replace(run, launches=tuple(map(numbered, run.launches)))

@@ -137,8 +137,8 @@ def _checked(path: Path, benchmark: Mapping[str, Any]) -> _Extra:
     for key in ("launch_steps", "launch_samples", "sessions"):
         values = getattr(found, key)
         if values and len(values) != len(found.steps_s):
-            told = f"{len(values)} {key} for {counted(len(found.steps_s), 'launch', 'launches')}"
-            raise damaged(path, f"{name}: {told}")
+            fault = f"{len(values)} {key} for {counted(len(found.steps_s), 'launch', 'launches')}"
+            raise damaged(path, f"{name}: {fault}")
     return found
 
 
@@ -179,8 +179,8 @@ def _samples_problem(case: Case, extra: _Extra) -> str:
     steps = extra.launch_steps or [1] * len(extra.launch_samples)
     for samples, made in zip(extra.launch_samples, steps, strict=True):
         if samples != case.global_batch * made:
-            told = f"{samples} samples in {counted(made, 'step')}"
-            return f"launch_samples: {told}, of {case.global_batch} each by its settings"
+            fault = f"{samples} samples in {counted(made, 'step')}"
+            return f"launch_samples: {fault}, of {case.global_batch} each by its settings"
     return ""
 
 
@@ -190,13 +190,13 @@ def _times_problem(benchmark: Mapping[str, Any], extra: _Extra) -> str:
     mean = math.fsum(values) / len(values)
     stats = benchmark.get("stats")
     stats = stats if isinstance(stats, dict) else {}
-    told = {
+    checked = {
         "stats.mean": (stats.get("mean"), mean),
         "stats.min": (stats.get("min"), min(values)),
         "stats.max": (stats.get("max"), max(values)),
         "step_time_s": (benchmark["extra_info"].get("step_time_s"), statistics.median(values)),
     }
-    for name, (given, wanted) in told.items():
+    for name, (given, wanted) in checked.items():
         if name == "step_time_s" and isinstance(given, int | float) and _alike(given, mean):
             continue  # as in files saved while it was the mean
         if isinstance(given, int | float) and not _alike(given, wanted):
@@ -240,10 +240,10 @@ def _timings(extra: _Extra, case: Case) -> list[Timing]:
     steps = extra.launch_steps or [1] * count
     samples = extra.launch_samples or [case.global_batch * each for each in steps]
     sessions = extra.sessions or [0] * count
-    told = zip(extra.steps_s, steps, samples, sessions, strict=True)
+    launches = zip(extra.steps_s, steps, samples, sessions, strict=True)
     return [
         Timing(round=number, time_s=step_s * made, steps=made, samples=many, session=str(session))
-        for number, (step_s, made, many, session) in enumerate(told)
+        for number, (step_s, made, many, session) in enumerate(launches)
     ]
 
 
@@ -257,17 +257,17 @@ def _identity(path: Path, extras: Sequence[_Extra]) -> dict[str, Any]:
     for extra in extras:
         for key, value in extra.identity.items():
             if key not in CODE and found.setdefault(key, value) != value:
-                told = f"{key} is {shortened(found[key])} and {shortened(value)}"
+                difference = f"{key} is {shortened(found[key])} and {shortened(value)}"
                 raise IdentityError(
-                    f"{path} holds benchmarks of more than one machine: {told}; save those of each on its own"
+                    f"{path} holds benchmarks of more than one machine: {difference}; save those of each on its own"
                 )
     return found
 
 
 def _commit(data: Mapping[str, Any]) -> str:
-    told = data.get("commit_info")
-    told = told if isinstance(told, dict) else {}
-    commit = told.get("id")
+    commit_info = data.get("commit_info")
+    commit_info = commit_info if isinstance(commit_info, dict) else {}
+    commit = commit_info.get("id")
     if not isinstance(commit, str) or not all(letter in "0123456789abcdef" for letter in commit):
         return ""  # `unversioned`, `unknown`
-    return commit[:12] + ("+" if commit and told.get("dirty") else "")
+    return commit[:12] + ("+" if commit and commit_info.get("dirty") else "")

@@ -121,7 +121,7 @@ def headline(changes: Changes) -> str:
     counts = changes.counts()
     slower = [one for one in changes.changes if one.verdict == "slower"]
     broken = [one for one in changes.changes if one.broken]
-    told = [
+    verdicts = [
         f"{counts[verdict]} {words}"
         for verdict, words in (
             ("slower", "slower"),
@@ -132,7 +132,7 @@ def headline(changes: Changes) -> str:
         )
         if verdict in counts
     ]
-    text = f"{counted(len(changes.changes), 'case')}: {', '.join(told) or 'none'}"
+    text = f"{counted(len(changes.changes), 'case')}: {', '.join(verdicts) or 'none'}"
     if changes.unresolved and changes.resolvable is not None:
         text += f" ({seen_words(changes.resolvable)})"
     if broken:

@@ -115,14 +115,14 @@ def curves_of(cases: Sequence[CaseRun]) -> list[CaseCurve]:
                     continue
                 seen.add(ids)
                 alike = [run for run in others if run.case.nodes == runs[0].case.nodes] or others
-                beside = [run for run in own if run.case.strategy != strategy]
+                alongside = [run for run in own if run.case.strategy != strategy]
                 other = alike[0] if alike else None
                 more = [f"with {FACETS['bucket_cap_mb'].word(runs[-1].case)}"] if len(caps) > 1 else []
                 more += [nodes] if nodes else []
                 found.append(
                     CaseCurve(
-                        name=" ".join([name_of(runs[-1], other, beside), *more]),
-                        key=" ".join([key_of(runs[-1], other, beside), *more]),
+                        name=" ".join([name_of(runs[-1], other, alongside), *more]),
+                        key=" ".join([key_of(runs[-1], other, alongside), *more]),
                         shared=_shared(runs[-1]),
                         panel=number,
                         variant=variant,
@@ -168,14 +168,14 @@ class LawsOf:
     """
 
     def __init__(
-        self, cases: Sequence[CaseRun], machine: Mapping[str, object], beside: Helper | None = None
+        self, cases: Sequence[CaseRun], machine: Mapping[str, object], helper: Helper | None = None
     ) -> None:
         """Start fitting.
 
         Args:
             cases: a run's cases.
             machine: its `machine.json`, which gives the number of devices.
-            beside: the second process; it gets no other request until `found`.
+            helper: the second process; it gets no other request until `found`.
         """
         pairs = [(curve, curve.base) for curve in curves_of(cases)]
         fitted = [
@@ -192,13 +192,13 @@ class LawsOf:
             )
             for curve, base in fitted
         ]
-        self._beside = beside if len(fitted) >= WORTH_SHARING else None
-        if self._beside is not None:
-            self._beside.ask(fit_all, self._asked)
+        self._helper = helper if len(fitted) >= WORTH_SHARING else None
+        if self._helper is not None:
+            self._helper.ask(fit_all, self._asked)
 
     def found(self) -> tuple[CurveLaws, ...]:
         """Return the laws. Curves that the second process cannot fit are fitted here."""
-        answer: list[Laws] | None = None if self._beside is None else self._beside.answer()
+        answer: list[Laws] | None = None if self._helper is None else self._helper.answer()
         return tuple(
             CurveLaws(
                 name=curve.name,

@@ -17,7 +17,7 @@ Sources:
 - Grubbs, J. Amer. Statist. Assoc. 43 (1948): each case's own variance in a two-way layout.
 
 The residual variance of case + round is pooled. Cases need not have equal variances: a pair's variance is the largest
-of the pooled one, that of its own differences and the sum of Grubbs' two. For similar spreads this costs a
+of the pooled one, that of its differences and the sum of Grubbs' two. For similar spreads this costs a
 little power; for spreads that differ by a factor of two it keeps the 5 %. A case that scatters far more than the others
 would hide all differences: so of three cases or more a pair's interval is the shorter of two, of which one has 4 of
 the 5 % and the other, from the pair's own differences alone (Bonferroni), has 1 %. All are wider where the run's rounds

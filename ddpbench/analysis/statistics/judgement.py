@@ -32,12 +32,12 @@ def percent_of(found: Interval, sign: str = "", *, bare: bool = False) -> str:
     value = 100 * found.value
     ends = [None if end is None else 100 * end for end in (found.low, found.high)]
     digits = decimals_borne(value, *ends, most=1)
-    low, high = (None if end is None else f"{end:{sign}.{_beside_margin(end, digits)}f}" for end in ends)
+    low, high = (None if end is None else f"{end:{sign}.{_digits_near_margin(end, digits)}f}" for end in ends)
     text = f"{value:{sign}.{digits}f} %"
     return with_minus(f"{text} [{low}, {high}]" if low and high and not bare else text)
 
 
-def _beside_margin(end: float, digits: int) -> int:
+def _digits_near_margin(end: float, digits: int) -> int:
     margin = 100 * MARGIN
     while digits < 6 and abs(end) != margin and round(abs(end), digits) == margin:
         digits += 1

@@ -286,7 +286,7 @@ class InTurn:
     begin_s: float = 0.0
     """Wall time until the first round begins: starting both sides, and proving their cases."""
     alpha: float = ALPHA
-    """One minus the confidence of one case's interval."""
+    """Error probability of a single case's interval, one minus its confidence."""
     correlation: float = 0.0
     """The lag-1 correlation of rounds."""
 

@@ -49,7 +49,7 @@ _Values = NDArray[np.float64]
 
 
 def anytime_interval(values: Sequence[float], alpha: float = ALPHA, *, wider: float = 1.0) -> Interval:
-    """Return the middle of values, and its interval, which holds at every number of them; no ends while it has none.
+    """Return the middle of values, and its interval, which holds at every number of them; no ends for too few values.
 
     Outliers move neither by much: the middle is Huber's, of values cut off at `CUT` scales around it. Where rounds are
     correlated the interval is widened by `wider`, the factor of `correlation.py`.

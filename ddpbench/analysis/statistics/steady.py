@@ -33,7 +33,7 @@ LEVEL = 0.015
 FEWEST_LAUNCHES = 4
 """Fewest launches with a test over them."""
 NOT_READY = "one-time work"
-"""How a warm-up's reason begins that ended before the reducer was rebuilt."""
+"""Beginning of the reason of a warm-up that ended before the reducer was rebuilt."""
 
 
 def launch_change(ranks: Sequence[NDArray[np.int64]]) -> Change | None:

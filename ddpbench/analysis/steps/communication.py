@@ -49,7 +49,7 @@ FACTORS: Mapping[str, tuple[str, Callable[[int], float]]] = {
     "reduce": ("1", lambda n: 1.0),
     "gather": ("n-1, of one rank's bytes", lambda n: n - 1.0),
     "scatter": ("n-1, of one rank's bytes", lambda n: n - 1.0),
-    "send": ("1", lambda n: 1.0),  # from one rank to another, whatever their number
+    "send": ("1", lambda n: 1.0),  # from one rank to another, for any number of ranks
 }
 """Factors on bytes over time, in words and as a function of the number of ranks. nccl-tests counts
 the whole buffer of a gather or a scatter, n times one rank's, and multiplies by (n-1)/n: the same number.

@@ -170,14 +170,14 @@ def _of_round(own: Timing, run: CaseRun, base: CaseRun, alone: CaseRun | None) -
     if mine is None or ideal is None:
         return None
     world, batch = run.case.world_size, _batch([mine[1]])
-    beside = None
+    independent = None
     if alone is not None:
         other = _launch(alone, own)
         if other is None:
             return None
-        beside = _for_samples(other[0], batch / _batch([other[1]]))
+        independent = _for_samples(other[0], batch / _batch([other[1]]))
     needed = _for_samples(ideal[0], batch / world / _batch([ideal[1]]))
-    return losses(mine[0], needed, ideal[1].sample_s / mine[1].sample_s / world, beside)
+    return losses(mine[0], needed, ideal[1].sample_s / mine[1].sample_s / world, independent)
 
 
 def _launch(run: CaseRun, own: Timing) -> tuple[Mapping[str, float], Timing] | None:
