@@ -1,4 +1,4 @@
-"""Writes the rounds of comparisons of equal sides as JSON: what tests/analysis/recorded/equal_sides_us.json is made by.
+"""Write the rounds of comparisons of equal sides as JSON; made tests/analysis/recorded/equal_sides_us.json by
 
 for n in $(seq -w 15); do ddpbench compare --interleave equal_sides --total '85 s' \\
     --base set=base.seed=0 --new set=base.seed=1 --out equal/$n; sleep 60; done
@@ -17,11 +17,11 @@ from ddpbench.records import RunDir
 from ddpbench.records.sessions import read_sessions
 
 KEPT = ("torch", "python", "cpu")
-"""Of a machine's identity."""
+"""Fields kept of a machine's identity."""
 
 
 def session_of(folder: Path) -> dict[str, object]:
-    """The rounds that both sides have of all cases: step times in microseconds, base and new, by case."""
+    """Return the rounds that both sides have of all cases: step times in microseconds, base and new, by case."""
     sides = [read_side(RunDir(folder / name)) for name in ("base", "new")]
     steps = [
         {run.case.strategy: {one.round: one.step_s for one in run.timings} for run in side.cases}

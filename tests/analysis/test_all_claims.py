@@ -1,4 +1,4 @@
-"""The sentence on all claims names them by verdict as far as there is room, and then counts them."""
+"""The sentence on all claims: it names them by verdict as far as there is room, and then counts them."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ LONG = "this one of the two is a good deal faster than the other"
 
 
 def test_what_does_not_fit_is_counted() -> None:
-    """Thirty words at most: of each verdict fewer are named, alike; then only some verdicts; then none."""
+    """At thirty words fewer claims of each verdict are named, equally many; then only some verdicts; then no claim."""
     others = [f"{LONG} {number}" for number in range(4)]
     assert text(*((one, HOLDS) for one in others)) == f"Here it holds that {others[0]}; 3 more hold."
     assert text((LONG, HOLDS), (others[0], HOLDS), ("it is", NOT)) == (
@@ -142,7 +142,10 @@ def test_tags_tell_what_qualifies_all_and_whether_any_is_emulated() -> None:
         "some intervals allow for shared cores",
     )
     own = {tag for each in tags for tag in each}
-    assert own.intersection(found.tags) == {"shrunk /40", "5 launches each"}  # a page tells these of all once
+    assert own.intersection(found.tags) == {
+        "shrunk /40",
+        "5 launches each",
+    }  # a page shows these of all claims once
     found = claims_answer(both, [replace(finding("a"), tags=tags[0])] * 2)
     assert found is not None
     assert found.tags == ("shrunk /40", "emulated 1 Gbit/s link", "5 launches each")
@@ -157,7 +160,7 @@ def test_the_answer_says_how_many_claims_had_an_earlier_verdict(changed: int, se
     assert found.tags == (f"{sentence} claims had an earlier verdict",)
 
 
-def test_where_nothing_can_be_told_the_reason_stands_beside() -> None:
+def test_undecided_claims_come_with_the_reason() -> None:
     found = claims_answer([decided("a", OPEN), decided("b", OPEN)], [finding("a"), finding("b")])
     assert found is not None
     assert found.verdict == "unresolved"

@@ -1,4 +1,4 @@
-"""The answer at the top: what it says for step times that are known, and what it must not say."""
+"""The answer at the top of a page, for known step times: its text, and statements that it must not make."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_best_need_not_be_the_reference(tmp_path: Path) -> None:
 def test_of_cases_that_cannot_be_told_apart_the_reference_is_used_and_no_other_is_called_slower(
     tmp_path: Path,
 ) -> None:
-    """Whichever happens to be the fastest: a choice by the mean would be luck."""
+    """Whichever case happens to be the fastest: a choice by the mean would be luck."""
     said = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 12, MASTER: 11.9}, noise=0.08))
     assert said.startswith("No strategy wins at 2 ranks: DDP, at 1.9")
     assert " samples/s, cannot be told apart from master (the step of DDP is at most " in said
@@ -71,7 +71,7 @@ def test_caps_of_one_strategy_are_told_apart_by_their_caps(tmp_path: Path) -> No
     caps = {case_of("ddp", 2, bucket_cap_mb=cap): step for cap, step in ((1.0, 15.0), (25.0, 11.0))}
     said = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 12, **caps}))
     assert said.startswith("Use DDP (25 MiB buckets) at 2 ranks")
-    # By the means it is 9.0 % for the closer one; what intervals leave is true of both.
+    # By the means it is 9.0 % for the closer one; the intervals' bound is true of both.
     assert "; steps of the other 2 take 8.6 % longer or more" in said
 
 
@@ -165,7 +165,7 @@ def test_oversubscribed_cases_and_too_few_rounds_answer_nothing(tmp_path: Path) 
 
 
 def test_fewer_ranks_that_train_more_are_used(tmp_path: Path) -> None:
-    """One number of ranks is never called useless, or the best, for what another one does."""
+    """A number of ranks is not called useless, or the best, because of another one."""
     four, other = case_of("ddp", 4), case_of("master", 4)
     said = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 11.1, MASTER: 11.5, four: 44, other: 50}))
     assert said.startswith("Use DDP at 2 ranks: 1.8")
@@ -245,8 +245,8 @@ def test_a_gain_over_several_panels_is_over_a_rank_in_torch(
 def test_panels_of_other_sizes_or_without_a_choice_are_not_spoken_for(tmp_path: Path) -> None:
     mlp = {"workload": "mlp:small"}
     base, two, other = case_of("single", 1, **mlp), case_of("ddp", 2, **mlp), case_of("master", 2, **mlp)
-    four, beside = case_of("ddp", 4), case_of("master", 4)
-    steps: dict[Case, float] = {SINGLE: 10, four: 13, beside: 20, base: 10, two: 12, other: 15}
+    four, rival = case_of("ddp", 4), case_of("master", 4)
+    steps: dict[Case, float] = {SINGLE: 10, four: 13, rival: 20, base: 10, two: 12, other: 15}
     said = summary_of(tmp_path / "sizes", steps).conclusions.answer[0].text
     assert said == "Use DDP at 4 ranks for gpt:nano; DDP at 2 ranks for mlp:small."
     steps = {SINGLE: 10, DDP: 12, MASTER: 15, base: 10, two: 12}
@@ -273,7 +273,7 @@ BASE, TWO, OTHER = case_of("single", 1, **MLP), case_of("ddp", 2, **MLP), case_o
 
 
 def some_failed(path: Path, step_ms: dict[Case, float], failed: tuple[Case, ...]) -> RunSummary:
-    """A run whose last cases failed their proof, and were never launched."""
+    """Write a run whose last cases failed their proof, and were never launched."""
     run = RunDir(path)
     write_plan(run, [*step_ms, *failed], Budget(rounds_min=1, rounds_max=6))
     for case in failed:
@@ -305,9 +305,9 @@ def test_no_gain_is_claimed_where_the_base_case_failed(tmp_path: Path) -> None:
 
 
 def test_what_holds_for_one_panel_is_said_of_it_alone(tmp_path: Path) -> None:
-    four, beside = case_of("ddp", 4), case_of("master", 4)
+    four, rival = case_of("ddp", 4), case_of("master", 4)
     slow, late = case_of("ddp", 4, **MLP), case_of("master", 4, **MLP)
-    steps: dict[Case, float] = {SINGLE: 10, DDP: 11, MASTER: 12, four: 44, beside: 50}
+    steps: dict[Case, float] = {SINGLE: 10, DDP: 11, MASTER: 12, four: 44, rival: 50}
     steps |= {BASE: 10, TWO: 11, OTHER: 12, slow: 12, late: 14}
     found = summary_of(tmp_path / "worlds", steps).conclusions.answer[0]
     assert "4 ranks are slower (gpt:nano)" in found.tags
@@ -322,7 +322,7 @@ def test_a_speed_up_alone_is_an_answer(tmp_path: Path) -> None:
     assert answer(found).startswith("At 2 ranks DDP trains 1.6")
 
 
-def test_an_asked_finding_stands_beside_and_an_undecided_one_does_not() -> None:
+def test_an_asked_finding_is_added_and_an_undecided_one_is_not() -> None:
     asked = Finding(kind="precision", text=Sentence("bf16 is faster"), evidence="precision", verdict="faster")
     unsure = Finding(kind="inputs", text=Sentence("Who knows"), evidence="inputs", verdict="unresolved")
     assert answer_of([], [unsure, asked]) == (asked,)

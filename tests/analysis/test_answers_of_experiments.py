@@ -1,4 +1,4 @@
-"""Every experiment that comes with ddpbench has an answer of one sentence, whatever its axes."""
+"""Every experiment shipped with ddpbench has an answer of one sentence, for any axes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXPERIMENTS = sorted((Path(__file__).parents[2] / "experiments").glob("*.toml"))
 
 
 def step_ms(case: Case) -> float:
-    """A model of a step that is simple, and different for every case."""
+    """Return a simple step time that differs for every case."""
     gigabits = 10.0 if case.fabric else 40.0
     volume = (
         case.world_size - 1 if case.algorithm == "master" else 2 * (case.world_size - 1) / case.world_size
@@ -38,7 +38,7 @@ def step_ms(case: Case) -> float:
 def test_an_experiment_has_an_answer_of_few_words(path: Path, tmp_path: Path) -> None:
     catalog = TableCatalog(path.parent)
     experiment = load_experiment(path, catalog)
-    cores = 8 if path.stem == "own_strategy" else 4  # a rank on each of its 8 nodes computes
+    cores = 8 if path.stem == "own_strategy" else 4  # one rank on each of its 8 nodes computes
     planned = expand(experiment, catalog, Devices(kind="cpu", gpus=0, cores=cores))
     run = RunDir(tmp_path / "run")
     claims = planned_claims(experiment.claims, experiment.axes, planned)

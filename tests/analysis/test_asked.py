@@ -19,7 +19,7 @@ DDP = case_of("ddp", 2)
 
 
 def edits(tmp_path: Path, kind: str, case: Case = DDP, **changes: Any) -> Any:
-    """A run whose ranks recorded these things of themselves."""
+    """Return an editor that writes these settings into a run's records."""
     launch = {"buckets": [3_500_000], "steps": [(10**9, 2 * 10**9, [], [])]} if kind == "buckets" else {}
     return edited(written(tmp_path, of(case, **launch)), kind, lambda record: record | changes)
 
@@ -36,7 +36,7 @@ def edits(tmp_path: Path, kind: str, case: Case = DDP, **changes: Any) -> Any:
         ("outcome", {"threads": 1}, ""),
     ],
 )
-def test_another_setting_than_the_cases_is_told(
+def test_another_setting_than_the_cases_is_reported(
     tmp_path: Path, kind: str, changes: dict[str, Any], said: str
 ) -> None:
     run = edits(tmp_path, kind, **changes)
@@ -55,7 +55,7 @@ def test_another_setting_than_the_cases_is_told(
     assert flag == f"{name} {value.partition(';')[0]}, not {value.partition('; ')[2].split()[0]} 1/1"
 
 
-def test_another_backend_than_the_cases_is_told(tmp_path: Path) -> None:
+def test_another_backend_than_the_cases_is_reported(tmp_path: Path) -> None:
     met = Met(start_ns=ORIGIN_NS, end_ns=ORIGIN_NS + 1, backend="mpi")
     run = written(tmp_path, of(DDP, more=[met]))
     assert broken(checked(run)) == {"ran_as_asked"}
@@ -73,7 +73,7 @@ def test_a_case_of_one_process_has_one_and_its_types_are_its_own(tmp_path: Path)
 
 @pytest.mark.parametrize(("largest", "holds"), [(1_000_000, True), (100_000, False)])
 def test_no_bucket_is_beyond_its_cap(tmp_path: Path, largest: int, holds: bool) -> None:
-    """A bucket of 3.5 MB under a cap of 3 MiB (3.15 MB): it is closed by its last gradient, and no later."""
+    """A bucket of 3.5 MB under a cap of 3 MiB (3.15 MB) is closed by its last gradient, not later."""
     case = case_of("ddp", 2, bucket_cap_mb=3.0)
     begin = 10**12
     steps = [(begin, begin + 10**8, [("forward", begin, begin + 10**6)], [])]

@@ -23,7 +23,7 @@ from ddpbench.analysis.statistics.timings import Timing
 
 FAMILIES = 2400
 TOLERANCE = 0.05 + 3 * math.sqrt(0.05 * 0.95 / FAMILIES)
-"""A rate of 5 % shows more than this in one simulation of a thousand."""
+"""Deviation from a rate of 5 % that one simulation in a thousand exceeds."""
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def simulated(
     heavy: bool = False,
     families: int = FAMILIES,
 ) -> NDArray[np.float64]:
-    """Logs of step times, shape (families, cases, rounds): the last case is slower, and a drift is common to a round.
+    """Return logs of step times, shape (families, cases, rounds): the last case is slower; drift is common to a round.
 
     Every second case has `spread` times the others' deviation. Heavy tails are t with 4 degrees of freedom.
     """
@@ -92,7 +92,7 @@ def test_nor_where_spreads_differ_by_two_or_tails_are_heavy(
 @pytest.mark.parametrize(("slower", "cv"), [(0.08, 0.05), (0.15, 0.08), (0.02, 0.003)])
 @pytest.mark.parametrize(("spread", "heavy"), [(1.0, False), (2.0, False), (1.0, True)])
 def test_a_slower_case_is_seldom_called_as_good(slower: float, cv: float, spread: float, heavy: bool) -> None:
-    # the last: exactly the margin slower, and a noise in which the others are as good
+    # The last case is slower by exactly the margin; the noise would make the others as good.
     _, good, _ = judged(simulated(4, 5, cv, slower=slower, spread=spread, heavy=heavy))
     assert rate(good[:, -1]) <= TOLERANCE
 
@@ -165,7 +165,7 @@ def timings(steps: dict[int, float]) -> list[Timing]:
 
 
 def family(rounds: int, *, gone: dict[int, int] | None = None) -> dict[str, list[Timing]]:
-    """Cases of 1, 1.2 and 1.4 s with drift and little noise; `gone`: a round that a case lacks."""
+    """Return cases of 1, 1.2 and 1.4 s with drift and little noise; `gone`: a round that a case lacks."""
     dice = np.random.default_rng(3)
     drift = 1 + 0.2 * dice.random(rounds)
     return {
@@ -237,7 +237,7 @@ def ends(ratio: Interval) -> tuple[float | None, float, float | None]:
 
 
 def test_a_standing_s_ends_are_those_of_its_pairs_among_all_or_some() -> None:
-    """What is said of a case and the best of the others is not another number than what is said of the two."""
+    """A case against the best of the others has the same number as the pair of the two."""
     whole = Family(family(6))
     pair = whole.pair("0", "1")
     assert pair is not None

@@ -1,4 +1,4 @@
-"""What of a gradient goes over links, by compression and type; nothing where something else goes."""
+"""Bytes of a gradient over links, by compression and type; None where something else is sent."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ def test_bytes_that_are_aggregated(
 
 
 def _run(case: Case, *, own_step: bool = False) -> Any:
-    """Only what the rule looks at."""
+    """Return a stand-in with the fields that the rule reads."""
     return SimpleNamespace(case=case, good=[SimpleNamespace(gradient_bytes=800, own_step=own_step)])

@@ -50,7 +50,7 @@ def test_a_summary_of_a_case_says_what_its_row_does(summary: RunSummary) -> None
 
 
 def test_its_numbers_are_pythons_own(summary: RunSummary) -> None:
-    """numpy rounds otherwise: 2.675 to 2.68."""
+    """numpy rounds 2.675 to 2.68, Python does not."""
 
     def plain(value: Any) -> bool:
         if dataclasses.is_dataclass(value):

@@ -1,4 +1,4 @@
-"""Change-points: how often one is found where none is, and how surely one that is there; both simulated.
+"""Change-points, simulated: how often one is found where there is none, and how reliably a real one is found.
 
 Series have the drift between sessions that `DRIFT` states, launches that vary within them, and outliers of both.
 """
@@ -31,9 +31,9 @@ STEP = math.log(1.15)
 def drifting(
     dice: np.random.Generator, series: int, runs: int, *, sessions: float = 0.0
 ) -> NDArray[np.float64]:
-    """Series of runs of a program that does not change: mean logarithms of five launches each.
+    """Return series of runs of an unchanged program: mean logarithms of five launches each.
 
-    In one run of 20 a launch takes 30 % longer; with `sessions`, this share of runs does as a whole.
+    In one run of 20 a launch takes 30 % longer; with `sessions`, this share of entire runs does.
     """
     launches = dice.normal(0, LAUNCH, (series, runs, MIN_ROUNDS))
     launches[:, :, 0] += math.log(1.3) * (dice.random((series, runs)) < 0.05)
@@ -44,14 +44,14 @@ def drifting(
 
 
 def interval(hits: int, of: int) -> tuple[float, float]:
-    """The exact 99 % interval of a share (Clopper & Pearson)."""
+    """Return the exact 99 % interval of a share (Clopper & Pearson)."""
     ends = stats.binomtest(hits, of).proportion_ci(0.99)
     return float(ends.low), float(ends.high)
 
 
 @pytest.mark.parametrize(("runs", "cases", "sessions"), [(12, 4, 0.0), (20, 6, 0.02), (30, 1, 0.02)])
 def test_false_alarms_of_histories_without_a_change(runs: int, cases: int, sessions: float) -> None:
-    """All cases of a history together: at most 5 %, as far as 400 histories of several cases show."""
+    """All cases of a history together: at most 5 %, within the precision of 400 histories of several cases."""
     dice = np.random.default_rng([runs, cases])
     level = level_each([runs] * cases, ALPHA)
     histories = 400
@@ -85,7 +85,7 @@ def test_variance_inflation_is_that_of_an_autoregression() -> None:
 
 
 def test_a_step_of_15_per_cent_is_found_where_it_is() -> None:
-    """Ten runs on either side, one case of six; the ratio's 95 % interval holds the true one as often as it says."""
+    """Ten runs on either side, one case of six; the ratio's 95 % interval covers the true one in 95 % of them."""
     dice = np.random.default_rng(7)
     level, count = level_each([20] * 6, ALPHA), 600
     found, near, held, more = 0, 0, 0, 0
@@ -124,7 +124,7 @@ def test_a_slow_down_of_the_last_four_runs_and_a_spell_that_has_ended_are_found(
 
 
 def test_a_level_s_share_of_orders_is_what_counting_all_of_them_gives() -> None:
-    """Eight values that a cut in the middle parts: 2 of 70 orders have as good a cut, so that 4 % shows it."""
+    """Eight values separated by a cut in the middle: 2 of 70 orders have as good a cut, so that 4 % shows it."""
     values = [0.0, 0.01, 0.02, 0.03, 1.0, 1.01, 1.02, 1.03]
     total = sum(values)
 
@@ -158,7 +158,7 @@ def test_levels_are_shared_by_the_series_that_can_show_anything() -> None:
     assert [fewest_values(ALPHA / number) for number in (1, 2, 5, 12, 50)] == [8, 9, 10, 12, 14]
     assert level_each([20] * 5, ALPHA) == pytest.approx(0.01)
     assert level_each([20, 4, 4, 4], ALPHA) == pytest.approx(0.05)
-    assert level_each([8, 8], ALPHA) == pytest.approx(0.05 / 2)  # at which neither can
+    assert level_each([8, 8], ALPHA) == pytest.approx(0.05 / 2)  # at which neither test can find anything
     assert level_each([9, 9], ALPHA) == pytest.approx(0.05 / 2)
     assert level_each([], ALPHA) == ALPHA
 
@@ -174,7 +174,7 @@ def test_a_shift_is_a_pooled_t_interval() -> None:
 
 
 def test_no_change_is_found_whose_interval_holds_no_change() -> None:
-    """The test permutes, and the interval is a t-interval: values with long tails part the two, as in the first."""
+    """The test permutes, and the interval is a t-interval: values with long tails can make the two differ."""
     outliers = [-0.021, -0.181, 0.039, -0.439, 0.037, 0.001, -0.009]
     late = [0.241, 0.133, 0.126, 0.108, 0.065, 0.208, 0.123, 0.099]
     every = [[*outliers, *late]]

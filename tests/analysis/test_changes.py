@@ -1,4 +1,4 @@
-"""One run against another, from records made up: what is matched, judged and told, and how often that is wrong."""
+"""Comparison of two runs, from made-up records: matching, verdicts and wording, and the rate of wrong verdicts."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _FRESH = DICE.bit_generator.state
 
 @pytest.fixture(autouse=True)
 def _fresh_dice() -> None:
-    """Each test draws the same numbers whichever ran before."""
+    """Reset the random numbers, so that each test draws the same ones in any order of tests."""
     DICE.bit_generator.state = _FRESH
 
 
@@ -77,7 +77,9 @@ def made(
     failed: Case | None = None,
     rare: dict[int, float] | None = None,
 ) -> RunDir:
-    """A run whose cases take these times a step; `parts` are those of an instrumented one, `rare` some rounds', ms."""
+    """Write a run whose cases have these step times; `parts` are those of an instrumented step, `rare` some rounds',
+    ms.
+    """
     run = RunDir(path)
     write_plan(run, list(steps_ms), Budget(rounds_min=rounds, rounds_max=rounds))
     for case, step in steps_ms.items():
@@ -116,18 +118,18 @@ def test_cases_are_matched_by_what_they_specify(tmp_path: Path) -> None:
     other = {replace(SINGLE, experiment="other"): 40.0, replace(DDP, threads_per_rank=2): 45.0, MASTER: 60.0}
     ours = next(iter(other))
     changes = compared(base, made(tmp_path / "b", other))
-    told = {change.label: (change.verdict, change.reason) for change in changes.changes}
+    verdicts = {change.label: (change.verdict, change.reason) for change in changes.changes}
     assert len(changes.changes) == 4
     (same,) = [change for change in changes.changes if change.case.strategy == ours.strategy]
     assert same.verdict == "cannot tell"
-    assert [reason for verdict, reason in told.values() if verdict == "not comparable"] == [
+    assert [reason for verdict, reason in verdicts.values() if verdict == "not comparable"] == [
         "it is in base alone; the other has it with 2 threads per rank",
         "it is in new alone; the other has it with 1 thread per rank",
     ]
 
 
 def test_two_directories_cannot_resolve_what_a_machine_drifts(tmp_path: Path) -> None:
-    """5 % between two sessions is what equal programs show here, too."""
+    """Equal programs here differ by 5 % between two sessions, too."""
     base = made(tmp_path / "a", {DDP: 40}, rounds=20)
     changes = compared(base, made(tmp_path / "b", {DDP: 42}, rounds=20))
     (change,) = changes.changes
@@ -144,7 +146,7 @@ def test_two_directories_cannot_resolve_what_a_machine_drifts(tmp_path: Path) ->
 def test_what_cannot_be_told_says_what_would_have_been_seen_and_how_long_more_takes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of two runs: 4 % of drift a side alone hide (1.96 + 0.84) sqrt(2) 4 % = 17 %."""
+    """For two runs: 4 % of drift per side alone hide (1.96 + 0.84) sqrt(2) 4 % = 17 %."""
     a, b = (made(tmp_path / name, {DDP: 40}, rounds=20) for name in ("a", "b"))
     for run in (a, b):
         write_sessions(run, wall_s=88.0)  # twenty launches of 3.4 s, and 20 s before them
@@ -158,14 +160,14 @@ def test_what_cannot_be_told_says_what_would_have_been_seen_and_how_long_more_ta
     assert (change.in_turn.round_s, change.in_turn.begin_s) == (pytest.approx(6.8), pytest.approx(40.0))
     assert changes.wanted_s == change.in_turn.time_for(0.03)
     assert "1 undecided (a change of 18 % or more would have been seen 4 times in 5)" in headline(changes)
-    told = " ".join(remarks(changes))
-    assert "what a machine drifts between sessions is in the intervals, 4 % (--drift)" in told
+    text = " ".join(remarks(changes))
+    assert "what a machine drifts between sessions is in the intervals, 4 % (--drift)" in text
     total = format_about(changes.wanted_s or 0.0)
     assert (
         f"To resolve 3 % (4 times in 5), measure in turn for about {total}: ddpbench compare --interleave with"
-        in told
+        in text
     )
-    assert "`ddpbench noise`" in told
+    assert "`ddpbench noise`" in text
     assert parse_seconds(total) >= (changes.wanted_s or math.inf)
     assert rows(changes)[0][-1] == "would see 18 %"
     words = ["compare", str(a.path), str(b.path), "--json", "--fail-on", "1%"]
@@ -188,13 +190,13 @@ def test_a_comparison_in_turn_says_how_long_it_should_have_been(tmp_path: Path) 
     assert change.in_turn.round_s == pytest.approx(6.8)
     assert change.in_turn.begin_s == pytest.approx(14.0)
     assert change.resolvable == resolved_in_turn(change.in_turn.deviation, 8)
-    told = " ".join(remarks(changes))
-    assert "measure again for about" in told
-    assert f"--total '{format_about(changes.wanted_s or 0.0)}'" in told
-    # what is wanted was resolved: more time is not called for
+    text = " ".join(remarks(changes))
+    assert "measure again for about" in text
+    assert f"--total '{format_about(changes.wanted_s or 0.0)}'" in text
+    # The wanted change was resolved: more time is not suggested.
     assert "To resolve" not in " ".join(remarks(replace(changes, wanted=0.5)))
     assert "more than 500 rounds" in " ".join(remarks(replace(changes, wanted=0.001)))
-    assert "Other programs" not in told
+    assert "Other programs" not in text
     busy = replace(changes, foreign=(0.02, 0.31, 0.05, 0.051, 0.0, 0.0, 0.0, 0.0))
     assert (
         "Other programs used up to 31 % of the cores' time in 2 of 8 rounds: both sides are affected"
@@ -227,7 +229,7 @@ def test_no_change_has_no_sign() -> None:
 
 
 def test_sides_with_other_batches_are_compared_per_sample(tmp_path: Path) -> None:
-    """Twice the samples in 1.5 times the time: 25 % faster, 30 ms for as many samples as 40 ms took."""
+    """Twice the samples in 1.5 times the time: 25 % faster, 30 ms for the samples that took 40 ms."""
     twice = replace(DDP, local_batch=2 * DDP.local_batch, global_batch=2 * DDP.global_batch)
     a = made(tmp_path / "a", {DDP: 40}, parts={"forward": 12.0, "backward": 28.0})
     b = made(tmp_path / "b", {twice: 60}, parts={"forward": 12.0, "backward": 48.0})
@@ -246,14 +248,14 @@ def test_sides_with_other_batches_are_compared_per_sample(tmp_path: Path) -> Non
 
 
 def test_a_part_drifts_with_its_own_length(tmp_path: Path) -> None:
-    """Of 2 ms in the base and 32 in the new run: 4 % of either, whichever is the base."""
+    """2 ms in the base and 32 in the new run: 4 % of either, whichever is the base."""
     a = made(tmp_path / "a", {DDP: 40}, parts={"forward": 2.0, "backward": 28.0}, noise=0.002)
     b = made(tmp_path / "b", {DDP: 60}, parts={"forward": 32.0, "backward": 28.0}, noise=0.002)
     for base, new in ((a, b), (b, a)):
         part = compared(base, new).changes[0].parts[0]
         assert part.name == "forward"
         assert part.difference.high is not None
-        level = t_quantile(1 - ALPHA / 2 / 2, 1e9)  # of two parts
+        level = t_quantile(1 - ALPHA / 2 / 2, 1e9)  # two parts
         wide = level * 0.04 * math.hypot(0.002, 0.032)
         assert part.difference.high - part.difference.value == pytest.approx(wide, rel=0.05)
 
@@ -313,12 +315,12 @@ def test_a_case_that_is_gone_or_fails_at_times_fails_a_gate(
 
 
 def test_what_another_session_adds_later_is_no_pair(tmp_path: Path) -> None:
-    """A side that was resumed by itself: its new rounds were not measured in turn."""
+    """A side was resumed by itself: its new rounds were not measured in turn."""
     runs = [made(tmp_path / name, {DDP: 40}, rounds=10) for name in ("a", "b")]
     for number in range(6, 10):
         outcome = runs[1].launch(DDP.case_id, "measure", number).outcome
-        told = json.loads(outcome.read_text())
-        outcome.write_text(json.dumps(told | {"session": "later"}))
+        record = json.loads(outcome.read_text())
+        outcome.write_text(json.dumps(record | {"session": "later"}))
     (change,) = compared(*runs, paired=True).changes
     assert change.rounds == 6
 
@@ -345,7 +347,7 @@ def test_too_few_rounds_and_copies_are_no_verdicts(tmp_path: Path) -> None:
 
 
 def test_rounds_that_ran_in_turn_are_pairs(tmp_path: Path) -> None:
-    """Drift that both sides share is no difference, however large it is."""
+    """Drift that both sides share is not a difference, however large it is."""
     drift = [1.0, 1.3, 0.8, 1.1, 1.25, 0.9, 1.0, 1.2, 0.85, 1.15, 1.3, 1.0]
     sides = []
     for name, factor in (("a", 1.0), ("b", 1.04)):
@@ -374,7 +376,7 @@ def test_other_machines_are_refused_by_name(tmp_path: Path, capsys: pytest.Captu
     assert unlike(read_side(a, "a"), read_side(b, "b")) == [
         f"torch: {read_side(a).identity['torch']!r} in a, '2.99.0' in b"
     ]
-    machine["identity"]["physical_cores"] = [2]  # an older run does not tell
+    machine["identity"]["physical_cores"] = [2]  # an older run lacks it
     b.machine.write_text(json.dumps(machine))
     assert len(unlike(read_side(a, "a"), read_side(b, "b"))) == 1
     other = json.loads(a.machine.read_text())
@@ -395,9 +397,9 @@ def test_the_command_gates_and_writes(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "slower by more than 3 %" in capsys.readouterr().err
     assert table.read_text().startswith("**ddpbench**: 1 case: 1 slower")
     assert run_cli([*words[:3], "--json", "--fail-on", "0.9"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["cases"][0]["verdict"] == "slower"
-    assert told["cases"][0]["ratio"]["low"] > 1.2
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["cases"][0]["verdict"] == "slower"
+    assert printed["cases"][0]["ratio"]["low"] > 1.2
     assert run_cli(["compare", str(a.path), str(a.path)]) == 2
     with pytest.raises(SystemExit):
         run_cli([*words[:3], "--fail-on", "much"])
@@ -457,7 +459,7 @@ def test_markdown_holds_labels_that_would_break_its_table(tmp_path: Path) -> Non
 
 
 def sessions(sizes: tuple[int, ...], drift: float, launch: float) -> list[Timing]:
-    """Launches of equal programs in sessions of these many, of a machine that drifts between them."""
+    """Return launches of equal programs in sessions of these sizes, on a machine that drifts between them."""
     found = []
     for session, rounds in enumerate(sizes):
         shift = float(DICE.normal(0, drift))
@@ -491,7 +493,7 @@ def test_false_alarms_of_families_of_equal_runs(sizes: tuple[int, ...], launch: 
 
 
 def test_without_a_sessions_variance_equal_runs_are_called_different() -> None:
-    """What the drift in the intervals is for."""
+    """The drift in the intervals exists for this case."""
     wrong = 0
     for _ in range(300):
         a, b = (sessions((10,), DRIFT, 0.03) for _ in range(2))
@@ -510,12 +512,12 @@ def logs_of(sessions: dict[str, list[float]]) -> list[Timing]:
 
 
 def test_the_drift_to_reckon_with_by_hand() -> None:
-    """What is known of quiet machines, launches' own scatter, or that of sessions: the largest."""
+    """The largest of quiet machines' drift, the drift by launches' scatter, and the drift by sessions."""
     quiet = within(logs_of({"one": [0.00, 0.02, 0.04]}))
     known = shown_drift(quiet, quiet)[0]
     assert known.variance.value == pytest.approx(DRIFT**2)
     assert known.variance.df == pytest.approx(2 * (0.04**2 / (2.25 * 0.02**2)) ** 2)
-    # 0.2^2 with two degrees of freedom; the other side keeps what is known
+    # 0.2^2 with two degrees of freedom; the other side keeps the default
     loud = within(logs_of({"one": [0.0, 0.2, 0.4]}))
     for mine, found in (shown_drift(quiet, loud), reversed(shown_drift(loud, quiet))):
         assert mine == known
@@ -537,7 +539,7 @@ def test_the_drift_to_reckon_with_by_hand() -> None:
 
 @pytest.mark.parametrize("sizes", [(8,), (5, 5), (5, 5, 5, 5)])
 def test_false_alarms_where_the_load_changes_from_session_to_session(sizes: tuple[int, ...]) -> None:
-    """By 15 %, of which a quiet machine's 4 % would leave most out, and launches by as much."""
+    """Load changes by 15 %, which an interval with a quiet machine's 4 % would mostly not cover, for launches too."""
     wrong, naive = 0, 0
     for _ in range(600):
         a, b = (sessions(sizes, 0.15, 0.15) for _ in range(2))
@@ -550,7 +552,7 @@ def test_false_alarms_where_the_load_changes_from_session_to_session(sizes: tupl
 
 
 def false_alarms(base: tuple[int, float, float], new: tuple[int, float, float], family: int = 1) -> int:
-    """Of 1,000 families of equal cases; a side: launches of its one session, their scatter, its drift."""
+    """Return alarms in 1,000 families of equal cases; a side: launches of its one session, their scatter, its drift."""
     wrong = 0
     for _ in range(1000):
         p_values = []
@@ -571,7 +573,7 @@ def false_alarms(base: tuple[int, float, float], new: tuple[int, float, float], 
 def test_of_ten_alike_cases_one_is_called_otherwise_in_at_most_5_per_cent_of_families(
     longer: float, wrongly: set[str]
 ) -> None:
-    """At the margin Holm's level of the last would call one equivalent in one family of six."""
+    """Holm's level for the last one would call a case at the margin equivalent in one family of six."""
     wrong, families, drift = 0, 400, 0.0032
     for _ in range(families):
         asked: dict[int, Any] = {}
@@ -579,8 +581,8 @@ def test_of_ten_alike_cases_one_is_called_otherwise_in_at_most_5_per_cent_of_fam
             base, new = (sessions((20,), drift, 0.01) for _ in range(2))
             slower = [replace(one, time_s=(1 + longer) * one.time_s) for one in new]
             asked[index] = [SimpleNamespace(timings=slower), SimpleNamespace(timings=base)]
-        told = _apart(asked, drift, MARGIN, ALPHA)
-        wrong += any(one.verdict in wrongly for one in told.values())
+        outcomes = _apart(asked, drift, MARGIN, ALPHA)
+        wrong += any(one.verdict in wrongly for one in outcomes.values())
     share = wrong / families
     assert share - 2.58 * math.sqrt(share * (1 - share) / families) <= ALPHA, share
 
@@ -599,7 +601,7 @@ def test_of_ten_alike_cases_one_is_called_otherwise_in_at_most_5_per_cent_of_fam
 def test_a_quiet_side_of_many_launches_does_not_hide_the_drift_of_a_loud_one(
     quiet: tuple[int, float, float], loud: tuple[int, float, float], turned: bool
 ) -> None:
-    """Were both sides' scatter pooled, up to 28 % of these comparisons of equal programs would raise an alarm."""
+    """If both sides' scatter were pooled, up to 28 % of these comparisons of equal programs would raise an alarm."""
     wrong = false_alarms(loud, quiet) if turned else false_alarms(quiet, loud)
     share = wrong / 1000
     assert share - 2.58 * math.sqrt(share * (1 - share) / 1000) <= ALPHA, share
@@ -617,13 +619,13 @@ def test_a_quiet_side_of_many_launches_does_not_hide_the_drift_of_a_loud_one(
 def test_false_alarms_of_families_of_twelve(
     base: tuple[int, float, float], new: tuple[int, float, float]
 ) -> None:
-    """One estimate is one: with more degrees of freedom than launches give, far ends are called too often."""
+    """The two parts are a single estimate: with more degrees of freedom than launches give, alarms are too frequent."""
     share = false_alarms(base, new, family=12) / 1000
     assert share - 2.58 * math.sqrt(share * (1 - share) / 1000) <= ALPHA, share
 
 
 def test_the_drift_that_launches_show_is_one_estimate_with_their_own_variance() -> None:
-    """Five launches a side of equal scatter: Welch's degrees of freedom are 4 + 4."""
+    """Five launches per side of equal scatter: Welch's degrees of freedom are 4 + 4."""
     side = logs_of({"one": [0.0, 0.2, 0.4, -0.2, 0.1]})
     assert across(side, side).df == pytest.approx(8)
     variance = 0.05 / 5 + 0.04**2 + 2.25 * (0.05 - 0.04**2)  # squares 0.01 + 0.01 + 0.09 + 0.09 + 0 over 4
@@ -631,7 +633,7 @@ def test_the_drift_that_launches_show_is_one_estimate_with_their_own_variance() 
 
 
 def test_all_undecided_cases_at_once_take_longer_than_each(tmp_path: Path) -> None:
-    """Each of two has to show its change in 0.8^(1/2) of comparisons, that both do in 0.8."""
+    """Each of two must show its change in 0.8^(1/2) of comparisons, so that both do in 0.8."""
     a, b = (made(tmp_path / name, {DDP: 40, MASTER: 40}, noise=0.02) for name in ("a", "b"))
     changes = compared(a, b, paired=True)
     assert len(changes.undecided) == 2
@@ -654,7 +656,7 @@ def test_noise_promises_no_more_rounds_than_a_sweep_may_have(tmp_path: Path) -> 
 
 
 def test_what_is_not_ruled_out_is_told_as_the_tables_ends_are() -> None:
-    """From -20.04 % on: not the 25 % by which the base would be above the new side."""
+    """From -20.04 % on, instead of the 25 % by which the base would be above the new side."""
     change = Change(
         label="ddp",
         case=DDP,
@@ -674,7 +676,9 @@ def test_noise_of_launches_that_do_not_differ_is_none(tmp_path: Path) -> None:
 
 
 def test_cells_and_change_are_one_estimand_or_are_named(tmp_path: Path) -> None:
-    """A change between two runs is the quotient of their step times; in turn it is the mean, and the page says so."""
+    """A change between two runs is the quotient of their step times; in turn it is the typical round's, as the page
+    says.
+    """
     base = made(tmp_path / "a", {DDP: 40}, rounds=8, noise=0.002, rare={3: 70, 4: 70})
     new = made(tmp_path / "b", {DDP: 40}, rounds=8, noise=0.002, rare={7: 41})
     (apart,) = compared(base, new).changes
@@ -737,7 +741,7 @@ def test_rounds_in_turn_that_are_alike_have_wider_intervals(rounds: int, wider: 
 
 
 def test_a_comparison_in_turn_allows_for_alike_rounds() -> None:
-    """Equal programs whose rounds drift slowly: as independent rounds they would be told apart."""
+    """Equal programs whose rounds drift slowly would be distinguished if rounds were taken as independent."""
     logs = [0.02 + 0.02 * math.sin(number / 4) for number in range(30)]
     plain = anytime_interval(logs)
     assert plain.low is not None
@@ -754,7 +758,7 @@ PARTS_SHAPES: dict[str, tuple[tuple[float, float], tuple[float, float]]] = {
 
 
 def with_part(times: Sequence[float], session: str) -> Any:
-    """A case whose backward took these times, and whose whole step takes a hundred seconds."""
+    """Return a case whose backward took these times, and whose entire step takes a hundred seconds."""
     timings = [
         Timing(round=number, time_s=100 + value, steps=1, samples=1, session=session)
         for number, value in enumerate(times)
@@ -772,7 +776,7 @@ def with_part(times: Sequence[float], session: str) -> Any:
 def test_the_interval_of_a_parts_change_holds_it_however_either_side_is_disturbed(
     shape: str, rounds: int
 ) -> None:
-    """By the median launch's, as of every part of a step; of the mean it held in 52 % of 5 launches, 84 % of 12."""
+    """By the median launch, as for every part of a step; the mean's covers in 52 % for 5 launches, in 84 % for 12."""
     dice, held, count = np.random.default_rng(3), 0, 400
 
     def drawn(share: float, factor: float, size: tuple[int, ...]) -> Any:
@@ -791,7 +795,7 @@ def test_the_interval_of_a_parts_change_holds_it_however_either_side_is_disturbe
 
 
 def test_a_parts_change_of_few_launches_has_no_interval() -> None:
-    """Of five launches a side no interval of a median has 95 %."""
+    """With five launches per side no interval of a median reaches 95 %."""
     few = [with_part([1.0, 1.1, 1.2, 1.3, 1.4], name) for name in ("a", "b")]
     (part,) = _parts(*few, paired=False, drift=0.0, alpha=ALPHA)
     assert (part.base_s, part.difference.low) == (1.2, None)

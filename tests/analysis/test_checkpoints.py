@@ -1,4 +1,4 @@
-"""What checkpoints cost: shares worked out by hand, and a case's columns from a few written launches."""
+"""Cost of checkpoints: shares worked out by hand, and a case's columns from a few written launches."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_checkpoint_that_a_rank_lacks_is_left_out() -> None:
 
 
 def launch(plain_ms: tuple[int, int], evaluation_ms: int = 4) -> list[RankLaunch]:
-    """Ranks that train at 10 ms a step; rank 1 begins and ends each checkpoint 1 ms later and never writes."""
+    """Return ranks that train at 10 ms per step; rank 1 begins and ends each checkpoint 1 ms later and never writes."""
 
     def checkpoints(late: int) -> list[tuple[str, int, int, int, int | None]]:
         first, second = plain_ms
@@ -100,7 +100,7 @@ def test_the_columns_of_a_case(tmp_path: Path) -> None:
     (row,) = load(run).to_dict("records")
     assert row["step_time_s"] == pytest.approx(0.010)  # as if nothing had followed
     assert row["snapshot_plain_s"] == pytest.approx((30 + 20) / 2 / 1e3)  # the median launch's mean
-    assert pd.isna(row["snapshot_plain_ci_low_s"])  # of three launches
+    assert pd.isna(row["snapshot_plain_ci_low_s"])  # three launches
     assert row["snapshot_bytes"] == 900
     assert pd.isna(row["snapshot_dcp_s"])
     assert row["evaluation_step_time_s"] == pytest.approx(0.006)
@@ -114,7 +114,8 @@ def test_the_columns_of_a_case(tmp_path: Path) -> None:
     assert (costs["checkpoints"], costs["launches"]) == (6, 3)
     assert costs["first_s"] == pytest.approx((100 + 20 + 30) / 3 / 1e3)
     assert costs["write_s"] == pytest.approx(0.006)
-    # A share of all time is that of the mean: (60 + 20 + 25) / 3 ms a checkpoint, though the median launch's is 25.
+    # A share of all time uses the mean: (60 + 20 + 25) / 3 ms per checkpoint, though the median launch's is
+    # 25.
     assert (costs["cost_s"], costs["cost_mean_s"]) == (pytest.approx(0.025), pytest.approx(0.035))
     assert costs["step_time_mean_s"] == pytest.approx(0.010)
     assert costs["share_100"] == pytest.approx(0.035 / (0.035 + 1.0))

@@ -1,4 +1,4 @@
-"""What is chosen, of step times that are given launch by launch: each rule of `findings/choice.py` decides a case."""
+"""Choices for step times given launch by launch: each rule of `findings/choice.py` decides a case."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def times(mean_ms: float, factors: Sequence[float] = (1.0,) * 6, spread: float =
 def choices(
     path: Path, step_ms: Times, *, oversubscribed: Sequence[Case] = (), failed: Sequence[Case] = ()
 ) -> list[Choice]:
-    """What is chosen in a run whose launches' steps took so many milliseconds, round by round."""
+    """Return the choices in a run with these step times in milliseconds, round by round."""
     run = RunDir(path / "run")
     planned = [PlannedCase(case=case, oversubscribed=case in oversubscribed) for case in (*step_ms, *failed)]
     write_plan(run, planned, Budget(rounds_min=1, rounds_max=6))
@@ -70,7 +70,7 @@ def test_a_reference_that_is_slower_is_not_chosen(tmp_path: Path) -> None:
 
 
 def test_four_launches_rank_nothing(tmp_path: Path) -> None:
-    """They still say that a case was run: it is told as not ranked."""
+    """They still show that a case was run: it is listed as not ranked."""
     steps = {SINGLE: times(10), DDP: times(12), MASTER: times(15), CAP: times(6)[:4]}
     (found,) = choices(tmp_path, steps)
     assert found.chosen.case == DDP
@@ -86,7 +86,7 @@ def test_a_case_alone_is_not_the_best(tmp_path: Path) -> None:
 
 
 def test_a_number_of_ranks_with_one_case_does_not_decide_where_another_has_several(tmp_path: Path) -> None:
-    """At four ranks there is nothing to choose between."""
+    """At four ranks there is nothing to choose from."""
     four = case_of("ddp", 4)
     (found,) = choices(tmp_path, {SINGLE: times(10), DDP: times(12), MASTER: times(15), four: times(11)})
     assert (found.chosen.case, found.best) == (DDP, True)
@@ -96,7 +96,7 @@ def test_a_number_of_ranks_with_one_case_does_not_decide_where_another_has_sever
 
 
 def test_numbers_of_ranks_share_the_error_in_all_panels(tmp_path: Path) -> None:
-    """That two ranks train more than four is shown at 5 %, and not where three comparisons share these."""
+    """At 5 % two ranks are shown to train more than four, but not where three comparisons share the 5 %."""
     fewer = {DDP: times(5.8, EVEN), MASTER: times(15)}
     more = {case_of("ddp", 4): times(12, ODD), case_of("master", 4): times(15)}
     steps = {SINGLE: times(3.5)} | fewer | more
@@ -130,7 +130,7 @@ def test_a_gain_or_a_loss_is_shown_or_neither_is(
 
 
 def test_panels_share_the_error(tmp_path: Path) -> None:
-    """What one family shows at 5 %, and two share, is not shown at 2.5 % each."""
+    """A difference that one family shows at 5 % is not shown at the 2.5 % of each of two."""
     mlp = {"workload": "mlp:small"}
     other = [case_of("single", 1, **mlp), case_of("ddp", 2, **mlp), case_of("master", 2, **mlp)]
     family = {SINGLE: times(10), DDP: times(12, EVEN), MASTER: times(12.42, ODD)}
@@ -143,7 +143,7 @@ def test_panels_share_the_error(tmp_path: Path) -> None:
 
 
 def test_why_a_case_is_not_ranked(tmp_path: Path) -> None:
-    """Cases of other sizes or of other settings are not missing there."""
+    """Cases of other sizes or settings do not count as missing there."""
     elsewhere = case_of("master", 2, workload="mlp:small")
     steps = {SINGLE: times(10), DDP: times(12), MASTER: times(6), case_of("ddp", 4): times(13)}
     (found,) = choices(tmp_path, steps, oversubscribed=[MASTER], failed=[CAP, elsewhere])

@@ -1,4 +1,4 @@
-"""Verdicts on claims: how often they are wrong where the truth is known, and what they say."""
+"""Verdicts on claims: how often they are wrong where the truth is known, and their texts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TRIALS = 1000
 
 
 def claim(*pairs: tuple[Case, Case], **more: Any) -> PlannedClaim:
-    """A claim on pairs of cases: that the first of each is faster, unless `more` says otherwise."""
+    """Return a claim on pairs of cases: that the first of each is faster, unless `more` says otherwise."""
     ids = tuple((a.case_id, b.case_id) for a, b in pairs)
     return PlannedClaim(**{"says": SAYS, "kind": "faster", "pairs": ids, **more})
 
@@ -60,7 +60,7 @@ def run_of(
     status: str = "ok",
     planned: Mapping[str, Any] | None = None,
 ) -> CaseRun:
-    """A case as it was read: a launch of ten steps for each step time."""
+    """Return a case as it was read: a launch of ten steps for each step time."""
     case_id = case.case_id
     launches = [
         Launch(
@@ -92,7 +92,7 @@ def run_of(
 def measured(
     dice: random.Random, ratios: Mapping[Case, float], rounds: int = 8, noise: float = 0.03
 ) -> list[CaseRun]:
-    """Cases whose true step times have these ratios, with drift that all share and noise of their own."""
+    """Return cases with these ratios of true step times, a common drift and separate noise."""
     drift = [1 + dice.uniform(-0.2, 0.2) for _ in range(rounds)]
     return [
         run_of(case, [0.01 * ratio * shared * (1 + dice.gauss(0, noise)) for shared in drift])
@@ -127,7 +127,7 @@ def test_a_case_whose_numbers_cannot_be_right_decides_no_claim() -> None:
 
 
 def shares(of: PlannedClaim, ratios: Mapping[Case, float], **more: Any) -> Callable[[str], float]:
-    """How often a claim gets each verdict over many runs with these true ratios of step times."""
+    """Return a function for how often a claim gets each verdict over many runs with these true ratios of step times."""
     dice = random.Random(2004)
     found = [decided(of, measured(dice, ratios, **more)).verdict for _ in range(TRIALS)]
     return lambda verdict: found.count(verdict) / TRIALS  # type: ignore[arg-type]
@@ -221,11 +221,11 @@ def test_one_pair_that_is_undecided_keeps_a_claim_from_holding() -> None:
 def test_intervals_are_wider_the_more_pairs_a_claim_has() -> None:
     runs = measured(random.Random(1), {DDP: 1.0, PARALLEL: 1.1, WIDE: 1.0, WIDE_PARALLEL: 1.1})
     alone = decided(claim((DDP, PARALLEL)), runs).pairs[0].ratio
-    beside = decided(claim((DDP, PARALLEL), (WIDE, WIDE_PARALLEL)), runs).pairs[0].ratio
+    corrected = decided(claim((DDP, PARALLEL), (WIDE, WIDE_PARALLEL)), runs).pairs[0].ratio
     assert alone is not None
-    assert beside is not None
-    assert beside.value == alone.value
-    assert (beside.low or 0) < (alone.low or 0) < (alone.high or 0) < (beside.high or 0)
+    assert corrected is not None
+    assert corrected.value == alone.value
+    assert (corrected.low or 0) < (alone.low or 0) < (alone.high or 0) < (corrected.high or 0)
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_a_failed_case_leaves_the_other_pairs_their_verdict_and_their_error() ->
 
 
 def past(number: int, verdict: str, says: str = SAYS, **more: Any) -> Past:
-    """An entry of a claim's history."""
+    """Return an entry of a claim's history."""
     return Past(
         **{
             "number": number,
@@ -347,7 +347,7 @@ def test_a_claim_without_a_pair_in_this_run_is_told() -> None:
 
 
 def test_step_times_and_throughput_are_held_apart_where_steps_have_unlike_samples() -> None:
-    """Steps of 8 ranks take 3 times as long as those of 2, and have 4 times the samples: more samples a second."""
+    """Steps of 8 ranks take 3 times as long as those of 2, and have 4 times the samples: more samples/s."""
     runs = measured(random.Random(1), {MASTERS[0]: 1.0, MASTERS[2]: 3.0}, noise=0.01)
     pair = (MASTERS[0], MASTERS[2])
     by_step, by_rate = (decided(claim(pair, of=of), runs) for of in ("step time", "throughput"))
@@ -416,7 +416,7 @@ def test_two_sides_are_named_by_what_tells_them_apart_where_more_does_not_fit() 
     assert "times as long as one of 2 ranks" in message.text
 
 
-def test_another_path_of_training_is_said_beside() -> None:
+def test_another_path_of_training_is_a_tag() -> None:
     local = case_of("post_local_sgd", 2)
     runs = measured(random.Random(1), {local: 1.0, DDP: 1.3})
     (message,) = claim_findings(decided_claims([claim((local, DDP))], runs), runs)
@@ -426,7 +426,7 @@ def test_another_path_of_training_is_said_beside() -> None:
 def a_run(
     path: Path, step_ms: Mapping[Case, float], claims: Sequence[PlannedClaim], **machine: str
 ) -> RunDir:
-    """A run on disk, of six rounds."""
+    """Write a run of six rounds."""
     run = RunDir(path)
     write_plan(run, list(step_ms), Budget(rounds_min=5, rounds_max=6), claims=claims)
     if machine:
@@ -557,10 +557,10 @@ def test_the_page_begins_its_findings_with_claims_and_shows_their_pairs(
     [
         ((1.0, 1.5), (0.3, 0.3), "holds"),  # the other's step may be 1.05 long
         ((1.0, 1.5), (0.3, 0.4), "cannot tell"),  # or 0.9
-        ((1.0, 1.5), (0.45, 0.0), "holds"),  # if the first is shorter still, the better
+        ((1.0, 1.5), (0.45, 0.0), "holds"),  # better still if the first is shorter
         ((1.5, 1.0), (0.3, 0.3), "does not hold"),
         ((1.5, 1.0), (0.4, 0.0), "cannot tell"),
-        ((1.0, 9.0), (0.9, 0.8), "holds"),  # 1.8 long at least
+        ((1.0, 9.0), (0.9, 0.8), "holds"),  # at least 1.8 long
         ((1.0, 9.0), (0.3, 1.0), "cannot tell"),  # nothing is known
         ((1.0, 9.0), (0.3, None), "cannot tell"),
     ],
@@ -595,10 +595,10 @@ def test_what_sharing_cores_may_have_cost_decides_nothing(
 
 
 def test_the_truth_is_within_what_is_allowed_for_shared_cores() -> None:
-    """Of 1,000 pairs that are alike on cores of their own, and not on shared ones, hardly any is decided."""
+    """Of 1,000 pairs that are equal on separate cores, but not on shared ones, hardly any is decided."""
     dice, wrong = random.Random(2005), 0
     for _ in range(TRIALS):
-        delays = [dice.uniform(0.0, 0.4) for _ in range(2)]  # what sharing has really added, of each step
+        delays = [dice.uniform(0.0, 0.4) for _ in range(2)]  # the true effect of sharing on each step
         true = measured(dice, {DDP: 1 / (1 - delays[0]), PARALLEL: 1 / (1 - delays[1])})
         runs = [
             replace(

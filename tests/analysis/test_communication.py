@@ -31,7 +31,7 @@ DDP, SMALL, MASTER = case_of("ddp", 2), case_of("ddp", 2, bucket_cap_mb=1.0), ca
 
 
 def rank(transfers: Sequence[tuple[str, int, int, int]]) -> RankLaunch:
-    """One step with transfers (operation, bytes, start ms, end ms)."""
+    """Return one step with transfers (operation, bytes, start ms, end ms)."""
     at = ORIGIN_NS + 10**9
     sent = [(i, op, size, at + a * MS, at + b * MS) for i, (op, size, a, b) in enumerate(transfers)]
     step = (at, at + 100 * MS, [("forward", at, at + 50 * MS)], sent)
@@ -176,7 +176,7 @@ def test_what_was_handed_over_at_once_reads_as_if_it_had_been_alone(
 
 
 def test_wherever_busbw_is_defined_the_other_clock_is_told(tmp_path: Path) -> None:
-    """The glossary, which pages take terms from, and the figure: one owner has the sentence."""
+    """The glossary, from which pages take terms, and the figure: both use the module's sentence."""
     assert "waiting for late ranks is inside" in OTHER_CLOCK
     assert OTHER_CLOCK in dict(TERMS)["busbw"]
     summary = summarize(write_run(tmp_path / "run", 12, rounds=3))

@@ -1,4 +1,4 @@
-"""Under which conditions cases were compared: what an answer and a finding say beside their numbers."""
+"""Conditions of comparisons: the remarks of answers and findings next to their numbers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ WIDE, NARROW = (case_of("ddp", 2, bucket_cap_mb=cap) for cap in (25.0, 1.0))
 
 
 def runs(path: Path, *cases: Case, flagged: int = 0, flag: str = "steal") -> list[CaseRun]:
-    """The cases with four launches each, the first of which have this flag."""
+    """Return the cases with four launches each, the first of which have this flag."""
     run = RunDir(path / "run")
     write_plan(run, list(cases), Budget())
     for case in cases:
@@ -62,7 +62,7 @@ def runs(path: Path, *cases: Case, flagged: int = 0, flag: str = "steal") -> lis
 def test_a_cap_that_all_share_is_said_and_the_default_is_not(tmp_path: Path) -> None:
     assert conditions(runs(tmp_path / "a", WIDE, MASTER)) == ("25 MiB buckets",)
     assert conditions(runs(tmp_path / "b", DDP, MASTER)) == ()
-    assert conditions(runs(tmp_path / "c", WIDE, NARROW)) == ()  # those are told apart by it
+    assert conditions(runs(tmp_path / "c", WIDE, NARROW)) == ()  # those are distinguished by it
     assert conditions(runs(tmp_path / "d", MASTER)) == ()
 
 
@@ -92,7 +92,7 @@ def test_by_how_much_at_most_replays_were_late_is_said(tmp_path: Path) -> None:
     assert conditions(paced(0.05, DDP), late=False) == ()
     assert conditions(paced(0.05, DDP, MASTER)) == (words.format("steps of DDP", 5.3),)
     assert conditions(paced(0.019, DDP)) == ()
-    for late in (0.6, 1.0, 1.5):  # a worker's own step may take several of the job's
+    for late in (0.6, 1.0, 1.5):  # a worker's step may take several of the job's
         assert conditions(paced(late, DDP)) == (
             "replayed computation came late: its steps may read more than twice too long by this alone",
         )
@@ -118,7 +118,7 @@ def test_replays_that_fill_the_cores_are_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fabric", "exposed_s", "told"),
+    ("fabric", "exposed_s", "remark"),
     [
         (
             "1 Gbit/s",
@@ -133,7 +133,7 @@ def test_replays_that_fill_the_cores_are_said(tmp_path: Path) -> None:
     ],
 )
 def test_what_transfers_take_beyond_their_links_is_said(
-    tmp_path: Path, fabric: str, exposed_s: float, told: str
+    tmp_path: Path, fabric: str, exposed_s: float, remark: str
 ) -> None:
     """A ring of two sends 10 MB once over its link of 1 Gbit/s: 84 of the 400 ms of a step."""
     case = case_of("ddp", 2, fabric=fabric, nodes=2) if fabric else DDP
@@ -141,14 +141,14 @@ def test_what_transfers_take_beyond_their_links_is_said(
     parts: Any = SimpleNamespace(exposed_s=exposed_s, step_s=0.4)
     launches = tuple(replace(launch, gradient_bytes=10**7) for launch in run.launches)
     assert not fabric or links_of(fabric) is not None
-    assert conditions([replace(run, parts=parts, launches=launches)]) == ((told,) if told else ())
+    assert conditions([replace(run, parts=parts, launches=launches)]) == ((remark,) if remark else ())
 
 
 def test_validity_says_which_communication_cannot_be_timed(tmp_path: Path) -> None:
     gloo = case_of("ddp", 2, device="cuda", backend="gloo")
     mixed = runs(tmp_path, gloo, case_of("ddp", 2, device="cuda", backend="nccl"))
-    (told,) = _untimed_transfers(mixed, Names(mixed))
-    assert told.startswith(
+    (sentence,) = _untimed_transfers(mixed, Names(mixed))
+    assert sentence.startswith(
         "1 case has step times and no times of communication, nor of a step's parts: gloo takes"
     )
     assert not list(_untimed_transfers(mixed[1:], Names(mixed[1:])))
@@ -190,9 +190,7 @@ def test_validity_says_what_a_step_of_the_class_leaves_empty(tmp_path: Path) -> 
         for one in own
     ]
     assert list(_own_steps(timed, Names(timed))) == [operations]
-    parted = own_steps(
-        "c", case_of("fsdp", 2), MASTER
-    )  # of parted state none is timed, whatever the class has
+    parted = own_steps("c", case_of("fsdp", 2), MASTER)  # with parted state none is timed, for any class
     _, evaluation = _own_steps(parted, Names(parted))
     assert evaluation.startswith("1 case has no evaluation: ")
 
@@ -209,12 +207,12 @@ def test_validity_says_how_much_was_stolen(tmp_path: Path) -> None:
         )
         for one in runs(tmp_path, DDP, flagged=3)
     ]
-    (told,) = _disturbances(found)
-    assert told.startswith(
+    (sentence,) = _disturbances(found)
+    assert sentence.startswith(
         "Steal in 3 of 4 launches (4.0 % of the cores' time in the median of all, 25.0 % at most): "
     )
-    (told,) = _disturbances(runs(tmp_path / "b", DDP, flagged=1, flag="clock change"))
-    assert told.startswith("Clock change in 1 of 4 launches: ")
+    (sentence,) = _disturbances(runs(tmp_path / "b", DDP, flagged=1, flag="clock change"))
+    assert sentence.startswith("Clock change in 1 of 4 launches: ")
 
 
 def test_a_serial_fraction_above_one_is_called_what_it_is() -> None:
@@ -238,8 +236,8 @@ def broken(rule: str, label: str, seen: float) -> Violation:
 
 
 def test_a_run_that_was_mostly_disturbed_is_doubted_before_any_number(tmp_path: Path) -> None:
-    (told,) = warning_sentences(runs(tmp_path / "a", DDP, MASTER, flagged=3), Checked())
-    assert told.startswith(
+    (sentence,) = warning_sentences(runs(tmp_path / "a", DDP, MASTER, flagged=3), Checked())
+    assert sentence.startswith(
         "Most launches were disturbed (6 of 8): other guests of the host took over 1 % of the "
     )
     assert not list(warning_sentences(runs(tmp_path / "b", DDP, MASTER, flagged=2), Checked()))
@@ -254,16 +252,16 @@ def test_a_case_that_beats_its_upper_bound_is_doubted_before_any_number() -> Non
             broken("links_carry", "ring", 9.0),
         ),
     )
-    (told,) = warning_sentences([], checks)
-    assert told.startswith("A case beats its upper bound: master is more than linear")
-    assert told.endswith(", and 1 more.")
+    (sentence,) = warning_sentences([], checks)
+    assert sentence.startswith("A case beats its upper bound: master is more than linear")
+    assert sentence.endswith(", and 1 more.")
 
 
 SLOW = {"gloo_interface": "eth0 (1 Gbit/s)", "faster_interface": "ib0 (100 Gbit/s)"}
 
 
 def on_hosts(*hosts: tuple[str, dict[str, str]]) -> list[RankStart]:
-    """The starts of ranks, each with its host and what it says of its interfaces."""
+    """Return the starts of ranks, each with its host and the interfaces that it records."""
     return [
         RankStart(
             rank=rank,
@@ -292,7 +290,7 @@ def test_a_slow_interface_is_told_of_launches_over_several_hosts() -> None:
     assert _slow_interfaces_of(on_hosts(("a", SLOW), ("a", SLOW))) == ()
 
 
-def test_a_slow_interface_beside_a_faster_one_is_told(tmp_path: Path) -> None:
+def test_a_slow_interface_next_to_a_faster_one_is_reported(tmp_path: Path) -> None:
     used, faster = SLOW.values()
     cases = runs(tmp_path, DDP, MASTER)
     slow = tuple((f"n{number}", used, faster) for number in range(5))
@@ -338,7 +336,7 @@ def test_what_ranks_note_of_their_interfaces_reaches_the_page(tmp_path: Path) ->
         (4, 1, 0, False),
     ],
 )
-def test_loader_workers_beside_gpus_share_what_all_ranks_of_a_socket_have(
+def test_loader_workers_with_gpus_share_the_cores_of_a_socket_s_ranks(
     ranks: int, hosts: int, workers: int, shared: bool
 ) -> None:
     case = case_of("ddp", ranks, device="cuda", backend="nccl", loader_workers=workers)

@@ -1,4 +1,4 @@
-"""Rounds that resemble those before them: how often a verdict is wrong, by simulation, and who reckons with it."""
+"""Correlated rounds: how often a verdict is wrong, by simulation, and which intervals allow for them."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from tests.synthetic import write_run
 
 RUNS = 1000
 PROMISED = {0.0: 0.05, 0.2: 0.055, 0.35: 0.065, 0.5: 0.09}
-"""At most this share of families has a wrong verdict, by the lag-1 correlation of rounds."""
+"""Promised maximum of the share of families with a wrong verdict, by the lag-1 correlation of rounds."""
 SHAPES = [(2, 5), (2, 8), (2, 20), (7, 5), (7, 8), (15, 5)]
 Logs = NDArray[np.float64]
 
 
 def noise(shape: tuple[int, ...], correlation: float, seed: int = 1) -> Logs:
-    """Normal values with deviation 1, of which the last axis is an AR(1)."""
+    """Return normal values with deviation 1, of which the last axis is an AR(1)."""
     drawn = np.random.default_rng(seed).standard_normal(shape)
     for index in range(1, shape[-1]):
         fresh = math.sqrt(1 - correlation**2) * drawn[..., index]
@@ -53,7 +53,7 @@ def noise(shape: tuple[int, ...], correlation: float, seed: int = 1) -> Logs:
 
 
 def rounds_of(count: int, *, session: int = 10**6) -> list[tuple[int, str]]:
-    """So many rounds, of sessions of as many each."""
+    """Return `count` rounds, in sessions of `session` rounds each."""
     return [(number, str(number // session)) for number in range(count)]
 
 
@@ -63,7 +63,7 @@ def factors(logs: Logs) -> Logs:
 
 
 def wrong(logs: Logs, wider: Logs) -> float:
-    """The share of families of identical cases with a pair that is called different."""
+    """Return the share of families of identical cases with a pair that is called different."""
     means = logs.mean(axis=-1)
     apart = np.abs(means[:, :, None] - means[:, None, :])
     return float((apart > wider[:, None, None] * half_widths(logs)).any(axis=(1, 2)).mean())
@@ -90,7 +90,7 @@ def test_t_intervals_as_they_are_would_not_do(cases: int, rounds: int) -> None:
 
 
 def test_a_family_of_two_gains_by_the_run_it_is_in() -> None:
-    """The run's estimate is known better than the pair's own, and as right."""
+    """The run's estimate is more precise than the pair's own, and as correct."""
     logs = noise((RUNS, 15, 5), 0.0)
     whole, own = factors(logs), factors(logs[:, :2])
     assert whole.mean() < 1.25 < own.mean() / 1.5
@@ -178,7 +178,7 @@ def test_every_comparison_is_wider_by_what_its_launches_carry() -> None:
 
 
 def _half_alone(own: dict[str, list[Timing]]) -> float:
-    """Half of the interval of two cases in no family."""
+    """Return half of the interval of two cases outside any family."""
     found = compare(own["0"], own["1"])
     assert found is not None
     half = found.half_width()
@@ -187,7 +187,7 @@ def _half_alone(own: dict[str, list[Timing]]) -> float:
 
 
 def _half_of_pair(own: dict[str, list[Timing]], *, gone: bool) -> float:
-    """Half of the interval of a pair in its family; `gone`: too few rounds have all cases."""
+    """Return half of the interval of a pair in its family; `gone`: too few rounds have all cases."""
     if gone:
         own = {**own, "2": [replace(one, session="another") for one in own["2"]]}
     found = Family(own).pair("0", "1")
@@ -197,7 +197,7 @@ def _half_of_pair(own: dict[str, list[Timing]], *, gone: bool) -> float:
 
 
 def slowed(run: Path, *, times: Sequence[float], cases: str = "ddp*") -> None:
-    """Stretch all timed blocks of ranks of DDP, or of `cases`, by what their round has."""
+    """Stretch all timed blocks of ranks of DDP, or of `cases`, by their round's factor."""
     for path in run.glob(f"cases/{cases}/launch-*/rank-*.jsonl"):
         number = int(path.parent.name.removeprefix("launch-"))
         records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -241,7 +241,7 @@ def test_a_run_whose_rounds_drift_says_so_and_has_wider_intervals(tmp_path: Path
 def test_a_run_all_of_whose_cases_drift_together_says_that_step_times_are_not_independent(
     tmp_path: Path, times: list[float], says: bool
 ) -> None:
-    """No difference between cases shows it: a round slows all of them, so that comparisons are as sure as ever."""
+    """Differences between cases do not show it: a round slows all of them, and comparisons are as certain as ever."""
     run = write_run(tmp_path / "run", 6, rounds=10)
     slowed(run.path, times=times, cases="*")
     levels = correlation_of_levels([case.timings for case in read_cases(run, read_plan(run))])
@@ -261,7 +261,7 @@ def test_a_run_all_of_whose_cases_drift_together_says_that_step_times_are_not_in
 @pytest.mark.parametrize("rounds", [5, 8, 10, 20])
 @pytest.mark.parametrize("cases", [1, 5])
 def test_independent_rounds_are_seldom_said_to_be_correlated(rounds: int, cases: int) -> None:
-    """Cases of a run have what a round does to all of them in common: they show no more of it than one does."""
+    """Cases of a run share the effect of a round: together they show no more of it than one does."""
 
     def said(correlation: float) -> float:
         drawn = noise((RUNS, 1, rounds), correlation) + 0.1 * noise((RUNS, cases, rounds), 0.0, seed=2)
@@ -275,7 +275,7 @@ def test_independent_rounds_are_seldom_said_to_be_correlated(rounds: int, cases:
 
 
 def test_a_comparison_in_turn_is_as_sure_with_the_same_factor() -> None:
-    """Looked at several times; the correlation is estimated from its ratios."""
+    """Checked several times; the correlation is estimated from its ratios."""
     looks, cases, runs = (8, 14, 24), 2, 80
 
     def alarms(correlation: float, *, allowed: bool) -> float:

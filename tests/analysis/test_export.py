@@ -1,4 +1,4 @@
-"""A run for other programs: held against their own readers, and against the records."""
+"""A run for other programs: compared with their own readers, and with the records."""
 
 from __future__ import annotations
 
@@ -66,15 +66,15 @@ def test_openmetrics_parses_and_says_what_the_table_says(run: RunDir) -> None:
     }
     table = ddpbench.load(run.path)
     ok = table[table["status"] == "ok"].set_index("case_id")
-    told = {
+    samples = {
         (sample.labels["case_id"], sample.labels["end"]): sample.value
         for sample in families["ddpbench_step_time_seconds"].samples
     }
-    assert len(told) == 3 * len(ok)
+    assert len(samples) == 3 * len(ok)
     for case_id, row in ok.iterrows():
-        assert told[case_id, "value"] == pytest.approx(row["step_time_s"])
-        assert told[case_id, "low"] == pytest.approx(row["step_time_ci_low_s"])
-        assert told[case_id, "high"] == pytest.approx(row["step_time_ci_high_s"])
+        assert samples[case_id, "value"] == pytest.approx(row["step_time_s"])
+        assert samples[case_id, "low"] == pytest.approx(row["step_time_ci_low_s"])
+        assert samples[case_id, "high"] == pytest.approx(row["step_time_ci_high_s"])
     assert "ddpbench_speedup_ratio" in families
 
 

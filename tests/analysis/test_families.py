@@ -1,4 +1,4 @@
-"""Two cases have one number and one interval, whatever part of a report tells of them."""
+"""Two cases have one number and one interval in all parts of a report."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ CAP, BOUND = case_of("ddp", 2, bucket_cap_mb=1.0), case_of("independent", 2)
 Ends = tuple[float, float, float]
 
 
-def told(summary: RunSummary, topic: str, case_id: str) -> Ends:
-    """A case over the best of its group, as the tables and figures have it."""
+def in_table(summary: RunSummary, topic: str, case_id: str) -> Ends:
+    """Return a case over the best of its group, as the tables and figures have it."""
     (row,) = [
         row
         for row in framed(summary.steps.comparisons).to_dict("records")
@@ -36,7 +36,7 @@ def told(summary: RunSummary, topic: str, case_id: str) -> Ends:
 
 
 def found(summary: RunSummary, kind: str) -> Ends:
-    """The finding's ratio of its first case over its last."""
+    """Return the finding's ratio of its first case over its last."""
     (ratio,) = [one.ratio for one in summary.conclusions.findings if one.kind == kind]
     assert ratio is not None
     assert ratio.low is not None
@@ -46,17 +46,17 @@ def found(summary: RunSummary, kind: str) -> Ends:
 
 @pytest.mark.parametrize("noise", [0.002, 0.05])
 def test_findings_tables_and_figures_agree_on_two_cases(tmp_path: Path, noise: float) -> None:
-    """Decided or not: of two caps, or two strategies, each is held against the other alone."""
+    """Decided or not: of two caps, or two strategies, each is compared with the other alone."""
     steps = {SINGLE: 10, BOUND: 11, DDP: 12, CAP: 12.6, MASTER: 13}
     summary = summary_of(tmp_path, steps, noise=noise)
-    caps = told(summary, "buckets", CAP.case_id)
+    caps = in_table(summary, "buckets", CAP.case_id)
     finding = next(one for one in summary.conclusions.findings if one.kind == "buckets")
     assert finding.cases == (CAP.case_id, DDP.case_id)
     assert found(summary, "buckets") == pytest.approx(caps)
-    master = told(summary, "strategies", MASTER.case_id)
+    master = in_table(summary, "strategies", MASTER.case_id)
     (one,) = [one for one in summary.conclusions.findings if one.kind == "strategies"]
     ends = found(summary, "strategies")
-    if one.cases[0] == DDP.case_id:  # what is faster stands first
+    if one.cases[0] == DDP.case_id:  # the faster one comes first
         ends = (1 / ends[2], 1 / ends[1], 1 / ends[0])
     assert ends == pytest.approx(master)
     assert all(
@@ -68,7 +68,7 @@ def test_findings_tables_and_figures_agree_on_two_cases(tmp_path: Path, noise: f
 
 def test_the_answer_s_bound_is_the_table_s(tmp_path: Path) -> None:
     summary = summary_of(tmp_path, {SINGLE: 10, BOUND: 11, DDP: 12, CAP: 12.1, MASTER: 12.2}, noise=0.05)
-    high = told(summary, "ranks", DDP.case_id)[2]
+    high = in_table(summary, "ranks", DDP.case_id)[2]
     bound = f"at most {format_at_most(high - 1)} longer"
     assert any(bound in tag for tag in summary.conclusions.answer[0].tags), summary.conclusions.answer[0].tags
     stand = stands(summary.steps.comparisons, "ranks")[DDP.case_id]
@@ -77,7 +77,7 @@ def test_the_answer_s_bound_is_the_table_s(tmp_path: Path) -> None:
 
 def test_why_it_is_undecided_is_said_once_with_the_rounds_that_would_tell(tmp_path: Path) -> None:
     summary = summary_of(tmp_path, {SINGLE: 10, DDP: 12, MASTER: 12.1}, noise=0.05)
-    low, _, high = told(summary, "ranks", MASTER.case_id)
+    low, _, high = in_table(summary, "ranks", MASTER.case_id)
     half = math.log(high / low) / 2
     (why,) = [tag for tag in summary.conclusions.answer[0].tags if tag.startswith("launches scatter: ")]
     which = "launches scatter: the least certain of these ratios, that to master, is known to "
@@ -92,10 +92,10 @@ def test_why_it_is_undecided_is_said_once_with_the_rounds_that_would_tell(tmp_pa
 
 
 def test_panels_share_the_error_in_every_topic(tmp_path: Path) -> None:
-    """Two workloads: the paired interval of two strategies is that at 2.5 %, in tables and findings alike."""
+    """Two workloads: the paired interval of two strategies is at 2.5 %, in tables and findings alike."""
     mlp = {"workload": "mlp:small"}
-    beside = {case_of(name, 2, **mlp): step for name, step in (("ddp", 12.0), ("master", 30.0))}
-    summary = summary_of(tmp_path, {SINGLE: 10, DDP: 12, MASTER: 12.1, **beside}, noise=0.02)
+    mlp_cases = {case_of(name, 2, **mlp): step for name, step in (("ddp", 12.0), ("master", 30.0))}
+    summary = summary_of(tmp_path, {SINGLE: 10, DDP: 12, MASTER: 12.1, **mlp_cases}, noise=0.02)
     frame = framed(summary.steps.launches).pivot(index="round", columns="case_id", values="step_time_s")
     logs = np.log(frame[MASTER.case_id] / frame[DDP.case_id])
     run = RunDir(tmp_path / "run")
@@ -103,7 +103,7 @@ def test_panels_share_the_error_in_every_topic(tmp_path: Path) -> None:
     half = widening_of(6, reckoned) * scipy_stats.t.ppf(1 - 0.025 / 2, 5) * logs.std() / math.sqrt(6)
     ends = [math.exp(logs.mean() + side * half) for side in (-1, 0, 1)]
     for topic in ("strategies", "ranks"):
-        assert told(summary, topic, MASTER.case_id) == pytest.approx(ends, rel=1e-4)
+        assert in_table(summary, topic, MASTER.case_id) == pytest.approx(ends, rel=1e-4)
     finding = next(one for one in summary.conclusions.findings if one.cases == (MASTER.case_id, DDP.case_id))
     assert finding.ratio is not None
     assert [finding.ratio.low, finding.ratio.value, finding.ratio.high] == pytest.approx(ends, rel=1e-4)

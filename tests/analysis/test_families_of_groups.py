@@ -1,4 +1,4 @@
-"""Comparisons of inputs and of precisions are one family over all groups: more groups make each less sure."""
+"""Comparisons of inputs and of precisions are one family over all groups: more groups make each less certain."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from tests.synthetic import case_of
 
 EVEN = (0.98, 1.01, 1.0, 1.02, 0.99, 1.0)
 LONGER, BEYOND = 1.017, 1.0375
-"""How many times as long a step takes that six rounds of such scatter show to be longer, or longer by the margin, at
-5 % and not at 2.5 %."""
+"""Ratios of step times that six rounds of such scatter show to be longer, or longer by the margin, at
+5 % and not at 2.5 %.
+"""
 
 
 def run(case: Case, time_s: float, factors: tuple[float, ...] = (1.0,) * 6) -> Any:

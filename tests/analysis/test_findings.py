@@ -1,4 +1,4 @@
-"""Sentences: what they say for step times that are known, and what they must not say."""
+"""Sentences for known step times: their texts, and statements that they must not make."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def summary_of(
     noise: float = 0.001,
     oversubscribed: tuple[Case, ...] = (),
 ) -> RunSummary:
-    """A run in which each case's steps take so long, but for drift that all share and noise of its own."""
+    """Return the summary of a run with these step times, a common drift and separate noise."""
     run = RunDir(path / "run")
     planned = [PlannedCase(case=case, oversubscribed=case in oversubscribed) for case in step_ms]
     write_plan(run, planned, Budget(rounds_min=1, rounds_max=rounds))
@@ -128,15 +128,15 @@ def test_strategies_that_are_not_told_apart_from_one_share_a_sentence(tmp_path: 
         if one.evidence == "strategies"
     ]
     assert [one.verdict for one in found] == ["faster", "unresolved"]
-    told = found[-1]
-    assert told.text.startswith(
+    last = found[-1]
+    assert last.text.startswith(
         "ZeRO-1, Accelerate and the HF Trainer against DDP at 2 ranks, gpt:nano: no significant"
     )
-    assert told.cases == (*(case.case_id for case in others), DDP.case_id)
-    assert "corrected for 10 comparisons" in told.line
+    assert last.cases == (*(case.case_id for case in others), DDP.case_id)
+    assert "corrected for 10 comparisons" in last.line
     longest, shortest = (
         float(part)
-        for part in re.findall(r"at the widest ([\d.]+) % longer or ([\d.]+) % shorter", told.text)[0]
+        for part in re.findall(r"at the widest ([\d.]+) % longer or ([\d.]+) % shorter", last.text)[0]
     )
     run = RunDir(tmp_path / "run")
     by_id = {one.case_id: one for one in read_cases(run, read_plan(run))}
@@ -156,7 +156,7 @@ def test_variants_of_one_strategy_are_told_apart_in_every_sentence(tmp_path: Pat
     assert len(sentences) == 2
     assert sum("period=4" in text for text in sentences) == 1
     assert sum("period=8" in text for text in sentences) == 1
-    assert "DDP is 25." in texts(summary)  # what has one variant has its name alone
+    assert "DDP is 25." in texts(summary)  # a strategy with one variant has its name alone
 
 
 def test_under_five_rounds_nothing_is_concluded(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_buckets_are_held_against_the_default_and_corrected(tmp_path: Path) -> N
 def test_the_upper_bound_is_called_one(tmp_path: Path) -> None:
     summary = summary_of(tmp_path, {SINGLE: 10, case_of("independent", 2): 10.5, DDP: 12})
     found = summary.conclusions.findings[0]
-    assert (found.verdict, found.badge) == ("slower", "cost")  # to be behind it is no news
+    assert (found.verdict, found.badge) == ("slower", "cost")  # being behind it is expected
     assert "A step of DDP takes 14." in found.line
     assert "independent ranks, which exchange nothing" in found.line
     assert not summary.steps.comparisons  # a bound is not ranked
@@ -241,7 +241,7 @@ def test_at_most_seven_and_every_panel_named(tmp_path: Path) -> None:
     }
 
 
-def test_labels_stand_beside_emulated_numbers(tmp_path: Path) -> None:
+def test_emulated_numbers_have_labels(tmp_path: Path) -> None:
     slow = {"fabric": "1 Gbit/s", "dilation": 10.0}
     ddp, master = case_of("ddp", 2, **slow), case_of("master", 2, **slow)
     summary = summary_of(tmp_path, {ddp: 12, master: 24})
@@ -274,7 +274,7 @@ def test_a_strategy_that_is_inexact_by_design_is_called_so(tmp_path: Path) -> No
     assert texts(summarize(run)).startswith("Local SGD (another path of training) is 9.1 %")
 
 
-def told(verdict: str, evidence: str = "strategies") -> Finding:
+def finding(verdict: str, evidence: str = "strategies") -> Finding:
     return Finding(
         kind="strategies", text=Sentence(f"{verdict} {evidence}"), evidence=evidence, verdict=verdict
     )  # type: ignore[arg-type]
@@ -282,11 +282,11 @@ def told(verdict: str, evidence: str = "strategies") -> Finding:
 
 def test_findings_begin_with_what_was_decided_and_end_with_what_was_not() -> None:
     found = [
-        told("unresolved"),
-        told("note", "scaling"),
-        told("too few"),
-        told("slower", "links"),
-        told("equivalent"),
+        finding("unresolved"),
+        finding("note", "scaling"),
+        finding("too few"),
+        finding("slower", "links"),
+        finding("equivalent"),
     ]
     assert [one.verdict for one in decided_first(found)] == [
         "slower",
@@ -304,7 +304,7 @@ def decision(
     ratio: float = 1.2,
     workload: str = "gpt:nano",
 ) -> Any:
-    """A pair and its judgement, as far as choosing among them looks at them."""
+    """Return a pair and its judgement, with the fields by which decisions are chosen."""
     a, b = (
         SimpleNamespace(case=case_of(strategy, 2)),
         SimpleNamespace(case=case_of("ddp", 2, workload=workload)),
@@ -321,7 +321,7 @@ def test_of_a_strategy_s_variants_the_fastest_is_told_first() -> None:
     )
     assert _most_telling([slow, fast, other], 3) == [fast, other, slow]
     assert _most_telling([slow, fast, other], 1) == [fast]
-    # of another panel nothing is faster or slower
+    # in the other panel nothing is faster or slower
     larger = [decision("slower", ratio=ratio, workload=name) for name, ratio in [("a", 2.0), ("b", 1.5)]]
     assert _most_telling(larger, 1) == larger[:1]
 
@@ -335,7 +335,7 @@ def test_an_undecided_bucket_takes_no_decided_ones_place() -> None:
     ]
     chosen = _most_telling([decision("slower", "buckets"), *decided], 3)
     assert [pair.kind for pair, _ in chosen] == ["strategies", "strategies", "buckets"]
-    # of those that are undecided, buckets get the last place
+    # among undecided ones buckets get the last place
     unsure = [decision("unresolved", "layouts"), decision("unresolved"), decision("unresolved", "buckets")]
     assert [pair.kind for pair, _ in _most_telling([*decided[:1], *unsure], 2)] == ["strategies", "buckets"]
 
@@ -347,7 +347,7 @@ def test_strategies_stand_before_the_bound_and_buckets_last() -> None:
 
 
 def test_a_bucket_that_is_decided_stands_above_a_strategy_that_is_not(tmp_path: Path) -> None:
-    # master's steps scatter so that nothing can be told of it
+    # master's steps scatter too much for any verdict on it
     run = RunDir(tmp_path / "run")
     slow = case_of("ddp", 2, bucket_cap_mb=1.0)
     write_plan(run, [SINGLE, DDP, slow, MASTER], Budget(rounds_min=1, rounds_max=6))
@@ -363,15 +363,16 @@ def test_a_bucket_that_is_decided_stands_above_a_strategy_that_is_not(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("timed_ms", "told"),
+    ("timed_ms", "remark"),
     [
         (20, ""),
         (16, ", 25 % longer than timed ones: see Validity"),
         (25, ", 20 % shorter than timed ones: see Validity"),
     ],
 )
-def test_shares_of_a_step_have_intervals(tmp_path: Path, timed_ms: int, told: str) -> None:
-    # of steps of 20 ms, 2 to 6 ms of transfers lie after backward: 4 ms, with s = sqrt(2.5) ms over five launches
+def test_shares_of_a_step_have_intervals(tmp_path: Path, timed_ms: int, remark: str) -> None:
+    # in steps of 20 ms, 2 to 6 ms of transfers follow backward: 4 ms, with s = sqrt(2.5) ms over five
+    # launches
     run = RunDir(tmp_path / "run")
     write_plan(run, [SINGLE, DDP], Budget(rounds_min=1, rounds_max=5))
     for number, exposed in enumerate((2, 3, 4, 5, 6)):
@@ -383,7 +384,7 @@ def test_shares_of_a_step_have_intervals(tmp_path: Path, timed_ms: int, told: st
         write_launch(run, DDP, number, [RankLaunch(blocks=[[timed_ms * MS] * 10], steps=[step])] * 2)
     write_sessions(run)
     (text,) = [one.line for one in summarize(run).conclusions.findings if one.evidence == "breakdown"]
-    assert f"instrumented steps of 5 launches{told})." in text
+    assert f"instrumented steps of 5 launches{remark})." in text
     half = 2.776445 * (2.5 / 5) ** 0.5 / 20
     ends = f"[{100 * (0.2 - half):.0f}, {100 * (0.2 + half):.0f}]"
     assert f"20 % {ends} of a step is exposed communication" in text
@@ -391,7 +392,7 @@ def test_shares_of_a_step_have_intervals(tmp_path: Path, timed_ms: int, told: st
 
 
 def test_a_finding_s_cases_and_ratio_say_what_its_verdict_says(tmp_path: Path) -> None:
-    """The first case's step over the last one's: above 1 where it is slower, whichever the sentence puts first."""
+    """The first case's step over the last one's: above 1 where it is slower, in any order of the sentence."""
     run = write_run(tmp_path / "run", 17, rounds=7, blocks=2, steps=4)
     found = [one for one in summarize(run).conclusions.findings if one.ratio is not None]
     assert {one.verdict for one in found} & {"faster", "slower"}

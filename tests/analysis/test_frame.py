@@ -40,7 +40,7 @@ def run(tmp_path: Path) -> RunDir:
 
 
 def plain(step_ms: float, **changes: Any) -> RankLaunch:
-    """One timed block of ten equal steps."""
+    """Return a timed block of ten equal steps."""
     return RankLaunch(blocks=[[int(step_ms * MS)] * 10], **changes)
 
 
@@ -86,7 +86,7 @@ def test_speed_up_and_efficiency_are_paired_within_rounds(run: RunDir) -> None:
     assert step == pytest.approx([min(times) / 1e9, sorted(times)[2] / 1e9, max(times) / 1e9])
     assert half < 0.05 < math.log(step[2] / step[0]) / 2
     assert row["ci_reached"] is True
-    assert base["ci_reached"] is False  # a base case is held to its own step time
+    assert base["ci_reached"] is False  # a base case is judged by its own step time
     assert (base["speedup"], base["efficiency"]) == (1.0, 1.0)
     assert pd.isna(base["speedup_ci_low"])
     assert row["baseline_case_id"] == base["case_id"]
@@ -139,7 +139,7 @@ def test_held_bytes_are_those_of_the_rank_that_holds_most_together(run: RunDir) 
     row = row_of(load(run), DDP)
     names = ("held_parameter_bytes", "held_gradient_bytes", "held_optimizer_bytes")
     assert [row[name] for name in names] == [40, 30, 100]
-    assert all(pd.isna(row_of(load(run), SINGLE)[name]) for name in names)  # an older run tells none
+    assert all(pd.isna(row_of(load(run), SINGLE)[name]) for name in names)  # an older run records none
 
 
 STEPS = [(ORIGIN_NS, ORIGIN_NS + 100, [("forward", ORIGIN_NS, ORIGIN_NS + 40)], [])]
@@ -226,7 +226,7 @@ def test_an_interrupted_sweep_says_how_far_it_came_and_how_to_resume(run: RunDir
 
 
 def test_a_sweep_whose_budget_was_spent_leaves_cases_ok_with_the_rounds_they_have(run: RunDir) -> None:
-    """Their rows say how many; a case without any says that, and the page says what was left out."""
+    """Their rows give the number; a case without any is reported, and the page lists the missing rounds."""
     write_plan(run, [SINGLE, DDP], Budget(total=180.0))
     for number in range(3):
         write_launch(run, SINGLE, number, [plain(10)])

@@ -1,4 +1,4 @@
-"""How often to save: the formula against a simulation, and the optimum against a search."""
+"""Snapshot period: the formula against a simulation, and the optimum against a search."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ddpbench.analysis.goodput import best, daly, ettr, young
 
 
 def simulated(period: float, snapshot: float, recovery: float, mtbf: float, segments: int) -> float:
-    """Kept training over wall time, of a job that saves after each segment and fails at random moments."""
+    """Return kept training over wall time, for a job that saves after each segment and fails at random moments."""
     generator = random.Random(1)
     wall = 0.0
     for _ in range(segments):
@@ -40,7 +40,7 @@ def test_the_ratio_is_that_of_a_simulated_job(
 @pytest.mark.parametrize(
     ("snapshot", "mtbf"), [(0.02, 86_400.0), (1.0, 3_600.0), (60.0, 600.0), (500.0, 400.0)]
 )
-def test_the_best_period_is_better_than_any_beside_it(snapshot: float, mtbf: float) -> None:
+def test_the_best_period_is_better_than_its_neighbours(snapshot: float, mtbf: float) -> None:
     period = best(snapshot, mtbf)
     for recovery in (0.0, 30.0):
         top = ettr(period, snapshot, recovery, mtbf)
@@ -54,7 +54,7 @@ def test_young_and_daly_come_close_where_snapshots_are_short() -> None:
     assert daly(1.0, 86_400.0) == pytest.approx(exact, rel=1e-6)
     assert young(60.0, 600.0) / best(60.0, 600.0) == pytest.approx(
         1.167, abs=0.001
-    )  # and not where they are long
+    )  # but not where they are long
     assert daly(500.0, 200.0) == 200.0
 
 

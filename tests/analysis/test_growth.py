@@ -1,4 +1,4 @@
-"""Network times are compared as step times are: within rounds of one session, corrected for all that were looked at."""
+"""Network times are compared as step times are: within rounds of one session, corrected for all candidates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOISE = (0.01, -0.02, 0.03, 0.0, -0.01)
 
 
 def run(log: float = 0.0, *, sessions: str = "aaaaa", own: tuple[float, ...] = NOISE) -> Any:
-    """Network times of e^log seconds and noise in five rounds, and the sessions that ran them."""
+    """Return network times of e^log seconds with noise in five rounds, and the sessions that ran them."""
     seconds = {number: math.exp(log + each) for number, each in enumerate(own)}
     timings = [
         Timing(round=number, time_s=9.0, steps=3, samples=6, session=session)
@@ -37,7 +37,7 @@ def test_the_ratio_is_of_rounds_that_one_session_ran() -> None:
 
 
 def test_the_extremes_of_several_are_held_against_each_other_with_a_correction() -> None:
-    """Of two the difference, of p = 0.03, is shown; of the extremes of three it is not."""
+    """With two series the difference, of p = 0.03, is shown; with the extremes of three it is not."""
     apart = (0.08, 0.02, 0.05, 0.0, 0.07)
     still = (0.0,) * 5
     two = _judged([run(own=still), run(own=apart)])

@@ -34,7 +34,7 @@ def summary_of(
     noise: float = 0.001,
     oversubscribed: Collection[Case] = (),
 ) -> RunSummary:
-    """A run in which each case's steps take and wait so long, but for drift that all share and own noise."""
+    """Return the summary of a run with these step and waiting times, a common drift and separate noise."""
     run = RunDir(path / "run")
     planned = [PlannedCase(case=case, oversubscribed=case in oversubscribed) for case in step_ms]
     write_plan(run, planned, Budget(rounds_min=1, rounds_max=rounds))
@@ -95,13 +95,13 @@ def test_a_step_longer_than_from_memory_is_input_bound_and_the_fewest_workers_th
     assert plain.loc[0, "ratio"] == pytest.approx(1.4, rel=0.01)
     assert plain.loc[0, "waited_share"] == pytest.approx(4 / 14)
     assert len(set(frame["group"])) == 1
-    told = texts(summary)
-    assert "DDP at 2 ranks, gpt:nano, is input-bound without loader workers: a step takes" in told
+    sentences = texts(summary)
+    assert "DDP at 2 ranks, gpt:nano, is input-bound without loader workers: a step takes" in sentences
     assert (
         "longer than from memory; 2 loader workers fix it (28.6 % [28.6, 28.6] of a step is preparing data; "
-        "also input-bound with 1; " in told
+        "also input-bound with 1; " in sentences
     )
-    assert "6 launches each; corrected for 4 comparisons)" in told
+    assert "6 launches each; corrected for 4 comparisons)" in sentences
     assert [finding.verdict for finding in summary.conclusions.findings if finding.evidence == "inputs"] == [
         "slower"
     ]
@@ -115,7 +115,7 @@ def test_where_no_number_of_workers_mends_it_the_least_is_told(tmp_path: Path) -
 
 
 def test_a_loader_that_costs_nothing_is_not_input_bound_however_long_it_waits(tmp_path: Path) -> None:
-    # As on a GPU, where the wait for a batch is hidden behind kernels that still run.
+    # On a GPU the wait for a batch is hidden behind kernels that still run.
     summary = summary_of(tmp_path, {MEMORY: (10, 0), loaded(0): (10.05, 3)})
     assert verdicts(summary)["0"] == "not input-bound"
     assert "is not input-bound: its step time differs by +0.5 %" in texts(summary)
@@ -190,7 +190,7 @@ def test_each_setting_is_compared_with_memory_in_the_table(tmp_path: Path) -> No
 
 
 def test_where_fewer_workers_are_undecided_more_are_no_advice(tmp_path: Path) -> None:
-    """From memory 10 ms, 10.2 without workers give or take 5 %, 14 with two: these are the cost."""
+    """From memory 10 ms, without workers 10.2 give or take 5 %, with two 14: the two workers are the cost."""
     summary = summary_of(tmp_path, {MEMORY: (10, 0), loaded(0): (10.2, 1), loaded(2): (14, 3)}, noise=0.03)
     assert verdicts(summary) == {"memory": "memory", "0": "unresolved", "2": "input-bound"}
     assert "; whether also without loader workers cannot be told" in texts(summary)

@@ -1,4 +1,4 @@
-"""What a report checks of itself: for each rule a run that breaks it, and one that keeps it just so."""
+"""Self-checks of a report: for each rule a run that breaks it, and one that just keeps it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Ranks = Sequence[RankLaunch]
 
 
 def written(path: Path, launches: Mapping[Case, Sequence[Ranks]], outcome: Outcome = SPENT) -> RunDir:
-    """A run with these launches of its cases, by round."""
+    """Write a run with these launches of its cases, by round."""
     run = RunDir(path / "run")
     rounds = max(map(len, launches.values()))
     write_plan(run, list(launches), Budget(rounds_min=1, rounds_max=rounds))
@@ -59,7 +59,7 @@ def written(path: Path, launches: Mapping[Case, Sequence[Ranks]], outcome: Outco
 
 
 def of(case: Case, rounds: int = 1, **changes: Any) -> dict[Case, list[Ranks]]:
-    """The same launch of every rank in each round."""
+    """Return an equal launch of every rank in each round."""
     samples = case.global_batch // processes_of(case)
     rank = RankLaunch(**{"samples_per_step": samples, **changes})
     return {case: [[rank] * processes_of(case)] * rounds}
@@ -68,14 +68,14 @@ def of(case: Case, rounds: int = 1, **changes: Any) -> dict[Case, list[Ranks]]:
 def checked(
     run: RunDir, plant: Callable[[CaseRun], CaseRun] = lambda case: case, fabrics: Sequence[FabricRun] = ()
 ) -> Checked:
-    """The checks of a run; `plant` changes what was made of the records."""
+    """Return the checks of a run; `plant` changes the results read from the records."""
     plan = read_plan(run)
     cases = [plant(case) for case in read_cases(run, plan)]
     return check_cases(case_results(cases, plan.target_half_widths(), {}), fabrics)
 
 
 def but(run: CaseRun, **found: object) -> Measured:
-    """The case as checks see it, but for some of its results."""
+    """Return the case as checks see it, with some of its results changed."""
     (result,) = case_results([run], {run.case_id: 0.02}, {})
     other = type("Other", (CaseResult,), found)
     return Measured(result=other(**{one.name: getattr(result, one.name) for one in fields(result)}))
@@ -86,7 +86,7 @@ def broken(found: Checked) -> set[str]:
 
 
 def edited(run: RunDir, kind: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> RunDir:
-    """Rewrites the records of one kind of all ranks."""
+    """Rewrite the records of one kind of all ranks."""
     for path in run.path.glob("cases/*/launch-*/rank-*.jsonl"):
         records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         lines = [json.dumps(change(one) if one["kind"] == kind else one) for one in records]
@@ -95,7 +95,7 @@ def edited(run: RunDir, kind: str, change: Callable[[dict[str, Any]], dict[str, 
 
 
 def step_with(op: str, size: int, ms: float, **changes: Any) -> dict[str, Any]:
-    """Blocks of 100 ms steps, and an instrumented one with a transfer in it."""
+    """Return blocks of 100 ms steps, and an instrumented one with a transfer in it."""
     begin, end = STEP
     transfer = (0, op, size, begin, begin + int(ms * MS))
     steps = [(begin, end, [("forward", begin, begin + MS)], [transfer])]
@@ -118,7 +118,7 @@ def test_runs_of_every_kind_keep_every_rule(tmp_path: Path) -> None:
     assert (
         plain.outcome == f"Checked: {len(plain.applied)} invariants over 17 cases, none shown to be broken."
     )
-    assert (plain.told, plain.banner, plain.line) == ((), "", "")
+    assert (plain.sentences, plain.banner, plain.line) == ((), "", "")
     emulated = checked(write_emulated(tmp_path / "emulated", rounds=5, dilation=10.0, shrink=4))
     assert emulated.violations == ()
     applied = {rule.name for rule in (*plain.applied, *emulated.applied)}
@@ -198,7 +198,7 @@ def test_instrumented_steps_agree_with_timed_ones(
         (violation,) = found.violations
         assert violation.kind == "doubtful"
         assert found.banner == ""
-        assert "does not describe its timed steps" in found.told[0]
+        assert "does not describe its timed steps" in found.sentences[0]
 
 
 def test_a_mean_lies_among_its_single_steps(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_a_mean_lies_among_its_single_steps(tmp_path: Path) -> None:
         return broken(checked(edited(written(tmp_path / name, of(DDP)), "block", change)))
 
     assert run("same", lambda block: block) == set()  # ten steps of 10 ms: the mean is the longest
-    # 4 steps of 267 ms and a constant phase of 62 ms between two ranks: the block says 283 ms a step
+    # 4 steps of 267 ms and a constant phase of 62 ms between two ranks: the block says 283 ms per step
     assert run("shorter", lambda block: block | {"step_ns": [9 * MS] * 10}) == {"single_steps"}
     assert run("fewer", lambda block: block | {"step_ns": [10 * MS] * 9}) == {"single_steps"}
 
@@ -248,7 +248,7 @@ def test_no_node_is_faster_than_its_link(tmp_path: Path, k: int) -> None:
 def test_a_rank_s_own_link_is_as_fast_as_those_within_its_node(
     tmp_path: Path, share: float, holds: bool
 ) -> None:
-    """Nodes at 1 Gbit/s, their ranks among themselves at 10: what is counted at a rank's link may stay in the node."""
+    """Nodes at 1 Gbit/s, their ranks among themselves at 10: bytes counted at a rank's link may stay in the node."""
     case = emulated_case("ddp", 4, "1 Gbit/s; local 10 Gbit/s", nodes=2, ranks_per_node=2)
     count = int(share * 10 * LINK * 0.1)  # of what 10 Gbit/s carries in a step of 100 ms
     ranks = [
@@ -260,7 +260,7 @@ def test_a_rank_s_own_link_is_as_fast_as_those_within_its_node(
 
 
 def test_ranks_links_are_counted_one_by_one(tmp_path: Path) -> None:
-    """A master's rank 0 sends three times what each of its workers does, whichever node they are on."""
+    """A master's rank 0 sends three times as much as each of its workers, on whichever node they are."""
     for nodes in (1, 2):
         case = emulated_case("master", 4, "1 Gbit/s; local 10 Gbit/s", nodes=nodes, ranks_per_node=4 // nodes)
         ranks = [
@@ -277,7 +277,7 @@ def test_ranks_links_are_counted_one_by_one(tmp_path: Path) -> None:
         for name in ("node_sent_bytes", "node_received_bytes", "expected_node_bytes"):
             assert row[name] == 3 * 10**7
         assert row["traffic_ratio"] == 1
-    # what one rank of a node carries too much is not hidden by the others'
+    # a rank's excess is not hidden by the others of its node
     ranks[0] = replace(ranks[0], traffic=(0, int(1.1 * 10 * LINK * 0.1), 1000))
     found = checked(written(tmp_path / "broken", {case: [ranks]}))
     assert "links_carry" in broken(found)
@@ -306,7 +306,7 @@ def test_each_node_has_its_own_rate(tmp_path: Path) -> None:
 
 
 def test_ranks_of_unequal_pace_have_links_and_steps_of_their_own(tmp_path: Path) -> None:
-    """Two workers, 20 and 100 ms a step: the slow one's link is 80 % full in its own time, not in the job's."""
+    """Two workers, 20 and 100 ms per step: the slow one's link is 80 % full in its own time, not in the job's."""
 
     def run(name: str, slow: float) -> set[str]:
         ranks = []
@@ -349,7 +349,7 @@ def test_a_bus_is_not_wider_than_its_link(tmp_path: Path) -> None:
         return broken(checked(at, fabrics=[fabric]))
 
     assert run("exact", needed_ms) == set()
-    # what is 3.4 % below it is found, but for the tolerance of 2 % and a burst of 2 ms
+    # a value 3.4 % below it is found, given the tolerance of 2 % and a burst of 2 ms
     assert run("below", 0.94 * needed_ms) == {"bus_bandwidth", "network_time"}
     assert run("half", needed_ms / 2) == {"bus_bandwidth", "network_time"}
     assert run("proved faster", 0.94 * needed_ms, reached=1.05) == set()
@@ -359,7 +359,7 @@ def test_a_bus_is_not_wider_than_its_link(tmp_path: Path) -> None:
 def test_what_groups_of_ranks_exchange_need_not_pass_a_link(
     tmp_path: Path, group: int | None, holds: bool
 ) -> None:
-    """Two nodes of two ranks: a node's gather among themselves, in 5 ms what a link needs 40 ms for between nodes."""
+    """Two nodes of two ranks: a node's own gather takes 5 ms, which between nodes would need a link for 40 ms."""
     case = case_of("fsdp", 4, fabric="1 Gbit/s", nodes=2, ranks_per_node=2, backend="gloo")
 
     def rank(number: int) -> RankLaunch:
@@ -445,7 +445,7 @@ def test_buckets_hold_each_gradient_once(tmp_path: Path) -> None:
     assert broken(checked(written(tmp_path / "1", of(DDP, buckets=[400, 600], **shape)))) == set()
     twice = checked(written(tmp_path / "2", of(DDP, buckets=[400, 600, 400], **shape)))
     assert broken(twice) == {"buckets_hold_gradients"}
-    assert "is 1,400 bytes; allowed is at most 1,000 bytes" in twice.told[0]
+    assert "is 1,400 bytes; allowed is at most 1,000 bytes" in twice.sentences[0]
 
 
 def test_an_interval_holds_its_point(tmp_path: Path) -> None:
@@ -505,7 +505,7 @@ def test_a_speed_up_beyond_the_ranks_is_doubted(tmp_path: Path) -> None:
     assert broken(found("linear", 10 * MS)) == set()
     more = found("more", 9 * MS)
     assert broken(more) == {"at_most_the_ranks"}
-    assert "More than linear" in more.told[0]
+    assert "More than linear" in more.sentences[0]
     assert more.banner == ""
 
 
@@ -551,7 +551,7 @@ def test_who_is_faster_than_the_bound_is_doubted(tmp_path: Path) -> None:
 
 
 def test_records_can_break_every_rule_that_is_counted(tmp_path: Path) -> None:
-    """A violation of each, planted in a run's records; what no record can break is checked, and not counted."""
+    """A violation of each, planted in a run's records; a rule that no record can break is checked, but not counted."""
     back = (ORIGIN_NS + 30 * MS, ORIGIN_NS + 25 * MS, [], [])
     shape, burst = step_with("all_reduce", 1000, 40), step_with("all_reduce", 10**7, 10)
     count = int(0.2 * LINK)
@@ -617,7 +617,7 @@ def test_what_holds_by_construction_is_checked_and_not_counted(tmp_path: Path) -
 
 def test_a_violation_is_told_with_its_case_numbers_and_meaning(tmp_path: Path) -> None:
     found = checked(written(tmp_path, of(DDP, samples_per_step=7) | of(SINGLE)))
-    (text,) = found.told
+    (text,) = found.sentences
     assert text.startswith("Impossible: ")
     assert "In DDP at 2 ranks samples_per_s times step_time_s is 14; allowed is at least 16." in text
     assert text.endswith("A record or the analysis is wrong: do not use this case's numbers.")
@@ -627,9 +627,9 @@ def test_a_violation_is_told_with_its_case_numbers_and_meaning(tmp_path: Path) -
     assert "\n" not in found.line
     assert found.banner.startswith("Something impossible was measured: it is not so that samples_per_s times")
     (violation,) = found.violations
-    told = violation.to_json()
-    assert json.loads(json.dumps(told)) == told
-    assert (told["invariant"], told["case_id"], told["seen"]) == (
+    values = violation.to_json()
+    assert json.loads(json.dumps(values)) == values
+    assert (values["invariant"], values["case_id"], values["seen"]) == (
         "columns_agree",
         DDP.case_id,
         pytest.approx(14),
@@ -641,14 +641,14 @@ def test_the_worst_of_several_is_told_and_the_others_named(tmp_path: Path) -> No
     launches: dict[Case, Sequence[Ranks]] = {}
     for place, case in enumerate(cases):
         launches |= of(case, samples_per_step=case.local_batch - 1 - place)
-    (text,) = checked(written(tmp_path, launches)).told
+    (text,) = checked(written(tmp_path, launches)).sentences
     assert text.count("The same in") == 1
     assert text.endswith("and 2 more.")
 
 
 def test_violations_head_the_validity_of_a_summary(tmp_path: Path, violating: None) -> None:
     summary = summarize(written(tmp_path, of(DDP, samples_per_step=7)))
-    assert summary.conclusions.validity[0] == summary.conclusions.checks.told[0]
+    assert summary.conclusions.validity[0] == summary.conclusions.checks.sentences[0]
     assert summary.conclusions.checks.impossible
 
 
@@ -672,7 +672,7 @@ def test_violations_head_the_validity_of_a_summary(tmp_path: Path, violating: No
         ),
     ],
 )
-def test_numbers_beside_their_bounds(bounded: Bounded, text: str) -> None:
+def test_numbers_with_their_bounds(bounded: Bounded, text: str) -> None:
     assert bounded.text == text
     assert not bounded.holds
     assert bounded.excess > 0

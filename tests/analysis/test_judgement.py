@@ -61,7 +61,7 @@ def test_a_standing_has_the_words_of_its_verdict() -> None:
 
 
 def written(text: str) -> list[str]:
-    """The words of verdicts that a module writes, not counting what it documents."""
+    """Return the words of verdicts that a module writes, without its documentation."""
     strings = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)]
     found = [node.value for node in strings if isinstance(node.value, str) and "\n" not in node.value]
     return [words for words in OWN for one in found if words in one and not one.endswith((".", "`"))]

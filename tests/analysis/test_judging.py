@@ -1,4 +1,4 @@
-"""Each pair of a page has one judgement; findings have intervals that leave out what they deny."""
+"""Each pair of a page has one judgement; findings have intervals that exclude what they deny."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def turned(ratio: Interval) -> Interval:
 
 
 def said_of(a: str, b: str, ratio: Interval | None, rounds: int = 8) -> Iterator[_Said]:
-    """Return the faster of two, or that they are equivalent, by the name of the first in order."""
+    """Yield the faster of two, or that they are equivalent, by the name of the first in order."""
     if ratio is None or ratio.low is None:
         return
     if a > b:
@@ -55,7 +55,7 @@ def said_of(a: str, b: str, ratio: Interval | None, rounds: int = 8) -> Iterator
 
 
 def page(cases: Sequence[CaseRun], claims: Sequence[Decided]) -> Iterator[_Said]:
-    """Return every judgement of two cases on a page."""
+    """Yield every judgement of two cases on a page."""
     for one in claims:
         for held in one.pairs:
             yield from said_of(held.a, held.b, held.ratio)
@@ -81,7 +81,7 @@ def page(cases: Sequence[CaseRun], claims: Sequence[Decided]) -> Iterator[_Said]
 
 
 def differing(pages: Sequence[Sequence[_Said]]) -> int:
-    """In how many pages two places differ on two cases."""
+    """Return on how many pages two places differ on two cases."""
     return sum(len(set(said)) > len({pair for pair, _ in said}) for said in pages)
 
 
@@ -156,7 +156,7 @@ def test_a_finding_whose_interval_holds_what_it_denies_is_none(
 
 
 def waiting(shares: Sequence[float]) -> CaseRun:
-    """A case with a loader and no twin, whose launches wait for so much of a step."""
+    """Return a case with a loader and no twin, whose launches wait for these shares of a step."""
     parts = [dict.fromkeys(PARTS, 0.0) | {"data": one, "forward": 1 - one} for one in shares]
     mean = {name: sum(one[name] for one in parts) / len(parts) for name in PARTS}
     found = Breakdown(

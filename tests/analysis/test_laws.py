@@ -1,4 +1,4 @@
-"""Laws fitted to curves whose parameters are known, exactly and with noise; what must not be fitted."""
+"""Laws fitted to curves whose parameters are known, exactly and with noise; curves that must not be fitted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BASE_RATE = 100.0
 
 
 def timing(number: int, rate: float) -> Timing:
-    """A launch of 50 steps of 8 samples at so many samples per second."""
+    """Return a launch of 50 steps of 8 samples at `rate` samples per second."""
     return Timing(round=number, time_s=400 / rate, steps=50, samples=400)
 
 
@@ -34,7 +34,9 @@ def curve_of(
     noise: float = 0.0,
     seed: int = 0,
 ) -> SpeedupCurve:
-    """Launches around a law, each with its own log-normal error, the base case's too; rounds drift by 10 %."""
+    """Return launches around a law, each with a separate log-normal error, the base case's too; rounds
+    drift by 10 %.
+    """
     generator = np.random.default_rng(seed)
     drift = np.exp(0.1 * generator.standard_normal(rounds)) if noise else np.ones(rounds)
 
@@ -98,7 +100,7 @@ def test_usl_is_recovered_with_its_peak_and_the_knee() -> None:
     assert parameter(laws, "usl", "beta") == pytest.approx(0.004)
     assert laws.fits[1].goodness == "within error"
     assert laws.fits[0].goodness == "beyond error", "a law of one parameter cannot bend down"
-    # sqrt(0.97/0.004) = 15.57; an exact curve has no interval to speak of
+    # sqrt(0.97/0.004) = 15.57; an exact curve has a negligible interval
     assert "By the USL throughput peaks at 15.6 [15.6, 15.6] ranks." in laws.peak_words
     # by hand: 2/1.038 = 1.927, 4/1.138 = 3.515, 8/1.434 = 5.579, 16/2.410 = 6.639
     assert [round(point.marginal.value, 3) for point in laws.points] == [0.927, 0.794, 0.516, 0.133]
@@ -286,7 +288,7 @@ def test_intervals_cover_where_no_round_has_all_world_sizes() -> None:
         base = tuple(Timing(round=t.round + 5, time_s=t.time_s, steps=50, samples=400) for t in far.base)
         curve = SpeedupCurve(scaling="strong", base=(*near.base, *base), sizes={**near.sizes, **moved})
         hits += covered(0.06, fit_laws(curve), "amdahl", "s")
-    # Each half has a base case of five rounds, so that the intervals hold it a little less often: 91 to 92 %.
+    # Each half has a base case of five rounds, so that the intervals cover a little less often: 91 to 92 %.
     assert 0.89 <= hits / count <= 0.985, hits
 
 
@@ -295,7 +297,7 @@ def test_with_every_world_size_in_every_round_the_interval_is_that_of_one_fit_a_
     laws = fit_laws(curve)
     interval = laws.fits[0].parameters["s"]
     assert interval.high is not None
-    # weights taken as equal here: with errors as alike as these the width is the same to a tenth
+    # Weights are taken as equal here: with errors as similar as these the width agrees to a tenth.
     singles = []
     for number in range(8):
         logs = [

@@ -1,4 +1,4 @@
-"""How much of DDP's lead over a master is the ring and how much the overlap, from step times that are known."""
+"""Parts of DDP's lead over a master due to the ring and to the overlap, from known step times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EARLY = case_of("ddp", 4, algorithm="master")
 
 
 def leads_of(path: Path, step_ms: dict[Case, float], rounds: int) -> list[str]:
-    """Sentences on the lead, shared out or not."""
+    """Return sentences on the lead, divided or not."""
     found = summary_of(
         path, {case_of("single", 1): 90.0, **step_ms}, noise=0.0, rounds=rounds
     ).conclusions.findings
@@ -53,7 +53,7 @@ def test_no_lead_is_not_shared_out(tmp_path: Path) -> None:
 
 
 def test_a_part_that_is_no_gain_is_not_shared_out(tmp_path: Path) -> None:
-    # The ring after backward is slower than the master: minus 8 % of the lead would be the ring's.
+    # The ring after backward is slower than the master: its part of the lead would be minus 8 %.
     (text,) = leads_of(tmp_path, {DDP: 100, LATE: 205, MASTER: 200}, rounds=6)
     assert "makes 0.976 [0.976, 0.976] of it" in text
     assert "of the lead" not in text

@@ -1,4 +1,4 @@
-"""Records that lie where they do not belong are left out, counted and told; nothing else changes."""
+"""Misplaced records are left out, counted and reported; nothing else changes."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def launch(run: RunDir, case: Case, number: int) -> Path:
     return run.launch(case.case_id, "measure", number).path
 
 
-def told(run: RunDir) -> list[str]:
+def left_out_texts(run: RunDir) -> list[str]:
     summary = summarize(run)
     assert set(summary.conclusions.left_out) <= set(summary.conclusions.validity)
     return list(summary.conclusions.left_out)
 
 
 def without_new_fields(run: RunDir) -> None:
-    """Makes the records those of an older version."""
+    """Turn the records into those of an older version."""
     for path in [run.plan, *run.cases.rglob("*.json*")]:
         lines = (
             path.read_text(encoding="utf-8").splitlines()
@@ -97,7 +97,7 @@ def test_swapped_launches_are_left_out_and_said(
     if old:
         without_new_fields(run)
     before = ddpbench.load(run.path)
-    assert told(run) == []
+    assert left_out_texts(run) == []
     one, other = launch(run, SINGLE, 1), launch(run, DDP, 1)
     aside = one.with_name("aside")
     one.rename(aside)
@@ -106,7 +106,7 @@ def test_swapped_launches_are_left_out_and_said(
     after = ddpbench.load(run.path)
     assert list(after["launches"]) == [4, 4]
     assert after["samples_per_s"].to_numpy() == pytest.approx(before["samples_per_s"].to_numpy(), rel=0.01)
-    (sentence,) = told(run)
+    (sentence,) = left_out_texts(run)
     assert sentence.startswith(
         "2 launches are left out: their folders hold another launch's records (the first: cases/"
     )
@@ -116,7 +116,7 @@ def test_swapped_launches_are_left_out_and_said(
     assert "2 launches are left out" in run.report.read_text(encoding="utf-8")
     assert set(so_far(run).rounds[DDP.case_id]) == set(so_far(run).rounds[SINGLE.case_id])
     outcomes, _ = finished_launches(run, [SINGLE, DDP], "" if old else RUN_ID)
-    assert (DDP.case_id, "measure", 1) not in outcomes  # a sweep that goes on does it again
+    assert (DDP.case_id, "measure", 1) not in outcomes  # a resumed sweep repeats it
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["new", "old"])
@@ -137,7 +137,7 @@ def test_what_has_no_place_of_its_own_changes_nothing(run: RunDir, old: bool) ->
         without_new_fields(run)
     assert ddpbench.load(run.path).equals(before)
     assert so_far(run) == widths
-    assert told(run) == [
+    assert left_out_texts(run) == [
         f"1 launch is left out that is not in the plan (cases/{DDP.case_id}/launch-07).",
         f"3 folders are left out: their names are no launch's (the first: cases/{DDP.case_id}/launch-0).",
         (
@@ -177,7 +177,7 @@ def test_a_rank_of_another_launch_is_left_out_and_its_launch_fails(
 
 @pytest.mark.parametrize("emptied", [False, True])
 def test_a_rank_whose_records_are_gone_is_measured_again_when_asked(run: RunDir, emptied: bool) -> None:
-    """The report sends its reader to --retry-failed."""
+    """The report advises --retry-failed."""
     assert finished_launches(run, [SINGLE, DDP], RUN_ID)[1] == set()
     path = launch(run, DDP, 2) / "rank-00001.attempt-0.jsonl"
     path.unlink()
@@ -195,7 +195,7 @@ def test_a_launch_of_another_run_is_left_out(run: RunDir, tmp_path: Path) -> Non
         path.write_text(path.read_text(encoding="utf-8").replace(RUN_ID, "000000000000"), encoding="utf-8")
     shutil.rmtree(launch(run, DDP, 0))
     shutil.copytree(launch(other, DDP, 0), launch(run, DDP, 0))
-    assert [text for text in told(run) if "it is of another run" in text]
+    assert [text for text in left_out_texts(run) if "it is of another run" in text]
     assert list(ddpbench.load(run.path)["launches"]) == [5, 4]
 
 

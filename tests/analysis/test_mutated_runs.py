@@ -1,4 +1,4 @@
-"""A run directory with any value of its files replaced by another: the reader says what is wrong, or goes on."""
+"""A run directory with any value of its files replaced by another: the reader reports the fault, or continues."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ VALUES = (
     *("null", "-1", "0", "1e400", '"x"', "[]", "{}", "9" * 5000, "9" * 400, str(2**63 - 1), str(-(2**63))),
     *(DEEP, '"\\u0000"', '"\\ud800"'),
 )
-"""What each value of a file is replaced by, as JSON. A number of 400 digits is one that no float holds."""
+"""Replacements for each value of a file, as JSON. No float holds a number of 400 digits."""
 _HERE = "the value that is replaced"
 
 
 def small_run(path: Path) -> RunDir:
-    """Two cases, with every kind of record that one launch can have."""
+    """Write two cases, with every kind of record that one launch can have."""
     run = RunDir(path)
     cases = [case_of("single", 1), case_of("ddp", 2)]
     write_plan(run, cases, Budget(rounds_min=1, rounds_max=1))
@@ -88,7 +88,9 @@ def rank(case: Case) -> RankLaunch:
 
 
 def replaced(data: Any) -> Iterator[tuple[str, Any]]:
-    """Yield a copy of a JSON value for each value in it, replaced by `_HERE`, and where; of a list the first."""
+    """Yield a copy of a JSON value for each value in it, replaced by `_HERE`, and its place; in a list only
+    the first.
+    """
     yield "", _HERE
     items = data.items() if isinstance(data, dict) else enumerate(data[:1]) if isinstance(data, list) else ()
     for key, value in items:
@@ -99,7 +101,7 @@ def replaced(data: Any) -> Iterator[tuple[str, Any]]:
 
 
 def mutations(run: RunDir, values: int) -> Iterator[tuple[Path, str, bytes]]:
-    """Yield file, what is replaced there, and the file's contents then; at each place so many of `VALUES` in turn."""
+    """Yield file, replacement and the file's new contents; each place gets `values` of `VALUES` in turn."""
     case = case_of("ddp", 2)
     launch = run.launch(case.case_id, "measure", 0)
     paths = [run.plan, run.machine, run.sessions, run.merged, run.fabrics, launch.outcome]
@@ -118,7 +120,7 @@ def mutations(run: RunDir, values: int) -> Iterator[tuple[Path, str, bytes]]:
 
 
 def read_notes(run: RunDir) -> None:
-    """What a report reads beside plan and records."""
+    """Read the files that a report reads in addition to plan and records."""
     read_machine(run)
     read_sessions(run)
     Sessions.of(run).session_of("", "2026-03-04T09:12:44+00:00")
@@ -144,7 +146,7 @@ def test_a_wrong_value_anywhere_is_a_sentence_or_is_read(tmp_path: Path) -> None
             found.append(f"{what}: {type(error).__name__}: {error}")
         path.write_bytes(before)
     assert not found, "\n".join(found)
-    assert read > 100  # most of what a rank records may be anything of its type
+    assert read > 100  # most of a rank's records may have any value of their type
 
 
 @pytest.mark.parametrize("value", ["9" * 5000, DEEP, "1e400", str(2**63), '"\\u0000"', '"\\ud800"'])

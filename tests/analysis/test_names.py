@@ -1,4 +1,4 @@
-"""Cases as sentences name them: like the findings, and each by what tells it apart."""
+"""Names of cases in sentences: as in the findings, each by its distinguishing words."""
 
 from __future__ import annotations
 

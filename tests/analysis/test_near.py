@@ -1,4 +1,4 @@
-"""Descriptions of how another run has a case are never empty where the two differ in one setting."""
+"""Descriptions of another run's case are never empty where the two differ in one setting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process with all cores' threads is compared with ranks on these cores in a sentence, not as their base case."""
+"""A sentence compares a process with all cores' threads to ranks on these cores, but not as their base case."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def sentence(summary: RunSummary) -> str:
 @pytest.mark.parametrize(
     ("step", "verdict", "said"),
     [
-        (9.6, "faster", "DDP at 2 ranks trains 1.6"),  # 16 samples in 12 ms, of 8 in 9.6
+        (9.6, "faster", "DDP at 2 ranks trains 1.6"),  # 16 samples in 12 ms, compared with 8 in 9.6
         (4.8, "slower", "DDP at 2 ranks trains 0.8"),
         (6.0, "equivalent", "DDP at 2 ranks trains 1.00"),
     ],

@@ -1,4 +1,4 @@
-"""Where a step's time goes: timelines worked out by hand, and every instant counted one by one."""
+"""Breakdown of a step's time: timelines worked out by hand, and every instant counted one by one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def rank(
     end: int = 100,
     number: int = 1,
 ) -> RankSteps:
-    """One step of one rank; transfers are (bucket, start, end)."""
+    """Return a step of one rank; transfers are (bucket, start, end)."""
     step = StepRecord(step=number, start_ns=start, end_ns=end, spans=tuple(spans))
     comms = [
         CommRecord(step=number, bucket=bucket, op="all_reduce", bytes=8, start_ns=begin, end_ns=until)
@@ -84,8 +84,9 @@ def test_a_step_of_two_ranks_by_hand() -> None:
 
 
 def holistic(spans: Sequence[tuple[str, int, int]], transfers: Sequence[tuple[int, int, int]]) -> int:
-    """Exposed communication as Holistic Trace Analysis has it, of one rank: its transfers from call to result, in which
-    it computes nothing. Every nanosecond is looked at."""
+    """Return exposed communication by Holistic Trace Analysis' definition, for one rank: its transfers from call to
+    result, without the time in which it computes. Every nanosecond is checked.
+    """
 
     def within(at: int, parts: Sequence[tuple[Any, int, int]]) -> bool:
         return any(start <= at < end for _, start, end in parts)
@@ -116,8 +117,8 @@ def test_exposed_and_waiting_together_are_what_holistic_trace_analysis_calls_exp
 
 @pytest.mark.parametrize("ahead_ns", [0, 10**12, -7])
 def test_on_two_hosts_an_all_reduce_takes_as_long_as_its_shortest_part(ahead_ns: int) -> None:
-    # One clock would say: the bucket leaves at 40 and at 60 and is back at 80 on both, so that it takes 20 and
-    # rank 0 waits 20. The other host's clock is ahead by any amount; its steps tell the same.
+    # With one clock: the bucket leaves at 40 and at 60 and is back at 80 on both, so that it takes 20 and
+    # rank 0 waits 20. The other host's clock is ahead by any amount; its steps show the same.
     def on(host: str, leaves: int, ahead: int) -> RankSteps:
         found = rank(
             [("forward", ahead, ahead + 40), ("backward", ahead + 40, ahead + leaves)],
@@ -146,13 +147,13 @@ def test_on_two_hosts_waiting_for_a_gather_counts_as_communication() -> None:
     assert found is not None
     assert found.comm_s == ns((80 + 10) / 2)
     assert found.wait_s == 0
-    assert found.transfers == {0: {}}  # how long it took from its last start on, nobody knows
+    assert found.transfers == {0: {}}  # its duration from the last start on is unknown
 
 
 def test_what_two_of_three_ranks_exchange_is_told_by_its_number_whatever_the_step() -> None:
-    # The server (rank 0) is ready for a push at 0 and has it at 30; it updates until 40 and sends until 45. Worker 1
-    # has handed its push over from 20 to 28 and has its parameters at 50. To the server this is step 1, to worker 1 it
-    # is step 7.
+    # The server (rank 0) is ready for a push at 0 and has it at 30; it updates until 40 and sends until 45.
+    # Worker 1 queues its push at 20, is done at 28 and has its parameters at 50. For the server this is step
+    # 1, for worker 1 step 7.
     def part(step: int, op: str, start: int, end: int, message: int, sent: int = 0) -> CommRecord:
         return CommRecord(
             step=step, bucket=0, op=op, bytes=8, start_ns=start, end_ns=end, message=message, sent_bytes=sent
@@ -161,9 +162,7 @@ def test_what_two_of_three_ranks_exchange_is_told_by_its_number_whatever_the_ste
     server = rank([("optimizer", 30, 40)])
     server = replace(server, transfers=[part(1, "push", 0, 30, 4), part(1, "pull", 40, 45, 4, 8)])
     worker = rank([("backward", 0, 20)], number=7)
-    early = part(
-        7, "pull", 0, 10, 1
-    )  # its server's part was in a step before the first: no one knows how long
+    early = part(7, "pull", 0, 10, 1)  # its server's part was in a step before the first: unknown duration
     pushed, pulled = part(7, "push", 20, 28, 4, 8), part(7, "pull", 28, 50, 4)
     worker = replace(worker, transfers=[early, pushed, pulled])
     found = breakdown([{0: server, 1: worker, 2: rank([("backward", 0, 100)], number=7)}], processes=3)
@@ -184,7 +183,7 @@ def test_what_two_of_three_ranks_exchange_is_told_by_its_number_whatever_the_ste
 
 
 def test_a_message_between_two_of_three_ranks_is_whole_with_those_two() -> None:
-    # rank 1 asks at 20, rank 0 sends at 50, it is there at 60; rank 2 has no part in it
+    # rank 1 asks at 20, rank 0 sends at 50, it arrives at 60; rank 2 is not involved
     def part(start: int, end: int) -> RankSteps:
         step = StepRecord(step=1, start_ns=0, end_ns=100, spans=())
         message = CommRecord(step=1, bucket=0, op="send", bytes=8, start_ns=start, end_ns=end, ranks=2)
@@ -210,7 +209,7 @@ def test_two_transfers_at_once_count_once() -> None:
 
 
 def test_a_rank_that_is_done_before_the_last_has_started_waits_no_longer() -> None:
-    # a gather's sender may be done while its receiver has not begun
+    # a gather's sender may be done before its receiver has begun
     sender, receiver = rank([], [(0, 10, 20)]), rank([], [(0, 50, 80)])
     found = breakdown([{0: sender, 1: receiver}], processes=2)
     assert found is not None
@@ -252,7 +251,7 @@ def test_means_are_over_ranks_then_launches_so_that_a_longer_launch_weighs_no_mo
 
 
 def test_parts_and_shares_are_the_median_launch_s_with_the_sign_test_s_interval() -> None:
-    """Five launches in which so much communication follows backward, or overlaps with half; one of them is slow."""
+    """Five launches with different communication after backward, or half overlapped; one of them is slow."""
     lengths = [(10, 30), (20, 40), (30, 50), (40, 60), (80, 85)]
     launches = [
         {0: rank([("backward", 0, back)], [(0, 10, 10 + moved)])} for back, moved in lengths
@@ -363,7 +362,7 @@ case_of = st.tuples(st.lists(launch_of, max_size=2), st.integers(1, 3), st.sampl
 
 
 def instrumented(launches: list[Any], processes: int, backend: str, later_ns: int = 0) -> Instrumented:
-    """Launches of one step, its times after `later_ns`; the last rank's last transfer ends as late again."""
+    """Return launches of one step, its times after `later_ns`; the last rank's last transfer ends as late again."""
 
     def noted(spans: list[Any], transfers: list[Any], *, late: bool) -> RankSteps:
         parts = [(bucket, later_ns + start, later_ns + end) for bucket, (start, end) in enumerate(transfers)]
@@ -395,7 +394,7 @@ def assert_alike(found: Breakdown | None, alone: Breakdown | None) -> None:
 @given(st.lists(case_of, max_size=4), st.integers(0, 4))
 def test_cases_worked_on_together_are_as_each_alone(cases: list[Any], place: int) -> None:
     every = [instrumented(*case) for case in cases]
-    # A torn number among them makes times a hundred years apart, and nothing else.
+    # A damaged number among them puts times a hundred years apart, without other effects.
     every.insert(place, instrumented([[([], [[0, 10], [10, 20], [20, 30]])] * 2], 2, "gloo", later_ns=2**61))
     for most in (1, 10, 10**6):
         with mock.patch.object(overlap, "MOST_AT_ONCE", most):
@@ -424,7 +423,7 @@ def test_coverage_is_set_algebra(table: list[tuple[int, int, int, int]]) -> None
 
 
 def test_what_the_step_before_the_first_sent_is_under_way_in_the_first() -> None:
-    """Step 0 follows a barrier and does not count; a scatter that it handed over may still flow in step 1.
+    """Step 0 follows a barrier and does not count; a scatter queued in it may still flow in step 1.
 
     Rank 0 scatters from 90 on, which its receiver has at 130: 30 ns of each whole step are behind its forward pass.
     """
@@ -451,8 +450,8 @@ def test_what_the_step_before_the_first_sent_is_under_way_in_the_first() -> None
     assert found is not None
     assert without is not None
     assert found.overlapped_s == ns(30)
-    assert without.overlapped_s == ns(15)  # as of runs that did not record it
+    assert without.overlapped_s == ns(15)  # as in runs that did not record it
     assert found.comm_s == ns(40)
-    assert found.transfers == without.transfers  # what was moved is that of whole steps
+    assert found.transfers == without.transfers  # transferred amounts are those of whole steps
     assert found.network_s == without.network_s
     assert sum(found.parts.values()) == ns(100)

@@ -1,4 +1,4 @@
-"""Pairs: only launches that one session ran in one round; what cannot be paired is told, and made up for."""
+"""Pairs: only launches that one session ran in one round; launches without a pair are reported and repeated."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_launches_pair_only_when_one_session_ran_them_in_one_round() -> None:
 
 
 def without_sessions(timings: Iterable[Timing]) -> list[Timing]:
-    """As they were matched before: by the round's number."""
+    """Return timings with the previous matching: by the round's number."""
     return [dataclasses.replace(one, session="") for one in timings]
 
 
@@ -67,14 +67,14 @@ def differs(found: Comparison | None) -> bool:
 
 
 def slowed(number: int, session: str, drift: dict[tuple[int, str], float], rng: random.Random) -> Timing:
-    """A launch, with 1 % noise of its own and 2 % that it shares with its session's others of the round."""
+    """Return a launch with 1 % of separate noise and 2 % that it shares with its session's others of the round."""
     shared = drift.setdefault((number, session), rng.gauss(0, 0.02))
     slower = 1.05 if session == "later" else 1.0
     return timing(number, slower * math.exp(shared + rng.gauss(0, 0.01)), session)
 
 
 def test_an_identical_case_on_a_machine_that_was_slower_later_is_not_called_different() -> None:
-    """Two equal cases, of which one fails in four launches of five; they are done again, 5 % slower.
+    """Two equal cases, of which one fails in four launches of five; they are repeated, 5 % slower.
 
     The rounds that the second session then adds make five pairs again. An interval of 95 % is wrong in 5 % of runs:
     over 4,000 of them in 6 % at most, by three standard deviations.
@@ -115,7 +115,7 @@ def test_a_case_that_shares_no_round_has_no_half_width() -> None:
 
 
 def run_of(path: Path, launches: dict[Case, list[tuple[int, str, float]]], *, rounds: int = 5) -> RunDir:
-    """Launches of each case: (round, session, step in ms), half of which is forward."""
+    """Write launches of each case: (round, session, step in ms), half of which is forward."""
     run = RunDir(path)
     write_plan(run, list(launches), Budget(rounds_min=rounds, rounds_max=2 * rounds))
     for case, each in launches.items():
@@ -131,7 +131,7 @@ def run_of(path: Path, launches: dict[Case, list[tuple[int, str, float]]], *, ro
 
 
 def reason_before(run: RunDir, number: int) -> str:
-    """Why a sweep of this run would end before that round, or nothing."""
+    """Return why a sweep of this run would end before that round, or an empty text."""
     plan: Any = read_plan(run)
     done = Done(run, plan)
     done.read()
@@ -140,7 +140,7 @@ def reason_before(run: RunDir, number: int) -> str:
 
 
 def test_a_sweep_goes_on_until_rounds_min_rounds_were_run_together(tmp_path: Path) -> None:
-    """Five rounds of each case, all alike, of which the last was shared by two sessions: four pairs."""
+    """Five rounds of each case, all equal, of which two sessions shared the last: four pairs."""
     whole = [(n, "one", 100.0) for n in range(5)]
     split = [*whole[:4], (4, "two", 100.0)]
     assert reason_before(run_of(tmp_path / "whole", {SINGLE: whole, DDP: whole}), 5) == "target reached"
@@ -157,7 +157,7 @@ def edit(path: Path, **changes: Any) -> None:
 
 
 def resumed(path: Path) -> RunDir:
-    """Interrupted in round 4, after `single`; what came later runs at half the speed."""
+    """Return a run interrupted in round 4, after `single`; later launches run at half the speed."""
     first = [(number, "one", 100.0 + number) for number in range(4)]
     return run_of(
         path,
@@ -175,7 +175,7 @@ def test_ratios_and_losses_are_of_pairs_alone(tmp_path: Path) -> None:
     assert row["launches"] == 6
     assert row["speedup"] == pytest.approx(2 * single / (1.1 * single))
     assert row["speedup_ci_high"] == pytest.approx(row["speedup"])  # 1.1 in every pair
-    # all six launches are the case's own
+    # all six launches belong to the case
     assert row["step_time_s"] == pytest.approx(1.1 * (102 + 103) / 2 / 1000)
     found = so_far(run)
     assert found.widths[DDP.case_id] == pytest.approx(0, abs=1e-9)
@@ -250,7 +250,7 @@ def test_laws_take_pairs_and_keep_what_two_sessions_ran_of_a_round_apart() -> No
 
 
 def old_sessions(run: RunDir, ends: list[tuple[str, float]]) -> None:
-    """sessions.json as older versions wrote it: `started_utc` is the end."""
+    """Write sessions.json as older versions did: `started_utc` is the end."""
     entries = [
         {"started_utc": f"2026-03-04T{end}+00:00", "wall_s": wall_s, "launches": 3, "stop_reason": "x"}
         for end, wall_s in ends
@@ -271,12 +271,12 @@ def test_launches_of_older_versions_are_placed_by_their_time(tmp_path: Path) -> 
 
     assert at("10:00:00") == at("10:09:59") == at("10:10:00")
     assert at("12:00:00") == at("12:04:00")
-    # what ran in between, or after, was noted by none: killed
+    # launches in between, or after, belong to a session that was killed
     assert len({at("09:00:00"), at("10:05:00"), at("11:00:00"), at("12:01:00"), at("12:06:00")}) == 5
     assert at("11:00:00") == at("11:30:00")
     assert found.session_of("ab12", "2026-03-04T10:05:00+00:00") == "ab12"
     assert found.session_of("", "") == found.session_of("", "yesterday") == ""
-    first = "0001-01-01T00:00:00+00:00"  # no date holds the moment two seconds before it
+    first = "0001-01-01T00:00:00+00:00"  # no date exists for the moment two seconds before it
     old_sessions(run, [("10:10:00", 0.0)])
     text = run.sessions.read_text(encoding="utf-8").replace("2026-03-04T10:10:00+00:00", first)
     run.sessions.write_text(text, encoding="utf-8")

@@ -88,7 +88,7 @@ def test_every_peak_says_where_it_is_from_and_matches_no_other() -> None:
 
 
 def test_mfu_is_the_rate_of_operations_over_the_peak_of_all_gpus() -> None:
-    # 6 GFLOP a sample x 20,800 samples/s = 124.8 TFLOP/s on 2 GPUs of 312: a fifth
+    # 6 GFLOP per sample x 20,800 samples/s = 124.8 TFLOP/s on 2 GPUs of 312: a fifth
     case = case_of("ddp", 2, device="cuda", precision="bf16")
     assert mfu(case, 6e9, 20_800, 312e12) == pytest.approx(0.2)
     assert mfu(case, None, 20_800, 312e12) is None

@@ -1,4 +1,4 @@
-"""What autocast buys, from made-up launches whose ratios are exact."""
+"""Gain by autocast, from made-up launches whose ratios are exact."""
 
 from __future__ import annotations
 
@@ -17,13 +17,18 @@ STEP_MS = {"full": 10.0, "bf16": 5.0, "fp16": 12.5}
 
 
 def write(
-    folder: Path, rounds: int = 6, *, crowded: bool = False, beside: tuple[int, ...] = (), **changes: object
+    folder: Path,
+    rounds: int = 6,
+    *,
+    crowded: bool = False,
+    more_ranks: tuple[int, ...] = (),
+    **changes: object,
 ) -> RunDir:
-    """DDP at 2 ranks in three precisions, and at more, crowded; rounds drift together, which cancels in pairs."""
+    """Write DDP at 2 ranks in three precisions, and at more, crowded; rounds drift together, which cancels in pairs."""
     run = RunDir(folder / "run")
     cases = [
         case_of("ddp", ranks, precision=precision, **changes)
-        for ranks in (2, *beside)
+        for ranks in (2, *more_ranks)
         for precision in STEP_MS
     ]
     planned = [PlannedCase(case=case, oversubscribed=crowded or case.world_size > 2) for case in cases]
@@ -74,7 +79,7 @@ def test_crowded_cores_make_no_sentence(tmp_path: Path) -> None:
 
 
 def test_a_sentence_is_of_the_family_that_the_figure_is_of(tmp_path: Path) -> None:
-    summary = summarize(write(tmp_path, beside=(4,)))
+    summary = summarize(write(tmp_path, more_ranks=(4,)))
     assert (framed(summary.steps.comparisons)["topic"] == "precision").sum() == 4
     (only,) = [finding for finding in summary.conclusions.findings if finding.evidence == "precision"]
     assert only.text.startswith("DDP at 2 ranks")

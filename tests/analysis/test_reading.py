@@ -1,4 +1,4 @@
-"""A run read by two processes is the run read by one."""
+"""Two processes read a run with the same result as one."""
 
 from __future__ import annotations
 

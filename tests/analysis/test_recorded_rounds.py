@@ -1,19 +1,19 @@
 """False alarms on real rounds: sessions of equal sides that were recorded on a machine shared with others.
 
 `recorded/equal_sides_us.json` has comparisons in turn of a program with itself, of four cases each. Its rounds are
-split into two sides at random, many times, and each split is judged as the tool would: how often is a case called
-different?
+split into two sides at random, many times, and each split is judged as the tool would, to count how often a case is
+called different.
 
-What such a share says. Splits of the same rounds overlap, so that their verdicts are no independent samples of this
+Interpretation of such a share: splits of the same rounds overlap, so their verdicts are not independent samples of this
 machine. Given the rounds, however, each split is drawn independently, and the share of false alarms estimates one
-number: that among all splits of these rounds. Its binomial interval is of that number.
+number: that among all splits of these rounds. Its binomial interval concerns that number.
 
-In turn, the two sides of a round are alike but for chance: each of the 2^n ways to swap them is as likely as the one
-that was recorded. The share is then the error rate for rounds that scatter as these do, with their outliers, their
-changing variance and the correlation between cases. For two runs, sessions are dealt to the sides, which are alike as
+In turn, the two sides of a round differ only by chance: each of the 2^n ways to swap them is as likely as the recorded
+one. The share is then the error rate for rounds that scatter as these do, with their outliers, their
+changing variance and the correlation between cases. For two runs, sessions are dealt to the sides, which are equal as
 long as no session is special.
 
-Not in the interval is that other rounds, days or machines scatter in another way: of those, simulations tell
+The interval does not include that other rounds, days or machines scatter in another way: simulations cover those
 (`test_sequential.py`, `test_changes.py`).
 """
 
@@ -44,26 +44,26 @@ RUN_SPLITS = 400
 
 @cache
 def sessions() -> list[NDArray[np.float64]]:
-    """Logarithms of step times of each session: case, round, side."""
+    """Return logarithms of step times of each session: case, round, side."""
     data = json.loads(RECORDED.read_text(encoding="ascii"))
     return [np.log(np.array(list(one["steps_us"].values()), dtype=float)) for one in data["sessions"]]
 
 
 def ratios() -> NDArray[np.float64]:
-    """Logarithms of new over base of all rounds in the order in which they ran: case, round."""
+    """Return logarithms of new over base of all rounds in the order in which they ran: case, round."""
     return np.concatenate([one[:, :, 1] - one[:, :, 0] for one in sessions()], axis=1)
 
 
 @dataclass(frozen=True)
 class Share:
-    """In how many of so many splits a case was called different."""
+    """Number of splits, and of those in which a case was called different."""
 
     wrong: int
     splits: int
 
     @property
     def low(self) -> float:
-        """The lower end of the share's 95 % binomial interval (Wilson)."""
+        """Return the lower end of the share's 95 % binomial interval (Wilson)."""
         n, share, z = self.splits, self.wrong / self.splits, 1.96
         middle = share + z**2 / (2 * n)
         spread = z * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
@@ -71,21 +71,23 @@ class Share:
 
 
 def of_splits(*, seed: int = 1) -> NDArray[np.float64]:
-    """Log ratios of all rounds: split, case, round. In a split each round's sides are swapped or not, for all cases."""
+    """Return log ratios of all rounds: split, case, round. In a split each round's sides are swapped or not, for all
+    cases.
+    """
     logs = ratios()
     signs = np.random.default_rng(seed).choice([-1.0, 1.0], (SPLITS, 1, logs.shape[1]))
     return signs * logs
 
 
 def sequential(drawn: NDArray[np.float64]) -> Share:
-    """False alarms of families in turn, looked at after every round. All cases together have the error ALPHA."""
+    """Return false alarms of families in turn, checked after every round. All cases together have the error ALPHA."""
     level = math.log(drawn.shape[1] / ALPHA)
     wrong = sum((evidence(split) >= level).any() for split in drawn)
     return Share(int(wrong), len(drawn))
 
 
 def students(drawn: NDArray[np.float64], *, looks: bool) -> Share:
-    """The same with Student's interval; without `looks` it is looked at once, at the end."""
+    """Return false alarms with Student's interval, checked after every round, or without `looks` once, at the end."""
     n = np.arange(1, drawn.shape[2] + 1)
     mean = drawn.cumsum(axis=2) / n
     squares = np.maximum((drawn**2).cumsum(axis=2) - n * mean**2, 0)[:, :, FEWEST - 1 :]
@@ -106,25 +108,25 @@ def test_enough_real_rounds_are_recorded() -> None:
 
 
 def test_equal_sides_in_turn_are_told_apart_in_at_most_one_split_of_twenty() -> None:
-    """Looked at after every round, over all rounds: the family-wise rate that a comparison promises."""
+    """Checked after every round, over all rounds: the family-wise rate that a comparison promises."""
     assert sequential(of_splits()[:SEQUENTIAL_SPLITS]).low <= ALPHA
     assert students(of_splits(), looks=False).low <= ALPHA  # and once, with Student's interval
 
 
 def test_students_interval_looked_at_after_every_round_is_wrong_far_too_often() -> None:
-    """The same rounds and splits, with what a sequential comparison must not use."""
+    """The same rounds and splits, with the interval that a sequential comparison must not use."""
     assert students(of_splits(), looks=True).low > 3 * ALPHA
 
 
 def test_the_sessions_as_they_were_recorded_raise_few_alarms() -> None:
-    """No split: each is a comparison that was made, and they are independent as far as sessions are."""
+    """Without splits: each is a comparison that was made, and they are as independent as the sessions."""
     differences = [one[:, :, 1] - one[:, :, 0] for one in sessions()]
     wrong = sum((evidence(logs) >= math.log(len(logs) / ALPHA)).any() for logs in differences)
     assert Share(int(wrong), len(sessions())).low <= ALPHA
 
 
 def launches(chosen: Sequence[int], sides: Sequence[int], case: int) -> list[Timing]:
-    """What a side would have measured: of each of these sessions, the launches of one of its two sides."""
+    """Return the launches of one of the two sides of each of these sessions, as a side would have measured them."""
     return [
         Timing(round=number, time_s=math.exp(log), steps=1, samples=1, session=str(session))
         for session, side in zip(chosen, sides, strict=True)
@@ -133,7 +135,7 @@ def launches(chosen: Sequence[int], sides: Sequence[int], case: int) -> list[Tim
 
 
 def dealt(size: int, drift: float | None, *, seed: int = 2) -> Share:
-    """False alarms of families of two runs, either of so many sessions of its own, corrected for their number."""
+    """Return false alarms of families of two runs, each of `size` separate sessions, corrected for their number."""
     dice = np.random.default_rng(seed)
     wrong = splits = 0
     while splits < RUN_SPLITS:
@@ -157,12 +159,12 @@ def dealt(size: int, drift: float | None, *, seed: int = 2) -> Share:
 def test_two_runs_of_equal_programs_are_told_apart_in_at_most_one_split_of_twenty(size: int) -> None:
     """Although this machine's load changed from session to session, and step times with it, up to fourfold.
 
-    Halves of these sessions, split in the same way, have between 1 and 11 %: how much more than a quiet machine's drift
-    is reckoned with (`drift_of`) was chosen on all of them.
+    Halves of these sessions, split in the same way, have between 1 and 11 %: the factor over a quiet machine's drift
+    (`drift_of`) was chosen on all of them.
     """
     assert dealt(size, None).low <= ALPHA
 
 
 def test_the_drift_of_a_quiet_machine_does_not_cover_that_of_a_shared_one() -> None:
-    """Why launches' own scatter counts, where it is more."""
+    """This is why launches' own scatter counts, where it is larger."""
     assert dealt(1, DRIFT).low > 3 * ALPHA

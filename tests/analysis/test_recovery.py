@@ -1,4 +1,4 @@
-"""What a failure costs, from records by hand; and that what went wrong is seen."""
+"""Cost of a failure, from records by hand, and the detection of faulty records."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_formulas_of_how_often_to_save_have_means_of_launches() -> None:
 
 
 def test_a_part_that_ends_before_the_one_before_has_ended_took_no_time() -> None:
-    """An agent that rendezvouses before the other has noticed."""
+    """An agent makes a rendezvous before the other has noticed."""
     found = recovered_of(0, ranks_of(Told(noticed_s=1.5)), KILLED)
     assert found is not None
     assert found.parts is not None
@@ -93,12 +93,12 @@ def test_a_part_that_ends_before_the_one_before_has_ended_took_no_time() -> None
     assert found.total_s == pytest.approx(4.5)
 
 
-@pytest.mark.parametrize(("told", "expected"), [(Told(lost=3), (3, 0)), (Told(repeated=1), (1, 1))])
-def test_samples_that_are_lost_or_come_twice_are_seen(told: Told, expected: tuple[int, int]) -> None:
-    found = recovered_of(0, ranks_of(told), KILLED)
+@pytest.mark.parametrize(("failure", "expected"), [(Told(lost=3), (3, 0)), (Told(repeated=1), (1, 1))])
+def test_samples_that_are_lost_or_come_twice_are_seen(failure: Told, expected: tuple[int, int]) -> None:
+    found = recovered_of(0, ranks_of(failure), KILLED)
     assert found is not None
     lost, repeated = expected
-    if told.lost:
+    if failure.lost:
         assert found.lost == lost
     else:
         assert found.repeated == repeated
@@ -111,11 +111,11 @@ def test_samples_of_a_rank_whose_records_are_gone_are_lost() -> None:
         0, [first, RankRecovery(second.gangs, second.snapshots, kept, second.failures)], KILLED
     )
     assert found is not None
-    assert found.lost == 20 * 4  # of steps 40 to 60
+    assert found.lost == 20 * 4  # steps 40 to 60
 
 
 def test_steps_that_were_made_twice_count_once() -> None:
-    """What was trained after the last snapshot is gone: its samples are in the history once."""
+    """Training after the last snapshot is lost: its samples are in the history once."""
     found = recovered_of(0, ranks_of(Told(fails=59)), KILLED)
     assert found is not None
     assert found.recomputed_steps == 19
@@ -133,15 +133,15 @@ def test_a_pace_is_regained_where_it_is_and_not_before() -> None:
 
 
 def test_one_window_that_happens_to_be_quick_is_no_pace_regained() -> None:
-    """Steps that are 10 % longer but for the first second's."""
+    """Steps are 10 % longer except in the first second."""
     ranks = []
-    for told in ranks_of(Told(step_ms=100, again_ms=110, last=200)):
-        trained = [*told.trained]
+    for rank in ranks_of(Told(step_ms=100, again_ms=110, last=200)):
+        trained = [*rank.trained]
         first = next(index for index, each in enumerate(trained) if each.gang == 1)
         quick = trained[first]
         ends = tuple(quick.start_ns + 95 * MS * (number + 1) for number in range(len(quick.ends_ns)))
         trained[first] = replace(quick, ends_ns=ends)
-        ranks.append(RankRecovery(told.gangs, told.snapshots, trained, told.failures))
+        ranks.append(RankRecovery(rank.gangs, rank.snapshots, trained, rank.failures))
     found = recovered_of(0, ranks, KILLED)
     assert found is not None
     assert found.regained_s is None
@@ -180,9 +180,9 @@ def test_an_uninterrupted_training_has_no_parts_and_its_samples() -> None:
 def test_a_failure_without_a_later_gang_is_none_recovered_from() -> None:
     ranks = [
         RankRecovery(
-            [told.gangs[0]], told.snapshots, [each for each in told.trained if not each.gang], told.failures
+            [rank.gangs[0]], rank.snapshots, [each for each in rank.trained if not each.gang], rank.failures
         )
-        for told in ranks_of(Told())
+        for rank in ranks_of(Told())
     ]
     found = recovered_of(0, ranks, KILLED)
     assert found is not None
@@ -227,7 +227,7 @@ def test_a_cases_row_has_the_median_launch_with_its_interval(tmp_path: Path) -> 
 
 
 def test_samples_are_counted_by_their_runs_as_one_by_one() -> None:
-    """At random, and where a record says that it holds more of them than any memory."""
+    """At random, and where a record claims more of them than any memory holds."""
     dice = random.Random(0)
     kept = {0: (0, 6), 1: (4, math.inf)}
     for _ in range(300):

@@ -1,4 +1,4 @@
-"""What is promised of a comparison's resolution, against comparisons that are made up with a known scatter."""
+"""The promised resolution of a comparison, against simulated comparisons with a known scatter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ddpbench.analysis.regression.apart import across
-from ddpbench.analysis.regression.changes import _told_in_turn, wider_in_turn
+from ddpbench.analysis.regression.changes import _outcome_in_turn, wider_in_turn
 from ddpbench.analysis.statistics import resolution
 from ddpbench.analysis.statistics.correlation import estimated, reckoned_by_pairs
 from ddpbench.analysis.statistics.interval import Interval
@@ -37,15 +37,15 @@ RUNS = 1500
 
 @pytest.fixture
 def independent() -> Iterator[None]:
-    """Rounds whose correlation is known to be 0, so that no interval is wider for it."""
+    """Set the correlation of rounds to a known 0, so that no interval is wider for it."""
     with mock.patch.object(resolution, "_widening_shown", return_value=1.0):
         yield
 
 
 def seen_in_turn(change: float, deviation: float, rounds: int, alpha: float = ALPHA) -> NDArray[np.bool_]:
-    """For each number of rounds up to this, whether a comparison in turn has shown the change by then; by run.
+    """Return for each number of rounds whether a comparison in turn has shown the change by then; by run.
 
-    It looks after every round from the fifth on, as `compare --interleave` does, with that round's own deviation.
+    It checks after every round from the fifth on, as `compare --interleave` does, with that round's own deviation.
     """
     draw = np.random.default_rng(rounds).normal(math.log1p(change), deviation, (RUNS, rounds))
     shown = evidence(draw)[:, MIN_ROUNDS - 1 :] >= math.log(1 / alpha)
@@ -81,7 +81,7 @@ def test_the_promised_time_is_what_a_comparison_in_turn_takes(change: float, dev
 
 
 def test_rounds_in_turn_are_more_than_those_of_a_sweep_whose_number_is_fixed() -> None:
-    """What looking after every round costs; the fixed interval's promise would be broken by it."""
+    """This is the cost of checking after every round; the fixed interval's promise would be broken by it."""
     fixed = rounds_to_resolve(0.03, lambda n: resolved_in_one_sweep(0.04, n))
     in_turn = InTurn(deviation=0.04, round_s=1.0).rounds_for(0.03)
     assert fixed is not None
@@ -104,7 +104,7 @@ def test_so_it_is_where_the_correlation_is_what_the_rounds_show(
     for logs in math.log1p(change) + 0.04 * noise((runs, rounds), correlation, seed=3):
         looks = (logs[:count].tolist() for count in range(MIN_ROUNDS, rounds + 1))
         seen += any(
-            _told_in_turn(one, 0.0, ALPHA, wider_in_turn([dict(enumerate(one))])).verdict == "slower"
+            _outcome_in_turn(one, 0.0, ALPHA, wider_in_turn([dict(enumerate(one))])).verdict == "slower"
             for one in looks
         )
     chance = 2.5 * math.sqrt(POWER * (1 - POWER) / runs)
@@ -149,7 +149,7 @@ def test_a_sweep_of_more_rounds_than_are_drawn_gains_by_their_root() -> None:
 def test_the_promised_change_is_seen_by_two_runs_four_times_in_five(scatter: float, launches: int) -> None:
     """The machine drifts by 4 % from session to session, and by more where launches scatter by more.
 
-    Few launches that scatter by more than that show less than it at times, and their interval is narrow then.
+    A few launches that scatter by more than that sometimes show less than it, and their interval is narrow then.
     """
     dice, count = np.random.default_rng(1), 3000
     change = resolved_by_two_runs(scatter, launches)
@@ -203,7 +203,7 @@ def test_the_interval_of_a_deviation_covers() -> None:
 
 
 def test_the_widest_interval_is_a_number() -> None:
-    """Of one degree of freedom, for twelve cases, where times lie 16 decades apart."""
+    """One degree of freedom, twelve cases, and times 16 decades apart."""
     found = Interval.around(1e16, 5000.0)
     assert found.low is not None
     assert found.low > 0

@@ -1,10 +1,10 @@
 """Intervals do not need normal times: how often they cover the truth, simulated with launches of several shapes.
 
 Hoefler & Belli, SC'15, rule 6: no normality is assumed without a check. A verdict rests on the log ratios of paired
-launches: their noise is a difference of two alike, and so symmetric whatever its own shape. What a t-interval of such
-is known for, that it covers as much as it says or more, is counted here. A single case's noise may be skewed, and what
-slows one launch in ten is in none of five launches 59 times in 100: no interval around their mean can cover the mean
-of all then. A single case has its median launch, whose interval is counted here too.
+launches: their noise is a difference of two equal distributions, and so symmetric for any shape. A t-interval of such
+values is known to cover as often as it says or more, which is counted here. A single case's noise may be skewed, and a
+disturbance of one launch in ten is in none of five launches 59 times in 100: no interval around their mean can cover
+the mean of all then. A single case has its median launch, whose interval is counted here too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SHAPES: dict[str, Draw] = {
     "two modes": lambda dice, count: (dice.random(count) < 0.5) * 2.0 - 1,
     "disturbed now and then": lambda dice, count: ((dice.random(count) < 0.1) - 0.1) / 0.3,
 }
-"""Shapes of noise with mean 0 and standard deviation 1. The last: one launch in ten takes longer, all by the same."""
+"""Shapes of noise with mean 0 and standard deviation 1. The last: one launch in ten takes longer, by a fixed amount."""
 
 
 def timings(logs: NDArray[np.float64]) -> list[Timing]:
@@ -47,7 +47,7 @@ def timings(logs: NDArray[np.float64]) -> list[Timing]:
 
 
 def share(intervals: list[Interval], truth: float) -> float:
-    """How many of the intervals contain it."""
+    """Return the share of the intervals that contain it."""
     held = [
         one.low is not None and one.high is not None and one.low <= truth <= one.high for one in intervals
     ]
@@ -65,8 +65,8 @@ def test_a_ratio_s_interval_covers_whatever_the_noise_looks_like(shape: str, rou
         comparison = compare(timings(a + math.log(RATIO)), timings(b))
         assert comparison is not None
         intervals.append(comparison.time_ratio())
-    # 0.5 % is one standard error of a simulated 95 %. One launch in a while that is far out widens an interval by more
-    # than it moves it: then all of them hold the ratio.
+    # 0.5 % is one standard error of a simulated 95 %. An occasional launch far out widens an interval by more
+    # than it moves it: then all of them contain the ratio.
     assert 0.935 <= share(intervals, RATIO) <= (1.0 if shape != "normal" else 0.965)
 
 
@@ -94,7 +94,7 @@ ALONE = dict.fromkeys(PARTS, 0.0) | {"forward": 1.0}
 
 
 def losses_of(found: Breakdown) -> Interval:
-    """The loss to exposed communication, of a step of this length."""
+    """Return the loss to exposed communication, for a step of this length."""
     by_round = list(found.by_round.values())
     rounds = [losses(own, ALONE, 1 / sum(own.values())) for own in by_round]
     return of_rounds(rounds, 0.5)["exposed_comm"]
@@ -110,7 +110,7 @@ PARTS_AND_SHARES: dict[str, Told] = {
 
 
 def launches_with(exposed: list[float]) -> Breakdown:
-    """A case whose launches expose so much communication, all else alike."""
+    """Return a case whose launches expose this much communication, all else equal."""
     by_round = {number: ALONE | {"exposed_comm": one} for number, one in enumerate(exposed)}
     totals = {"comm": [one + 0.1 for one in exposed], "overlapped": [0.1] * len(exposed)}
     return Breakdown(
@@ -131,7 +131,7 @@ def launches_with(exposed: list[float]) -> Breakdown:
 
 
 def covered(read: Told, shape: str, rounds: int, runs: int = RUNS) -> float:
-    """Return the share of intervals that hold the value at the median of all launches."""
+    """Return the share of intervals that contain the value at the median of all launches."""
     dice = np.random.default_rng(56)
 
     def drawn(count: int) -> Interval:
@@ -152,7 +152,7 @@ def value_of_all(read: Told, shape: str) -> float:
 
 
 def _less(end: float | None) -> float | None:
-    """An end as it is but for rounding: of two launches alike one is not beyond the other."""
+    """Return an end lowered by rounding: for two equal launches one is not beyond the other."""
     return None if end is None else end * (1 - 1e-12)
 
 
@@ -162,7 +162,7 @@ def _more(end: float | None) -> float | None:
 
 @pytest.mark.parametrize("what", PARTS_AND_SHARES)
 def test_between_two_modes_lies_what_a_part_estimates(what: str) -> None:
-    """An interval that holds one of the modes alone does not hold the median of all launches."""
+    """An interval that contains one of the modes alone does not contain the median of all launches."""
     read = PARTS_AND_SHARES[what]
     modes = [read(launches_with([0.4 * math.exp(NOISE * mode)])) for mode in (-1, 1)]
     values = sorted(one.value for one in modes if one is not None)
@@ -181,7 +181,7 @@ def test_intervals_of_parts_and_shares_cover_what_their_values_estimate(
 
 
 @pytest.mark.parametrize("rounds", [1, 3, 4])
-def test_under_five_launches_no_interval_of_a_step_time_is_told(rounds: int) -> None:
+def test_under_five_launches_a_step_time_has_no_interval(rounds: int) -> None:
     """An interval of four launches would cover the median launch in 87.5 % of cases of any shape."""
     found = step_time(timings(NOISE * SHAPES["normal"](np.random.default_rng(5), rounds)))
     assert (found.low, found.high) == (None, None)
@@ -189,7 +189,7 @@ def test_under_five_launches_no_interval_of_a_step_time_is_told(rounds: int) -> 
 
 @pytest.mark.parametrize("rounds", range(5, 61))
 def test_it_covers_the_median_whatever_the_shape(rounds: int) -> None:
-    """The hardest shape there is: half of all launches are alike to a hair, and so is the other half."""
+    """The hardest shape: half of all launches are equal, and so is the other half."""
     dice = np.random.default_rng(rounds)
     counts = dice.binomial(rounds, 0.5, RUNS)
     intervals = {

@@ -1,4 +1,4 @@
-"""The stopping rule's half-widths: the same as the table's, quickly, from whatever is finished."""
+"""The stopping rule's half-widths: the same as the table's, quickly, from the finished launches."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_what_failed_or_is_damaged_does_not_count(tmp_path: Path) -> None:
             (folder / "outcome.json").write_text("{", encoding="utf-8")
         if number == 3:
             (folder / "rank-00000.attempt-0.jsonl").unlink()
-    # rounds 0 and 4 to 7 are left, from 10 to 17 ms: the median of five lies between the least and the largest
+    # rounds 0 and 4 to 7 are left, from 10 to 17 ms: the median of five is between the least and the largest
     assert so_far(run).widths == {SINGLE.case_id: pytest.approx(math.log(17 / 10) / 2, rel=1e-6)}
 
 

@@ -1,4 +1,4 @@
-"""Files of pytest-benchmark and baselines saved by name as sides of a comparison, from records made up."""
+"""Files of pytest-benchmark and baselines saved by name as sides of a comparison, from made-up records."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def saved(path: Path, run: RunDir) -> Path:
 
 
 def changed(path: Path, **extra: Any) -> Path:
-    """The file with these keys of the first benchmark's `extra_info` set; None removes one."""
+    """Return the file with these keys of the first benchmark's `extra_info` set; None removes one."""
     data = json.loads(path.read_text())
     info = data["benchmarks"][0]["extra_info"]
     for key, value in extra.items():
@@ -49,7 +49,7 @@ def changed(path: Path, **extra: Any) -> Path:
 
 
 def test_a_file_compares_as_its_run_does(tmp_path: Path) -> None:
-    """Ratios and intervals are the same to the last digit; parts of a step are not there, and that is said."""
+    """Ratios and intervals agree to the last digit; parts of a step are missing, and the page says so."""
     parts = {"forward": 12.0, "backward": 24.0, "optimizer": 4.0}
     base = made(tmp_path / "a", {SINGLE: 30, DDP: 40, CAPPED: 45, MASTER: 60}, parts=parts)
     new = made(tmp_path / "b", {SINGLE: 30, DDP: 52, CAPPED: 45}, parts={**parts, "backward": 36.0})
@@ -73,7 +73,7 @@ def test_a_file_compares_as_its_run_does(tmp_path: Path) -> None:
 
 
 def test_saved_files_do_not_say_what_a_round_takes(tmp_path: Path) -> None:
-    """Which is no want of rounds."""
+    """This is not a lack of rounds."""
     files = [saved(tmp_path / f"{name}.json", made(tmp_path / name, {DDP: 40})) for name in ("a", "b")]
     said = " ".join(remarks(changes_of(*map(read_saved, files))))
     assert "saved files do not say what a round takes" in said
@@ -102,12 +102,12 @@ def test_a_file_of_an_earlier_version_has_only_steps(tmp_path: Path) -> None:
     now = read_saved(path)
     changed(path, schema_version=None, launch_steps=None, launch_samples=None, sessions=None)
     before = read_saved(path)
-    told = [[timing.sample_s for timing in side.cases[0].timings] for side in (before, now)]
-    assert told[0] == pytest.approx(told[1])
+    sample_s = [[timing.sample_s for timing in side.cases[0].timings] for side in (before, now)]
+    assert sample_s[0] == pytest.approx(sample_s[1])
 
 
 def test_a_step_has_the_samples_that_were_counted(tmp_path: Path) -> None:
-    """Where ranks do not wait for each other a step has others than its case's batch, and nowhere else."""
+    """Only if ranks do not wait for each other may a step have other samples than its case's batch."""
     runs = [made(tmp_path / case.strategy, {case: 40}) for case in (DDP, ASYNC)]
     for run in runs:
         path = saved(tmp_path / "a.json", run)
@@ -147,7 +147,7 @@ def test_an_entrys_numbers_agree(tmp_path: Path) -> None:
 def test_times_at_the_ends_of_what_is_taken_are_compared(
     tmp_path: Path, times: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """However wide the interval is, and with few degrees of freedom besides."""
+    """For any width of the interval, and few degrees of freedom."""
     base, new = (saved(tmp_path / f"{name}.json", made(tmp_path / name, {DDP: 40})) for name in ("a", "b"))
     data = json.loads(new.read_text())
     del data["benchmarks"][0]["stats"]
@@ -160,7 +160,7 @@ def test_times_at_the_ends_of_what_is_taken_are_compared(
 
 
 def test_copies_of_a_run_are_not_sessions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An export numbers its rounds otherwise where a launch failed, and times lose their last digits."""
+    """An export renumbers its rounds where a launch failed, and times lose their last digits."""
     run = made(tmp_path / "a", {DDP: 40}, rounds=6)
     outcome = run.launch(DDP.case_id, "measure", 0).outcome
     outcome.write_text(outcome.read_text().replace('"ok"', '"failed"'))
@@ -304,7 +304,7 @@ def test_a_path_wins_over_a_name_and_a_name_that_means_nothing_lists_those_that_
 
 
 def test_names_are_those_of_pytest_benchmarks_storage(tmp_path: Path) -> None:
-    """Its own class saves and finds: what the one has saved the other finds, under the same number."""
+    """Files that one class saves the other finds, under the same number."""
     from pytest_benchmark.logger import Logger
     from pytest_benchmark.storage.file import FileStorage
     from pytest_benchmark.utils import get_machine_id
@@ -370,7 +370,10 @@ def test_only_what_is_in_the_storage_and_means_the_name_is_removed(
     assert notes.exists()
     capsys.readouterr()
     here = f"is no baseline saved in .benchmarks/{machine_folder()}"
-    for name, said in (  # paths that are there, names that are near one, and what is no folder of a machine
+    for (
+        name,
+        said,
+    ) in (  # paths that exist, names that are similar to one, and a name without a machine's folder
         ("a", f"'a' {here}; saved there: main_old, 0001_main"),
         ("notes.json", f"'notes.json' {here}; saved there: main_old, 0001_main"),
         ("note.json", f"'note.json' {here}; saved there: main_old, 0001_main"),

@@ -1,4 +1,4 @@
-"""Intervals that are looked at after every round: how often they are wrong at any of them, and how soon they decide."""
+"""Intervals checked after every round: how often they are wrong at any of them, and how soon they decide."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ ROUNDS, RUNS = 60, 1000
 
 
 def anytime_half_width(values: list[float], alpha: float = 0.05) -> float | None:
-    """Half the interval of normal values alone."""
+    """Return half the interval for normal values alone."""
     factor = half_width_in_deviations(len(values), alpha)
     return None if factor is None else deviation(values) * factor
 
 
 def by_hand(values: list[float], alpha: float, effect: float = 1.0) -> float:
-    """The edge of the interval, by bisection of the Bayes factor itself."""
+    """Return the edge of the interval, by bisection of the Bayes factor itself."""
     n = len(values)
     s = deviation(values)
 
@@ -106,17 +106,19 @@ def test_an_outlier_moves_neither_the_middle_nor_the_ends_by_much() -> None:
 
 
 def ever_wrong(draw: np.ndarray[tuple[int, int], np.dtype[np.float64]], mean: float = 0.0) -> float:
-    """The share of runs whose interval leaves out the mean at any number of rounds: where evidence against it is."""
+    """Return the share of runs whose interval excludes the mean at any number of rounds: where evidence is
+    against it.
+    """
     return float((evidence(draw, mean) >= math.log(20)).any(axis=1).mean())
 
 
 def at_most(share: float, wanted: float = 0.05, runs: int = RUNS) -> bool:
-    """Whether a binomial interval of what was seen reaches down to what is wanted."""
+    """Return whether the binomial interval of the seen share reaches down to the wanted one."""
     return share - 2.58 * math.sqrt(share * (1 - share) / runs) <= wanted
 
 
 def test_false_alarms_at_any_round_of_equal_sides() -> None:
-    """With what was recorded here: 4 % a launch, a slow drift, one round in twenty disturbed."""
+    """With the noise recorded here: 4 % per launch, a slow drift, one round in twenty disturbed."""
     dice = np.random.default_rng(1)
     plain = dice.normal(0, 0.04, (RUNS, ROUNDS))
     assert at_most(ever_wrong(plain))
@@ -128,7 +130,7 @@ def test_false_alarms_at_any_round_of_equal_sides() -> None:
 
 
 def test_an_interval_for_one_look_is_wrong_too_often_when_it_is_looked_at_often() -> None:
-    """What this is for: the same runs with Student's interval at every round."""
+    """The reason for these intervals: the same runs with Student's interval at every round."""
     from ddpbench.analysis.statistics.stats import half_width
 
     dice = np.random.default_rng(2)
@@ -140,7 +142,7 @@ def test_an_interval_for_one_look_is_wrong_too_often_when_it_is_looked_at_often(
 
 
 def share_found(draw: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> float:
-    """The share of runs in which the mean is shown to lie above 0 by their last round."""
+    """Return the share of runs in which the mean is shown to be above 0 by their last round."""
     return float((evidence(draw)[:, 4:] >= math.log(20)).any(axis=1).mean())
 
 
@@ -150,8 +152,8 @@ def test_planted_changes_are_found(change: float, deviation_: float, rounds: int
     assert share_found(dice.normal(change, deviation_, (300, rounds))) >= 0.9
 
 
-def test_planted_changes_are_found_beside_outliers() -> None:
-    """One round in twenty ten times as scattered, to either side: an interval of normal values alone finds few."""
+def test_planted_changes_are_found_among_outliers() -> None:
+    """Every twentieth round is ten times as scattered, to either side: an interval of normal values alone finds few."""
     dice = np.random.default_rng(4)
     size = (300, 40)
     draw = 0.03 + dice.normal(0, 0.03, size) * np.where(dice.random(size) < 0.05, 10, 1)

@@ -1,4 +1,4 @@
-"""Ranks that share cores: kept out of what is concluded, but where they cannot have waited for these for long."""
+"""Ranks that share cores: excluded from conclusions, unless they cannot have waited long for them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FOUR = case_of("ddp", 4)
 
 
 def measured(path: Path, cpu_ms: list[float | None], case: Case = FOUR, *, crowded: bool = True) -> RunDir:
-    """A launch of three blocks of 100 ms for each; its ranks take so much processor time together in a block."""
+    """Write a launch of three blocks of 100 ms for each; its ranks together take this processor time per block."""
     run = RunDir(path / "run")
     write_plan(run, [PlannedCase(case=case, oversubscribed=crowded)], Budget())
     for number, cpu in enumerate(cpu_ms):
@@ -37,7 +37,7 @@ def case_run(run: RunDir) -> CaseRun:
 @pytest.mark.parametrize(
     ("cpu_ms", "share"),
     [
-        ([1.0, 1.9, 1.5], 0.019),  # of the launch whose ranks worked most
+        ([1.0, 1.9, 1.5], 0.019),  # the launch whose ranks worked most
         ([1.0, 2.1, 1.5], 0.021),
         ([80.0, 190.0, 80.0], 1.9),
         ([3.0, None, 3.0], None),
@@ -60,7 +60,7 @@ def test_steps_are_longer_by_at_most_the_time_in_which_some_rank_works(
     assert bool(conditions([found])) is (share is not None and share < MOST_SHARED)
 
 
-def test_the_bound_is_told_beside_what_is_concluded(tmp_path: Path) -> None:
+def test_conclusions_come_with_the_bound(tmp_path: Path) -> None:
     idle = case_run(measured(tmp_path / "idle", [1.0, 1.21]))
     assert conditions([idle]) == ("ranks shared cores: up to 1.3 % of a step may be waiting for them",)
     own = case_run(measured(tmp_path / "own", [2.0, 390.0], crowded=False))

@@ -1,4 +1,4 @@
-"""How old an asynchronous server's gradients were: in the table, and in a sentence."""
+"""Staleness of an asynchronous server's gradients: in the table, and in a sentence."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BLOCKS = [[10 * MS] * 10] * 2
 
 
 def run_of(path: Path) -> RunDir:
-    """Two launches of two blocks; the second launch's server saw other counts."""
+    """Write two launches of two blocks; the second launch's server saw other counts."""
     run = RunDir(path / "run")
     write_plan(run, [SINGLE, ASYNC], Budget(rounds_min=2, rounds_max=2))
     for number, counts in enumerate([(1, 4, 15), (0, 0, 19, 0, 1)]):
@@ -38,7 +38,8 @@ def run_of(path: Path) -> RunDir:
 
 def test_the_table_has_its_mean_and_its_largest_over_all_launches(tmp_path: Path) -> None:
     frame = load(run_of(tmp_path)).set_index("strategy")
-    # each launch's counts come twice, once a block: 2 · (0·1 + 1·4 + 2·15 + 2·19 + 4·1) updates over 80 gradients
+    # each launch's counts come twice, once per block: 2 · (0·1 + 1·4 + 2·15 + 2·19 + 4·1) updates over 80
+    # gradients
     assert frame.loc["async_server", "staleness_mean"] == pytest.approx(2 * 76 / 80)
     assert frame.loc["async_server", "staleness_max"] == 4
     assert pd.isna(frame.loc["single", "staleness_mean"])

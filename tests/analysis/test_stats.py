@@ -51,7 +51,7 @@ def test_half_width_by_hand() -> None:
 def test_two_launches_have_no_interval() -> None:
     two, three = timings([1.0, 2.2]), timings([1.0, 2.2, 1.4])
     base = timings([2.0, 2.1, 2.2])
-    elsewhere = timings([2.0, 2.1], first=10)  # no round in common: by Welch
+    elsewhere = timings([2.0, 2.1], first=10)  # without common rounds: by Welch
     assert half_width([1.0, 2.0]) is None
     for found in (step_time(two), samples_rate(two), share([1.0, 2.0], [4.0, 5.0])):
         assert (found.low, found.high) == (None, None)
@@ -66,7 +66,7 @@ def test_two_launches_have_no_interval() -> None:
 
 
 def test_step_time_is_the_median_launch_s_each_of_which_weighs_alike() -> None:
-    """A launch is the unit that is repeated: one that is slow has fewer steps in its time, and weighs no less."""
+    """Launches are the replicates: a slow one has fewer steps in its time, and the same weight."""
     launches = [
         Timing(round=0, time_s=1.0, steps=10, samples=80),
         Timing(round=1, time_s=4.0, steps=20, samples=160),
@@ -80,7 +80,7 @@ def test_step_time_is_the_median_launch_s_each_of_which_weighs_alike() -> None:
 
 
 def test_a_rate_is_the_median_step_time_s_turned_round_with_its_interval() -> None:
-    """It also is with an even number of launches, where the median of the rates would be another."""
+    """This also holds for an even number of launches, where the median of the rates would differ."""
     launches = timings([1.0, 2.0, 4.0, 1.5, 1.2, 9.0])
     rate, step = samples_rate(launches), step_time(launches)
     assert step.value == pytest.approx((0.15 + 0.2) / 2)
@@ -93,7 +93,7 @@ def test_a_rate_is_the_median_step_time_s_turned_round_with_its_interval() -> No
 
 
 def test_a_median_s_interval_by_hand() -> None:
-    """By the sign test, from binomial coefficients: how often fewer than d of n values lie on one side."""
+    """By the sign test, from binomial coefficients: how often fewer than d of n values are on one side."""
     five = median_launch([3.0, 1.0, 2.0, 5.0, 4.0])
     assert (five.low, five.value, five.high) == (1.0, 3.0, 5.0)  # 1 - 2 / 32: 93.75 %
     six = median_launch([6.0, 1.0, 2.0, 5.0, 4.0, 3.0])
@@ -179,13 +179,13 @@ def test_only_rounds_that_both_have_are_paired() -> None:
 
 
 def test_one_shared_round_gives_its_ratio_and_no_interval() -> None:
-    """Other launches of either side, of other rounds or sessions, add nothing to it."""
+    """Launches of either side from other rounds or sessions add nothing to it."""
     found = compare(timings([2.0, 9.0, 9.0]), timings([7.0, 7.0, 3.0], first=-2))
     assert found is not None
     assert (found.paired, found.rounds, found.half_width(), found.p_value) == (True, 1, None, None)
     assert found.time_ratio().value == pytest.approx(2.0 / 3.0)
-    told = judge(found)
-    assert (told.verdict, told.rounds, told.ratio.low) == ("too few", 1, None)
+    judged = judge(found)
+    assert (judged.verdict, judged.rounds, judged.ratio.low) == ("too few", 1, None)
 
 
 def test_without_shared_rounds_the_interval_is_welch_s() -> None:
@@ -207,7 +207,7 @@ def test_nothing_to_compare() -> None:
 
 
 def comparison(low_percent: float, high_percent: float, rounds: int = 5) -> Comparison:
-    """One whose 95 % interval of the time ratio, minus 1, runs from low to high."""
+    """Return a comparison whose 95 % interval of the time ratio, minus 1, runs from low to high."""
     low, high = math.log1p(low_percent / 100), math.log1p(high_percent / 100)
     error = (high - low) / 2 / t_quantile(0.975, rounds - 1)
     return Comparison(log=(low + high) / 2, standard_error=error, df=rounds - 1, rounds=rounds)
@@ -273,7 +273,7 @@ def test_the_interval_of_a_share_by_hand() -> None:
     assert found.value == 0.5
     assert found.low == pytest.approx((2 - 4.302653 / math.sqrt(3)) / 4)
     assert found.high == pytest.approx((2 + 4.302653 / math.sqrt(3)) / 4)
-    # parts in proportion to the whole are a share without error, however much the whole varies
+    # parts in proportion to the whole are a share without error, for any variation of the whole
     exact = share([1.0, 2.0, 1.5], [4.0, 8.0, 6.0])
     assert (exact.low, exact.high) == (pytest.approx(0.25), pytest.approx(0.25))
 

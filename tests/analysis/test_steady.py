@@ -1,4 +1,4 @@
-"""Which launches are called not steady: rates on recorded and simulated steps, with and without a planted decay.
+"""Launches called not steady: rates on recorded and simulated steps, with and without a planted decay.
 
 The recorded steps are the timed ones of a `quick` on two cores: 42 launches of 10 or 20 steps each, microseconds.
 """
@@ -27,7 +27,7 @@ from tests.synthetic import MS, RankLaunch, case_of, write_launch, write_plan
 
 Series = NDArray[np.float64]
 Launches = Mapping[str, Sequence[Sequence[Series]]]
-"""By case the launches, of each the steps of its ranks."""
+"""Launches by case, each with the steps of its ranks."""
 
 DECAYS: dict[str, Callable[[Series], Series]] = {
     # From 1.10 to 1.00 over the timed steps, and exponentials that leave 0.14 and 0.05 of the 10 % at their end.
@@ -51,7 +51,7 @@ def recorded() -> Launches:
 
 
 def change_with(ranks: Sequence[Series], decay: Callable[[Series], Series], way: int = 1) -> Change:
-    """A launch's, its steps in order or in reverse (-1), with a decay on them."""
+    """Return a launch's change, its steps in order or in reverse (-1), multiplied by a decay."""
     bent = [rank[::way] * decay(np.arange(len(rank)) / len(rank)) for rank in ranks]
     change = launch_change([np.round(1000 * each).astype(np.int64) for each in bent])
     assert change is not None
@@ -59,7 +59,7 @@ def change_with(ranks: Sequence[Series], decay: Callable[[Series], Series], way:
 
 
 def verdicts(launches: Launches, decay: Callable[[Series], Series]) -> list[bool]:
-    """Every launch's, with the decay on all."""
+    """Return every launch's verdict, with the decay on all."""
     changes = {case: [change_with(ranks, decay) for ranks in each] for case, each in launches.items()}
     return [flag for flags in unsteady(changes).values() for flag in flags]
 
@@ -71,7 +71,7 @@ def test_recorded_launches_are_steady_and_with_a_decay_are_not(recorded: Launche
 
 
 def test_rates_on_recorded_steps(recorded: Launches) -> None:
-    # A launch in two at random has its steps in reverse: whatever trend was recorded is gone in the mean, while the
+    # One launch in two, at random, has its steps reversed: any recorded trend cancels in the mean, while the
     # steps' correlation, their tails and the differences between launches stay.
     rng = np.random.default_rng(20)
     rate = {}
@@ -95,7 +95,7 @@ def test_rates_on_recorded_steps(recorded: Launches) -> None:
 
 
 def simulated(rng: np.random.Generator, steps: int, spread: float, correlation: float) -> Series:
-    """Correlated steps with heavy tails (AR(1) of Student's t with 4 degrees of freedom), around 1."""
+    """Return correlated steps with heavy tails (AR(1) of Student's t with 4 degrees of freedom), around 1."""
     raw = rng.standard_t(4, steps + 30) / np.sqrt(2)
     for number in range(1, len(raw)):
         raw[number] = correlation * raw[number - 1] + np.sqrt(1 - correlation**2) * raw[number]
@@ -154,7 +154,8 @@ def test_a_long_launch_is_judged_on_its_own() -> None:
 
 
 def test_a_change_is_the_slope_of_the_logarithms_over_the_whole() -> None:
-    # exp(-0.2 t) over 64 steps, t from 0 to 1: medians of eight lie on the line exactly but for the middle of a batch.
+    # exp(-0.2 t) over 64 steps, t from 0 to 1: medians of eight are on the line exactly but for the middle of
+    # a batch.
     change = change_of([float(np.exp(-0.2 * step / 64)) for step in range(64)])
     assert change is not None
     assert change.log == pytest.approx(-0.2, rel=1e-3)
@@ -162,7 +163,7 @@ def test_a_change_is_the_slope_of_the_logarithms_over_the_whole() -> None:
     assert (change.df, change.steps) == (6, 64)
     assert change.found
     assert not change.excluded
-    within = change_of([float(np.exp(-0.02 * step / 64)) for step in range(64)])  # sure, and no matter
+    within = change_of([float(np.exp(-0.02 * step / 64)) for step in range(64)])  # certain, but negligible
     assert within is not None
     assert within.excluded
     assert not within.found
@@ -184,7 +185,7 @@ def test_the_flag_comes_from_the_timed_steps_not_from_the_warm_up(tmp_path: Path
     found = {case.case_id: case.launches[0] for case in cases}
     assert (found[steady.case_id].steady, found[falling.case_id].steady) == (True, False)
     again = {case.case_id: case.launches[0] for case in judged(cases)}
-    assert all(again[case_id] is launch for case_id, launch in found.items())  # judged twice is judged once
+    assert all(again[case_id] is launch for case_id, launch in found.items())  # judging again changes nothing
     (turned,) = judged(
         [
             replace(case, launches=tuple(replace(one, steady=True, flags=()) for one in case.launches))
@@ -197,7 +198,7 @@ def test_the_flag_comes_from_the_timed_steps_not_from_the_warm_up(tmp_path: Path
 
 @pytest.mark.usefixtures("two_processes")
 def test_two_readers_judge_all_launches_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A change that only the whole run shows is found whoever read it."""
+    """A change that only all cases together show is found with either reader."""
     run = RunDir(tmp_path / "run")
     cases = [case_of("single", 1, local_batch=4 + number) for number in range(6)]
     write_plan(run, cases, Budget(rounds_min=1, rounds_max=1))

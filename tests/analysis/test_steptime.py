@@ -1,4 +1,4 @@
-"""A step's time is the period that was planted: whatever the phase, the steps per block, the hosts and the pace."""
+"""A step's time is the planted period for any phase, number of steps per block, hosts and pace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PERIOD_NS = 267_000_000
 
 
 def blocks_of(edges: Iterator[float], steps: int, blocks: int, samples: int = 8) -> dict[int, BlockTimes]:
-    """A rank's blocks out of when its steps ended; between blocks one edge is left out, as after a barrier."""
+    """Return a rank's blocks from the ends of its steps; between blocks one end is left out, as after a barrier."""
     found: dict[int, BlockTimes] = {}
     for index in range(blocks):
         ends = [round(edge) for edge in itertools.islice(edges, steps + 1)]
@@ -30,7 +30,7 @@ def blocks_of(edges: Iterator[float], steps: int, blocks: int, samples: int = 8)
 
 
 def in_step(phase_ns: float, jitter: Callable[[], float] = lambda: 0.0) -> Iterator[float]:
-    """The ends of a rank's steps: `PERIOD_NS` apart, at its phase, each off by a jitter that does not add up."""
+    """Yield the ends of a rank's steps: `PERIOD_NS` apart, at its phase, each off by a jitter that does not add up."""
     return (number * PERIOD_NS + phase_ns + jitter() for number in itertools.count())
 
 
@@ -43,7 +43,12 @@ def test_a_constant_phase_is_not_in_the_step_time(
     run = RunDir(tmp_path / "run")
     case = case_of(strategy, 4)
     write_plan(run, [case], Budget(rounds_min=1, rounds_max=1))
-    phases_ns = (0, 1, PERIOD_NS // 3, PERIOD_NS - 1)  # up to a whole period: what made 4 steps 25 % too long
+    phases_ns = (
+        0,
+        1,
+        PERIOD_NS // 3,
+        PERIOD_NS - 1,
+    )  # up to a whole period, which once made 4 steps 25 % too long
     ranks = [
         RankLaunch(
             blocks=[[PERIOD_NS] * steps] * 3,
@@ -61,7 +66,7 @@ def test_a_constant_phase_is_not_in_the_step_time(
         run.launch(case.case_id, "measure", 0), Address(case, case.case_id, "measure", 0, RUN_ID)
     )
     assert quick is not None
-    assert quick.step_s == row["step_time_s"]  # the stopping rule looks at the same number
+    assert quick.step_s == row["step_time_s"]  # the stopping rule uses the same number
 
 
 @pytest.mark.parametrize("steps", [2, 4, 10, 40])
@@ -92,7 +97,7 @@ def test_a_slow_step_of_all_ranks_lengthens_the_mean_by_its_part() -> None:
 
 
 def paced(step_ns: float, noise: random.Random, spread: float) -> Iterator[float]:
-    """The ends of the steps of a rank that waits for nobody: independent times around a mean."""
+    """Yield the ends of the steps of a rank that waits for nobody: independent times around a mean."""
     at = 0.0
     while True:
         yield at
@@ -101,8 +106,8 @@ def paced(step_ns: float, noise: random.Random, spread: float) -> Iterator[float
 
 @pytest.mark.parametrize(("steps", "spread"), [(4, 0.0), (10, 0.0), (4, 0.1), (10, 0.1), (40, 0.2)])
 def test_workers_of_different_pace_add_their_rates(steps: int, spread: float) -> None:
-    # Rank 0 serves and takes no samples; workers make a step in 100, 130 and 310 ms. Rates add up:
-    # a step of the job's 24 samples takes 3 / (1/100 + 1/130 + 1/310) ms, by hand.
+    # Rank 0 serves and takes no samples; workers make a step in 100, 130 and 310 ms. Rates add up: a step of
+    # the job's 24 samples takes 3 / (1/100 + 1/130 + 1/310) ms, by hand.
     noise = random.Random(5)
     paces = (100e6, 130e6, 310e6)
     wanted_s = 3 / sum(1 / pace for pace in paces) / 1e9
@@ -117,8 +122,9 @@ def test_workers_of_different_pace_add_their_rates(steps: int, spread: float) ->
 
 
 def test_steps_that_a_slow_rank_began_when_the_fast_one_was_done_do_not_count() -> None:
-    # The fast rank's ten steps take 1 s. The slow one takes 0.3 s a step beside it, and 0.2 s once it is alone:
-    # four steps (1.2 s) had begun by then. Rates: 10 + 1/0.3 steps a second; a step of the job is two ranks' steps.
+    # The fast rank's ten steps take 1 s. The slow one takes 0.3 s per step meanwhile, and 0.2 s once it is
+    # alone: four steps (1.2 s) had begun by then. Rates: 10 + 1/0.3 steps per second; a step of the job is
+    # two ranks' steps.
     fast = BlockTimes(1_000 * MS, 10, 80, (100 * MS,) * 10)
     slow_ns = (300 * MS,) * 4 + (200 * MS,) * 6
     slow = BlockTimes(sum(slow_ns), 10, 80, slow_ns)

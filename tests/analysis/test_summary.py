@@ -1,4 +1,4 @@
-"""A run as a whole: counts, frames, failures, validity; and a machine against itself."""
+"""Summary of a run: counts, frames, failures, validity; and the A/A test of a machine."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_counts_and_failures_are_told_once(run: RunDir) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "told"),
+    ("reason", "reported"),
     [
         ("budget", "target half-width of 2 % before the sweep's budget was exhausted ("),
         ("rounds_max", "target half-width of 2 % in as many rounds as were allowed ("),
@@ -90,13 +90,13 @@ def test_counts_and_failures_are_told_once(run: RunDir) -> None:
         ("merged", "target half-width of 2 % ("),
     ],
 )
-def test_wide_intervals_are_told_with_what_ended_the_sweep(run: RunDir, reason: str, told: str) -> None:
+def test_wide_intervals_are_told_with_what_ended_the_sweep(run: RunDir, reason: str, reported: str) -> None:
     write_plan(run, [SINGLE], Budget(rounds_min=2, rounds_max=2))
     for number in range(2):
         write_launch(run, SINGLE, number, [RankLaunch(blocks=[[(10 + number) * MS] * 10] * 3)])
     write_sessions(run, reason)
     (found,) = [text for text in summarize(run).conclusions.validity if "half-width" in text]
-    assert told in found
+    assert reported in found
     assert "single at 1 rank" in found
 
 
@@ -111,7 +111,7 @@ with RunDir(Path(sys.argv[1])).locked():
 
 
 def test_a_run_that_is_being_measured_is_not_to_be_resumed(run: RunDir) -> None:
-    """Its own report, which the sweep writes as it ends, says how to resume."""
+    """The report that the sweep itself writes as it ends says how to resume."""
     write_plan(run, [SINGLE, DDP], Budget(rounds_min=30, rounds_max=30))
     for case in (SINGLE, DDP):
         write_launch(run, case, 0, [RankLaunch(blocks=[[10 * MS] * 10])] * case.world_size)
@@ -278,14 +278,15 @@ def test_noise_of_a_machine_by_hand(run: RunDir) -> None:
     assert found.difference.value == pytest.approx(ratio - 1)
     half = 4.30265 * deviation / math.sqrt(3)  # t(0.975, 2)
     assert found.difference.high == pytest.approx(ratio * math.exp(half) - 1, rel=1e-4)
-    assert found.round_in_turn_s == pytest.approx(7.8)  # either side has fork servers of its own
+    assert found.round_in_turn_s == pytest.approx(7.8)  # either side has separate fork servers
     wanted = deviation_interval(deviation, 3)
     assert astuple(found.deviation_pairs) == pytest.approx(astuple(wanted))
     plain = found.to_json()
     assert plain["deviation_pairs"] == found.deviation_pairs.value
     assert plain["deviation_pairs_low"] == found.deviation_pairs.low
     assert plain["difference_high"] == found.difference.high
-    # nine rounds fit a minute; with rounds known to be independent: t(0.975, 8) = 2.30600, t(0.8, 8) = 0.88889
+    # nine rounds fit into a minute; with rounds known to be independent: t(0.975, 8) = 2.30600, t(0.8, 8) =
+    # 0.88889
     minute = found.within[0]
     assert minute.seconds == 60
     assert minute.one_sweep == resolved_in_one_sweep(deviation, 9)
@@ -317,7 +318,7 @@ def test_noise_tells_what_is_asked_for(run: RunDir) -> None:
                 [RankLaunch(blocks=[[int(10 * MS * gap)] * 10])] * 2,
                 Outcome(wall_s=4.0, server_s=1.0),
             )
-    write_sessions(run, wall_s=75.0)  # of which twelve launches took sixty
+    write_sessions(run, wall_s=75.0)  # twelve launches took sixty of them
     found = noise_of(run, within_s=[300.0], changes=[0.03])
     assert (found.round_s, found.round_in_turn_s, found.begin_s) == (10.0, 12.0, 15.0)
     ((within,), (wanted,)) = found.within, found.resolve
@@ -327,10 +328,10 @@ def test_noise_tells_what_is_asked_for(run: RunDir) -> None:
     rounds = rounds_to_resolve(0.03, lambda n: resolved_in_turn(deviation, n))
     assert rounds is not None
     assert wanted.in_turn_s == 30 + 12 * rounds
-    told = found.describe()
-    assert "5 min" in told
-    assert f"{format_about(30 + 12 * rounds)}" in told
-    (row,) = [line for line in told.splitlines() if line.strip().startswith("3 %")]
+    text = found.describe()
+    assert "5 min" in text
+    assert f"{format_about(30 + 12 * rounds)}" in text
+    (row,) = [line for line in text.splitlines() if line.strip().startswith("3 %")]
     assert row.endswith(" -")  # two runs never resolve 3 %
 
 
@@ -360,5 +361,5 @@ def test_equal_records_give_equal_sentences_in_each_process(run: RunDir) -> None
         for text in summarize(run).conclusions.validity
         if " in 3 of 3" in text
     ]
-    # As a launch has them; a set's order would follow the process's hash seed.
+    # In the order of launches; a set's order would follow the process's hash seed.
     assert noisy == ["Steal", "Foreign load", "Clock change", "Throttled", "Shared machine"]

@@ -1,8 +1,8 @@
-"""Rounds of which some are far slower: what a comparison in turn, and a sweep, say of them.
+"""Some rounds are far slower than the others: verdicts of a comparison in turn, and of a sweep.
 
-In turn, what a verdict says of a typical round is said only where the mean of all rounds agrees, as with two more far
-off, and that nothing has changed only from 19 rounds on. A sweep's intervals are of the mean. Simulated: how often a
-slow-down of some rounds is called equivalent, and what all this costs where there is none. `python -m tests.simulations
+In turn, a verdict on the typical round is given only where the mean of all rounds agrees, also with two more far
+off, and "nothing has changed" only from 19 rounds on. A sweep's intervals are the mean's. Simulated: how often a
+slow-down of some rounds is called equivalent, and the cost of these rules without one. `python -m tests.simulations
 rounds-far-off rarely-slow` prints some of these shares.
 """
 
@@ -24,8 +24,8 @@ from ddpbench.analysis import summarize
 from ddpbench.analysis.regression.changes import (
     Change,
     _apart,
-    _Told,
-    _told_in_turn,
+    _Outcome,
+    _outcome_in_turn,
     wider_in_turn,
 )
 from ddpbench.analysis.regression.gate import decided
@@ -45,9 +45,11 @@ MANY = pytest.mark.parametrize("series", [SERIES, pytest.param(1000, marks=pytes
 VERDICTS = ("equivalent", "faster", "slower")
 ROUNDS = (6, 8, 12, 20, 40)
 QUIET, NOISY = 0.006, 0.02
-"""Standard deviations of a round's log ratio: sides are shown to be equivalent in a few rounds, and hardly ever."""
+"""Standard deviations of a round's log ratio with which sides are shown to be equivalent in a few rounds, or hardly
+ever.
+"""
 SLOW, SHARE = math.log(1.6), 0.15
-"""The planted tail: of the new side's rounds this share takes 60 % longer, and so all of them 7 % in the mean."""
+"""The planted tail: this share of the new side's rounds takes 60 % longer, and so all of them 7 % in the mean."""
 
 Draw = Callable[[np.random.Generator, int], NDArray[np.float64]]
 EQUAL: dict[str, Draw] = {
@@ -63,25 +65,25 @@ EQUAL: dict[str, Draw] = {
 def planted(
     dice: np.random.Generator, count: int, share: float = SHARE, slow: float = SLOW
 ) -> NDArray[np.float64]:
-    """Rounds of which the new side's are slow at times."""
+    """Return rounds of which the new side's are sometimes slow."""
     return dice.normal(0, QUIET, count) + slow * (dice.random(count) < share)
 
 
 def clean(dice: np.random.Generator, count: int) -> NDArray[np.float64]:
-    """Rounds of which the new side's all take 5 % longer."""
+    """Return rounds of which the new side's all take 5 % longer."""
     return dice.normal(math.log(1.05), NOISY, count)
 
 
 @dataclass(frozen=True)
 class Shares:
-    """The shares of series with each verdict, and with each that the interval of typical rounds alone would give."""
+    """Shares of series with each verdict, and with each verdict by the interval of typical rounds alone."""
 
     given: dict[str, float]
     alone: dict[str, float]
 
 
-def _told(logs: list[float]) -> _Told:
-    return _told_in_turn(logs, MARGIN, ALPHA, wider_in_turn([dict(enumerate(logs))]))
+def _in_turn_outcome(logs: list[float]) -> _Outcome:
+    return _outcome_in_turn(logs, MARGIN, ALPHA, wider_in_turn([dict(enumerate(logs))]))
 
 
 def shares(draw: Draw, rounds: int, series: int = SERIES) -> Shares:
@@ -89,7 +91,7 @@ def shares(draw: Draw, rounds: int, series: int = SERIES) -> Shares:
     verdicts: Counter[str] = Counter()
     alone: Counter[str] = Counter()
     for _ in range(series):
-        found = _told(draw(dice, rounds).tolist())
+        found = _in_turn_outcome(draw(dice, rounds).tolist())
         verdicts[found.verdict] += 1
         alone[judged(found.ratio, rounds).verdict] += 1
     return Shares(
@@ -124,13 +126,13 @@ def test_equal_sides_are_called_equivalent_as_often_as_by_their_typical_rounds(
     assert lost >= 0
     if rounds < ROUNDS_TO_SEE:
         assert not found.given["equivalent"]
-    elif shape != "disturbed alike":  # there a round far off has to be made up for by more rounds
+    elif shape != "disturbed alike":  # there more rounds have to compensate for a round far off
         assert lost <= 0.005
 
 
 @dataclass(frozen=True)
 class Stopped:
-    """Comparisons that ended as soon as they could tell: how often with which verdict, or within a limit, and when."""
+    """Comparisons that ended as soon as possible: shares of verdicts, or within a limit, and when they ended."""
 
     verdicts: dict[str, float]
     passed: float
@@ -146,9 +148,9 @@ def stopped(
     limit: float | None = None,
     alone: bool = False,
 ) -> Stopped:
-    """Make rounds until `--interleave` would end, looking after each from the fewest on.
+    """Return series of rounds that end when `--interleave` would, checking after each from the fewest on.
 
-    `alone`: it would end, and say, what the interval of the typical round alone says.
+    `alone`: end, and judge, by the interval of the typical round alone.
     """
     dice = np.random.default_rng(1)
     verdicts: Counter[str] = Counter()
@@ -173,9 +175,9 @@ def stopped(
 
 
 def may_tell(logs: NDArray[np.float64]) -> list[bool]:
-    """Return after which numbers of rounds a verdict is possible: an interval leaves out 0, or both ends of the margin.
+    """Return after which numbers of rounds a verdict is possible: an interval excludes 0, or both ends of the margin.
 
-    Intervals that are wider for a correlation leave out no more.
+    Intervals that are wider for a correlation exclude no more.
     """
     zero, below, above = (
         evidence(logs, mean) >= math.log(1 / ALPHA) for mean in (0.0, -math.log1p(MARGIN), math.log1p(MARGIN))
@@ -184,10 +186,10 @@ def may_tell(logs: NDArray[np.float64]) -> list[bool]:
 
 
 def change_of(logs: list[float]) -> Change:
-    return changed(_told(logs))
+    return changed(_in_turn_outcome(logs))
 
 
-def changed(found: _Told) -> Change:
+def changed(found: _Outcome) -> Change:
     return Change(
         label="",
         case=None,  # type: ignore[arg-type]
@@ -221,7 +223,7 @@ def test_a_comparison_that_may_end_early_misses_only_what_hit_none_of_its_rounds
 @MANY
 @pytest.mark.parametrize("slower", [0.3, 0.6])
 def test_a_slow_down_of_15_per_cent_of_rounds_is_seldom_called_equivalent(slower: float, series: int) -> None:
-    """Seldom is as often as an interval of 95 % is wrong; with 14 rounds and one more far off, 13 % and 11 %."""
+    """Seldom means as often as an interval of 95 % is wrong; with 14 rounds and one more far off, 13 % and 11 %."""
     draw = functools.partial(planted, slow=math.log1p(slower))
     found = stopped(draw, 30, series).verdicts
     assert found["equivalent"] + found["faster"] <= ALPHA + chance(ALPHA, series) / 2
@@ -231,7 +233,7 @@ def test_a_slow_down_of_15_per_cent_of_rounds_is_seldom_called_equivalent(slower
 def test_few_slow_rounds_are_not_outweighed_by_a_few_more_that_are_not(slow: int, of: int) -> None:
     """Rounds that take 30 % longer: with one more, the mean of 1 in 27 and of 2 in 41 would be within 2 %."""
     logs = [*QUIET_ROUNDS, *QUIET_ROUNDS, *QUIET_ROUNDS][: of - slow] + [math.log(1.3)] * slow
-    found = _told(np.random.default_rng(3).permutation(logs).tolist())
+    found = _in_turn_outcome(np.random.default_rng(3).permutation(logs).tolist())
     assert judged(found.ratio, of).verdict == "equivalent"
     assert (found.verdict, found.tail) == ("cannot tell", True)
 
@@ -258,8 +260,8 @@ def timings_of(logs: list[float], session: str) -> list[Timing]:
     ]
 
 
-def two_runs(base: NDArray[np.float64], new: NDArray[np.float64]) -> _Told:
-    """Compare two runs of one session each, which drift by 0.2 %."""
+def two_runs(base: NDArray[np.float64], new: NDArray[np.float64]) -> _Outcome:
+    """Return the comparison of two runs of one session each, which drift by 0.2 %."""
     pair = tuple(
         SimpleNamespace(timings=timings_of(logs.tolist(), name))
         for logs, name in zip((base, new), "ab", strict=True)
@@ -332,7 +334,9 @@ def test_rounds_that_cannot_tell_are_left_out_alone(shape: str) -> None:
     dice = np.random.default_rng(5)
     for logs in (EQUAL[shape](dice, 24) for _ in range(8)):
         may = may_tell(logs)
-        shown = [judged(_told(logs[:count].tolist()).ratio, count).verdict for count in range(5, 25)]
+        shown = [
+            judged(_in_turn_outcome(logs[:count].tolist()).ratio, count).verdict for count in range(5, 25)
+        ]
         assert all(may[count] for count, one in enumerate(shown, start=5) if one in VERDICTS)
 
 
@@ -346,10 +350,10 @@ def test_a_clean_change_is_found_as_soon_as_ever(series: int) -> None:
 def test_to_be_alike_takes_as_many_rounds_as_show_what_is_named() -> None:
     assert (1 - SEEN_SHARE) ** ROUNDS_TO_SEE <= ALPHA < (1 - SEEN_SHARE) ** (ROUNDS_TO_SEE - 1)
     assert missed_share(ROUNDS_TO_SEE) <= SEEN_SHARE
-    found = _told(QUIET_ROUNDS[: ROUNDS_TO_SEE - 1])
+    found = _in_turn_outcome(QUIET_ROUNDS[: ROUNDS_TO_SEE - 1])
     assert (found.verdict, found.tail) == ("cannot tell", True)
     assert found.reason == "typical rounds are alike, but 18 rounds are too few to see rare slow ones: 19 do"
-    assert _told(QUIET_ROUNDS[:ROUNDS_TO_SEE]).verdict == "equivalent"
+    assert _in_turn_outcome(QUIET_ROUNDS[:ROUNDS_TO_SEE]).verdict == "equivalent"
     few, enough = (change_of(QUIET_ROUNDS[:count]) for count in (ROUNDS_TO_SEE - 1, ROUNDS_TO_SEE))
     assert (few.within(0.03), few.shows_rare, decided("", few, 0.03).within) == (True, False, False)
     assert (enough.within(0.03), enough.shows_rare, decided("", enough, 0.03).within) == (True, True, True)
@@ -370,7 +374,7 @@ def test_a_sweep_calls_no_case_good_of_which_a_slow_launch_was_seen(
 def sweeps(
     cases: int, rounds: int, share: float, runs: int = 1000
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Sweeps of alike cases, the first slow at times: where it is called best or as good, and where seen slow."""
+    """Return where the first of equal cases, sometimes slow, is called best or as good, and where it is seen slow."""
     dice = np.random.default_rng(1)
     logs = dice.normal(0, QUIET, (runs, cases, rounds))
     slow = dice.random((runs, rounds)) < share
@@ -446,13 +450,13 @@ QUIET_ROUNDS = [0.001 * (number % 5 - 2) for number in range(20)]
 )
 def test_it_is_said_how_many_rounds_are_far_off(logs: list[float], reason: str) -> None:
     dice = np.random.default_rng(3)
-    found = _told(dice.permutation(logs).tolist())
+    found = _in_turn_outcome(dice.permutation(logs).tolist())
     assert (found.verdict, found.tail, found.reason) == ("cannot tell", True, reason)
     assert found.mean == pytest.approx(math.exp(sum(logs) / len(logs)))
 
 
 def test_rounds_far_off_in_both_directions_leave_a_verdict() -> None:
     logs = [SLOW, *QUIET_ROUNDS, *QUIET_ROUNDS, *QUIET_ROUNDS, -SLOW]
-    found = _told(logs)
+    found = _in_turn_outcome(logs)
     assert (found.verdict, found.tail, found.reason) == ("equivalent", False, "")
     assert far_off(logs) == (1, 1)

@@ -30,7 +30,7 @@ T4 = 2.776445105  # t(0.975, 4)
 
 
 def falling(high: int, low: int) -> list[float]:
-    """A loss of 3 for so many steps, then of 1."""
+    """Return a loss of 3 for `high` steps, then of 1 for `low`."""
     return [3.0] * high + [1.0] * low
 
 
@@ -42,7 +42,7 @@ def rank(
     group: int = 30,
     **changes: Any,
 ) -> RankLaunch:
-    """A rank that trains in groups of steps, 50 ms of agreeing between them, each begun so much later."""
+    """Return a rank that trains in groups of steps, with 50 ms of agreeing between them, starting `late_ms` later."""
     step_ns, curve, at = int(step_ms * MS), [], 10 * MS
     for start in range(0, len(losses), group):
         part = losses[start : start + group]
@@ -57,7 +57,7 @@ def run(tmp_path: Path) -> RunDir:
 
 
 def write(run: RunDir, launches: dict[Case, Sequence[Sequence[RankLaunch]]], rounds: int) -> RunSummary:
-    """Each case's ranks, round by round."""
+    """Write each case's ranks, round by round."""
     write_plan(run, list(launches), Budget(rounds_min=1, rounds_max=rounds, until_loss=2.0))
     for case, by_round in launches.items():
         for number, ranks in enumerate(by_round):
@@ -74,7 +74,8 @@ def row_of(run: RunDir, case: Case) -> dict[str, Any]:
 
 def test_the_time_to_a_loss_runs_to_the_slowest_rank_without_the_agreeing_between_groups(run: RunDir) -> None:
     """One device: 32 steps are half below and half above 2 at step 56. Two ranks, batches twice as large: over 16
-    steps, at step 28. Of 30 steps and a second group's 26 none waits for the 50 ms between them."""
+    steps, at step 28. With 30 steps and a second group's 26 the 50 ms between them are not counted.
+    """
     write(
         run,
         {
@@ -214,7 +215,7 @@ def _said(run: RunDir, launches: dict[Case, Any], rounds: int) -> tuple[str, Run
 
 
 def test_a_finding_has_the_speed_ups_of_the_table(run: RunDir) -> None:
-    """It is the pair's own interval, wherever it is told: 1.25 times as fast, and 0.6 times to the loss."""
+    """The pair's own interval is used everywhere: 1.25 times as fast, and 0.6 times to the loss."""
     wobble = [1.0, 1.02, 0.98, 1.01, 0.97, 1.03]
     other = [1.02, 0.99, 1.0, 0.98, 1.03, 1.01]
     line, summary = _said(

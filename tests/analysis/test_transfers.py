@@ -1,4 +1,4 @@
-"""When a transfer is queued, waits and moves data, for each kind of operation: intervals worked out by hand."""
+"""Times at which a transfer is queued, waits and moves data, per kind of operation: intervals worked out by hand."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ddpbench.records.operations import OPERATIONS, slots_of
 from tests.failures.conftest import ROOT
 
 Part = tuple[int, int]
-"""Handed over, ended."""
+"""Times at which a part is queued and ends."""
 
 
 def launch(
     op: str, parts: Mapping[int, Sequence[Part]], *, length: int = 1000, **settings: Any
 ) -> dict[int, RankSteps]:
-    """Ranks with one step each from 0, and transfers of one operation, a bucket each."""
+    """Return ranks with one step each from 0, and transfers of one operation, one bucket each."""
     return {
         rank: RankSteps(
             [StepRecord(step=1, start_ns=0, end_ns=length, spans=())],
@@ -45,7 +45,7 @@ def found(launches: Mapping[int, RankSteps], backend: str = "") -> Transfers:
 
 
 def intervals(moved: Transfers) -> dict[int, list[tuple[int, int, int, int]]]:
-    """By rank: handed, served, begin, end of each part, in the order of handing over."""
+    """Return by rank queueing, service, begin and end of each part, in the order of queueing."""
     result: dict[int, list[tuple[int, int, int, int]]] = {}
     columns = (moved.rank, moved.handed, moved.served, moved.begin, moved.end)
     for rank, *times in zip(*(each.tolist() for each in columns), strict=True):
@@ -53,14 +53,15 @@ def intervals(moved: Transfers) -> dict[int, list[tuple[int, int, int, int]]]:
     return {rank: sorted(of) for rank, of in sorted(result.items())}
 
 
-# Ranks out of phase: 0 starts at 30, 1 at 10, 2 at 50, 3 at 20; what each notes as its end is beside it.
+# Ranks out of phase: 0 starts at 30, 1 at 10, 2 at 50, 3 at 20; each one's recorded end is next to it.
 LATE_ROOT = {0: [(30, 200)], 1: [(10, 40)], 2: [(50, 90)], 3: [(20, 180)]}
 
 
 @pytest.mark.parametrize(
     ("op", "expected", "whole"),
     [
-        # from the last start, 50, until each has its result; rank 1 says it was done before: nothing of its is left
+        # from the last start, 50, until each has its result; rank 1 claims an earlier end: nothing of its
+        # part is left
         ("all_reduce", {0: (50, 200), 1: (40, 40), 2: (50, 90), 3: (50, 180)}, (50, 200)),
         # the root's start, 30, holds 1 and 3 up, and 1 lets it begin at once; all end when the root has everything
         ("gather", {0: (30, 200), 1: (30, 200), 2: (50, 200), 3: (30, 200)}, (30, 200)),
@@ -129,8 +130,8 @@ def test_network_time_is_that_of_all_steps_where_few_transfer() -> None:
 
 
 def test_a_gather_whose_messages_are_buffered_is_no_waiting() -> None:
-    # Sixteen nodes: workers hand over at 100 and are done at 438 by their own record; the root drains its link until
-    # 1594. Their scatter, handed over at 438, begins when the root turns to it.
+    # Sixteen nodes: workers queue at 100 and are done at 438 by their own record; the root drains its link
+    # until 1594. Their scatter, queued at 438, begins when the root turns to it.
     gather = {0: [(100, 1594)]} | {rank: [(100, 438)] for rank in range(1, 16)}
     scatter = {0: [(1600, 3000)]} | {rank: [(438, 3094)] for rank in range(1, 16)}
     ranks = {
@@ -175,14 +176,16 @@ def test_a_message_ends_for_both_when_its_receiver_has_it(receiver_ends: int) ->
         )
         return RankSteps([step], [own])
 
-    moved = found({0: part(20, 65, 8), 1: part(50, receiver_ends, None)})  # the sender hears of its end at 65
+    moved = found(
+        {0: part(20, 65, 8), 1: part(50, receiver_ends, None)}
+    )  # the sender learns of its end at 65
     assert intervals(moved) == {0: [(20, 20, 50, receiver_ends)], 1: [(50, 50, 50, receiver_ends)]}
 
 
 FIVE = {0: [(0, 10 * (n + 1)) for n in range(5)], 1: [(0, 10 * (n + 1)) for n in range(5)]}
-"""Five transfers of 10 each, one after the other, all handed over at 0."""
+"""Five transfers of 10 each, one after the other, all queued at 0."""
 PAIRED = {rank: [(0, 20), (0, 20), (0, 40), (0, 40), (0, 50)] for rank in (0, 1)}
-"""The same where two share the links, and the last has them for itself."""
+"""Five transfers where two share the links, and the last has them alone."""
 
 
 @pytest.mark.parametrize(("backend", "parts"), [("nccl", FIVE), ("gloo", FIVE), ("gloo", PAIRED), ("", FIVE)])
@@ -193,7 +196,7 @@ def test_time_in_a_queue_is_not_time_on_the_wire(backend: str, parts: Mapping[in
     assert (total.count, total.time_ns) == (
         5,
         pytest.approx(50),
-    )  # 10 each, whatever they were handed over with
+    )  # 10 each, in any order of queueing
     if parts is PAIRED or backend == "nccl":
         assert moved.charged.tolist() == pytest.approx([10] * 5)
 
@@ -207,7 +210,7 @@ def test_one_stream_serves_one_after_the_other_and_two_threads_two() -> None:
 
 
 def test_a_queue_is_neither_communication_nor_waiting() -> None:
-    # Rank 1 hands everything over 7 later: rank 0 waits for the first, and has the others in its queue.
+    # Rank 1 queues everything 7 later: rank 0 waits for the first, and has the others in its queue.
     parts = {0: FIVE[0], 1: [(7, end) for _, end in FIVE[1]]}
     step = breakdown([launch("all_reduce", parts)], 2, backend="nccl")
     assert step is not None
@@ -247,7 +250,7 @@ def test_a_queue_is_that_of_so_many_servers(seed: int, slots: int, ranks: int) -
         assert moved.served[of].tolist() == begins
     union = len({now for begin, (_, end) in zip(begins, parts, strict=True) for now in range(begin, end)})
     assert moved.charged.sum() == pytest.approx(union)
-    # Of a link that serves one unit of data a unit of time, nobody seems faster than the link.
+    # On a link that serves one unit of data per unit of time, no transfer appears faster than the link.
     for charged, begin, (_, end) in zip(moved.charged, begins, parts, strict=True):
         assert (end - begin) / slots - 1e-6 <= charged <= end - begin + 1e-6
 
@@ -273,7 +276,7 @@ def test_what_goes_on_after_its_step_belongs_to_the_next() -> None:
 
 
 def test_every_operation_has_an_entry() -> None:
-    """Each that a strategy notes, and each algorithm."""
+    """Each operation that a strategy records, and each algorithm."""
     noted = {
         line.split('op="')[1].split('"')[0]
         for path in sorted((ROOT / "ddpbench" / "strategies").rglob("*.py"))
@@ -285,7 +288,7 @@ def test_every_operation_has_an_entry() -> None:
 
 
 def test_groups_of_ranks_share_no_link_and_are_transfers_of_their_own() -> None:
-    """Ranks 0 and 1, and 2 and 3, gather at the same time, each group all of it; a transfer of all ranks follows."""
+    """Ranks 0 and 1, and 2 and 3, gather at the same time, each group by itself; a transfer of all ranks follows."""
 
     def noted(bucket: int, start: int, end: int, ranks: int | None) -> CommRecord:
         op = "all_gather" if ranks else "all_reduce"
@@ -303,5 +306,5 @@ def test_groups_of_ranks_share_no_link_and_are_transfers_of_their_own() -> None:
         (300, 400),
     ]
     (sizes,) = moved.moved().values()
-    told = {op: (one.count, one.time_ns, one.ranks) for (op, _), one in sizes.items()}
-    assert told == {"all_gather": (2, 200.0, 2), "all_reduce": (1, 100.0, 4)}
+    amounts = {op: (one.count, one.time_ns, one.ranks) for (op, _), one in sizes.items()}
+    assert amounts == {"all_gather": (2, 200.0, 2), "all_reduce": (1, 100.0, 4)}

@@ -1,4 +1,4 @@
-"""Dilated, shrunk and replayed runs: told as the job they stand for, and flagged where they do not stand for it."""
+"""Dilated, shrunk and replayed runs: reported as the job that they represent, and flagged where they fail to."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.synthetic import (
 )
 
 OF_THE_RUN = ("case_id", "baseline_case_id", "dilation", "shrink", "host_share", "dilation_needed")
-"""What a dilated run and its twin may differ in: how they were run, and how much of it the host took."""
+"""Columns in which a dilated run and its twin may differ: how they were run, and the host's share of it."""
 
 
 def summary_of(folder: Path, **common: Any) -> RunSummary:
@@ -55,7 +55,7 @@ def same(a: pd.DataFrame, b: pd.DataFrame, ids: dict[str, str]) -> None:
         if name in a.columns:
             assert [ids[one] for one in a[name]] == list(b[name])
             names = [one for one in names if one != name]
-    # clocks tell whole nanoseconds: a tenth of them is off by a few hundredths of one
+    # clocks count whole nanoseconds: a tenth of them is off by a few hundredths of one
     pd.testing.assert_frame_equal(a[names], b[names], rtol=1e-7, check_dtype=False)
 
 
@@ -67,8 +67,8 @@ def test_a_dilated_and_shrunk_run_gives_its_twins_tables(tmp_path: Path) -> None
         if len(fields_of(plain)[name]):
             pair = (fields_of(virtual)[name], fields_of(plain)[name])
             same(*(pair if name == "cases" else map(framed, pair)), ids)
-    # bursts are of the host's time, and take less off the least time of a dilated job: here of two transfers, or of
-    # one there and back
+    # bursts are in the host's time, and reduce the least time of a dilated job by less: here for two
+    # transfers, or for one there and back
     least = (
         framed(virtual.communication.network)["bound_s"].to_numpy()
         - framed(plain.communication.network)["bound_s"].to_numpy()
@@ -86,7 +86,7 @@ def test_a_dilated_and_shrunk_run_gives_its_twins_tables(tmp_path: Path) -> None
     assert [lane.transfers[0].bytes for lane in second.lanes] == [
         lane.transfers[0].bytes for lane in first.lanes
     ]
-    # a machine's own facts are those of its clock
+    # a machine's own facts are by its clock
     assert virtual.course.measured_share == plain.course.measured_share
     ratio = virtual.cases["host_share"].astype(float) / plain.cases["host_share"].astype(float)
     assert np.allclose(ratio, 0.1)

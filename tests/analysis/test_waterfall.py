@@ -1,4 +1,4 @@
-"""Lost efficiency: the arithmetic by hand, and that it adds up whatever the numbers."""
+"""Lost efficiency: the arithmetic by hand, and that it adds up for any numbers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_losses_by_hand() -> None:
         }
     )
     assert sum(found.values()) == pytest.approx(6 / 16)
-    # independent ranks: 12.5 ms a step, 10.5 of it computation: 2.5 of contention, 1.5 saved by DDP
+    # independent ranks: 12.5 ms per step, 10.5 of it computation: 2.5 of contention, 1.5 saved by DDP
     alone = parts(forward=4, backward=6.5, optimizer=1, data=1)
     split = losses(mine, base, 10 / 16, alone)
     assert split["contention"] == pytest.approx(2.5 / 16)
@@ -71,7 +71,7 @@ def test_losses_by_hand() -> None:
 
 
 def test_what_timed_and_instrumented_steps_do_not_agree_on_is_no_part_s_loss() -> None:
-    """Ranks that compute as fast as one shows no contention, however their timed steps scatter."""
+    """Ranks that compute as fast as one show no contention, for any scatter of their timed steps."""
     base, mine = parts(forward=4, backward=6), parts(forward=4, backward=6, exposed_comm=2)
     for efficiency in (10 / 12, 0.8, 0.9):
         found = losses(mine, base, efficiency, base)
@@ -101,7 +101,7 @@ def test_losses_and_efficiency_always_add_up_to_1(
 def launch(
     step_ms: float, spans_ms: Mapping[str, float], comm_ms: float = 0.0, samples: int = 8
 ) -> RankLaunch:
-    """Timed steps of `step_ms`, and two instrumented ones of the spans in turn and then one transfer."""
+    """Return timed steps of `step_ms`, and two instrumented ones of the spans in turn and then one transfer."""
     at, steps = ORIGIN_NS + 10**9, []
     for _ in range(2):
         begun, spans, transfers = at, [], []
@@ -241,7 +241,7 @@ def test_independent_ranks_of_too_few_rounds_do_not_cost_the_others(tmp_path: Pa
 def test_independent_ranks_slower_than_the_case_split_nothing(
     alone_ms: float, outrun: bool, tmp_path: Path
 ) -> None:
-    """Contention of 0.65 beside a gain of as much: both would come from the same disturbed launches."""
+    """Contention of 0.65 next to an equal gain: both would come from the same disturbed launches."""
     table = table_of(
         tmp_path,
         {
@@ -279,7 +279,7 @@ def test_strong_scaling_divides_the_ideal_step(tmp_path: Path) -> None:
 
 
 def test_rounds_that_are_not_shared_make_no_waterfall(tmp_path: Path) -> None:
-    """As in a merge: the base case in rounds 0 to 2, DDP in 1 to 5, independent ranks in 3 to 5."""
+    """A merge has this: the base case in rounds 0 to 2, DDP in 1 to 5, independent ranks in 3 to 5."""
     run, launches = RunDir(tmp_path / "run"), {}
     launches[SINGLE] = (range(3), launch(10, {"forward": 10.0}))
     launches[ALONE] = (range(3, 6), launch(12, {"forward": 12.0}))
