@@ -22,7 +22,7 @@ EXPERIMENTS = ROOT / "experiments"
 _SUMMARY = re.compile(rb'href="data:application/json;base64,([\w+/=]+)"')
 _ROW = re.compile(r"^\| \[([\w.-]+)\]\([^)]*\) \| ([^|]+?) \| ([^|:]+?)(?:: [^|]*)? \|", re.MULTILINE)
 _GUARDS = ("total", "hang_timeout", "target_half_width")
-"""Keys of [budget] that change nothing that is measured where the number of rounds is fixed."""
+"""Keys of [budget] that change nothing that is measured if the number of rounds is fixed."""
 
 
 @dataclass(frozen=True, order=True, kw_only=True, slots=True)
@@ -33,20 +33,20 @@ class Standing:
     says: str
     verdict: str
     run: str
-    """Empty where the page did not say, as in a table of docs/claims.md or reports/README.md."""
+    """Empty if the page did not state it, as in a table of docs/claims.md or reports/README.md."""
 
 
 def git(*arguments: str) -> str:
-    """Return what git says here.
+    """Return git's output here.
 
     Raises:
-        subprocess.CalledProcessError: it failed.
+        subprocess.CalledProcessError: git failed.
     """
     return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
 def without_history() -> str:
-    """Return why git's history cannot be read; empty where all of it is here."""
+    """Return why git's history cannot be read; empty if all of it is here."""
     try:
         if Path(git("rev-parse", "--show-toplevel").strip()) != ROOT:
             return "the checkout is in another repository"
@@ -56,7 +56,7 @@ def without_history() -> str:
 
 
 def contents(names: Sequence[str]) -> dict[str, bytes]:
-    """Return git's objects by their names, `COMMIT:PATH` or a blob's id; those that are not there are left out."""
+    """Return git's objects by their names, `COMMIT:PATH` or a blob's id, without those that do not exist."""
     asked = "".join(f"{name}\n" for name in names).encode()
     message = subprocess.run(
         ["git", "cat-file", "--batch"], cwd=ROOT, check=True, capture_output=True, input=asked
@@ -119,7 +119,7 @@ def standings() -> dict[Standing, list[str]]:
 
 
 def present() -> set[Standing]:
-    """Return what stands on the pages of this tree."""
+    """Return the claims on the pages of this tree."""
     found = set()
     for name in KEPT:
         run = json.loads((REPORTS / name / "plan.json").read_text(encoding="utf-8")).get("run_id", "")
@@ -137,10 +137,10 @@ def histories(folder: Path = EXPERIMENTS) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def untold(
+def forgotten(
     stood: Iterable[Standing], now: Iterable[Standing], message: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> list[Standing]:
-    """Return what stood once, and is neither in a history nor what stands now."""
+    """Return earlier claims that are neither in a history nor among the current ones."""
     known = {
         Standing(report=name, says=entry["says"], verdict=entry["verdict"].partition(":")[0], run=run)
         for name, entries in message.items()
@@ -156,7 +156,7 @@ def untold(
 
 
 def digest(experiment: Mapping[str, Any], claim: Mapping[str, Any]) -> str:
-    """Return what a claim's number stands for: wording, selections, margins, and the settings that are measured."""
+    """Return what defines a claim's number: wording, selections, margins, and the measured settings."""
     settings = {
         key: value for key, value in experiment.items() if key not in ("name", "question", "scope", "claims")
     }
@@ -178,7 +178,7 @@ def numbered(texts: Iterable[tuple[str, str]]) -> Iterator[tuple[str, int, str]]
 
 
 def reused(claims: Iterable[tuple[str, int, str]]) -> list[str]:
-    """Return the numbers that have stood for more than one claim."""
+    """Return the numbers that have been used for more than one claim."""
     found: dict[tuple[str, int], set[str]] = {}
     for name, number, what in claims:
         found.setdefault((name, number), set()).add(what)

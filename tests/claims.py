@@ -1,7 +1,7 @@
-"""Measured figures in prose: which are claimed, what the claims' data say, and what no claim covers.
+"""Measured figures in prose: which are claimed, what the claims' data are, and which figures no claim covers.
 
 `reports/claims.toml` has every sentence of the README with measured figures, as a template, and the runs whose printed
-table it shows. Filled in with the data of the run that they name they must stand in the README, word for word.
+table it shows. Filled in with the data of the runs that they name, they must be in the README, word for word.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.kept import KEPT, REPORTS, ROOT, summary_of
 
 _UNIT = r"(?:%|ns|µs|ms|s|min|minutes?|hours?|seconds?|samples/s|times|[kMGT]i?B)"
 FIGURE = re.compile(rf"(?<![\w.])(?:\d[\d,]*\.\d+(?:\s?{_UNIT}(?!\w))?|\d[\d,]*\s?{_UNIT}(?!\w))")
-"""A number with decimals, or with a unit that is measured. Rates of links are settings: a unit that is none here."""
+"""A number with decimals, or with a unit that is measured. Rates of links are settings, so their unit is not one."""
 _NO_PROSE = re.compile(r"```.*?```|`[^`\n]*`|(?<=\])\([^)\s]*\)", re.DOTALL)
 _FIELD = re.compile(r"\{[^{}]*\}")
 
@@ -46,7 +46,7 @@ class Simulated:
     about: str
     """The setting, and what is counted."""
     prints: Mapping[str, str]
-    """Each figure by what it is of, as the command names it."""
+    """Figures by what they count, as the command names it."""
     texts: Sequence[str] = ()
 
 
@@ -60,24 +60,24 @@ class MeasuredTable:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claims:
-    """All of `claims.toml`."""
+    """The content of `claims.toml`."""
 
     claims: Sequence[Claim] = ()
     printed: Sequence[str] = ()
     """Runs whose printed table is shown."""
     stated: Sequence[str] = field(default=())
-    """Texts whose figures are no measurements: definitions, bounds, settings, versions."""
+    """Texts whose figures are not measured: definitions, bounds, settings, versions."""
     simulated: Sequence[Simulated] = ()
     measured: Sequence[MeasuredTable] = ()
 
     @property
     def runs(self) -> set[str]:
-        """The runs that are named."""
+        """Return the names of the runs."""
         return {one.run for one in self.claims} | set(self.printed)
 
 
 def read_claims(path: Path = REPORTS / "claims.toml") -> Claims:
-    """Read the file."""
+    """Read the claims from the file."""
     data = tomllib.loads(path.read_text(encoding="utf-8"))
     return Claims(
         claims=[
@@ -92,11 +92,11 @@ def read_claims(path: Path = REPORTS / "claims.toml") -> Claims:
 
 
 def filled_in(claim: Claim, cases: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> str:
-    """Return the claim's text with the figures that the data give.
+    """Return the claim's text with the figures from the data.
 
-    A figure is `column` of the one case that `where` selects, or of each of several cases that all read the same;
-    divided by that of `over`'s case, if given, and multiplied by `scale`. `table` takes it from another table of the
-    report's data than `cases`. Or it is what `finding`, a pattern with one group, finds in the report's findings.
+    A figure is `column` of the one case that `where` selects, or of each of several cases with the same value; divided
+    by that of `over`'s case, if given, and multiplied by `scale`. `table` takes it from another table of the report's
+    data than `cases`. Or it is what `finding`, a pattern with one group, matches in the report's findings.
     """
     assert not FIGURE.search(_FIELD.sub("#", claim.says)), f"a figure that comes from no data: {claim.says!r}"
     values = {name: list(_values(figure, cases, summary)) for name, figure in claim.figures.items()}
@@ -148,7 +148,7 @@ def _selected(where: Mapping[str, Any], cases: Sequence[Mapping[str, Any]]) -> l
 
 
 def cases_of(name: str) -> list[dict[str, Any]]:
-    """Return the rows of a kept run's table; what is empty is an empty text."""
+    """Return the rows of a kept run's table, with empty texts for empty cells."""
     frame = read_csv(REPORTS / name / "cases.csv")
     return [
         {key: "" if value is None or value != value or str(value) == "<NA>" else value for key, value in row}
@@ -163,19 +163,19 @@ def printed(name: str) -> str:
 
 
 def spans_of(text: str, prose: str) -> list[tuple[int, int]]:
-    """Return where a text stands, however its lines are broken."""
+    """Return the places of a text, with any line breaks."""
     pattern = r"\s+".join(map(re.escape, text.split()))
     return [(found.start(), found.end()) for found in re.finditer(pattern, prose)]
 
 
 def table_spans(head: str, prose: str) -> list[tuple[int, int]]:
-    """Return where a table with this head stands: its rows to the end."""
+    """Return the places of tables with this head, with all their rows."""
     pattern = re.escape(head) + r"\n(?:\|.*(?:\n|$))+"
     return [(found.start(), found.end()) for found in re.finditer(pattern, prose)]
 
 
 def unclaimed(prose: str, covered: Sequence[tuple[int, int]]) -> list[str]:
-    """Return the figures outside code and outside what is covered, each with the line it stands in."""
+    """Return the figures outside code and outside what is covered, each with its line."""
     blank = _NO_PROSE.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), prose)
     return [
         f"line {prose[: hit.start()].count(chr(10)) + 1}: {hit[0]!r}"
@@ -185,7 +185,8 @@ def unclaimed(prose: str, covered: Sequence[tuple[int, int]]) -> list[str]:
 
 
 def verdicts_of(name: str) -> list[str]:
-    """Return the rows of a kept run's claims in the page of claims: verdicts with their numbers, and those before."""
+    """Return the rows of a kept run's claims in the page of claims: verdicts with their numbers, and earlier
+    verdicts."""
     summary = summary_of(name)
     run_id = read_plan(RunDir(REPORTS / name)).run_id
     rows = []
@@ -193,16 +194,16 @@ def verdicts_of(name: str) -> list[str]:
         (text,) = (found["text"] for found in summary["findings"] if f": {one['says']}" in found["text"])
         detail = text.partition(f": {one['says']}")[2].removeprefix("; ").removesuffix(".")
         verdict = f"{one['verdict']}{': ' if detail else ''}{detail}"
-        past = _told_before(one, run_id)
+        past = _earlier_verdicts(one, run_id)
         rows.append(f"| [{name}](reports/{name}/report.html) | {one['says']} | {verdict} | {past} |")
     return rows
 
 
-def _told_before(claim: Mapping[str, Any], run_id: str) -> str:
-    """Return the verdicts before, oldest first, each with its commit, and with its wording where that was another.
+def _earlier_verdicts(claim: Mapping[str, Any], run_id: str) -> str:
+    """Return the earlier verdicts, oldest first, each with its commit, and with its wording if that was different.
 
     Args:
-        claim: as the summary of a page has it.
+        claim: as in the summary of a page.
         run_id: the page's run.
     """
     parts, wording = [], claim["says"]
@@ -222,13 +223,13 @@ def _told_before(claim: Mapping[str, Any], run_id: str) -> str:
 
 
 def _known_claims(name: str) -> tuple[PlannedClaim, ...]:
-    """Return a kept run's claims with their numbers and what came before."""
+    """Return a kept run's claims with their numbers and earlier verdicts."""
     plan = read_plan(RunDir(REPORTS / name))
     return with_known_history(plan.claims, plan.experiment, plan.run_id)
 
 
 def superseded() -> list[str]:
-    """Return a row for each run that git has and this tree has not: where it is, and its claims' numbers."""
+    """Return a row for each run that is in git but not in this tree: its place, and its claims' numbers."""
     rows: dict[tuple[str, str, str, str], set[int]] = {}
     for name in KEPT:
         for claim in _known_claims(name):
@@ -242,7 +243,7 @@ def superseded() -> list[str]:
 
 
 def not_measured() -> str:
-    """Return which claims of the experiments no kept run has decided, by their numbers."""
+    """Return the numbers of the experiments' claims that no kept run has decided."""
     parts = []
     for path in sorted((ROOT / "experiments").glob("*.toml")):
         stated = tomllib.loads(path.read_text(encoding="utf-8")).get("claims", [])
@@ -264,7 +265,7 @@ def series(numbers: Iterable[int]) -> str:
 
 
 def main() -> None:
-    """Print what the README and the page of claims have to say by the data, to paste after a run was measured again."""
+    """Print the data's text for the README and the page of claims, to paste after a run was measured again."""
     found = read_claims()
     for claim in found.claims:
         print(filled_in(claim, cases_of(claim.run), summary_of(claim.run)), end="\n\n")

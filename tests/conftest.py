@@ -1,4 +1,4 @@
-"""For all tests: which of them share a process and the cores, and Ctrl-C in what they start."""
+"""Setup for all tests: which of them share a process and the cores, and Ctrl-C in the processes that they start."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# A machine that others slow down is no flaw of a test's examples.
+# A machine that others slow down must not fail a test's examples.
 settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any speed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds `--share`."""
+    """Add `--share`."""
     parser.addoption(
         "--share", metavar="K/N", help="of the chosen tests every N-th, from the K-th (0 to N - 1) on"
     )
 
 
 class Share:
-    """Of the tests that all else has chosen, every n-th."""
+    """Selects every n-th of the tests that all other options have selected."""
 
     def __init__(self, text: str) -> None:
         found = re.fullmatch(r"(\d+)/(\d+)", text)
@@ -48,23 +48,24 @@ class Share:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Chooses by name, so that parameters of one test and tests of one file fall to different shares."""
+        """Select by name, so that parameters of one test and tests of one file fall to different shares."""
         mine = set(sorted(item.nodeid for item in items)[self._first :: self._of])
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in mine])
         items[:] = [item for item in items if item.nodeid in mine]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Lets sweeps of tests run beside each other; one whose ratios are measured claims its cores.
+    """Let sweeps of tests run in parallel; a sweep whose ratios are measured claims its cores.
 
-    A GPU is hidden from all tests but those of `-m gpu`: what others start would train on it, one rank at a time.
+    A GPU is hidden from all tests but those of `-m gpu`: processes of other tests would train on it, one rank at a
+    time.
     """
-    os.environ["DDPBENCH_CACHE"] = ""  # what tests read and draw is not kept, and not taken from elsewhere
+    os.environ["DDPBENCH_CACHE"] = ""  # tests neither keep what they read and draw, nor use what others kept
     if config.getoption("markexpr") != "gpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     if not config.getoption("--ratios", default=False):
         os.environ["DDPBENCH_SHARED_MACHINE"] = "1"
-        # What tests start does less as well. Where ratios are measured, nothing does.
+        # Processes that tests start do less as well, unless ratios are measured.
         given = os.environ.get("PYTHONPATH")
         folder = str(Path(lighter.__file__).parent)
         os.environ["PYTHONPATH"] = os.pathsep.join([folder, *([given] if given else [])])
@@ -78,7 +79,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Looks for no garbage while all tests are imported, where hardly any is, and not among what they are later."""
+    """Turn off garbage collection while all tests are imported, which makes hardly any, and freeze what they leave."""
     gc.disable()
     try:
         return (yield)
@@ -88,7 +89,7 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips tests of frameworks that are not here, and puts files with sweeps first, since they take longest."""
+    """Skip tests of frameworks that are not installed, and run files with sweeps first, since they take longest."""
     for item in items:
         for marker in item.iter_markers("framework"):
             for name in marker.args:
@@ -100,13 +101,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if item.get_closest_marker(name) and f"mark.{name}" not in item.path.read_text(encoding="utf-8")
         )
         if item.get_closest_marker("thorough") and item.get_closest_marker("alone"):
-            _UNFOUND.append(f"{item.nodeid}: `make thorough` runs it beside others, which mark.alone forbids")
+            _UNFOUND.append(
+                f"{item.nodeid}: `make thorough` runs it in parallel with others, which mark.alone forbids"
+            )
     long = {item.path for item in items if item.get_closest_marker("multiprocess")}
     items.sort(key=lambda item: item.path not in long)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """One thread for what tests compute themselves: threads of several tests wait for each other on the cores."""
+    """Use one thread for computation in tests: threads of several tests wait for each other on the cores."""
     torch: Any = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(1)
@@ -117,13 +120,13 @@ _UNFOUND: list[str] = []
 
 @pytest.fixture(scope="session", autouse=True)
 def _marked_in_their_files() -> None:
-    """Fails where a test has marks with which make would run it nowhere, or beside others."""
+    """Fail if a test's marks would make `make` run it nowhere, or next to others."""
     assert not _UNFOUND, "\n".join(_UNFOUND)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _nothing_impossible() -> Iterator[None]:
-    """No report that a test makes in its own process may have measured what is impossible, but under `violating`."""
+    """Fail if a report made in the test's process has measured what is impossible, unless `violating` is used."""
     from ddpbench.analysis import decided
 
     check = decided.check_cases
@@ -143,7 +146,7 @@ _VIOLATING: list[bool] = []
 
 @pytest.fixture
 def violating() -> Iterator[None]:
-    """For tests that plant what is impossible."""
+    """Allow what is impossible, for tests that plant it."""
     _VIOLATING.append(True)
     yield
     _VIOLATING.pop()
@@ -151,7 +154,7 @@ def violating() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _lent_servers(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Sweeps that tests run in their own process share fork servers, but under `own_servers` and where times count."""
+    """Share fork servers among sweeps in the test's process, unless `own_servers` is used or times count."""
     if request.config.getoption("--ratios", default=False):
         yield
         return
@@ -163,7 +166,7 @@ def _lent_servers(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def own_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests that look at the fork servers of their sweeps: each sweep starts its own, and ends them."""
+    """Make each sweep start and end its own fork servers, for tests that look at them."""
     from ddpbench.machine.server import ServerProcess
     from tests.lasting import STARTED_IN
 
@@ -173,13 +176,13 @@ def own_servers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def painted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests that look at figures: all others lay the same ones out, and write none."""
+    """Write figures, for tests that look at them: all others only lay them out."""
     monkeypatch.setenv(lighter.PAINTS, "1")
 
 
 @pytest.fixture
 def whole_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests of what torch's compiler does to whoever imports it: what all others start leaves it out."""
+    """Keep torch's compiler, for tests of its effect on importing processes: all others leave it out."""
     folder = str(Path(lighter.__file__).parent)
     kept = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", folder)]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(kept))
@@ -187,7 +190,7 @@ def whole_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def two_processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """For tests of a report's second process, which all others do without: fails where none was asked for anything."""
+    """Keep a report's second process, for tests of it; fail if no process was asked for anything."""
     from ddpbench.helper_process import Helper
 
     asked: list[object] = []

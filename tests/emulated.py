@@ -1,4 +1,4 @@
-"""Made-up runs over emulated links, replayed, dilated and shrunk: as `tests.synthetic` writes them.
+"""Synthetic runs over emulated links, replayed, dilated and shrunk, in the way of `tests.synthetic`.
 
 python -m tests.emulated OUT_DIR
 """
@@ -21,9 +21,9 @@ GRADIENT_BYTES = 25_600_000
 
 
 def dilated(what: RankLaunch, k: int, m: int = 1) -> RankLaunch:
-    """A launch as its rank would write it with time dilated by k and gradients shrunk by m.
+    """Return a launch as its rank would write it with time dilated by k and gradients shrunk by m.
 
-    Processor time and the optimizer's own stay what they are; the profiled optimizer time is slowed as all else.
+    Processor time and the optimizer's own stay the same; the profiled optimizer time is slowed like all else.
     """
 
     def every(blocks: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -55,7 +55,8 @@ def dilated(what: RankLaunch, k: int, m: int = 1) -> RankLaunch:
 
 @dataclass(frozen=True, kw_only=True)
 class Emulated(Model):
-    """Ranks that sleep, and links: a ring at its slowest, a master at its own. Latency makes small buckets dear."""
+    """Ranks that sleep, and links: a ring at its slowest, a master at its own. Latency makes small buckets
+    expensive."""
 
     forward_s: float = 0.030
     backward_s: float = 0.060
@@ -66,10 +67,10 @@ class Emulated(Model):
     by_cap: bool = True
     lateness_s: float = 0.0002
     host_s: float = 0.012
-    """Processor time of a rank a step, on the host's clock."""
+    """Processor time of a rank per step, on the host's clock."""
 
     def buckets(self, case: Case) -> list[int]:
-        """Of the gradients' bytes, by the cap; the default's first is 1 MiB."""
+        """Return the sizes into which the cap divides the gradients' bytes; the default's first is 1 MiB."""
         if case.schedule != "overlapped":
             return [GRADIENT_BYTES, GRADIENT_BYTES]
         if case.bucket_cap_mb == "default":
@@ -78,7 +79,7 @@ class Emulated(Model):
         return [size] * (GRADIENT_BYTES // size) + [GRADIENT_BYTES % size] * (GRADIENT_BYTES % size > 0)
 
     def parts(self, case: Case, factor: float) -> dict[str, int]:
-        """Nanoseconds of each part of a step."""
+        """Return the nanoseconds of each part of a step."""
         parts = {"forward": self.forward_s, "backward": self.backward_s, "optimizer": self.optimizer_s}
         n = case.world_size
         if case.fabric and n > 1 and case.nodes > 1:
@@ -96,7 +97,7 @@ class Emulated(Model):
         return {name: int(value * factor * 1e9) for name, value in parts.items()}
 
     def recorded(self, case: Case, rank: int, what: RankLaunch) -> RankLaunch:
-        """Traffic of each node's first rank and the replay's pace, dilated and shrunk as the case says."""
+        """Return the traffic of each node's first rank and the replay's pace, dilated and shrunk as in the case."""
         n, a_node = case.world_size, case.ranks_per_node
         what = replace(what, gradient_bytes=GRADIENT_BYTES, cores=(rank % 2,))
         if case.fabric and case.nodes > 1 and rank % a_node == 0:
@@ -113,7 +114,7 @@ class Emulated(Model):
 
 
 def emulated_case(strategy: str, world_size: int, fabric: str = "1 Gbit/s", **changes: Any) -> Case:
-    """A case as a fabric's experiment has it: a node for each rank, and no links where none are used."""
+    """Return a case as a fabric's experiment has it: a node for each rank, without links if none are used."""
     used = strategy in ("ddp", "master") and world_size > 1
     values: dict[str, Any] = {"workload": "replay:resnet50", "compute": "replayed"}
     values |= {"fabric": fabric if used else ""}
@@ -122,7 +123,7 @@ def emulated_case(strategy: str, world_size: int, fabric: str = "1 Gbit/s", **ch
 
 
 def emulated_cases(**common: Any) -> list[PlannedCase]:
-    """Cases with which every section that emulated runs have gets its figure."""
+    """Return cases with which every section of emulated runs has its figure."""
     cases = [emulated_case("single", 1, **common), emulated_case("ddp", 1, **common)]
     cases += [emulated_case("independent", world, **common) for world in (2, 4, 8)]
     cases += [emulated_case(one, world, **common) for one in ("ddp", "master") for world in (2, 4, 8, 16)]
@@ -138,7 +139,7 @@ def emulated_cases(**common: Any) -> list[PlannedCase]:
 
 
 def write_emulated(path: Path | str, *, rounds: int = 5, **common: Any) -> RunDir:
-    """A run of `emulated_cases` and its `fabric.json`."""
+    """Write a run of `emulated_cases` and its `fabric.json`."""
     cases = emulated_cases(**common)
     run = write_run(path, cases, rounds=rounds, blocks=2, steps=4, model=Emulated())
     made = {

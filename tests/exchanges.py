@@ -8,16 +8,16 @@ from typing import Any
 
 
 class Exchanging:
-    """Takes the place of `os.mkdir`: makes a folder, and gives its name to another at once."""
+    """Replaces `os.mkdir`: makes a folder, and exchanges it with another at once."""
 
     def __init__(self, folder: Path, start: str, other: str) -> None:
-        """A new folder whose name begins with `start` is exchanged with `other`, both in `folder`; once."""
+        """Exchange once a new folder whose name begins with `start` with `other`, both in `folder`."""
         self._folder, self._start, self._other = folder, start, other
         self._mkdir = os.mkdir
         self.done = False
 
     def __call__(self, path: Any, *words: Any, **named: Any) -> None:
-        """Make a folder as `os.mkdir` does, and exchange it if it is the one that is waited for."""
+        """Make a folder as `os.mkdir` does, and exchange it if it is the expected one."""
         self._mkdir(path, *words, **named)
         new = self._folder / Path(path).name
         if not self.done and new.name.startswith(self._start) and new.exists():

@@ -8,7 +8,7 @@ from ddpbench.measure.clock import Mark
 
 
 class FakeClock:
-    """A clock that moves only when told to, for exact tests of timing logic."""
+    """A clock that only `advance` moves, for exact tests of timing logic."""
 
     def __init__(self, start_ns: int = 0) -> None:
         self.time_ns = start_ns
@@ -17,7 +17,7 @@ class FakeClock:
         pass
 
     def advance(self, nanoseconds: int) -> None:
-        """Lets this much time pass."""
+        """Advance by this much time."""
         self.time_ns += nanoseconds
 
     def mark(self) -> Mark:

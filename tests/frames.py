@@ -11,6 +11,6 @@ from ddpbench.analysis.results import columns_of
 
 
 def framed(results: Iterable[Any]) -> pd.DataFrame:
-    """Return results of one kind as a row each; without any, nothing."""
+    """Return results of one kind as one row each; an empty frame without results."""
     found = list(results)
     return pd.DataFrame(**columns_of(type(found[0]), found)) if found else pd.DataFrame()

@@ -9,5 +9,5 @@ from ddpbench.analysis.statistics.stats import ALPHA
 
 
 def verdict_in_turn(logs: Sequence[float]) -> str:
-    """By the logarithms of new over base time per sample, a round each."""
+    """Return the verdict on the logarithms of new over base time per sample, one per round."""
     return _outcome_in_turn(logs, MARGIN, ALPHA, wider_in_turn([dict(enumerate(logs))])).verdict

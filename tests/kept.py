@@ -14,12 +14,12 @@ from ddpbench.records import RunDir
 ROOT = Path(__file__).parents[1]
 REPORTS = ROOT / "reports"
 KEPT = tuple(sorted(path.parent.name for path in REPORTS.glob("*/records.tar.xz")))
-"""The names of the kept runs."""
+"""Return the names of the kept runs."""
 _DERIVED = {"cases", "cases.csv", "cases.parquet", "report.html", "figures", "report.png", ".lock"}
 
 
 def unpacked(name: str, folder: Path) -> RunDir:
-    """Return a copy in `folder` of what was measured: the records and what describes them, nothing derived."""
+    """Return a copy in `folder` of what was measured: the records and their descriptions, nothing derived."""
     source = REPORTS / name
     run = RunDir(folder / name)
     run.path.mkdir(parents=True)

@@ -1,8 +1,8 @@
 """Fork servers that the sweeps of several tests share, as those of one session of the pytest plugin do.
 
 Starting one imports torch, a second of a core: more than all that most tests have a sweep do. A server serves another
-sweep only where that would start an equal one, and only where the last left it as it was: nothing runs beneath it, and
-nothing was imported for a case. Tests of the servers themselves ask for `own_servers`.
+sweep only if that would start an equal one, and only if the last sweep left it unchanged: no process runs under it, and
+nothing was imported for a case. Tests of the servers themselves use `own_servers`.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ STARTED_IN = (
 )
 """The modules that start fork servers."""
 MOST = 2
-"""The most that are kept idle: each holds a few hundred MB."""
+"""The largest number kept idle: each holds a few hundred MB."""
 _LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_DATA, resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE)
 _idle: dict[str, LentServer] = {}
-"""By what was there when each was started, the longest unused first."""
+"""Idle servers by the environment in which each was started, the longest unused first."""
 _folders: list[tempfile.TemporaryDirectory[str]] = []
 
 
 class LentServer(ServerProcess):
-    """A fork server that is kept for the next who would start an equal one, unless it was changed."""
+    """A fork server that is kept for the next sweep that would start an equal one, unless it was changed."""
 
     def __init__(self, key: str, env: Mapping[str, str], log: Path, waiting: Callable[[], None]) -> None:
         self._key, self._log, self._changed = key, log, False
         super().__init__(env, log, log_stays=False, waiting=waiting)
 
     def lend(self, waiting: Callable[[], None]) -> None:
-        """Makes it as one that was started just now."""
+        """Make it equal to one that was started just now."""
         self._waiting = waiting
         os.truncate(self._log, 0)
 
     @property
     def processes(self) -> set[int]:
-        """The ids of its guard and its own."""
+        """Return the ids of its guard and its own."""
         return {self._running._process.pid, self._running.pid}
 
     def launch(
@@ -64,7 +64,7 @@ class LentServer(ServerProcess):
         return imported
 
     def close(self) -> None:
-        """Ends it only where nobody can be served by it again."""
+        """End it only if it can serve no other sweep."""
         unchanged = sys.exc_info()[0] is None and not self._changed and self.alive and not self.is_stopped
         if unchanged and set(descendants(self._running._process.pid)) == {self.pid}:
             self.forget()
@@ -73,7 +73,7 @@ class LentServer(ServerProcess):
             super().close()
 
     def end(self) -> None:
-        """Ends it."""
+        """End it."""
         super().close()
 
 
@@ -86,14 +86,14 @@ def _keep(server: LentServer) -> None:
 
 
 def idle_processes() -> set[int]:
-    """The ids of the processes that wait for the next sweep."""
+    """Return the ids of the processes that wait for the next sweep."""
     return {pid for server in _idle.values() for pid in server.processes}
 
 
 def start_or_lend(
     env: Mapping[str, str], log: Path, *, log_stays: bool = True, waiting: Callable[[], None] = lambda: None
 ) -> ServerProcess:
-    """Stands for `ServerProcess` where sweeps start one."""
+    """Replace `ServerProcess` where sweeps start one."""
     if (
         threading.current_thread() is not threading.main_thread()
     ):  # a server ends with the thread that started it
@@ -120,7 +120,7 @@ def _end_all() -> None:
 
 @contextmanager
 def lent_servers() -> Iterator[None]:
-    """Has sweeps in this process share servers."""
+    """Make sweeps in this process share servers."""
     with pytest.MonkeyPatch.context() as patch:
         for module in STARTED_IN:
             patch.setattr(f"{module}.ServerProcess", start_or_lend)

@@ -1,7 +1,7 @@
-"""README's pictures, made of the pages of their runs: `make pictures`. `test_kept_runs.py` compares them.
+"""README's pictures, made from the pages of their runs: `make pictures`. `test_kept_runs.py` compares them.
 
-A picture says in its own bytes what it was made of: a figure of the SVG that the page has of it, the picture of a
-page's top of that part of the page.
+A picture records its source in its own bytes: for a figure the page's SVG, for the picture of a page's top that part
+of the page.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from tests.browser.conftest import ARGUMENTS
 ROOT = Path(__file__).parents[1]
 TOP = "report.png"
 _WIDTH, _BELOW, _SCALE = 1224, 80, 1.2
-"""Pixels of the page's width, how many of them below the heading that comes after the findings, and how large."""
+"""Pixels: the page's width, the height kept below the heading after the findings, and the scale."""
 
 
 def pictures() -> list[Path]:
-    """The pictures of README."""
+    """Return the pictures of README."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     return [ROOT / path for path in re.findall(r"!\[[^\]]*\]\(([^)]+\.png)\)", text)]
 
 
 def page_of(picture: Path) -> Path:
-    """The page of the run that a picture lies with."""
+    """Return the page of the run to which a picture belongs."""
     folder = picture.parent.parent if picture.parent.name == "figures" else picture.parent
     return folder / "report.html"
 
 
 def outdated(picture: Path) -> str:
-    """Why a picture does not show what its page does; empty where it does."""
+    """Return why a picture does not show its page's content; empty if it does."""
     page, stamp = page_of(picture).read_text(encoding="utf-8"), stamp_of(picture.read_bytes())
     if not stamp:
         return f"{picture.name} does not say what it was made of: make pictures"
@@ -47,7 +47,7 @@ def outdated(picture: Path) -> str:
 
 
 def top_of(page: str) -> bytes:
-    """Bounds of the picture of a page's top: all before the section that comes after the findings."""
+    """Return the bounds of the picture of a page's top: all before the section after the findings."""
     start, end = page.index("<body"), page.index('<h2 id="validity"')
     return page[start:end].encode()
 
@@ -58,7 +58,7 @@ def _figures(page: str) -> list[bytes]:
 
 
 def make() -> None:
-    """Makes the pictures of pages' tops; figures were written with their pages, and are only compared."""
+    """Make the pictures of pages' tops; figures are written with their pages, and only compared."""
     from playwright.sync_api import sync_playwright
 
     program = shutil.which("chromium") or shutil.which("chromium-browser")

@@ -1,4 +1,4 @@
-"""The processes that a test starts: found by a tag that they inherit, and none of them to be left behind."""
+"""The processes that a test starts: found by a tag that they inherit, so that none is left behind."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ import pytest
 from tests import lasting
 
 TAG = f"{os.getpid()}-{time.time_ns()}"
-"""Other people's sweeps do not have it."""
+"""A tag that other people's sweeps do not have."""
 
 
 AS_IN_A_TERMINAL = ("env", "--default-signal=HUP,INT,TERM")
-"""Begins the command of a process that signals are to end: under nohup or behind `&` it would inherit that they are
+"""Prefix of a command that signals are to end: under nohup or with `&` a process would inherit that they are
 ignored."""
 
 
 def started() -> list[psutil.Process]:
-    """Return those that are alive: sweeps, fork servers, ranks, holders of fabrics, loader workers and their servers.
+    """Return the live ones: sweeps, fork servers, ranks, holders of fabrics, loader workers and their servers.
 
     Idle fork servers that wait for the next sweep (`tests.lasting`) are left out.
     """
@@ -40,7 +40,7 @@ def started() -> list[psutil.Process]:
 
 
 def listening() -> set[tuple[str, str]]:
-    """The addresses that they accept connections at, each with whose it is: a launcher's or ddpbench's."""
+    """Return the addresses at which they accept connections, each with its owner: a launcher's or ddpbench's."""
     found: set[tuple[str, str]] = set()
     for process in started():
         with contextlib.suppress(psutil.Error):
@@ -52,7 +52,7 @@ def listening() -> set[tuple[str, str]]:
 
 
 def alive(pids: Iterable[int], within_s: float = 20.0) -> list[int]:
-    """Those that still run after so long a time at the most; who has ended and waits to be reaped does not run."""
+    """Return those that still run after that time; a process that has ended and waits to be reaped does not run."""
     left = list(pids)
     deadline = time.monotonic() + within_s
     while left := [pid for pid in left if _runs(pid)]:
@@ -71,7 +71,7 @@ def _runs(pid: int) -> bool:
 
 @pytest.fixture
 def nothing_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Fails the test that leaves a process running; sweeps of others may run beside."""
+    """Fail the test that leaves a process running; sweeps of other tests may run at the same time."""
     monkeypatch.setenv("DDPBENCH_TEST_TAG", TAG)
     yield
     deadline = time.monotonic() + 20
@@ -84,6 +84,6 @@ def nothing_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def python_path(*folders: Path) -> str:
-    """PYTHONPATH with these first, for what a test starts; it does less, as what all tests start."""
+    """Return a PYTHONPATH with these first, for processes that a test starts, which do less than usual."""
     given = os.environ.get("PYTHONPATH")
     return os.pathsep.join([*map(str, folders), *([given] if given else [])])

@@ -1,4 +1,4 @@
-"""Real ranks for tests: forked from a server that has torch already, they meet in a file and report by file."""
+"""Real ranks for tests: forked from a server that has imported torch, they meet in a file and report by file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 _CONTEXT = multiprocessing.get_context("forkserver")
 _SERVER = forkserver.ForkServer()
-"""Our own: Python's, one a process, may have been started without torch before, by a test of loader workers say."""
+"""A separate fork server: Python's, one per process, may have been started without torch, as by a test of workers."""
 _SERVER.set_forkserver_preload(
     [
         "torch",
@@ -37,10 +37,10 @@ _SERVER.set_forkserver_preload(
         "tests.strategies.training",
         "tests.strategies.sharding",
         "ddpbench.worker.rank.rank",
-        # Brings pandas, a second: ranks' functions are in modules of tests that import it. Where pyarrow is installed,
-        # pandas brings a thread as well, and each rank has to import it itself.
+        # Brings pandas, a second: ranks' functions are in modules of tests that import it. If pyarrow is installed,
+        # pandas starts a thread as well, and then each rank has to import it itself.
         *([] if find_spec("pyarrow") else ["ddpbench.analysis.read.overlap"]),
-        # Where they are installed; else the server goes on without.
+        # Frameworks, if installed; otherwise the server continues without them.
         "accelerate",
         "lightning.pytorch",
     ]
@@ -49,18 +49,18 @@ TIMEOUT_S = 60.0
 
 
 def run_ranks(function: Callable[..., Any], processes: int, *arguments: Any) -> list[Any]:
-    """Calls `function(rank, processes, *arguments)` in as many ranks; their results in the order of ranks.
+    """Call `function(rank, processes, *arguments)` in that many ranks; return their results in the order of ranks.
 
-    The default process group is gloo's. `function` is a module's own, and its result goes through pickle.
+    The default process group is gloo's. `function` is a module's own, and its result is pickled.
     A rank that fails, dies or takes longer than `TIMEOUT_S` fails the test, with its traceback.
     """
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        # numpy starts a thread otherwise, and then the server may not fork.
+        # Otherwise numpy starts a thread, and then the server may not fork.
         patch.setenv("OPENBLAS_NUM_THREADS", "1")
         patch.setenv("OMP_NUM_THREADS", "1")
         folder = Path(name)
         patch.setattr(forkserver, "connect_to_new_process", _SERVER.connect_to_new_process)
-        with contextlib.chdir(ROOT):  # from elsewhere it would find no tests to import, and say nothing
+        with contextlib.chdir(ROOT):  # elsewhere it would find no tests to import, and report nothing
             _SERVER.ensure_running()
         ranks = [
             _CONTEXT.Process(target=_be_rank, args=(function, rank, processes, folder, arguments))

@@ -1,4 +1,4 @@
-"""Trainings with snapshots made up whole: two ranks that fail once at a known moment, and go on from a snapshot."""
+"""Complete synthetic trainings with snapshots: two ranks that fail once at a known time, and resume from a snapshot."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ UNINTERRUPTED = replace(KILLED, recovery="uninterrupted")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
-    """A launch that fails at `fails` with a snapshot every 20 steps; what its last gang does, by hand."""
+class FailingLaunch:
+    """A launch that fails at step `fails` with a snapshot every 20 steps, with set times of its last gang."""
 
     fails: int = 50
     step_ms: int = 50
@@ -37,21 +37,21 @@ class Told:
     snapshot_ms: int = 20
     wrong_loss: float = 0.0
     lost: int = 0
-    """So many samples rank 0 leaves out at its first step after the failure."""
+    """Number of samples that rank 0 leaves out at its first step after the failure."""
     repeated: int = 0
 
 
-def ranks_of(told: Told, case: Case = KILLED, *, start_ns: int = 100 * S) -> list[RankRecovery]:
-    """What its ranks recorded."""
-    return [_rank(rank, told, case, start_ns) for rank in range(case.world_size)]
+def ranks_of(launch: FailingLaunch, case: Case = KILLED, *, start_ns: int = 100 * S) -> list[RankRecovery]:
+    """Return what the launch's ranks recorded."""
+    return [_rank(rank, launch, case, start_ns) for rank in range(case.world_size)]
 
 
-def records_of(told: RankRecovery) -> list[Gang | Snapshot | Trained | Failure]:
-    """The same as one list."""
-    return [*told.gangs, *told.snapshots, *told.trained, *told.failures]
+def records_of(rank: RankRecovery) -> list[Gang | Snapshot | Trained | Failure]:
+    """Return a rank's records as one list."""
+    return [*rank.gangs, *rank.snapshots, *rank.trained, *rank.failures]
 
 
-def _rank(rank: int, told: Told, case: Case, start_ns: int) -> RankRecovery:
+def _rank(rank: int, launch: FailingLaunch, case: Case, start_ns: int) -> RankRecovery:
     every, size = case.snapshot_every, case.local_batch
     uninterrupted = case.recovery == "uninterrupted"
     trained: list[Trained] = []
@@ -66,33 +66,33 @@ def _rank(rank: int, told: Told, case: Case, start_ns: int) -> RankRecovery:
             places = [(step * 2 + rank) * size for step in range(done, end)]
             runs = [(place, size) for place in places]
             if gang and done == first and rank == 0:
-                if told.lost:
-                    runs[0] = (places[0] + told.lost, size - told.lost)
-                if told.repeated:
-                    runs[0] = (places[0], size - told.repeated)
-                    runs.insert(1, (places[0], told.repeated))
+                if launch.lost:
+                    runs[0] = (places[0] + launch.lost, size - launch.lost)
+                if launch.repeated:
+                    runs[0] = (places[0], size - launch.repeated)
+                    runs.insert(1, (places[0], launch.repeated))
             losses = tuple(
-                3.0 - 0.01 * step + (told.wrong_loss if gang else 0.0) for step in range(done, end)
+                3.0 - 0.01 * step + (launch.wrong_loss if gang else 0.0) for step in range(done, end)
             )
             trained.append(
                 Trained(gang=gang, first=done, start_ns=at, ends_ns=ends, losses=losses, samples=tuple(runs))
             )
             at, done = ends[-1], end
             if done % every == 0:
-                later = at + told.snapshot_ms * MS
+                later = at + launch.snapshot_ms * MS
                 size_bytes = 1_000_000 if rank == 0 else 0
                 snapshots.append(Snapshot(gang=gang, step=done, bytes=size_bytes, start_ns=at, end_ns=later))
                 at = later
         return at
 
     gangs = [_gang(0, 0, start_ns - S, case)]
-    at = train(0, 0, told.last if uninterrupted else told.fails, told.step_ms, at)
+    at = train(0, 0, launch.last if uninterrupted else launch.fails, launch.step_ms, at)
     failures: list[Failure] = []
     if not uninterrupted:
         failed_ns = at
         if rank == 1:
-            failures.append(Failure(gang=0, what="SIGKILL", step=told.fails, at_ns=failed_ns))
-        step = told.fails // every * every
+            failures.append(Failure(gang=0, what="SIGKILL", step=launch.fails, at_ns=failed_ns))
+        step = launch.fails // every * every
 
         def after(seconds: float) -> int:
             return failed_ns + round(seconds * 1e9)
@@ -101,20 +101,20 @@ def _rank(rank: int, told: Told, case: Case, start_ns: int) -> RankRecovery:
             Gang(
                 number=1,
                 world_size=case.world_size,
-                noticed_ns=after(told.noticed_s + 0.1 * rank),
-                stopped_ns=after(told.stopped_s),
-                placed_ns=after(told.placed_s),
-                entered_ns=after(told.placed_s + 0.2),
-                started_ns=after(told.meeting_s - 0.1),
-                meeting_ns=after(told.meeting_s),
-                met_ns=after(told.met_s),
-                ready_ns=after(told.ready_s),
-                built_ns=None if told.built_s is None else round((told.built_s - 0.01 * rank) * 1e9),
+                noticed_ns=after(launch.noticed_s + 0.1 * rank),
+                stopped_ns=after(launch.stopped_s),
+                placed_ns=after(launch.placed_s),
+                entered_ns=after(launch.placed_s + 0.2),
+                started_ns=after(launch.meeting_s - 0.1),
+                meeting_ns=after(launch.meeting_s),
+                met_ns=after(launch.met_s),
+                ready_ns=after(launch.ready_s),
+                built_ns=None if launch.built_s is None else round((launch.built_s - 0.01 * rank) * 1e9),
                 step=step,
                 samples=step * 2 * size,
             )
         )
-        train(1, step, told.last, told.again_ms, after(told.ready_s))
+        train(1, step, launch.last, launch.again_ms, after(launch.ready_s))
     return RankRecovery(gangs, snapshots, trained, failures)
 
 
@@ -135,8 +135,8 @@ def _gang(number: int, step: int, at_ns: int, case: Case) -> Gang:
     )
 
 
-def ended(told: Told, case: Case = KILLED) -> list[RankLaunch]:
-    """Ranks that end as one fails, without a recovery."""
+def ended(launch: FailingLaunch, case: Case = KILLED) -> list[RankLaunch]:
+    """Return ranks that end as one fails, without a recovery."""
     return [
         RankLaunch(
             more=records_of(
@@ -149,17 +149,17 @@ def ended(told: Told, case: Case = KILLED) -> list[RankLaunch]:
             ),
             status="failed",
         )
-        for one in ranks_of(told, case)
+        for one in ranks_of(launch, case)
     ]
 
 
-def write(folder: Path, launches: dict[Case, list[Told]]) -> RunDir:
-    """A run of these launches."""
+def write(folder: Path, launches: dict[Case, list[FailingLaunch]]) -> RunDir:
+    """Write a run of these launches."""
     run = RunDir(folder)
     write_plan(run, list(launches), Budget(rounds_min=5, rounds_max=5))
     for case, every in launches.items():
-        for number, told in enumerate(every):
-            ranks = [RankLaunch(more=records_of(each)) for each in ranks_of(told, case)]
+        for number, launch in enumerate(every):
+            ranks = [RankLaunch(more=records_of(each)) for each in ranks_of(launch, case)]
             write_launch(run, case, number, ranks)
     write_sessions(run)
     return run

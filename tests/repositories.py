@@ -1,4 +1,4 @@
-"""A toy repository whose training step sleeps, and for longer from a commit on: what comparisons of commits measure."""
+"""A toy repository whose training step sleeps, and for longer from a commit on, for comparisons of commits."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _AUTHOR = {
 
 
 def git(folder: Path, *words: str) -> str:
-    """What git answers in this folder."""
+    """Return git's output in this folder."""
     done = subprocess.run(
         ["git", "-C", folder, *words], env=os.environ | _AUTHOR, check=True, capture_output=True, text=True
     )
@@ -55,7 +55,7 @@ def git(folder: Path, *words: str) -> str:
 
 
 def begin_repository(folder: Path, *, sleep: float, experiment: str = EXPERIMENT) -> None:
-    """A repository of one commit, tagged `fast`: an experiment in `bench`, and the training beside it."""
+    """Make a repository of one commit, tagged `fast`: an experiment in `bench`, and the training next to it."""
     (folder / "bench").mkdir(parents=True)
     (folder / "bench" / "step.toml").write_text(experiment)
     (folder / "bench" / "train.py").write_text(TRAIN.format(sleep=sleep))
@@ -66,7 +66,7 @@ def begin_repository(folder: Path, *, sleep: float, experiment: str = EXPERIMENT
 
 
 def commit_training(folder: Path, message: str, *, sleep: float, remark: object = "") -> str:
-    """Commits a step that sleeps for so long, with a remark that makes it another one; returns the commit."""
+    """Commit a step that sleeps for that long, with a comment that makes it distinct; return the commit."""
     (folder / "bench" / "train.py").write_text(f"{TRAIN.format(sleep=sleep)}\n# {remark}\n")
     git(folder, "commit", "-qam", message)
     return git(folder, "rev-parse", "HEAD")

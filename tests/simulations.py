@@ -39,7 +39,7 @@ from tests.claims import Simulated, read_claims
 from tests.kept import REPORTS
 
 Printed = dict[str, str]
-"""Figures by what they are of."""
+"""Figures by what they count."""
 
 
 def _per_cent(hits: float, of: int, digits: int = 0) -> str:
@@ -60,7 +60,7 @@ def equal_sides() -> Printed:
 
 
 def drift_of_6_per_cent() -> Printed:
-    """One session a side of equal programs, ten launches that hardly scatter, a machine that drifts by 6 %."""
+    """Sessions of equal programs, one per side, ten launches with little scatter, a machine that drifts by 6 %."""
     dice, count = np.random.default_rng(1), 4000
 
     def side() -> list[Timing]:
@@ -71,9 +71,9 @@ def drift_of_6_per_cent() -> Printed:
 
 
 def two_runs_of_alike_launches() -> Printed:
-    """Two runs of equal programs, five launches a side that scatter by 2 %, each correlated with the one before.
+    """Two runs of equal programs, five launches per side that scatter by 2 %, each correlated with the previous one.
 
-    The drift between the runs is the one that is reckoned with: 4 %, as without `--drift`, or 1 % that was given.
+    The drift allowed for between the runs is 4 %, as without `--drift`, or 1 %, as if given.
     """
     printed, count = {}, 5000
     for drift, given in ((DRIFT, None), (0.01, 0.01)):
@@ -97,9 +97,9 @@ def _session(logs: NDArray[np.float64]) -> list[Timing]:
 
 
 def alike_rounds() -> Printed:
-    """Comparisons in turn of equal cases, 178 rounds, each correlated with the one before; often looked at.
+    """Comparisons in turn of equal cases, 178 rounds, each correlated with the previous one; tested repeatedly.
 
-    By the intervals that `ddpbench compare --interleave` has, and as if rounds were independent.
+    Uses the intervals of `ddpbench compare --interleave`, and those for independent rounds.
     """
     printed, count = {}, 1500
     for cases in (4, 1):
@@ -107,23 +107,23 @@ def alike_rounds() -> Printed:
             dice = np.random.default_rng(1)
             every = [_alike(dice.normal(0, 0.04, (cases, 178)), correlation) for _ in range(count)]
             name = f"{counted(cases, 'case')}, correlation of {correlation:g}"
-            called = sum(_is_told_apart(logs) for logs in every)
+            called = sum(_is_called_different(logs) for logs in every)
             printed[f"{name}, called different"] = _per_cent(called, count)
             called = sum(bool(_leaving_out_0(logs)[:, 4:].any()) for logs in every)
             printed[f"{name}, as if independent"] = _per_cent(called, count)
     return printed
 
 
-def _is_told_apart(logs: NDArray[np.float64]) -> bool:
-    """Whether a case of equal sides, shape (cases, rounds), is called different after some of the rounds."""
+def _is_called_different(logs: NDArray[np.float64]) -> bool:
+    """Return whether a case of equal sides, shape (cases, rounds), is called different after some of the rounds."""
     cases, most = logs.shape
     out = _leaving_out_0(logs)
     for count in (*range(5, 41), *range(44, most, 4), most):
-        if not out[:, count - 1].any():  # nor by an interval that is wider
+        if not out[:, count - 1].any():  # then a wider interval does not exclude 0 either
             continue
         wider = wider_in_turn([dict(enumerate(row[:count].tolist())) for row in logs])
         for row in logs[out[:, count - 1], :count]:
-            # where the wider interval leaves out 0, the other one leaves out this as well
+            # where the wider interval excludes 0, the other one excludes this as well
             nearest = float(middle_of(row)) * (1 - 1 / wider)
             if evidence(row, nearest)[-1] < math.log(cases / ALPHA):
                 continue
@@ -134,7 +134,7 @@ def _is_told_apart(logs: NDArray[np.float64]) -> bool:
 
 
 def _leaving_out_0(logs: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return after which rounds a case's interval leaves out 0 as if rounds were independent."""
+    """Return after which rounds a case's interval excludes 0 if rounds are taken as independent."""
     found: NDArray[np.bool_] = evidence(logs) >= math.log(len(logs) / ALPHA)
     return found
 
@@ -185,9 +185,9 @@ def intervals_of_steps() -> Printed:
 
 
 def rounds_far_off() -> Printed:
-    """Comparisons in turn that end as soon as they can tell, or after 30 rounds; some of the new side's are far slower.
+    """Comparisons in turn that end once they can decide, or after 30 rounds; some of the new side's are far slower.
 
-    How often these are called equivalent, and after how many rounds equal sides are; by all that is asked, and by the
+    Counts how often these are called equivalent, and after how many rounds equal sides are; by all criteria, and by the
     typical round alone.
     """
     printed, most, count = {}, 30, 2000
@@ -217,14 +217,14 @@ def rounds_far_off() -> Printed:
 
 
 def parts_of_a_step() -> Printed:
-    """Parts and shares of a step, with launches of five shapes: how often their intervals hold the median launch's.
+    """Parts and shares of a step, with launches of five shapes: how often their intervals contain the median launch's.
 
-    The least of every number of launches from 5 to 20: two modes are held least by 13 and by 18.
+    The minimum over all numbers of launches from 5 to 20: two modes have it at 13 and at 18.
     """
     printed, rounds, count = {}, range(5, 21), 2000
-    for what, told in test_robustness.PARTS_AND_SHARES.items():
+    for what, parts in test_robustness.PARTS_AND_SHARES.items():
         least = min(
-            test_robustness.covered(told, shape, many, count)
+            test_robustness.covered(parts, shape, many, count)
             for shape in test_robustness.SHAPES
             for many in rounds
         )
@@ -238,9 +238,9 @@ def parts_of_a_step() -> Printed:
 
 
 def alike_launches() -> Printed:
-    """Step times whose launches are correlated: how often the median's interval holds what it estimates.
+    """Step times whose launches are correlated: how often the median's interval contains what it estimates.
 
-    The least of 5 to 20 launches; an AR(1), and a wave of 40 launches' length with noise of a tenth of it.
+    The minimum over 5 to 20 launches; for an AR(1), and a wave of 40 launches' length with noise of a tenth of it.
     """
     dice, count, numbers = np.random.default_rng(1), 20_000, (5, 6, 7, 8, 10, 12, 20)
     printed = {}
@@ -256,7 +256,7 @@ def alike_launches() -> Printed:
 
 
 def seen_correlation() -> Printed:
-    """Runs of one case: in how many *Validity* says that step times are correlated, without and with a correlation."""
+    """Runs of one case: how often *Validity* reports correlated step times, without and with a correlation."""
     numbers, count = (5, 8, 12, 20, 40), 5000
     said = {one: [_said_to_be_correlated(one, launches, count) for launches in numbers] for one in (0.0, 0.5)}
     printed = {"independent, the most": _per_cent(max(said[0.0]), count)}
@@ -272,7 +272,7 @@ def _said_to_be_correlated(correlation: float, launches: int, count: int) -> int
 
 
 def _held(logs: NDArray[np.float64]) -> int:
-    """In how many rows, each of one case's launches around 0, the interval of the median launch holds 1."""
+    """Count the rows, each of one case's launches around 0, in which the median launch's interval contains 1."""
     found = (median_launch(row) for row in np.exp(0.05 * logs).tolist())
     return sum(one.low is not None and one.high is not None and one.low <= 1 <= one.high for one in found)
 
@@ -289,7 +289,7 @@ def rarely_slow() -> Printed:
 
 
 def correlated_cases() -> Printed:
-    """What allowing for correlated rounds costs where there is no correlation, and what it does not allow for."""
+    """The cost of allowing for correlated rounds without correlation, and the correlation that is not allowed for."""
     printed, count = {}, 5000
     for cases, rounds in ((2, 5), (7, 5), (2, 20)):
         logs = test_correlation.noise((count, cases, rounds), 0.0)
@@ -315,7 +315,7 @@ def correlated_cases() -> Printed:
 
 
 def _wrong_of_moving(moved: float, count: int) -> float:
-    """How often 7 equal cases in two sessions of 5 rounds are called different, where one's level moves in between."""
+    """Return how often 7 equal cases in two sessions of 5 rounds are called different, if a level moves in between."""
     logs = test_correlation.noise((count, 7, 10), 0.0)
     logs[:, 0] += moved * np.repeat(np.random.default_rng(2).standard_normal((count, 2)), 5, axis=1)
     rounds = test_correlation.rounds_of(10, session=5)
@@ -324,7 +324,7 @@ def _wrong_of_moving(moved: float, count: int) -> float:
 
 
 def resolved_in_a_sweep() -> Printed:
-    """Sweeps of two cases that differ by what `ddpbench noise` says so many rounds resolve, without correlation."""
+    """Sweeps of two cases that differ by what, for `ddpbench noise`, the rounds resolve, without correlation."""
     printed = {}
     for rounds in (5, 20):
         ratios = test_correlation.noise((5000, rounds), 0.0, seed=3)
@@ -340,12 +340,12 @@ def resolved_in_a_sweep() -> Printed:
 
 
 def _known_to_be_independent(rounds: int) -> float:
-    """The change, in deviations, that a t-test of so many rounds resolves."""
+    """Return the change, in deviations, that a t-test of that many rounds resolves."""
     return (t_quantile(1 - ALPHA / 2, rounds - 1) + t_quantile(POWER, rounds - 1)) / math.sqrt(rounds)
 
 
 def _alike(logs: NDArray[np.float64], correlation: float) -> NDArray[np.float64]:
-    """Return rows of which each value has this correlation with the one before, all of one variance."""
+    """Return rows whose values have this correlation with the previous one, all of one variance."""
     for place in range(1, logs.shape[1]):
         logs[:, place] = correlation * logs[:, place - 1] + math.sqrt(1 - correlation**2) * logs[:, place]
     return logs
@@ -409,7 +409,7 @@ def write_section() -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the figures of the simulations that are named, of all without a name; `--page` writes the page."""
+    """Print the figures of the named simulations, or of all; `--page` writes the page."""
     if arguments == ["--page"]:
         write_section()
         return 0

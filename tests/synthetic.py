@@ -1,4 +1,4 @@
-"""Run directories made up whole, in the sweep's own formats: as many cases, rounds and ranks as wanted.
+"""Complete synthetic run directories, in the sweep's own formats: any number of cases, rounds and ranks.
 
     python -m tests.synthetic OUT_DIR [--cases N] [--rounds R]
 
@@ -34,7 +34,7 @@ TWO_BUCKETS = (1_187_840, 2_313_216)
 
 
 def case_of(strategy: str = "ddp", world_size: int = 2, **changes: Any) -> Case:
-    """A case as `expand` would make it: fields that follow from others are filled in."""
+    """Return a case as `expand` would make it: fields that follow from others are filled in."""
     with_buckets = strategy == "ddp"
     values: dict[str, Any] = {
         "experiment": "synthetic",
@@ -57,23 +57,23 @@ def case_of(strategy: str = "ddp", world_size: int = 2, **changes: Any) -> Case:
 
 @dataclass(frozen=True, kw_only=True)
 class RankLaunch:
-    """What one rank of a launch wrote. Times in ns; blocks and steps begin at `start_ns`.
+    """A launch's records of one rank. Times in ns; blocks and steps begin at `start_ns`.
 
     `blocks` are the timed blocks' step times. `steps` are instrumented steps as
-    (start, end, spans, transfers), a transfer being (bucket, op, bytes, start, end), and a message's number where only
+    (start, end, spans, transfers), a transfer being (bucket, op, bytes, start, end), and a message's number if only
     two ranks exchange it.
     """
 
     blocks: Sequence[Sequence[int]] = ((10 * MS,) * 10,)
     steps: Sequence[tuple[int, int, Sequence[tuple[str, int, int]], Sequence[tuple[Any, ...]]]] = ()
     group: int | None = None
-    """How many ranks take part in its collectives, where not all do."""
+    """Number of ranks in its collectives, if not all take part."""
     start_ns: int = ORIGIN_NS
     samples_per_step: int = 8
     steady: bool = True
-    """Whether the warm-up ended before its time was up; of itself it flags nothing."""
+    """True if the warm-up ended before its time was up; this alone flags nothing."""
     ready: bool = True
-    """Whether one-time work was done before the timed steps."""
+    """True if one-time work was done before the timed steps."""
     checksum: str = ""
     peak_memory_bytes: int | None = 200_000_000
     gradient_bytes: int = 3_500_000
@@ -81,31 +81,31 @@ class RankLaunch:
     evaluation: Sequence[Sequence[int]] = ()
     """Blocks of evaluation steps."""
     checkpoints: Sequence[tuple[str, int, int, int, int | None]] = ()
-    """(method, bytes, start, end, write) of each, `start` from the blocks' end."""
+    """(method, bytes, start, end, write) of each checkpoint, `start` from the blocks' end."""
     curve: Sequence[tuple[int, Sequence[int], Sequence[float]]] = ()
     """Groups of a training to a loss: (start from the blocks' end, step times, losses)."""
     target: float = 2.0
-    """The loss it trains down to."""
+    """The loss target."""
     host: str = "node-1"
     interfaces: tuple[str, str] | None = None
-    """The one that gloo uses, and a faster one."""
+    """The interface that gloo uses, and a faster one."""
     status: str = "ok"
     error: str = ""
     cores: Sequence[int] | None = None
-    """Its own; None: as many as its rank says."""
+    """Its own number; None: the rank's."""
     minor_faults: int | None = None
     cpu_ns: int | None = None
-    """In each timed block."""
+    """Value in each timed block."""
     traffic: tuple[int, int, int] | None = None
-    """(node, bytes sent, bytes received) a step, told for every timed block."""
+    """(node, bytes sent, bytes received) per step, reported for every timed block."""
     pace: tuple[int, int, int, int] | None = None
-    """(lateness, processor time, optimizer time, profiled optimizer time) a step, for every timed block."""
+    """(lateness, processor time, optimizer time, profiled optimizer time) per step, reported for every timed block."""
     staleness: Sequence[int] | None = None
-    """A server's: of the gradients applied in a timed block how many were 0, 1, 2 ... updates old."""
+    """A server's counts of the gradients applied in a timed block whose age was 0, 1, 2 ... updates."""
     held: tuple[int, int, int] | None = None
-    """Bytes of parameters, gradients and optimizer state, told after the instrumented steps."""
+    """Bytes of parameters, gradients and optimizer state, reported after the instrumented steps."""
     more: Sequence[Any] = ()
-    """Further records, as they are, before its outcome."""
+    """Further records, unchanged, before its outcome."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,14 +123,14 @@ class Outcome:
 
 
 def processes_of(case: Case) -> int:
-    """How many ranks a case has."""
+    """Return how many ranks a case has."""
     return 1 if case.strategy == "data_parallel" else case.world_size
 
 
 def rank_lines(
     rank: int, case: Case, what: RankLaunch, number: int = 0, ranks: int | None = None
 ) -> list[str]:
-    """A measuring rank's records, each a line; the launch is of round `number`."""
+    """Return a measuring rank's records, one per line; the launch is of round `number`."""
     records: list[dict[str, Any]] = [
         {
             "kind": "start",
@@ -247,14 +247,14 @@ def rank_lines(
 
 
 def _warmup_reason(what: RankLaunch) -> str:
-    """As of records before the warm-up's steps were kept."""
+    """Remove fields as in records from before the warm-up's steps were kept."""
     if not what.ready:
         return "one-time work was not done after 20 steps"
     return "three blocks without trend" if what.steady else "still changing when time was up"
 
 
 def _beside(index: int, steps: int, what: RankLaunch) -> list[dict[str, Any]]:
-    """What an emulated node and a replay tell of a timed block."""
+    """Return the records of an emulated node and a replay about a timed block."""
     same = {"phase": "timed", "index": index}
     records: list[dict[str, Any]] = []
     if what.traffic is not None:
@@ -268,8 +268,8 @@ def _beside(index: int, steps: int, what: RankLaunch) -> list[dict[str, Any]]:
         records.append({"kind": "traffic", **same, **counted})
     if what.pace is not None:
         late, cpu, own, due = what.pace
-        told = {"lateness_ns": [late] * steps, "cpu_ns": cpu * steps, "optimizer_ns": own}
-        records.append({"kind": "pace", **same, **told, "optimizer_due_ns": due})
+        pace = {"lateness_ns": [late] * steps, "cpu_ns": cpu * steps, "optimizer_ns": own}
+        records.append({"kind": "pace", **same, **pace, "optimizer_due_ns": due})
     if what.staleness is not None:
         records.append({"kind": "staleness", "counts": list(what.staleness)})
     return records
@@ -297,7 +297,7 @@ def write_launch(
     *,
     expected_ranks: int | None = None,
 ) -> Path:
-    """Writes one measuring launch; without an outcome it is unfinished. Returns its folder."""
+    """Write one measuring launch; without an outcome it is unfinished. Return its folder."""
     directory = run.launch(case.case_id, "measure", number)
     directory.path.mkdir(parents=True)
     for rank, what in enumerate(ranks):
@@ -312,7 +312,7 @@ def write_launch(
 
 
 def _spent(ranks: Sequence[RankLaunch]) -> Outcome:
-    """A launch's outcome: as any, unless its blocks take longer."""
+    """Return a launch's outcome: the usual one, unless its blocks take longer."""
     blocks_s = max((sum(map(sum, rank.blocks)) for rank in ranks), default=0) / 1e9
     usual = Outcome()
     if blocks_s + 0.3 <= usual.measured_s:
@@ -362,7 +362,7 @@ def write_proof(
     dataset_samples: int | None = None,
     left_out: str = "",
 ) -> None:
-    """Writes the launch that proved a case; `left_out` is why its comparison could not be made."""
+    """Write the launch that proved a case; `left_out` is why its comparison could not be made."""
     directory = run.launch(case.case_id, "proof")
     directory.path.mkdir(parents=True)
     passed = outcome.status == "ok"
@@ -389,7 +389,7 @@ def write_plan(
     question: str = "",
     claims: Sequence[PlannedClaim] = (),
 ) -> None:
-    """Writes plan.json, machine.json and experiment.toml."""
+    """Write plan.json, machine.json and experiment.toml."""
     run.create()
     budget = budget or Budget()
     planned = [case if isinstance(case, PlannedCase) else PlannedCase(case=case) for case in cases]
@@ -449,7 +449,7 @@ def write_plan(
 def write_sessions(
     run: RunDir, stop_reason: str = "rounds_max", *, wall_s: float = 100.0, measured_s: float = 75.0
 ) -> None:
-    """Writes sessions.json with one session."""
+    """Write sessions.json with one session."""
     session = {
         "started_utc": "2026-03-04T09:12:44+00:00",
         "wall_s": wall_s,
@@ -462,7 +462,7 @@ def write_sessions(
 
 
 def matrix(count: int, *, cores: int = 4) -> list[PlannedCase]:
-    """`count` different cases: strategies, world sizes and bucket caps first, then workloads and batches.
+    """Return `count` different cases: strategies, world sizes and bucket caps first, then workloads and batches.
 
     `single` at one rank comes first for each setting, so that every speed-up has its base case.
     """
@@ -483,7 +483,7 @@ def matrix(count: int, *, cores: int = 4) -> list[PlannedCase]:
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """The made-up machine: a step's parts, seconds, and how they change with ranks and buckets."""
+    """The synthetic machine: a step's parts, seconds, and how they change with ranks and buckets."""
 
     forward_s: float = 0.010
     backward_s: float = 0.020
@@ -493,12 +493,12 @@ class Model:
     cores: int = 4
     noise: float = 0.01
     skew_s: float = 0.0
-    """How much longer each rank's backward takes than the rank's before."""
+    """Increase of each rank's backward over the previous rank's."""
     by_cap: bool = False
-    """Whether buckets follow the case's cap; otherwise there are two everywhere, a few bytes apart by cap."""
+    """True if buckets follow the case's cap; otherwise there are two everywhere, a few bytes apart by cap."""
 
     def buckets(self, case: Case) -> list[int]:
-        """The sizes of a step's transfers, bytes."""
+        """Return the sizes of a step's transfers, bytes."""
         whole = sum(TWO_BUCKETS)
         if not self.by_cap or case.schedule != "overlapped":
             cap = case.bucket_cap_mb
@@ -512,7 +512,7 @@ class Model:
         return [size] * (whole // size) + [whole % size] * (whole % size > 0)
 
     def parts(self, case: Case, factor: float) -> dict[str, int]:
-        """Nanoseconds of each part of a step."""
+        """Return the nanoseconds of each part of a step."""
         crowd = max(1.0, case.world_size / self.cores)
         contention = (1 + 0.03 * (case.world_size - 1)) * crowd * factor
         parts = {
@@ -533,12 +533,12 @@ class Model:
         return {name: int(value * 1e9) for name, value in parts.items()}
 
     def recorded(self, case: Case, rank: int, what: RankLaunch) -> RankLaunch:
-        """What a rank writes of its launch: here what happened."""
+        """Return what a rank writes of its launch: here its steps."""
         return what
 
 
 def rank_launch(case: Case, rank: int, factor: float, model: Model, *, blocks: int, steps: int) -> RankLaunch:
-    """One rank of the made-up machine: `blocks` timed blocks of ten steps, and `steps` instrumented ones."""
+    """Return one rank of the synthetic machine: `blocks` timed blocks of ten steps, and `steps` instrumented ones."""
     parts = model.parts(case, factor)
     comm = parts.pop("comm", 0)
     hidden = min(comm // 2, parts["backward"]) if case.schedule == "overlapped" else 0
@@ -587,13 +587,14 @@ def rank_launch(case: Case, rank: int, factor: float, model: Model, *, blocks: i
 
 
 def _ends(begin: int, comm: int, sizes: Sequence[int], *, even: bool) -> list[int]:
-    """When each transfer ends: all of them take `comm`, by their sizes and a latency as of 128 KiB, or evenly."""
+    """Return when each transfer ends: all of them take `comm`, by their sizes and a latency as of 128 KiB, or
+    evenly."""
     costs = [1 if even else size + 2**17 for size in sizes]
     return [begin + comm * sum(costs[: index + 1]) // sum(costs) for index in range(len(costs))]
 
 
 def _checkpoints(rank: int, factor: float) -> list[tuple[str, int, int, int, int | None]]:
-    """Three checkpoints of each method, one after the other."""
+    """Return three checkpoints of each method, one after the other."""
     found: list[tuple[str, int, int, int, int | None]] = []
     at = 0
     for method, ms in (("plain", 40), ("dcp", 25)):
@@ -607,7 +608,7 @@ def _checkpoints(rank: int, factor: float) -> list[tuple[str, int, int, int, int
 
 
 def everything() -> list[PlannedCase]:
-    """Cases with which every section of a report has a figure, one failed cap and one skipped case among them."""
+    """Return cases with which every section of a report has a figure, including one failed cap and one skipped case."""
     common: dict[str, Any] = {"evaluation": True, "checkpoint": True}
     kinds: list[tuple[str, int, Any]] = [("single", 1, None)]
     kinds += [("independent", world, None) for world in (2, 4, 8)]
@@ -627,7 +628,7 @@ def everything() -> list[PlannedCase]:
 
 
 def write_everything(path: Path | str) -> RunDir:
-    """A run of `everything`: ranks that wait for each other, buckets that follow their caps."""
+    """Write a run of `everything`: ranks that wait for each other, buckets that follow their caps."""
     model = Model(by_cap=True, skew_s=0.0004, data_s=0.0015, noise=0.004)
     return write_run(path, everything(), blocks=2, steps=6, failing=1, model=model)
 
@@ -643,7 +644,7 @@ def write_run(
     failing: int = 0,
     model: Model | None = None,
 ) -> RunDir:
-    """Writes a whole finished run of these cases; the last `failing` ones fail in their first two rounds."""
+    """Write a complete finished run of these cases; the last `failing` ones fail in their first two rounds."""
     run = RunDir(Path(path))
     planned = matrix(cases) if isinstance(cases, int) else list(cases)
     model = model or Model()
@@ -675,7 +676,7 @@ def write_run(
 
 
 def main() -> None:
-    """Writes a run directory where the command line says."""
+    """Write a run directory where the command line says."""
     parser = argparse.ArgumentParser(prog="python -m tests.synthetic", description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--cases", type=int, default=12)

@@ -1,4 +1,4 @@
-"""Other processes answer one question after another; where one cannot, the answer is None."""
+"""Helper processes answer one question after another; if one cannot, the answer is None."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_what_fails_or_is_not_there_gives_none(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_answer_that_cannot_be_read_ends_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would be taken for the next one."""
+    """It would be taken for the answer to the next question."""
 
     def fails(_: object) -> None:
         raise MemoryError
@@ -65,7 +65,7 @@ def test_an_answer_that_cannot_be_read_ends_the_other(monkeypatch: pytest.Monkey
 
 
 class Stand:
-    """A second process in this one that answers so many questions."""
+    """A second process, run in this one, that answers a limited number of questions."""
 
     def __init__(self, able: int, began: Event | None = None) -> None:
         self.able, self.began = able, began
@@ -87,12 +87,12 @@ class Stand:
 @pytest.mark.parametrize("able", [0, 1, 3, 99])
 def test_who_is_free_takes_the_next_question(able: int) -> None:
     stand = Stand(able)
-    told: list[int] = []
+    counts: list[int] = []
     dealt = Dealt(math.sqrt, [1.0, 4.0, 9.0, 16.0], Others(stand))  # type: ignore[arg-type]
-    dealt._dealing[0].join(60)  # this process is busy with other things
-    assert dealt.answers(told.append) == [1.0, 2.0, 3.0, 4.0]
+    dealt._dealing[0].join(60)  # while this process does other work
+    assert dealt.answers(counts.append) == [1.0, 2.0, 3.0, 4.0]
     assert stand.asked == [1.0, 4.0, 9.0, 16.0][: able + 1]
-    assert told == list(range(min(able, 4), 3 if able < 4 else 0))
+    assert counts == list(range(min(able, 4), 3 if able < 4 else 0))
 
 
 def test_three_others_share_what_there_is() -> None:

@@ -1,4 +1,4 @@
-"""What is kept is what was made of the very same input by the very same code, and nobody else's."""
+"""The cache returns only what was made from the same input by the same code, and only this user's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.synthetic import write_run
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return where entries go."""
+    """Return the folder of entries."""
     monkeypatch.setenv(FOLDER, str(tmp_path / "cache"))
     later = time.time() + 86_400
     monkeypatch.setattr(
@@ -38,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def entries(folder: Path) -> list[str]:
-    """Return the names of what is kept."""
+    """Return the names of the entries."""
     return sorted(path.stem for path in folder.iterdir() if path.suffix == ".kept")
 
 
@@ -163,7 +163,7 @@ def test_what_was_used_last_stays(folder: Path, monkeypatch: pytest.MonkeyPatch)
     for name, content in (("cut.kept.17.new", b"ddpbench ca"), ("mine.kept.17.new", b"mine")):
         (folder / name).write_bytes(content)
         os.utime(folder / name, (9, 9))
-    assert kept("0", b"stamp") == bytes(2_000)  # which is a use of it
+    assert kept("0", b"stamp") == bytes(2_000)  # which counts as a use
     keep("new", b"stamp", bytes(3_000))
     assert entries(folder) == ["0", "2", "3", "new"]
     assert [path.name for path in folder.glob("*.new")] == ["mine.kept.17.new"]
@@ -173,7 +173,7 @@ def test_what_was_used_last_stays(folder: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def owned(folder: Path) -> dict[str, bytes]:
-    """Put a user's own files into a folder, all of them old and larger than all that may be kept; return them."""
+    """Put a user's files into a folder, all old and larger than the cache may be; return them."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("data.bin", "notes.txt", "model.run", "mine.kept", "mine.kept.17.new", ".hidden.new"):
         (folder / name).write_text("mine" * 5_000, encoding="utf-8")
@@ -260,7 +260,7 @@ def test_other_code_has_another_stamp(folder: Path, tmp_path: Path, monkeypatch:
         found.add(code_stamp())
     assert len(found - {b""}) == 2
     monkeypatch.setattr(psutil.Process, "create_time", lambda _: began)
-    assert code_stamp() == b""  # and no time that is set says otherwise
+    assert code_stamp() == b""  # and a changed time does not matter
 
 
 def planned(tmp_path: Path, cases: int) -> tuple[RunDir, StoredPlan]:
@@ -268,8 +268,8 @@ def planned(tmp_path: Path, cases: int) -> tuple[RunDir, StoredPlan]:
     return run, read_plan(run)
 
 
-def told_by(summary: RunSummary) -> dict[str, object]:
-    """All of it, its frames as text that can be compared."""
+def content_of(summary: RunSummary) -> dict[str, object]:
+    """Return all of a summary, its frames as text that can be compared."""
     parts = {field.name: getattr(summary, field.name) for field in fields(summary)}
     return {name: part.to_json() if isinstance(part, pd.DataFrame) else part for name, part in parts.items()}
 
@@ -317,7 +317,7 @@ def test_a_run_that_changed_is_read_anew(folder: Path, tmp_path: Path, change: s
     Kept(run, plan).keep(summary)
     found = Kept(run, plan).summary()
     assert found is not None
-    assert told_by(found) == told_by(summary)
+    assert content_of(found) == content_of(summary)
     CHANGES[change](run)
     assert Kept(run, plan).summary() is None
 
@@ -327,10 +327,10 @@ def test_a_copy_of_a_run_is_another_run(folder: Path, tmp_path: Path) -> None:
     Kept(run, plan).keep(summarize(run))
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     assert Kept(RunDir(tmp_path / "copy"), plan).summary() is None
-    (tmp_path / "link").symlink_to(tmp_path / "run")  # sentences on it name another path
+    (tmp_path / "link").symlink_to(tmp_path / "run")  # its sentences name another path
     assert Kept(RunDir(tmp_path / "link"), plan).summary() is None
     assert Kept(run, plan).summary() is not None
-    other = replace(plan, cases=plan.cases[:1], ids=plan.ids[:1])  # read before the file was written anew
+    other = replace(plan, cases=plan.cases[:1], ids=plan.ids[:1])  # read before the file was written again
     assert Kept(run, other).summary() is None
 
 
@@ -375,13 +375,13 @@ def test_a_large_run_is_read_once(folder: Path, tmp_path: Path, monkeypatch: pyt
     read_unjudged = reading.read_unjudged
     monkeypatch.setattr(reading, "read_unjudged", lambda *of: read.append(of) or read_unjudged(*of))
     alone = summarize(run)
-    assert not list(tmp_path.glob("cache/*/*"))  # it is small
+    assert not list(tmp_path.glob("cache/*/*"))  # it is too small to keep
     assert len(read) == 1
     read.clear()
     monkeypatch.setattr(build, "WORTH_KEEPING", 4)
     first, again = summarize(run), summarize(run)
     assert len(read) == 1
-    assert told_by(first) == told_by(again) == told_by(alone)
+    assert content_of(first) == content_of(again) == content_of(alone)
     _change_as_many_bytes(run)
     summarize(run)
     assert len(read) == 2

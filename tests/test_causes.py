@@ -1,4 +1,4 @@
-"""Exceptions in words: what of their text is said, and what is left out."""
+"""Exceptions in words: the part of their text that is shown, and the part that is left out."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from ddpbench.records import RunDir
 
 
 def worker_error(path: Path) -> str:
-    """Return what torch raises for an exception in a loader worker."""
+    """Return the exception that torch raises for an exception in a loader worker."""
     return (
         "Caught ValueError in DataLoader worker process 1.\n"
         "Original Traceback (most recent call last):\n"
@@ -192,7 +192,7 @@ def test_what_a_limit_of_the_address_space_leads_to_is_put_down_to_it(
     assert said not in exception_words(ValueError("a bad label"))
 
 
-def test_what_a_loader_worker_cannot_be_given_is_told_with_what_to_do() -> None:
+def test_what_a_loader_worker_cannot_be_given_is_reported_with_what_to_do() -> None:
     class Local:
         pass
 
@@ -283,7 +283,7 @@ def test_a_run_directory_is_not_blamed_where_no_process_can_be_started(tmp_path:
     assert removed == ["made"]
 
 
-def test_an_exception_of_a_futures_callback_is_told_alone_with_the_users_line(tmp_path: Path) -> None:
+def test_an_exception_of_a_futures_callback_is_shown_alone_with_the_users_line(tmp_path: Path) -> None:
     called = "Got the following error when running the callback: "
     mine, ours = tmp_path / "mine.py", Path(ddpbench.__file__).parent / "strategies/hook/replica.py"
     frames = f"  {ours}(97): arrived\n  {mine}(44): f\n  {mine}(40): hook\n"

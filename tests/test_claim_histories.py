@@ -1,4 +1,4 @@
-"""Claims keep their history: each earlier verdict is listed, and a number stands for one claim for good."""
+"""Claims keep their history: each earlier verdict is listed, and a number always names the same claim."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.claim_histories import (
     contents,
     digest,
     every_version_of_experiments,
+    forgotten,
     histories,
     numbered,
     present,
     reused,
     standings,
-    untold,
     without_history,
 )
 from tests.kept import KEPT, REPORTS, summary_of, unpacked
@@ -44,7 +44,7 @@ CLAIMING = [
 
 @pytest.fixture(scope="module")
 def stood() -> dict[Standing, list[str]]:
-    """Every verdict of every kept page."""
+    """Return every verdict of every kept page."""
     return standings()
 
 
@@ -52,7 +52,7 @@ def stood() -> dict[Standing, list[str]]:
 def test_every_wording_and_verdict_that_ever_stood_is_in_a_history(
     stood: Mapping[Standing, list[str]],
 ) -> None:
-    missing = untold(stood, present(), histories())
+    missing = forgotten(stood, present(), histories())
     assert not missing, (
         "add [[claims.history]] to the experiment, with the run's id, commit, date and verdict"
     )
@@ -68,7 +68,7 @@ def test_a_verdict_that_no_history_tells_is_found(stood: Mapping[Standing, list[
         for one in message["claim_master_congestion"]
         if one["says"] != ring or not one["verdict"].startswith("does not hold")
     ]
-    found = untold(stood, present(), message)
+    found = forgotten(stood, present(), message)
     assert {(one.says, one.verdict) for one in found} == {(ring, "does not hold")}
     assert {one.run for one in found} == {"", "91cbc443cdf4"}
 
@@ -168,7 +168,7 @@ def test_a_run_that_is_judged_again_keeps_the_verdict_that_it_had() -> None:
     assert again == [True, False, True, False, False]
 
 
-def test_a_part_that_was_refuted_and_cannot_be_told_now_is_kept_though_the_verdict_is_the_same() -> None:
+def test_a_part_that_was_refuted_and_is_undecided_now_is_kept_though_the_verdict_is_the_same() -> None:
     """Both then and now it holds in part: for a master, but not for a ring by the rules of that day."""
     run = RunDir(REPORTS / "claim_one_node_or_many")
     summary, run_id = summarize(run), read_plan(run).run_id
@@ -183,7 +183,7 @@ def test_a_part_that_was_refuted_and_cannot_be_told_now_is_kept_though_the_verdi
 
 
 def test_every_kept_run_is_known_to_the_history_of_its_claims(tmp_path: Path) -> None:
-    """Else its page would not say what came before."""
+    """Otherwise its page would not show the earlier verdicts."""
     for name in KEPT:
         plan = read_plan(RunDir(unpacked(name, tmp_path).path))
         found = with_known_history(plan.claims, plan.experiment, plan.run_id)

@@ -1,4 +1,4 @@
-"""Every measured figure of the README comes from a kept run, and every kept run is what its records give."""
+"""Every measured figure of the README comes from a kept run, and every kept run agrees with its records."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ NOTHING_NEW: Mapping[str, frozenset[str]] = {}
 def differences(
     found: Any, expected: Any, rel: float, where: str = "", new: Mapping[str, frozenset[str]] = NOTHING_NEW
 ) -> list[str]:
-    """Return where a kept value of JSON is not what the records give: texts at all, numbers by more than `rel`.
+    """Return where a kept JSON value differs from the records: texts in any way, numbers by more than `rel`.
 
-    Only the `new` columns of a table, or of a list of rows, may be given where they were not kept; `new` has them by
-    the place of the table, such as `.waterfall`.
+    Only the `new` columns of a table, or of a list of rows, may be missing in what was kept; `new` has them by the
+    place of the table, such as `.waterfall`.
     """
     if isinstance(found, dict) and isinstance(expected, dict):
         if {*found} == {*expected} == {"columns", "data"}:
@@ -81,12 +81,12 @@ def differences(
 
 
 def rows_in(table: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A table of a page's data as a row each."""
+    """Return a table of a page's data as one row each."""
     return [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
 
 
 def table(text: str) -> list[dict[str, Any]]:
-    """A CSV's rows, with numbers where cells are numbers."""
+    """Return a CSV's rows, with numbers where cells are numbers."""
 
     def cell(value: str) -> Any:
         try:
@@ -101,12 +101,12 @@ def table(text: str) -> list[dict[str, Any]]:
 
 
 def appended(kept: Sequence[str], given: Sequence[str]) -> frozenset[str]:
-    """Return the columns of a table of cases that stand after the last kept one."""
+    """Return the columns of a table of cases after the last kept one."""
     return frozenset(given[given.index(kept[-1]) + 1 :] if kept[-1] in given else ())
 
 
 def differences_of_cases(text: str, expected: list[dict[str, Any]]) -> list[str]:
-    """Return where a kept `cases.csv` is not what the records give, but for columns appended since it was kept."""
+    """Return where a kept `cases.csv` differs from the records, except for columns appended since it was kept."""
     found = table(text)
     kept, given = list(found[0]), list(expected[0])
     moved = [] if kept == [column for column in given if column in kept] else ["columns are in another order"]
@@ -117,7 +117,7 @@ def differences_of_cases(text: str, expected: list[dict[str, Any]]) -> list[str]
 def kept(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, list[dict[str, Any]], dict[str, Any]]:
-    """A kept run's name, its table and its report's data, both from its records alone."""
+    """Return a kept run's name, its table and its report's data, both from its records alone."""
     name: str = request.param
     root = tmp_path_factory.mktemp("kept")
     unpacked(name, root / "reports")
@@ -216,7 +216,7 @@ def test_the_page_is_what_the_records_give(kept: tuple[str, list[dict[str, Any]]
     name, rows, summary = kept
     page = (REPORTS / name / "report.html").read_text(encoding="utf-8")
     assert not differences_of_cases(embedded(page, "text/csv"), rows), advice(name)
-    # Fits and bootstraps end where another processor's arithmetic differs in more digits.
+    # The results of fits and bootstraps differ in more digits with another processor's arithmetic.
     of_page = summary_of(name)
     new = appended(of_page["cases"]["columns"], summary["cases"]["columns"])
     assert not differences(of_page, summary, 1e-6, new={".cases": new}), advice(name)
@@ -262,7 +262,7 @@ def test_the_page_of_claims_lists_the_superseded_runs_and_what_is_not_measured()
 
 
 def covered_by(claims: Claims, readme: str) -> list[tuple[int, int]]:
-    """The places of the README that claims and statements cover; each has to be there."""
+    """Return the places in the README that claims and statements cover; each must be there."""
     spans: list[tuple[int, int]] = []
     for claim in claims.claims:
         text = filled_in(claim, cases_of(claim.run), summary_of(claim.run))

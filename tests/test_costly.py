@@ -1,4 +1,4 @@
-"""A small file of a stranger's costs neither gigabytes nor minutes."""
+"""A small malicious file costs neither gigabytes nor minutes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from tests.records.test_archive import write_archive
 from tests.synthetic import case_of, write_plan, write_run
 
 PATIENCE_S = 30
-"""Far more than any of these takes, and far less than what grows with the square of a text does."""
+"""Seconds: far more than any of these takes, and far less than what grows with the square of a text's length."""
 
 
 @contextmanager
@@ -104,7 +104,7 @@ def test_no_text_takes_long_to_be_shown(shape: str, shown: Callable[[str], str])
 
 
 CODE_SPAN = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)")
-"""Code in Markdown, as one pattern tells it, whose time grows with the square of a text."""
+"""A single pattern for code in Markdown, whose time grows with the square of a text's length."""
 
 
 def test_code_between_backquotes_is_what_the_slow_pattern_finds() -> None:
@@ -192,7 +192,7 @@ def test_a_case_that_very_many_others_come_before_is_found_twice() -> None:
 
 @pytest.fixture
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of cases of each call of `grouping.differing`."""
+    """Return the list of the number of cases of each call of `grouping.differing`."""
     counts: list[int] = []
     differing = grouping.differing
 
@@ -235,7 +235,7 @@ def test_a_claim_of_very_many_pairs_takes_one_look_at_all_of_them(
 
 @pytest.mark.parametrize("field", ["options_json", "workload_options_json", "env_json"])
 def test_a_plan_of_very_many_options_is_refused(tmp_path: Path, field: str) -> None:
-    """Each may become a column, and is looked for in every case."""
+    """Each may become a column, and is searched for in every case."""
 
     def planned(*counts: int) -> RunDir:
         run = RunDir(tmp_path / "-".join(map(str, counts)))
@@ -281,7 +281,7 @@ LINKED: dict[str, Any] = {"fabric": "10 Gbit/s", "compute": "synthetic"}
 def test_a_plan_of_numbers_that_no_sweep_has_is_refused(
     tmp_path: Path, fields: dict[str, Any], said: str
 ) -> None:
-    """Nodes are gone through one by one, and a step is divided by the dilation."""
+    """Nodes are visited one by one, and a step is divided by the dilation."""
     usual = {"nodes": 2, "dilation": 1000.0, "global_batch": 10**9, **LINKED}
     run = RunDir(tmp_path / "run")
     write_plan(run, [case_of("ddp", 2, **usual)])

@@ -34,7 +34,7 @@ KIT = ROOT / "experiments/frameworks"
 SCRIPTS = sorted(path.stem for path in KIT.glob("*.py") if path.stem != "count")
 JOBS = sorted(path.stem for path in (KIT / "slurm").glob("*.sbatch"))
 LOSS, CORRECT = 5e-4, 2.5 / 297
-"""How far two losses, and two accuracies, may be apart: the order of sums differs, and with it the last digits."""
+"""Largest difference of two losses, and of two accuracies: the order of sums changes the last digits."""
 ASKED = ("--epochs", "2", "--batch", "20")
 WITHIN_S = 420.0
 EPOCH = re.compile(r"epoch (\d+): loss ([\d.]+), accuracy ([\d.]+)$", re.MULTILINE)
@@ -53,9 +53,9 @@ FRAMEWORK_OF_JOB = {name: FRAMEWORK.get(name) for name in JOBS}
 
 
 def case(*values: object, name: str, thorough: bool = False) -> object:
-    """A case of a parametrized test, skipped where the script's framework is not here.
+    """Return a case of a parametrized test, skipped if the script's framework is not installed.
 
-    `thorough`: it takes longer than `make test` has.
+    `thorough`: it takes longer than `make test` allows.
     """
     framework = FRAMEWORK.get(name)
     marks = [pytest.mark.framework(framework)] if framework else []
@@ -66,25 +66,25 @@ def case(*values: object, name: str, thorough: bool = False) -> object:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Printed:
-    """What a script printed, and in how many processes it read the digits."""
+    """A script's output, and the number of processes in which it read the digits."""
 
     text: str
     processes: int
 
     @property
     def epochs(self) -> list[tuple[int, float, float]]:
-        """Epoch, loss and accuracy of each line."""
+        """Return epoch, loss and accuracy of each line."""
         return [(int(epoch), float(loss), float(right)) for epoch, loss, right in EPOCH.findall(self.text)]
 
     @property
     def accuracy(self) -> float:
-        """The number of the last line."""
+        """Return the number of the last line."""
         (last,) = re.findall(r"^accuracy (0\.\d{4})$", self.text, re.MULTILINE)
         return float(last)
 
 
 def check_same(found: Printed, expected: Printed, *, twice: bool = False) -> None:
-    """Both trained the same: every epoch is told of once, its loss and accuracy agree, and the last line's too."""
+    """Check that both trained the same: epochs, their losses and accuracies, and the last line agree."""
     epochs = (
         sorted(set(found.epochs)) if twice else found.epochs
     )  # Ray repeats some of what its workers print
@@ -104,7 +104,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def copied(name: str, folder: Path, *edits: tuple[str, str]) -> Path:
-    """Copies a script with edits, each of which must apply, and a line that tells which processes read the digits."""
+    """Copy a script with edits, each of which must apply, and a line that prints which processes read the digits."""
     text = (KIT / f"{name}.py").read_text(encoding="utf-8")
     read = "    digits = load_digits()\n"
     trace = (
@@ -119,7 +119,7 @@ def copied(name: str, folder: Path, *edits: tuple[str, str]) -> Path:
 
 
 def environment(folder: Path, **env: str) -> dict[str, str]:
-    """What scripts run in: no GPU, loopback, and a home of their own."""
+    """Return the environment of scripts: no GPU, loopback, and a separate home."""
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
     own = {
         "HOME": str(folder),
@@ -138,7 +138,7 @@ def torchrun(ranks: int, *arguments: object) -> list[str]:
 
 
 def commands(script: Path, ranks: int) -> list[tuple[list[str], dict[str, str]]]:
-    """Return the commands that train with so many ranks, each with its environment: mostly one."""
+    """Return the commands that train with that many ranks, each with its environment: mostly one."""
     ports = free_ports(2)
     match script.stem:
         case "ddp_torchrun" | "hf_trainer" | "deepspeed_zero":
@@ -164,19 +164,19 @@ def commands(script: Path, ranks: int) -> list[tuple[list[str], dict[str, str]]]
 
 
 ABORTED = "terminate called without an active exception"
-"""What a process says where a thread of gloo's still has a Python object to release as the interpreter ends."""
+"""Output of a process in which a thread of gloo's still has a Python object to release as the interpreter ends."""
 KEEP_THE_GROUP = ("lightning_trainer", "fabric_ddp", "hf_trainer", "deepspeed_zero")
 """Scripts whose framework keeps the process group to the end: they abort now and then, after the last line, and such a
-run is made again. The others end the group, and with it its threads, and must end without an error."""
+run is repeated. The others end the group, and with it its threads, and must end without an error."""
 TRIES = 4
 
 
 class AbortedError(Exception):
-    """A script trained, and aborted at its very end."""
+    """Raised if a script trained, and aborted at its very end."""
 
 
 def aborted(out: str, err: str) -> bool:
-    """Tells whether a script that printed these had trained, and aborted after that."""
+    """Return whether a script with this output had trained, and aborted after that."""
     return ABORTED in err and bool(re.search("^accuracy ", out, re.MULTILINE))
 
 
@@ -204,12 +204,12 @@ def run_once(script: Path, ranks: int, *arguments: str, **env: str) -> Printed:
     started = []
     for number, (argv, own) in enumerate(commands(script, ranks)):
         out, err = (script.parent / f"{kind}-{number}" for kind in ("out", "err"))
-        with out.open("wb") as told, err.open("wb") as complained:
+        with out.open("wb") as printed, err.open("wb") as complained:
             process = subprocess.Popen(
                 [*argv, *arguments],
                 cwd=script.parent,
                 env=environment(script.parent, **own, **env),
-                stdout=told,
+                stdout=printed,
                 stderr=complained,
             )
         started.append((process, out, err))
@@ -228,7 +228,7 @@ def run_once(script: Path, ranks: int, *arguments: str, **env: str) -> Printed:
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """Kills a process and all that it started, at once."""
+    """Kill a process and all that it started, at once."""
     with contextlib.suppress(psutil.NoSuchProcess):
         for one in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -238,7 +238,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 @pytest.fixture(scope="module")
 def before(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Printed]:
-    """What the "before" of a script prints, run once."""
+    """Return a function for the output of a script's "before" version, which is run once."""
     known: dict[tuple[str, tuple[str, ...]], Printed] = {}
 
     def ran(name: str, *arguments: str) -> Printed:
@@ -252,9 +252,9 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Printed]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _ray_of_its_own() -> Iterator[None]:
-    """A folder of Ray's own, with a path short enough for its sockets.
+    """Make a separate folder for Ray, with a path short enough for its sockets.
 
-    In the usual one a Ray that was killed leaves its address, and the next one waits there for minutes.
+    In the usual one a killed Ray leaves its address, and the next one waits there for minutes.
     """
     with (
         tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder,
@@ -267,7 +267,8 @@ def _ray_of_its_own() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Where DeepSpeed builds its extension, once: a lock that a killed build leaves in the home would stop everyone."""
+    """Make the folder in which DeepSpeed builds its extension, once: a lock left by a killed build would block
+    everyone."""
     return {"TORCH_EXTENSIONS_DIR": str(tmp_path_factory.mktemp("extensions"))}
 
 
@@ -276,7 +277,7 @@ def test_the_scripts_stand_alone_and_hide_no_library() -> None:
         text = (KIT / f"{name}.py").read_text(encoding="utf-8")
         imported = set(re.findall(r"^(?:import|from) (\w+)", text, re.MULTILINE))
         assert not imported & {"ddpbench", *SCRIPTS}, name
-        # The folder of a script comes first where Python looks for what it imports.
+        # The script's folder is the first in which Python looks for imports.
         assert importlib.util.find_spec(name) is None, name
         assert len(text.splitlines()) <= 100, name
 
@@ -303,7 +304,7 @@ def test_the_before_learns(before: Callable[..., Printed]) -> None:
 
 
 SLOW = {"accelerate_launch", "ddp_spawn", "deepspeed_zero", "fabric_ddp", "ray_train"}
-"""Whose script on two ranks is tried thoroughly alone: its strategy has tests of its own."""
+"""Frameworks whose script on two ranks is only run in thorough tests: their strategies have their own tests."""
 RUNS = [
     *(
         (name, ranks)
@@ -314,7 +315,7 @@ RUNS = [
     ("data_parallel", 1),
 ]
 ALSO = [one for one in RUNS if one[1] == 1 and one[0] != "data_parallel"]
-"""At one rank a script that is tried at two."""
+"""Scripts run at one rank that are also run at two."""
 
 
 @pytest.mark.parametrize(
@@ -343,7 +344,7 @@ DOUBLE = (
 
 @pytest.mark.thorough
 def test_in_float64_two_ranks_stay_with_one(tmp_path: Path, nothing_left_behind: None) -> None:
-    """In float32 the last digits of sums grow into differences after some epochs, which are no fault of a script."""
+    """In float32, differences in sums' last digits grow over some epochs, which is not a fault of a script."""
     printed = []
     for name, ranks in (("single", 1), ("ddp_torchrun", 2)):
         (tmp_path / name).mkdir()
@@ -363,7 +364,7 @@ ENDS = {
         "    accelerator.end_training()\n",
     ),
 }
-"""What each script lets go of before it ends the process group, and how it ends it."""
+"""Parts that each script releases before it ends the process group, and how it ends it."""
 EARLY = "import torch.distributed.nn  #"
 
 
@@ -371,16 +372,21 @@ EARLY = "import torch.distributed.nn  #"
 @pytest.mark.parametrize("name", [case(name, name=name, thorough=True) for name in ENDS])
 @pytest.mark.usefixtures("nothing_left_behind", "whole_torch")
 def test_no_thread_of_gloo_outlives_the_group(name: str, tmp_path: Path) -> None:
-    """One that does may hang or abort the process at its end: rarely, so its threads are looked at instead."""
+    """A script that keeps references may hang or abort the process at its end: rarely, so its threads are checked
+    instead."""
     frees, ends = ENDS[name]
     tell = (
         "    import os as process\n    from pathlib import Path as Here\n"
         f"    Here({str(tmp_path)!r}, f'threads-{{process.getpid()}}').write_text(\n"
         "        ''.join(path.read_text() for path in Here('/proc/self/task').glob('*/comm')))\n"
     )
-    told = tell + "    process._exit(0)\n"  # nothing is left to wait for the threads of a planted script
+    leaves = tell + "    process._exit(0)\n"  # nothing is left to wait for the threads of a planted script
     for number, edits in enumerate(
-        [[(ends, ends + tell)], [(frees, "    #"), (ends, ends + told)], [(EARLY, "#"), (ends, ends + told)]]
+        [
+            [(ends, ends + tell)],
+            [(frees, "    #"), (ends, ends + leaves)],
+            [(EARLY, "#"), (ends, ends + leaves)],
+        ]
     ):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -522,7 +528,7 @@ def test_the_counted_table_is_that_of_the_scripts(tmp_path: Path) -> None:
     assert checked.returncode == 1
     assert "README.md is not what" in checked.stderr
     assert count(folder).returncode == 0
-    # By hand: an `if`, its line, an `else`, its line; and the line left over.
+    # By hand: an `if`, its line, an `else`, its line; and the remaining line.
     assert "| `data_parallel.py` | `single.py` | 5 | 0 |" in (folder / "README.md").read_text()
     assert count(folder, "--check").returncode == 0
 
@@ -545,7 +551,7 @@ def test_the_page_names_every_script_and_every_job() -> None:
     page = (KIT / "README.md").read_text(encoding="utf-8")
     for name in SCRIPTS:
         rows = [line for line in page.splitlines() if line.startswith(f"| `{name}.py` |")]
-        assert len(rows) == 2, name  # once told of, once counted
+        assert len(rows) == 2, name  # once reported, once counted
     assert set(JOBS) - set(SCRIPTS) == {"ddp_srun"}
 
 

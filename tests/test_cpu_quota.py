@@ -32,7 +32,7 @@ def test_a_system_without_affinity_has_all_its_cores(monkeypatch: pytest.MonkeyP
 
 
 def groups(root: Path, lines: str, files: dict[str, str]) -> tuple[Path, Path]:
-    """Write a system of control groups with these files; return what stands for /sys and for /proc."""
+    """Write a system of control groups with these files; return replacements for /sys and for /proc."""
     for name, text in {"proc/self/cgroup": lines, **files}.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,7 +69,7 @@ NO_LIMIT = "9223372036854771712\n"
             1073741824,
             5,
         ),
-        # in a container the group's path may be that of the host, of which only the root is there
+        # in a container the group's path may be that of the host, where only the root exists
         (LEGACY, {"memory/memory.oom_control": "oom_kill 1\n"}, None, 1),
         ("0::/\n", {"memory.max": "1000000\n"}, 1000000, 7),
         ("", {}, None, 7),

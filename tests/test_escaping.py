@@ -1,4 +1,4 @@
-"""Texts of others in files: Markdown, CSV, OpenMetrics and LaTeX show them, and act on nothing of theirs."""
+"""Texts of others in files: Markdown, CSV, OpenMetrics and LaTeX show them, without interpreting anything in them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def shown(text: str) -> str:
 
 
 def as_seen(text: str) -> str:
-    """Return what should be seen of a text: all but what makes code of it."""
+    """Return what should be seen of a text: all except the marks of code."""
     return re.sub(r"\s", "", clean(text))
 
 
@@ -131,7 +131,8 @@ def test_markdown_shows_a_text_and_acts_on_none(text: str) -> None:
     ],
 )
 def test_markdown_names_nobody_and_no_issue(text: str) -> None:
-    """GitHub takes a name after all but ASCII letters and digits, and closes the issue that a pull request fixes."""
+    """GitHub recognizes a name after all but ASCII letters and digits, and closes the issue that a pull request
+    fixes."""
     for written in (escape_markdown(text), markdown_row([text])):
         assert not re.search(r"@\w|#[0-9]+(?![0-9;])|GH-[0-9]|issues/[0-9]", written, re.ASCII), written
     assert shown(escape_markdown(text)) == as_seen(text)
@@ -227,7 +228,9 @@ EVERY = [chr(number) for number in range(0x10000)] + [
 
 
 def _latex(text: str) -> str:
-    return "".join(map(escape_latex, text))  # which takes what no font has for a question mark, one by one
+    return "".join(
+        map(escape_latex, text)
+    )  # which replaces characters that no font has by question marks, one by one
 
 
 def _page(text: str) -> str:
@@ -251,7 +254,7 @@ def _terminal(text: str) -> str:
 def test_no_format_has_a_character_that_xml_forbids_or_unicode_has_none_for(
     write: Callable[[str], str],
 ) -> None:
-    """A parser refuses an SVG with one of them."""
+    """A parser refuses an SVG with one of these characters."""
     for start in range(0, len(EVERY), 4096):
         written = write("x".join(EVERY[start : start + 4096]))
         written.encode("utf-8")
@@ -261,13 +264,13 @@ def test_no_format_has_a_character_that_xml_forbids_or_unicode_has_none_for(
 
 
 def _in_xml(one: str) -> bool:
-    """Return whether XML 1.0 has a character, and Unicode calls it one."""
+    """Return whether XML 1.0 allows a character, and Unicode assigns it."""
     number = ord(one)
     legal = one in "\t\n\r" or 0x20 <= number <= 0xD7FF or 0xE000 <= number <= 0xFFFD or number >= 0x10000
     return legal and not 0xFDD0 <= number <= 0xFDEF and number & 0xFFFE != 0xFFFE
 
 
-def test_what_clean_changes_is_told_to_be_unprintable() -> None:
+def test_what_clean_changes_is_unprintable() -> None:
     changed = [one for one in EVERY if clean(one) != one]
     assert changed == [one for one in EVERY if unprintable(one)]
     assert {one for one in EVERY if not _in_xml(one)} <= set(changed)

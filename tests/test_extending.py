@@ -1,4 +1,4 @@
-"""docs/extending.md, carried out: what it adds works in a copy, and the tests of that area pass there."""
+"""docs/extending.md, carried out: its additions work in a copy, and the tests of that area pass there."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ END_OF_COLUMNS = ")\n_NAMED = {"
 
 
 def block(title: str, containing: str) -> str:
-    """The one Python block under a heading with these words in it, without the indentation of its list."""
+    """Return the only Python block under a heading with these words, without the indentation of its list."""
     section = re.split(r"(?m)^##+ ", PAGE.partition(f"## {title}\n")[2])[0]
     found = [
         re.sub(rf"(?m)^{indent}", "", text)
@@ -34,7 +34,7 @@ def block(title: str, containing: str) -> str:
 
 
 def insert(path: Path, before: str, text: str) -> None:
-    """Puts a text before the one place with these words."""
+    """Put a text before the only place with these words."""
     source = path.read_text(encoding="utf-8")
     assert source.count(before) == 1, (path, before, source.count(before))
     path.write_text(source.replace(before, text + before), encoding="utf-8")
@@ -42,7 +42,7 @@ def insert(path: Path, before: str, text: str) -> None:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """The repository without what is made from it, but for compiled modules: a changed one is compiled anew."""
+    """Copy the repository without what is made from it, except compiled modules: changed ones are compiled again."""
     unwanted = shutil.ignore_patterns(".git", ".venv", ".*_cache", "*.egg-info")
     for name in ("ddpbench", "tests", "docs", "experiments"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=unwanted)
@@ -66,7 +66,7 @@ def carried_out(copy: Path, *command: str) -> str:
 
 
 def passes(copy: Path, paths: Iterable[str], *more: str) -> None:
-    """Runs tests of the copy; those that hold generated pages need `make docs` first, as anyone would run it."""
+    """Run tests of the copy; those of generated pages need `make docs` first, as anyone would run it."""
     recipes = re.findall(
         r"\$\(BIN\)/python -c '(.*docs/.*)'", (copy / "Makefile").read_text(encoding="utf-8")
     )
@@ -163,7 +163,8 @@ def test_a_report_section(copy: Path) -> None:
 
 @pytest.mark.thorough
 def test_a_report_section_with_a_figure(copy: Path) -> None:
-    """Its file, an import and a line are all: it stands between others, and no test counts or names the figures."""
+    """Its file, an import and a line are enough: it is placed between others, and no test counts or names the
+    figures."""
     report = copy / "ddpbench/report"
     shutil.copy(copy / "tests/report/added_figure.py", report / "sections/rates.py")
     insert(
@@ -178,7 +179,7 @@ def test_a_report_section_with_a_figure(copy: Path) -> None:
 
 
 def test_an_algorithm(copy: Path) -> None:
-    """A twin of the shortest there is, under another name."""
+    """Make a copy of the shortest one, under another name."""
     text = (copy / "ddpbench/collectives/naive_ring.py").read_text(encoding="utf-8")
     twin = text.replace("NaiveRing", "SecondRing").replace('"naive_ring"', '"second_ring"')
     (copy / "ddpbench/collectives/second_ring.py").write_text(twin, encoding="utf-8")

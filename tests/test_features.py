@@ -19,7 +19,7 @@ from ddpbench.installed import GROUPS, OF_FEATURES, Registered, with_features
 from ddpbench.report.page import FIGURES
 from ddpbench.worker.rank.rank import Rank
 from tests.folders import PACKAGE
-from tests.recoveries import KILLED, Told, write
+from tests.recoveries import KILLED, FailingLaunch, write
 
 ROOT = PACKAGE.parent
 FEATURES = sorted(path.parent.name for path in (PACKAGE / "features").glob("*/__init__.py"))
@@ -33,7 +33,7 @@ def registered(feature: str) -> tuple[Registered, ...]:
 
 
 def naming_features(folder: Path) -> list[str]:
-    """Return the modules of the core that name a feature's module, be it in a text that is imported."""
+    """Return the modules of the core that name a feature's module, also in a text that is imported."""
     named = re.compile(r"ddpbench\.features\.\w|ddpbench/features/\w|from ddpbench import .*\bfeatures\b")
     return [
         path.relative_to(folder).as_posix()
@@ -43,10 +43,10 @@ def naming_features(folder: Path) -> list[str]:
 
 
 def copied(to: Path) -> Path:
-    """The package, its experiments, a kept run and one with failures, in a new folder."""
+    """Copy the package, its experiments, a kept run and one with failures, into a new folder."""
     for name in ("ddpbench", "experiments", f"reports/{KEPT}"):
         shutil.copytree(ROOT / name, to / name, ignore=shutil.ignore_patterns("__pycache__"))
-    write(to / "reports/failed", {KILLED: [Told()] * 5})
+    write(to / "reports/failed", {KILLED: [FailingLaunch()] * 5})
     return to
 
 
@@ -127,7 +127,7 @@ def test_what_follows_nothing_that_is_there_comes_last(monkeypatch: pytest.Monke
 
 
 def pages_of(copy: Path) -> dict[str, str]:
-    """The pages of the kept run, and of one with failures."""
+    """Return the pages of the kept run, and of one with failures."""
     runs = (f"reports/{KEPT}", "reports/failed")
     done = ended(
         copy, "-c", f"from ddpbench.cli import run; print([run(['report', name]) for name in {runs}])"
@@ -138,7 +138,7 @@ def pages_of(copy: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], dict[str, str]]:
-    """The commands with all features, and the pages of runs."""
+    """Return the commands with all features, and the pages of runs."""
     copy = copied(tmp_path_factory.mktemp("whole") / "copy")
     return commands_of(ended(copy, "-m", "ddpbench", "--help").stdout), pages_of(copy)
 

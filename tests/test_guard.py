@@ -1,4 +1,4 @@
-"""The guard of a rank that a launcher starts alone, and the end of a slot that is stopped: without torch, in ms."""
+"""The guard of a rank that a launcher starts alone, and the end of a stopped slot: without torch, in milliseconds."""
 
 from __future__ import annotations
 
@@ -77,11 +77,11 @@ def check_nothing_is_left(folder: Path, found: dict[str, object]) -> None:
 
 @pytest.mark.parametrize(("does", "code"), [("0", 0), ("3", 3), ("raises", 1)])
 def test_a_rank_that_a_launcher_started_leaves_nothing(tmp_path: Path, does: str, code: int) -> None:
-    """Not even what left its session and its parent; its exit code and words are its own."""
+    """Even what left its session and its parent ends; its exit code and output are its own."""
     with begun(tmp_path, does) as process:
-        _, told = process.communicate(timeout=30)
-    assert process.returncode == code, told
-    assert ("ValueError: of the rank" in told) == (does == "raises")
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == code, errors
+    assert ("ValueError: of the rank" in errors) == (does == "raises")
     check_nothing_is_left(tmp_path, noted(tmp_path))
 
 
@@ -113,7 +113,7 @@ def test_whichever_of_a_ranks_processes_is_ended_nothing_is_left(
 
 @pytest.fixture
 def tests_under_nohup() -> Iterator[None]:
-    """Ignore SIGHUP, as `nohup make test` does: what the tests start inherits it."""
+    """Ignore SIGHUP, as in `nohup make test`: processes that tests start inherit it."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     yield
     signal.signal(signal.SIGHUP, before)
@@ -219,7 +219,7 @@ time.sleep(600)
 
 @contextlib.contextmanager
 def watched() -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A process that another looks at, and that one's id."""
+    """Start a process that another watches; return it, and the other's id."""
     with subprocess.Popen(
         [sys.executable, "-c", STOPPED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -233,9 +233,9 @@ def test_a_process_that_is_stopped_for_good_is_ended_and_says_so() -> None:
     with watched() as (process, watcher):
         assert not is_stopped(process.pid)
         process.send_signal(signal.SIGSTOP)
-        _, told = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=30)
     assert process.returncode == -signal.SIGKILL
-    assert told == "it was stopped\n"
+    assert errors == "it was stopped\n"
     assert not alive([watcher])
 
 
@@ -253,7 +253,7 @@ def test_a_signal_has_its_name_or_its_number() -> None:
 def test_of_shared_memory_files_of_this_user_are_removed_and_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Anybody can give a folder there a name that a launch uses, with a folder of this user's in it."""
+    """Anyone can give a folder there a name that a launch uses, with a folder of this user in it."""
     shared = tmp_path / "shm"
     shared.mkdir()
     monkeypatch.setattr(guard, "_SHARED", shared)

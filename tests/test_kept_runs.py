@@ -1,4 +1,4 @@
-"""Runs that are kept: of clean commits, and README's pictures show what their pages do."""
+"""Kept runs are of clean commits, and README's pictures show what their pages do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DIRTY = {
     "claim_model_parallel",
     "wrapper-costs-h100",
 }
-"""Measured with uncommitted changes, and kept so until measured again: none is added."""
+"""Runs measured with uncommitted changes, kept until measured again; none may be added."""
 
 
 def test_kept_runs_are_of_clean_commits() -> None:

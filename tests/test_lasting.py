@@ -1,4 +1,4 @@
-"""Fork servers that the sweeps of several tests share: lent only where a new one would be equal."""
+"""Fork servers that the sweeps of several tests share: reused only where a new one would be equal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests import lasting
 
 
 class Running:
-    """A server whose guard has this process's own id."""
+    """A server whose guard has this process's id."""
 
     def __init__(self) -> None:
         self.pid, self.alive, self.is_stopped = 7, True, False
@@ -24,7 +24,7 @@ class Running:
 
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ServerProcess]]:
-    """The servers that were ended; none is a process, and each has one beneath its guard: itself."""
+    """Return the list of ended servers; none is a process, and each has one process under its guard: itself."""
     found: list[ServerProcess] = []
 
     def start(self: Any, env: object, log: Path, **_: object) -> None:

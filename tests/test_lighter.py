@@ -1,4 +1,4 @@
-"""What tests start does less, and becomes whole where it is asked for."""
+"""Processes that tests start do less, and do everything where it is asked for."""
 
 from __future__ import annotations
 

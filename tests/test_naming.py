@@ -1,4 +1,4 @@
-"""Names of cases: no two alike, and a setting the same way in every name."""
+"""Names of cases: no two alike, and a setting written the same way in every name."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_replayed_models_and_replicates() -> None:
     assert called(DDP, replace(DDP, replicate=1))[1] == f"{DDP.label} · replicate 1"
 
 
-def test_a_workload_is_told_before_what_differs_within_it() -> None:
+def test_a_workload_is_named_before_what_differs_within_it() -> None:
     other = replace(DDP, workload="gpt:nano", workload_options_json='{"block_size": 64}')
     fp16 = replace(with_options(compression="fp16"), workload="gpt:nano")
     assert called(with_options(), with_options(compression="fp16"), other) == [
@@ -130,7 +130,7 @@ KEYS: dict[str, list[str]] = {
         "master · 2 ranks",
     ],
 }
-"""Names that files of kept runs have carried since the first version that wrote them."""
+"""Names that files of kept runs have had since the first version that wrote them."""
 LAWS = {
     "claim_data_parallel": 2 * ["DataParallel (threads)", "DDP"],
     "claim_input_bound": 6 * ["DDP"],
@@ -210,7 +210,7 @@ SETTINGS: dict[str, list[object]] = {
     "bucket_cap_mb": [None, "default", 25.0, 25.0000001],
     "world_size": [1, 2, 4],
 }
-"""By field what is drawn: what one word could stand for is among it."""
+"""Values to draw, by field, including words that could stand for something else."""
 
 
 def sets_of_cases() -> st.SearchStrategy[list[Case]]:
@@ -221,7 +221,7 @@ def sets_of_cases() -> st.SearchStrategy[list[Case]]:
 
 
 def ways_of(case: Case, names: Namer) -> set[str]:
-    """Return every setting of a case as it may be written, which is in one way."""
+    """Return every setting of a case in the forms in which it may be written: only one."""
     found = {names.workload(case), names.spoken_strategy(case), case.case_id}
     for name in EVERY:
         if name in OPTIONS:
@@ -305,7 +305,7 @@ def test_a_name_in_brackets_takes_what_tells_it_apart_into_them() -> None:
     assert Namer([ring]).short(ring) == "DDP, 4 ranks"
 
 
-def test_layouts_are_told_where_ranks_do_not_tell_them() -> None:
+def test_layouts_are_named_where_ranks_do_not_imply_them() -> None:
     flat, square, small = (
         replace(DDP, world_size=size, nodes=nodes, ranks_per_node=size // nodes)
         for size, nodes in ((4, 1), (4, 2), (2, 1))

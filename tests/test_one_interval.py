@@ -1,4 +1,4 @@
-"""Two cases have one interval on a page, whatever part of it tells of them: over all kept runs."""
+"""Two cases have one interval on a page, in every part that mentions them: over all kept runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ddpbench.report.tables.cases import summary_table
 from tests.kept import KEPT, REPORTS
 
 Said = tuple[tuple[str, str], str, Interval]
-"""Two cases in the order of their ids, where it is said, and the first one's time per sample over the second's."""
+"""Two cases in the order of their ids, where it is stated, and the first one's time per sample over the second's."""
 
 
 def of_pair(a: str, b: str, where: str, ratio: Interval) -> Iterator[Said]:
@@ -30,7 +30,7 @@ def ends(record: pd.Series, name: str, low: str, high: str) -> Interval:
 
 
 def of_comparisons(summary: RunSummary) -> Iterator[Said]:
-    # Of other topics the ends are bounds of a case over the best of the others, and are called that.
+    # On other topics the ends are bounds of a case over the best of the others, and are called that.
     for held in summary.steps.comparisons:
         if held.topic in ("data", "precision"):
             yield from of_pair(held.case_id, held.best_case_id, f"comparison {held.topic}", held.ratio)
@@ -41,7 +41,7 @@ def of_comparisons(summary: RunSummary) -> Iterator[Said]:
 
 
 def said(summary: RunSummary) -> Iterator[Said]:
-    """What a page says of the throughput of two cases, wherever it does."""
+    """Return what a page states about the throughput of two cases, everywhere."""
     cases = summary.cases.set_index("case_id")
     batch = cases["global_batch"]
     for claim in summary.conclusions.claims:
@@ -79,8 +79,8 @@ def test_no_pair_of_a_page_has_two_intervals(name: str) -> None:
     for pair, where, ratio in said(summary):
         found.setdefault(pair, []).append((where, ratio))
     assert found
-    for pair, told in found.items():
-        (first, one), *others = told
+    for pair, intervals in found.items():
+        (first, one), *others = intervals
         for where, other in others:
             assert (other.low, other.high) == pytest.approx((one.low, one.high)), (
                 pair,

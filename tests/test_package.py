@@ -41,12 +41,12 @@ OTHER_USER = [
     "--bounding-set=-all,+dac_read_search",
 ]
 OTHER_USER += ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
-"""Runs a command as a user who may read all files: root's Python, too."""
+"""Prefix that runs a command as a user who may read all files: root's Python, too."""
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The sdist and the wheel, built by the commands of `make build` in a copy of the checkout."""
+    """Build the sdist and the wheel, by the commands of `make build` in a copy of the checkout."""
     copy = tmp_path_factory.mktemp("checkout")
     for name in SOURCES:
         source = ROOT / name
@@ -66,7 +66,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def tracked(folder: str) -> dict[str, bytes]:
-    """The files below a folder of the checkout that belong to it, by path."""
+    """Return the files below a folder of the checkout that belong to it, by path."""
     files = (
         path for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts
     )
@@ -82,7 +82,7 @@ def test_the_wheel_holds_every_file_of_the_package_and_of_the_experiments(built:
 
 
 def test_no_shipped_code_needs_docstrings_which_python_may_leave_out() -> None:
-    """`python -OO` and PYTHONOPTIMIZE=2 do; what argparse is given may be missing."""
+    """`python -OO` and PYTHONOPTIMIZE=2 remove docstrings, so argparse must not depend on them."""
     found = [
         f"{name}:{node.lineno}"
         for name, content in (tracked("ddpbench") | tracked("experiments")).items()
@@ -135,7 +135,7 @@ class Installed:
 
     @staticmethod
     def _packages() -> list[str]:
-        """The folders that hold torch and the others: their own .pth files, such as a checkout's, are not read."""
+        """Return the folders of torch and the others, whose .pth files, such as a checkout's, are not read."""
         found = {
             str(Path(spec.origin).parents[1])
             for name in ("torch", "pandas", "rich", "matplotlib")
@@ -144,12 +144,12 @@ class Installed:
         return sorted(found)
 
     def files(self) -> set[str]:
-        """All that was installed."""
+        """Return all that was installed."""
         found = (path.relative_to(self.site) for path in self.site.rglob("*"))
         return {str(path) for path in found if "__pycache__" not in path.parts}
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """`ddpbench ...` in the user's folder."""
+        """Run `ddpbench ...` in the user's folder."""
         environment = {
             "PATH": os.defpath,
             "HOME": str(self.home),
@@ -192,7 +192,7 @@ def test_an_installed_package_sweeps_and_reports_and_writes_only_into_the_run(in
     assert swept.returncode == 0, swept.stderr
     assert "555,009 parameters" in swept.stderr
     assert (installed.work / "run/report.html").stat().st_size > 100_000
-    # a run of many cases, which other processes help to draw
+    # a run of many cases, so that other processes help to draw
     kept = ROOT / "reports/quick-two-cores-gloo"
     shutil.copytree(
         kept, installed.work / "kept", ignore=shutil.ignore_patterns("figures", "report.*", "cases*")
@@ -211,7 +211,7 @@ def test_an_installed_package_sweeps_and_reports_and_writes_only_into_the_run(in
 
 
 def test_extras_that_advice_names_are_spelt_as_the_wheel_spells_them() -> None:
-    """Python 3.11's own pip finds no `a_b` in a wheel: its metadata has `a-b`, with any spelling in pyproject.toml."""
+    """Python 3.11's own pip finds no `a_b` in a wheel: its metadata has `a-b`, for any spelling in pyproject.toml."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
     assert [name for name in extras if re.sub(r"[-_.]+", "-", name).lower() != name] == []
     texts = [*(ROOT / "ddpbench").rglob("*.py"), *(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]

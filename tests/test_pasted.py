@@ -1,4 +1,4 @@
-"""Commands and flags that are printed to be pasted: a shell gives back each word, and one function writes them all."""
+"""Commands and flags printed to be pasted: a shell returns each word, and one function writes them all."""
 
 from __future__ import annotations
 
@@ -97,9 +97,9 @@ PASTED = re.compile(
     rf"(?:(?:^|[\s(:`'\"])--?[A-Za-z][\w-]*(?:[ =]|\s'|=')[^\s;,:()]*"  # a flag and the start of its value
     rf"|(?:^|[:`(] ?|\brun ){'(?:' + '|'.join(COMMANDS.split()) + ')'} [^;:,()]*)$"
 )
-"""End of a text behind which a word to be pasted begins."""
+"""End of a text after which a word to be pasted begins."""
 OWNERS = {"command", "quoted", "for_shell", "shortened"}
-"""Functions whose texts may follow: what `shortened` returns tells a value that was refused, as Python has it."""
+"""Functions whose texts may follow: `shortened` returns a refused value as Python shows it."""
 NUMBERS_AND_OWN_WORDS = {
     "analysis/export/formats.py": {"VERSION", "name"},
     "analysis/regression/told.py": {"flag"},  # made by `command`
@@ -107,7 +107,7 @@ NUMBERS_AND_OWN_WORDS = {
     "cli/baseline.py": {"arguments.action", "words"},
     "fabric/making.py": {"module"},
     "features/allocation/analysis/allocation.py": {"unknown[0]"},
-    "launch/doctor/environment.py": {"name"},  # of a table
+    "launch/doctor/environment.py": {"name"},  # from a table
     "launch/doctor/gpus.py": {"gpu.index"},
     "launch/doctor/limits.py": {"max(needed, 4096)"},
     "launch/doctor/nodes/checking.py": {"VERSION"},
@@ -116,17 +116,17 @@ NUMBERS_AND_OWN_WORDS = {
     "launch/layout.py": {
         *("count", "each", "number", "nodes", "nodes * ranks_per_node", "ranks_per_node", "nodes.port"),
         "first",  # a host name that is checked to need no quotes
-        "given",  # by `shortened`
-        "worker",  # by `quoted`, and quoted again as a whole
+        "given",  # made by `shortened`
+        "worker",  # made by `quoted`, and quoted again in full
     },
     "launch/slurm/control.py": {"most_nodes"},
     "machine/judge.py": {"RESTARTS"},
     "pytest_plugin.py": {"_too_old()"},
     "report/outside.py": {"version"},  # a name, and no command
 }
-"""Expressions put behind a command or a flag without quotes, by file."""
+"""Expressions put after a command or a flag without quotes, by file."""
 ONLY_SENTENCES = {
-    "launch/interleave/sides.py": {"folder", "_ASK_S", "place", "commit[:12]", "top"},  # of what git says
+    "launch/interleave/sides.py": {"folder", "_ASK_S", "place", "commit[:12]", "top"},  # from git's output
     "launch/own_classes.py": {"first"},  # "module {first} is ..."
     "launch/slurm/control.py": {"script"},  # "sbatch refuses {script}"
 }
@@ -144,7 +144,7 @@ NO_SHELL = {
 
 
 def unquoted(source: str) -> Iterator[tuple[int, str]]:
-    """Yield the line and the expression of each text that is put behind a command or a flag as it is."""
+    """Yield the line and the expression of each text that is put after a command or a flag unquoted."""
     for node in ast.walk(ast.parse(source)):
         for before, put in _put_together(node):
             if PASTED.search(before) and not _is_quoted(put):
@@ -152,7 +152,7 @@ def unquoted(source: str) -> Iterator[tuple[int, str]]:
 
 
 def _put_together(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    """Yield what stands before each expression that is put into a text."""
+    """Yield the text before each expression that is put into a text."""
     if isinstance(node, ast.JoinedStr):
         before = ""
         for part in node.values:
@@ -175,7 +175,7 @@ def _put_together(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _is_number(part: ast.FormattedValue) -> bool:
-    """Return whether a format says that a number is put, or `!r` that a refused value is shown as Python has it."""
+    """Return whether a format inserts a number, or, by `!r`, shows a refused value as Python does."""
     return part.conversion == ord("r") or bool(
         part.format_spec and ast.unparse(part.format_spec)[-2] in "dfg%"
     )
@@ -186,7 +186,7 @@ def _is_quoted(put: ast.expr) -> bool:
 
 
 def in_package() -> Iterator[tuple[str, int, str]]:
-    """Yield file, line and expression of what the package puts behind a command or a flag as it is."""
+    """Yield file, line and expression of what the package puts after a command or a flag unquoted."""
     root = Path(ddpbench.__file__).parent
     for path in sorted(root.rglob("*.py")):
         for line, put in unquoted(path.read_text(encoding="utf-8")):

@@ -1,4 +1,4 @@
-"""The arithmetic that holds emulated runs against published figures, on made-up runs."""
+"""The arithmetic that compares emulated runs with published figures, on synthetic runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_bandwidth_is_found_for_one_model_and_used_for_the_other(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     points = [(4.0, 0.2), (8.0, 0.3), (16.0, 0.4), (32.0, 0.1)]
-    assert PUBLISHED["rate_of"](points, 0.35) == pytest.approx(8 * 2**0.5)  # of two, the slower
+    assert PUBLISHED["rate_of"](points, 0.35) == pytest.approx(8 * 2**0.5)  # the slower of two
     assert PUBLISHED["rate_of"](points, 0.22) == pytest.approx(4 * 2**0.2)
     assert PUBLISHED["rate_of"](points, 0.5) == pytest.approx(16, rel=0.01)  # as near as it comes
     assert PUBLISHED["rate_of"](points, 0.0) == 32

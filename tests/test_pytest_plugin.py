@@ -1,4 +1,4 @@
-"""The fixture in somebody's own test suite: run by pytest in a process of its own, on real ranks."""
+"""The fixture in a user's test suite: run by pytest in a separate process, on real ranks."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ for words in json.loads(sys.argv[1]):
 
 
 def run_pytests(folder: Path, several: list[tuple[str, ...]]) -> list[tuple[int, str]]:
-    """Run pytest with each of several sets of words, in one process; return the exit codes and all that is said."""
+    """Run pytest with each of several lists of arguments, in one process; return the exit codes and all output."""
     done = run_python(folder, "-c", ONE_AFTER_ANOTHER, json.dumps(several))
     assert done.returncode == 0, done.stderr
     return [(code, said) for code, said in map(json.loads, done.stdout.splitlines())]
@@ -116,7 +116,7 @@ def run_python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def gate_words(baseline: Path) -> tuple[str, ...]:
-    """The words with which the first test of the suite is judged."""
+    """Return the arguments with which the first test of the suite is judged."""
     judged = ("--ddpbench-gate=3%", f"--ddpbench-baseline={baseline}")
     return (*judged, "--ddpbench-measured=0.05", "-k", "test_step and 1")
 
@@ -139,7 +139,9 @@ def test_a_suite_saves_compares_and_gates(suite: Path) -> None:
     assert "ddpbench gate" in again.stdout
     assert "test_step[1]: " in again.stdout
     (suite / "tests" / "train.py").write_text(TRAIN.replace("0.002", "0.02"))
-    slow = run_pytest(suite, *gate, "--ddpbench-drift=4%")  # else a loaded machine's own scatter would count
+    slow = run_pytest(
+        suite, *gate, "--ddpbench-drift=4%"
+    )  # otherwise a loaded machine's own scatter would count
     assert slow.returncode == 1, slow.stdout
     assert "slower by more than 3 %" in slow.stdout
 
@@ -166,7 +168,7 @@ from ddpbench import pytest_plugin
 
 pytest_plugin.DdpBenchmark._measure = lambda self, bench, wanted: pytest_plugin._read(Path("now"))
 """
-"""Takes the launches of a test from a run that is there."""
+"""Takes the launches of a test from an existing run."""
 
 
 @pytest.mark.parametrize(
@@ -222,13 +224,13 @@ def test_messages_name_the_flags_of_pytest(text: str, expected: str) -> None:
 
 
 def fixture_of(test: Path, root: Path) -> Any:
-    """The fixture's value in a test of this file."""
+    """Return the fixture's value in a test of this file."""
     request: Any = SimpleNamespace(path=test, config=SimpleNamespace(rootpath=root))
     return pytest_plugin.DdpBenchmark(request, None, pytest_plugin.MeasuredTimer())
 
 
 def written(fixture: Any, folder: Path, **settings: Any) -> dict[str, Any]:
-    """The experiment that these settings become."""
+    """Return the experiment for these settings."""
     fixture._write(folder / "x.toml", fixture._located(settings), {})
     return tomllib.loads((folder / "x.toml").read_text(encoding="utf-8"))
 
@@ -304,7 +306,7 @@ def test_a_second_case_in_a_test_is_refused_before_it_is_measured(suite: Path) -
 
 
 @pytest.mark.parametrize("name", ["gone.py:Mine", "replay:gone.json"])
-def test_a_file_that_is_nowhere_is_told_with_the_folders_of_the_user(
+def test_a_file_that_is_nowhere_is_reported_with_the_folders_of_the_user(
     suite: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.chdir(suite)
@@ -392,7 +394,7 @@ def test_a_test_that_takes_both_fixtures_is_refused(suite: Path, fixtures: str) 
 
 @pytest.mark.thorough
 def test_a_case_that_two_tests_measure_is_proved_once(suite: Path) -> None:
-    """Each model that the proof makes is counted; the second test's ranks make those of its launches alone."""
+    """Each model that the proof makes is counted; the second test's ranks make only those of its launches."""
     (suite / "tests" / "train.py").write_text(
         TRAIN.replace("def model(self):", "def model(self):\n        open('models', 'a').write('.')")
     )
@@ -412,7 +414,8 @@ def test_a_case_that_two_tests_measure_is_proved_once(suite: Path) -> None:
 
 @pytest.mark.thorough
 def test_two_at_once_wait_for_each_other(suite: Path) -> None:
-    """pytest-benchmark disables itself beside xdist; what still runs does not measure the other, and that is said."""
+    """pytest-benchmark disables itself under xdist; what still runs does not measure the other, and this is
+    reported."""
     done = run_pytest(suite, "-n", "2", "-k", "test_step and not typo")
     assert done.returncode == 0, done.stdout
     assert "2 passed" in done.stdout
@@ -518,7 +521,7 @@ def test_what_a_gate_cannot_hold_against(
 
 
 class Config:
-    """Options of pytest's; saved baselines lie in `kept`."""
+    """Return options of pytest; saved baselines are in `kept`."""
 
     def __init__(self, given: dict[str, Any]) -> None:
         self._given = given
@@ -545,7 +548,7 @@ NAME = "a.py::t"
 
 
 def side(path: Path, steps_ms: float, *, test: str = NAME, **options: object) -> Side:
-    """A file of one test with a case that takes so long."""
+    """Make a file of one test with a case that takes that long."""
     run = made(path, {DDP: steps_ms}, **options)  # type: ignore[arg-type]
     data = json.loads(exported(run, "pytest-benchmark"))
     data["benchmarks"][0]["fullname"] = test
@@ -590,13 +593,13 @@ def test_a_gate_that_sees_too_few_launches_says_what_it_saw_and_how_many_do(tmp_
 
 
 def test_several_baselines_are_several_sessions(tmp_path: Path) -> None:
-    """Of sessions that vary by 4 %, one against one gives +-11 %, and one against four +-9 %."""
+    """For sessions that vary by 4 %, comparing one with one gives +-11 %, and one with four +-9 %."""
     sides = [side(tmp_path / f"base{number}", 40, rounds=20) for number in range(4)]
     now = made(tmp_path / "now", {DDP: 40}, rounds=20)
     widths = []
     for baselines in (sides[:1], sides):
-        told = against(now, *baselines).sentence.replace("\N{MINUS SIGN}", "-")
-        ((low, high),) = re.findall(r"([+-]\d+\.\d+) % to ([+-]\d+\.\d+) %", told)
+        sentence = against(now, *baselines).sentence.replace("\N{MINUS SIGN}", "-")
+        ((low, high),) = re.findall(r"([+-]\d+\.\d+) % to ([+-]\d+\.\d+) %", sentence)
         widths.append(float(high) - float(low))
     assert widths[0] == pytest.approx(22, abs=1.5)
     assert widths[1] == pytest.approx(17.6, abs=1.5)
@@ -624,7 +627,7 @@ def test_what_a_gate_cannot_compare(tmp_path: Path) -> None:
 
 
 def test_what_fails_is_printed_clean() -> None:
-    """Errors of a run, a file's name in a sentence of the gate: both may be others'."""
+    """Errors of a run, and a file's name in a sentence of the gate, may both be others' texts."""
     attack = "\x1b[2J\x1b]0;title\x07\u202egnp\u200f"
     with pytest.raises(pytest.fail.Exception) as failed:
         pytest_plugin._fail(f"failed: {attack}")
@@ -649,7 +652,7 @@ def test_what_fails_is_printed_clean() -> None:
 
 @dataclass
 class Decided:
-    """Lines that the gate prints."""
+    """Return the lines that the gate prints."""
 
     words: str
     judged = True
@@ -690,7 +693,7 @@ def test_a_case_that_cannot_be_measured_fails_once_and_says_why_where_warnings_a
 
 
 def test_people_with_a_pytest_of_before_7_can_still_run_their_own_tests(suite: Path) -> None:
-    """The plugin is loaded wherever ddpbench is installed, by pytest of any age."""
+    """Every pytest loads the plugin if ddpbench is installed, regardless of its version."""
     (suite / "tests" / "test_own.py").write_text("def test_own():\n    pass\n")
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""Ranks of tests are forked with all that they need."""
+"""Ranks of tests are forked with all modules that they need."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ ARCHITECTURE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
 
 
 def block(language: str, containing: str) -> str:
-    """The one fenced block of this language with these words in it."""
+    """Return the only fenced block of this language with these words."""
     blocks = re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
     found = [text for text in blocks if containing in text]
     assert len(found) == 1, (language, containing, len(found))
@@ -49,7 +49,7 @@ def run(code: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the package with the README's strategy added, and a broken twin of it."""
+    """Make a copy of the package with the README's strategy added, and a broken version of it."""
     root = tmp_path_factory.mktemp("extended")
     shutil.copytree(ROOT / "ddpbench", root / "ddpbench", ignore=shutil.ignore_patterns("__pycache__"))
     strategy = block("python", "# ddpbench/strategies/one_shot.py")
@@ -85,8 +85,8 @@ def test_a_strategy_that_forgets_to_average_is_found_out(extended: Path) -> None
     assert result.returncode == 1, result
     # At one rank the sum is the mean; at two it is off by the mean itself: a relative error of 1.
     assert "1 proved, 1 not, 0 skipped" in result.stdout
-    told = r"gradients, same shards \(float64\): error 1, allowed 1e-10, on rank [01] the most in \w+"
-    assert re.search(told, result.stdout), result.stdout
+    finding = r"gradients, same shards \(float64\): error 1, allowed 1e-10, on rank [01] the most in \w+"
+    assert re.search(finding, result.stdout), result.stdout
 
 
 @pytest.mark.multiprocess
@@ -122,7 +122,7 @@ COMMANDS = [
     if line.startswith("ddpbench ")
 ]
 NEEDS_MORE = ("reports/", "gpt.json", "--workload train.py:Measured")
-"""In commands that need a run, a profile or a script of the reader's own: what they do is tested elsewhere."""
+"""Words in commands that need a run, a profile or a user's script, whose effects are tested elsewhere."""
 PLANNED = [
     line for line in COMMANDS if line.split()[1] == "sweep" and not any(part in line for part in NEEDS_MORE)
 ]
@@ -170,7 +170,7 @@ def test_the_makefile_has_the_readmes_targets() -> None:
 
 
 def titles() -> set[str]:
-    """The titles of the report's sections, by its code."""
+    """Return the titles of the report's sections, from its code."""
     report = ROOT / "ddpbench/report"
     paths = [*modules_of("report/sections"), *PACKAGE.glob("features/*/report/*.py")]
     texts = [path.read_text(encoding="utf-8") for path in paths]
@@ -183,7 +183,7 @@ def titles() -> set[str]:
 
 
 def sections_named(readme: str) -> set[str]:
-    """The sections of a report that the README names, in bold."""
+    """Return the sections of a report that the README names, in bold."""
     part = readme.partition("## Reading the report\n")[2].partition("\n## ")[0]
     return set(re.findall(r"\*\*([^*]+)\*\*", part))
 
@@ -214,7 +214,7 @@ def test_the_readme_is_short() -> None:
     "page", ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 )
 def test_every_link_leads_somewhere(page: str) -> None:
-    """To a file that is there, and where it names a part of a page, to one of its headings."""
+    """Links lead to files that exist, and, if they name a part of a page, to one of its headings."""
     text = (ROOT / page).read_text(encoding="utf-8")
     for target, part in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)]*))?\)", text):
         path = (ROOT / page).parent / target if target else ROOT / page

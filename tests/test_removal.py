@@ -1,4 +1,4 @@
-"""The owner of removals: what is this user's, or was made by this process, and nothing that only has its name."""
+"""Removals are limited to what is this user's, or was made by this process, not what only has its name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folde
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """Return a folder with a file in a folder, a link to another folder, and a pipe."""
+    """Make a folder with a file in a folder, a link to another folder, and a pipe; return it."""
     (tmp_path / "tree/sub/deep").mkdir(parents=True)
     (tmp_path / "tree/sub/file").touch()
     (tmp_path / "elsewhere").mkdir()
@@ -39,7 +39,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def names(folder: Path) -> set[str]:
-    """Return the names of all that is below a folder."""
+    """Return the names of everything below a folder."""
     return {path.name for path in folder.rglob("*")}
 
 
@@ -48,7 +48,7 @@ def test_a_folder_of_ones_own_goes_with_all_that_is_in_it_and_no_link_is_followe
 ) -> None:
     assert remove_tree(tree)
     assert names(tmp_path) == {"elsewhere", "thesis.txt"}
-    assert remove_tree(tree)  # nothing has its name
+    assert remove_tree(tree)  # no file has its name
 
 
 def test_a_link_of_the_name_is_left(tree: Path, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_temporary_folder_that_was_exchanged_is_left(tmp_path: Path) -> None:
 def test_a_folder_that_takes_a_new_ones_place_is_told_from_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
 ) -> None:
-    """It holds something, is older, is a link or is another user's."""
+    """It contains something, is older, is a link or is another user's."""
     (tmp_path / "aim").mkdir()
     folder = tmp_path / other
     if other == "link":

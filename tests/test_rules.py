@@ -1,4 +1,4 @@
-"""The table of Hoefler & Belli's rules: all twelve, each with places that exist."""
+"""The table of Hoefler & Belli's rules has all twelve, each with places that exist."""
 
 from __future__ import annotations
 

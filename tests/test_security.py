@@ -1,4 +1,4 @@
-"""The threat model: each of its lines names tests that exist; and what needs no other file."""
+"""The threat model: each of its lines names tests that exist; and the tests that need no other file."""
 
 from __future__ import annotations
 

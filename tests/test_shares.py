@@ -1,4 +1,4 @@
-"""Which of the long tests a share has: all shares together have each once, and nothing else is left out."""
+"""The shares of the long tests: together they have each test once, and nothing else is left out."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from tests.conftest import Share
 
 
 def chosen(names: list[str], share: str) -> tuple[list[str], list[str]]:
-    told: list[str] = []
-    hook = SimpleNamespace(pytest_deselected=lambda items: told.extend(item.nodeid for item in items))
+    deselected: list[str] = []
+    hook = SimpleNamespace(pytest_deselected=lambda items: deselected.extend(item.nodeid for item in items))
     items: list[Any] = [SimpleNamespace(nodeid=name) for name in names]
     Share(share).pytest_collection_modifyitems(SimpleNamespace(hook=hook), items)  # type: ignore[arg-type]
-    return [item.nodeid for item in items], told
+    return [item.nodeid for item in items], deselected
 
 
 def test_shares_have_each_test_once_and_keep_its_order() -> None:
     names = [f"tests/{file}.py::test_{number}" for file in "zay" for number in range(7)]
     shares = [chosen(names, f"{number}/4") for number in range(4)]
     assert sorted(name for kept, _ in shares for name in kept) == sorted(names)
-    for kept, told in shares:
+    for kept, deselected in shares:
         assert kept == [name for name in names if name in kept]
-        assert sorted(kept + told) == sorted(names)
+        assert sorted(kept + deselected) == sorted(names)
         assert len(kept) in (5, 6)
 
 

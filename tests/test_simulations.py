@@ -19,7 +19,7 @@ QUICK = {"drift-of-6-per-cent", "alike-runs"}
 
 
 def name_of(one: Simulated) -> str:
-    """The simulation that a command names."""
+    """Return the simulation that a command names."""
     found = COMMAND.fullmatch(one.command)
     assert found, f"{one.command}: no command of a simulation"
     return found[1]
@@ -43,7 +43,7 @@ def wrong_with(one: Simulated) -> list[str]:
 
 
 def commands_of(table: MeasuredTable) -> list[str]:
-    """The command of each row of a table of measured figures."""
+    """Return the command of each row of a table of measured figures."""
     prose = "\n\n".join(pages().values())
     ((start, end),) = table_spans(table.head, prose)
     rows = prose[start:end].removeprefix(table.head).strip().splitlines()
@@ -51,7 +51,7 @@ def commands_of(table: MeasuredTable) -> list[str]:
 
 
 def selected_by(command: str) -> list[str]:
-    """The tests that a command of pytest on one file selects, by their names."""
+    """Return the tests that a command of pytest on one file selects, by their names."""
     path, _, selected = command.partition("tests/")[2].partition(" -k ")
     file = ROOT / "tests" / path
     text = file.read_text(encoding="utf-8") if file.is_file() else ""
@@ -112,7 +112,7 @@ def test_every_measured_row_s_command_is_one() -> None:
 
 
 def test_no_result_of_a_simulation_is_called_a_definition() -> None:
-    """Words that tell how often something was seen have no place among definitions and settings."""
+    """Words about how often something was seen have no place among definitions and settings."""
     seen = re.compile(
         r"\d %\s+of (?:all splits|histories|comparisons|those found|cases)|would do so in|told apart in"
     )

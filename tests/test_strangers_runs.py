@@ -1,4 +1,4 @@
-"""Another user's run directory is only read: what commands would write in one, its owner could lead elsewhere."""
+"""Another user's run directory is only read: its owner could redirect what commands would write there."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def swapped(run: RunDir, aim: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_who_can_rename_a_run_of_ones_own_leads_its_report_nowhere_else(
     run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    os.chown(run.path.parent, NOBODY, NOBODY)  # who owns the folder above, the run is root's
+    os.chown(run.path.parent, NOBODY, NOBODY)  # owner of the folder above; root owns the run
     victim = tmp_path / "victim"
     (victim / "figures").mkdir(parents=True)
     for name in ("report.html", "figures/scaling.png", "cases.csv"):
@@ -166,7 +166,7 @@ def test_who_can_rename_a_run_of_ones_own_leads_its_report_nowhere_else(
 
 
 def test_a_link_of_theirs_to_what_is_no_run_is_not_written_through(run: RunDir, tmp_path: Path) -> None:
-    """A user who can exchange the link could make it lead to a run when it is read."""
+    """A user who can exchange the link could make it point to a run when it is read."""
     victim = tmp_path / "victim"
     victim.mkdir()
     with pytest.raises(IdentityError, match="is not a run directory"), RunDir(victim).held():
@@ -174,7 +174,7 @@ def test_a_link_of_theirs_to_what_is_no_run_is_not_written_through(run: RunDir, 
 
 
 def test_a_resume_below_anybodys_folder_is_refused(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whoever can write there could exchange the experiment and with it the code that ranks run."""
+    """A user who can write there could exchange the experiment and with it the code that ranks run."""
     folder = run.path.parent
     os.chown(folder, NOBODY, NOBODY)
     folder.chmod(0o777)
@@ -197,7 +197,7 @@ def test_messages_name_the_directory_as_it_was_given(run: RunDir, capsys: pytest
 def test_where_a_disk_shows_other_owners_a_new_file_tells_who_one_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unnamed: bool
 ) -> None:
-    """In a container, or of a server that maps users."""
+    """Such as in a container, or on a server that maps users."""
     monkeypatch.setattr(tempfile, "_O_TMPFILE_WORKS", unnamed)
     os.chown(tmp_path, NOBODY, NOBODY)
     folder = os.open(tmp_path, os.O_PATH)

@@ -1,4 +1,4 @@
-"""The shape of the code: no module imports itself in a circle, and no function or class is too long to read."""
+"""The shape of the code: no module imports itself in a cycle, and no function or class is too long to read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 MOST_LINES = 60
 MOST_METHODS = 15
 MOST_CLASS_LINES = 200
-"""Without its texts, comments and empty lines."""
+"""Lines of code without texts, comments and empty lines."""
 LARGE = frozenset(
     {
         "analysis/table/result.py:CaseResult",  # a property for each column
@@ -35,7 +35,7 @@ LARGE = frozenset(
         "worker/mpi/process_group.py:MpiGroup",  # a process group has a method for each collective
     }
 )
-"""Classes that are larger: nothing is added here."""
+"""Larger classes, with the reason; none may be added."""
 
 
 def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -61,7 +61,7 @@ def too_long(text: str) -> list[str]:
 
 
 def too_large(text: str) -> list[str]:
-    """Return the classes with too many methods, Python's own aside, or too many lines of code."""
+    """Return the classes with too many methods, not counting Python's own, or too many lines of code."""
     return [
         each.name
         for each in ast.walk(ast.parse(text))
@@ -144,12 +144,12 @@ def test_a_circle_is_found() -> None:
 
 
 PROSE = ("report", "analysis/findings", "analysis/overview", "analysis/scaling")
-"""Folders with code that composes sentences; of features those of the same names."""
+"""Folders with code that composes sentences; in features, folders of the same names."""
 FORMATS = (
     *(f"report/draw/{name}.py" for name in ("canvas", "png", "slide", "slim")),
     "report/embedded.py",
 )
-"""Files of these that write formats: lines as wide as a picture, SVG, PNG, addresses in HTML."""
+"""Files in these that write formats: lines as wide as a picture, SVG, PNG, addresses in HTML."""
 EDITS = {
     *(
         "capitalize",
@@ -168,7 +168,7 @@ CUTS = {"lstrip", "rstrip", "strip"}
 
 
 def edits(text: str) -> list[str]:
-    """Return the calls that take words out of a text, or put others there, and the slices that change its case."""
+    """Return the calls that remove words from a text, or insert others, and the slices that change its case."""
     found = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -182,7 +182,7 @@ def edits(text: str) -> list[str]:
 
 
 def test_a_report_edits_no_finished_prose() -> None:
-    """A sentence is composed once, by code that knows what is shown nearby: `ddpbench/analysis/sentences.py`."""
+    """A sentence is composed once, by code that knows its context: `ddpbench/analysis/sentences.py`."""
     paths = {path.relative_to(PACKAGE).as_posix(): path for path in modules_of(*PROSE)}
     assert paths.keys() >= set(FORMATS)
     found = {name: edits(path.read_text("utf-8")) for name, path in paths.items() if name not in FORMATS}
@@ -223,7 +223,7 @@ KEYED = {
 
 
 def keyed(text: str) -> set[str]:
-    """Return what is looked up by a text of the code: `x` of `x["a"]`, `x.get("a")` and `getattr(x, "a")`."""
+    """Return what is looked up by a text in the code: `x` of `x["a"]`, `x.get("a")` and `getattr(x, "a")`."""
     found = set()
     for node in ast.walk(ast.parse(text)):
         match node:
@@ -241,7 +241,7 @@ def keyed(text: str) -> set[str]:
 
 
 def framed(text: str) -> bool:
-    """Return whether rows are taken out of a table, or pandas is imported to look at them."""
+    """Return whether rows are taken from a table, or pandas is imported to look at them."""
     ways = {"to_dict", "itertuples", "iterrows", "loc", "iloc"}
     return any(isinstance(node, ast.Attribute) and node.attr in ways for node in ast.walk(ast.parse(text)))
 
@@ -292,9 +292,9 @@ NAMED = {
     "launch/profiling.py": "the name of a file",
     "worker/rank/rank.py": "what a user's own code lacks",
 }
-"""Modules that write several settings of a case in one text, and what each of these texts is: none is a name."""
+"""Modules that write several settings of a case in one text, with what each of these texts is: none is a name."""
 OWNERS = ("collectives", "naming.py", "records", "spec", "strategies", "workloads")
-"""Names are made in `naming.py`, of what the layers beneath it declare."""
+"""Names are made in `naming.py`, from declarations in the layers below."""
 
 
 RAW = {"env_json", "options_json", "workload_options_json", "workload_with_options"}
@@ -302,7 +302,7 @@ RAW = {"env_json", "options_json", "workload_options_json", "workload_with_optio
 
 
 def settings_in(text: ast.AST) -> dict[str, set[str]]:
-    """Return the settings that are read of each case."""
+    """Return the settings that are read from each case."""
     found: dict[str, set[str]] = {}
     for node in ast.walk(text):
         if isinstance(node, ast.Attribute) and node.attr in SETTINGS:
@@ -313,7 +313,7 @@ def settings_in(text: ast.AST) -> dict[str, set[str]]:
 
 
 def names_made(text: str) -> list[str]:
-    """Return what names a case: texts of several settings or all options, its label, what its strategy is called."""
+    """Return what names a case: texts of several settings or all options, its label, its strategy's name."""
     tree = ast.parse(text)
     found = []
     for node in ast.walk(tree):
@@ -344,7 +344,7 @@ def is_formatted(node: ast.AST, tree: ast.AST) -> bool:
 
 
 def test_cases_are_named_in_one_place() -> None:
-    """Else one page calls a case by `decay=0.05` and the next by `decay of 0.05`."""
+    """Otherwise one page calls a case `decay=0.05` and the next `decay of 0.05`."""
     package = ROOT / "ddpbench"
     paths = {path.relative_to(package): path for path in package.rglob("*.py")}
     found = {

@@ -25,16 +25,16 @@ from ddpbench.texts import clean, command, shortened, toml_text, unprintable, wh
     ],
     ids=lambda one: type(one).__name__,
 )
-def test_a_value_is_told_in_a_few_words(value: object, shown: str) -> None:
+def test_a_value_is_shown_in_a_few_words(value: object, shown: str) -> None:
     assert shortened(value) == shown
 
 
-def test_a_deeply_nested_value_is_told_by_its_type() -> None:
+def test_a_deeply_nested_value_is_shown_by_its_type() -> None:
     value: list[object] = []
     for _ in range(100_000):
         value = [value]
     assert shortened(value) == "a list"
-    while value:  # taken apart here: the interpreter would do it level within level
+    while value:  # taken apart here: the interpreter would recurse
         value = value[0]  # type: ignore[assignment]
 
 

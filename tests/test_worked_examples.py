@@ -1,4 +1,4 @@
-"""The worked examples of one's own workload: they run, and a plain script needs few changed lines."""
+"""The worked examples of a user's workload: they run, and a plain script needs few changed lines."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_clipping_schedules_autocast_and_two_optimizers_are_proved_and_measured(
     path = tmp_path / "own.toml"
     path.write_text(
         f"""
-question = "Do loops of one's own run?"
+question = "Do users' loops run?"
 [base]
 local_batch = 8
 world_size = 2

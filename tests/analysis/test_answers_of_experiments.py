@@ -15,7 +15,7 @@ from ddpbench.records import RunDir
 from ddpbench.spec import Case, Devices, expand, load_experiment
 from ddpbench.spec.claims import planned_claims
 from tests.analysis.test_time_to_loss import falling, rank
-from tests.recoveries import Told, ranks_of, records_of
+from tests.recoveries import FailingLaunch, ranks_of, records_of
 from tests.synthetic import MS, RankLaunch, processes_of, write_launch, write_plan, write_sessions
 
 EXPERIMENTS = sorted((Path(__file__).parents[2] / "experiments").glob("*.toml"))
@@ -58,7 +58,7 @@ def test_an_experiment_has_an_answer_of_few_words(path: Path, tmp_path: Path) ->
             ranks = [one] * processes_of(case)
             if case.recovery != "off":
                 recorded = ranks_of(
-                    Told(fails=2 * case.snapshot_every + 7, last=6 * case.snapshot_every), case
+                    FailingLaunch(fails=2 * case.snapshot_every + 7, last=6 * case.snapshot_every), case
                 )
                 ranks = [replace(one, more=records_of(each)) for each in recorded]
             write_launch(run, case, number, ranks)

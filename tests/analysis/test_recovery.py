@@ -22,12 +22,12 @@ from ddpbench.analysis.recovery import (
 )
 from ddpbench.records import Trained
 from ddpbench.records.schema import as_json, record_from_json
-from tests.recoveries import KILLED, UNINTERRUPTED, Told, ended, ranks_of, write
+from tests.recoveries import KILLED, UNINTERRUPTED, FailingLaunch, ended, ranks_of, write
 from tests.synthetic import MS, Outcome, write_launch
 
 
 def test_the_parts_follow_one_another_and_add_up() -> None:
-    found = recovered_of(0, ranks_of(Told()), KILLED)
+    found = recovered_of(0, ranks_of(FailingLaunch()), KILLED)
     assert found is not None
     assert found.parts == pytest.approx(
         {
@@ -51,13 +51,14 @@ def test_the_parts_follow_one_another_and_add_up() -> None:
 
 def test_of_restoring_what_the_slowest_rank_took_to_build_is_known_unless_the_records_are_older() -> None:
     found = [
-        recovered_of(number, ranks_of(Told(built_s=built)), KILLED) for number, built in enumerate((0.1, 0.2))
+        recovered_of(number, ranks_of(FailingLaunch(built_s=built)), KILLED)
+        for number, built in enumerate((0.1, 0.2))
     ]
     assert [each.built_s for each in found if each] == pytest.approx([0.1, 0.2])
     cost = recovery_cost([each for each in found if each])
     assert cost is not None
     assert cost.built_s == pytest.approx(0.15)
-    older = recovered_of(2, ranks_of(Told(built_s=None)), KILLED)
+    older = recovered_of(2, ranks_of(FailingLaunch(built_s=None)), KILLED)
     assert older is not None
     assert older.built_s is None
     mixed = recovery_cost([*(each for each in found if each), older])
@@ -67,7 +68,7 @@ def test_of_restoring_what_the_slowest_rank_took_to_build_is_known_unless_the_re
 
 def test_formulas_of_how_often_to_save_have_means_of_launches() -> None:
     """Lost time adds up over failures: one recovery in three that takes 7 s more costs 7/3 s each in the long run."""
-    found = [recovered_of(number, ranks_of(Told(built_s=0.1)), KILLED) for number in range(3)]
+    found = [recovered_of(number, ranks_of(FailingLaunch(built_s=0.1)), KILLED) for number in range(3)]
     each = [one for one in found if one is not None and one.parts is not None]
     assert len(each) == 3
     slow = replace(each[2], parts={**(each[2].parts or {}), "detection_s": 8.0}, snapshot_s=0.08)
@@ -84,7 +85,7 @@ def test_formulas_of_how_often_to_save_have_means_of_launches() -> None:
 
 def test_a_part_that_ends_before_the_one_before_has_ended_took_no_time() -> None:
     """An agent makes a rendezvous before the other has noticed."""
-    found = recovered_of(0, ranks_of(Told(noticed_s=1.5)), KILLED)
+    found = recovered_of(0, ranks_of(FailingLaunch(noticed_s=1.5)), KILLED)
     assert found is not None
     assert found.parts is not None
     assert found.parts["detection_s"] == pytest.approx(1.6)
@@ -93,8 +94,12 @@ def test_a_part_that_ends_before_the_one_before_has_ended_took_no_time() -> None
     assert found.total_s == pytest.approx(4.5)
 
 
-@pytest.mark.parametrize(("failure", "expected"), [(Told(lost=3), (3, 0)), (Told(repeated=1), (1, 1))])
-def test_samples_that_are_lost_or_come_twice_are_seen(failure: Told, expected: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("failure", "expected"), [(FailingLaunch(lost=3), (3, 0)), (FailingLaunch(repeated=1), (1, 1))]
+)
+def test_samples_that_are_lost_or_come_twice_are_seen(
+    failure: FailingLaunch, expected: tuple[int, int]
+) -> None:
     found = recovered_of(0, ranks_of(failure), KILLED)
     assert found is not None
     lost, repeated = expected
@@ -105,7 +110,7 @@ def test_samples_that_are_lost_or_come_twice_are_seen(failure: Told, expected: t
 
 
 def test_samples_of_a_rank_whose_records_are_gone_are_lost() -> None:
-    first, second = ranks_of(Told())
+    first, second = ranks_of(FailingLaunch())
     kept = [each for each in second.trained if each.gang == 0 or each.first >= 60]
     found = recovered_of(
         0, [first, RankRecovery(second.gangs, second.snapshots, kept, second.failures)], KILLED
@@ -116,16 +121,16 @@ def test_samples_of_a_rank_whose_records_are_gone_are_lost() -> None:
 
 def test_steps_that_were_made_twice_count_once() -> None:
     """Training after the last snapshot is lost: its samples are in the history once."""
-    found = recovered_of(0, ranks_of(Told(fails=59)), KILLED)
+    found = recovered_of(0, ranks_of(FailingLaunch(fails=59)), KILLED)
     assert found is not None
     assert found.recomputed_steps == 19
     assert (found.lost, found.repeated) == (0, 0)
 
 
 def test_a_pace_is_regained_where_it_is_and_not_before() -> None:
-    steady = recovered_of(0, ranks_of(Told()), KILLED)
-    slow = recovered_of(0, ranks_of(Told(again_ms=52)), KILLED)
-    close = recovered_of(0, ranks_of(Told(step_ms=100, again_ms=101)), KILLED)
+    steady = recovered_of(0, ranks_of(FailingLaunch()), KILLED)
+    slow = recovered_of(0, ranks_of(FailingLaunch(again_ms=52)), KILLED)
+    close = recovered_of(0, ranks_of(FailingLaunch(step_ms=100, again_ms=101)), KILLED)
     assert steady is not None and slow is not None and close is not None  # noqa: PT018
     assert steady.regained_s == pytest.approx(4.0)
     assert slow.regained_s is None  # 4 % longer
@@ -135,7 +140,7 @@ def test_a_pace_is_regained_where_it_is_and_not_before() -> None:
 def test_one_window_that_happens_to_be_quick_is_no_pace_regained() -> None:
     """Steps are 10 % longer except in the first second."""
     ranks = []
-    for rank in ranks_of(Told(step_ms=100, again_ms=110, last=200)):
+    for rank in ranks_of(FailingLaunch(step_ms=100, again_ms=110, last=200)):
         trained = [*rank.trained]
         first = next(index for index, each in enumerate(trained) if each.gang == 1)
         quick = trained[first]
@@ -151,7 +156,7 @@ def test_one_window_that_happens_to_be_quick_is_no_pace_regained() -> None:
 
 
 def test_a_failure_right_after_a_snapshot_is_recovered_from_with_nothing_to_make_again() -> None:
-    found = recovered_of(0, ranks_of(Told(fails=60)), KILLED)
+    found = recovered_of(0, ranks_of(FailingLaunch(fails=60)), KILLED)
     assert found is not None
     assert found.parts is not None
     assert found.recomputed_steps == 0
@@ -161,20 +166,20 @@ def test_a_failure_right_after_a_snapshot_is_recovered_from_with_nothing_to_make
 
 
 def test_launches_that_did_not_recover_count_as_failures(tmp_path: Path) -> None:
-    run = write(tmp_path / "run", {UNINTERRUPTED: [Told()] * 5, KILLED: [Told()] * 4})
+    run = write(tmp_path / "run", {UNINTERRUPTED: [FailingLaunch()] * 5, KILLED: [FailingLaunch()] * 4})
     outcome = Outcome(status="failed", error="restarts are used up")
-    write_launch(run, KILLED, 4, ended(Told()), outcome=outcome)
+    write_launch(run, KILLED, 4, ended(FailingLaunch()), outcome=outcome)
     row = load(run).set_index("recovery").loc["SIGKILL"]
     assert (row["failures"], row["recoveries"]) == (5, 4)
 
 
 def test_an_uninterrupted_training_has_no_parts_and_its_samples() -> None:
-    found = recovered_of(0, ranks_of(Told(), UNINTERRUPTED), UNINTERRUPTED)
+    found = recovered_of(0, ranks_of(FailingLaunch(), UNINTERRUPTED), UNINTERRUPTED)
     assert found is not None
     assert found.parts is None
     assert not found.failed
     assert (found.lost, found.repeated) == (0, 0)
-    assert recovered_of(0, ranks_of(Told()), replace(KILLED, recovery="off")) is None
+    assert recovered_of(0, ranks_of(FailingLaunch()), replace(KILLED, recovery="off")) is None
 
 
 def test_a_failure_without_a_later_gang_is_none_recovered_from() -> None:
@@ -182,7 +187,7 @@ def test_a_failure_without_a_later_gang_is_none_recovered_from() -> None:
         RankRecovery(
             [rank.gangs[0]], rank.snapshots, [each for each in rank.trained if not each.gang], rank.failures
         )
-        for rank in ranks_of(Told())
+        for rank in ranks_of(FailingLaunch())
     ]
     found = recovered_of(0, ranks, KILLED)
     assert found is not None
@@ -193,9 +198,9 @@ def test_a_failure_without_a_later_gang_is_none_recovered_from() -> None:
 
 
 def test_losses_that_differ_are_seen() -> None:
-    one = recovered_of(0, ranks_of(Told()), KILLED)
-    whole = recovered_of(0, ranks_of(Told(), UNINTERRUPTED), UNINTERRUPTED)
-    other = recovered_of(0, ranks_of(Told(wrong_loss=1e-3)), KILLED)
+    one = recovered_of(0, ranks_of(FailingLaunch()), KILLED)
+    whole = recovered_of(0, ranks_of(FailingLaunch(), UNINTERRUPTED), UNINTERRUPTED)
+    other = recovered_of(0, ranks_of(FailingLaunch(wrong_loss=1e-3)), KILLED)
     assert one is not None and whole is not None and other is not None  # noqa: PT018
     assert loss_difference(one.losses, whole.losses) == (0.0, 150)
     found = loss_difference(other.losses, whole.losses)
@@ -208,7 +213,7 @@ def test_a_cases_row_has_the_median_launch_with_its_interval(tmp_path: Path) -> 
     ready = (4.0, 4.2, 4.1, 3.9, 9.3)
     run = write(
         tmp_path / "run",
-        {UNINTERRUPTED: [Told()] * 5, KILLED: [Told(ready_s=seconds) for seconds in ready]},
+        {UNINTERRUPTED: [FailingLaunch()] * 5, KILLED: [FailingLaunch(ready_s=seconds) for seconds in ready]},
     )
     frame = load(run).set_index("recovery")
     killed, whole = frame.loc["SIGKILL"], frame.loc["uninterrupted"]

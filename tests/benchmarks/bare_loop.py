@@ -74,7 +74,7 @@ def main() -> None:
             optimizer.zero_grad(set_to_none=True)
             step += 1
             if step == arguments.warmup:
-                # As many steps as fill the time asked for, the same on all ranks.
+                # The number of steps that fill the requested time, the same on all ranks.
                 wanted = torch.tensor([arguments.seconds * step / (time.perf_counter() - began)])
                 dist.broadcast(wanted, 0)
                 steps = max(10, int(wanted.item()))

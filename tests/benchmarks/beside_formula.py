@@ -39,8 +39,8 @@ def rank_main(rank: int, nodes: int, count: int, repeats: int, folder: Path) -> 
     last = torch.tensor(list(ends.values()), dtype=torch.float64)
     dist.all_reduce(last, op=dist.ReduceOp.MAX)
     if rank == 0:
-        told = dict(zip(ends, (last[:, :, 1] - last[:, :, 0]).tolist(), strict=True))
-        (folder / "took.json").write_text(json.dumps(told), encoding="ascii")
+        took_s = dict(zip(ends, (last[:, :, 1] - last[:, :, 0]).tolist(), strict=True))
+        (folder / "took.json").write_text(json.dumps(took_s), encoding="ascii")
     dist.barrier()
 
 

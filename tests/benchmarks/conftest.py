@@ -60,7 +60,7 @@ def say(capsys: pytest.CaptureFixture[str]) -> Iterator[Say]:
     return tell
 
 
-def told_by(script: str, *arguments: object) -> Any:
+def printed_by(script: str, *arguments: object) -> Any:
     """Run a script of this folder and return the JSON that it prints; its last argument is a folder made for it."""
     Path(str(arguments[-1])).mkdir()
     result = subprocess.run(

@@ -26,7 +26,7 @@ from tests.benchmarks.kept_pairs import (
     folder_of,
     note_machine,
     over_launches,
-    told,
+    summary_of,
     write,
 )
 from tests.benchmarks.test_frameworks import COSTS_OVER_DDP, FRAMEWORKS, launched, other_is_first
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     (asked.folder / "lock").unlink(missing_ok=True)
     for (workload, loop, against), launches in kept.items():
         plain = "ddp" if against == "ddp" else "single"
-        print(f"{workload}: step of {loop} / of {plain}: {told(over_launches(launches), launches)}")
+        print(f"{workload}: step of {loop} / of {plain}: {summary_of(over_launches(launches), launches)}")
     return int(bool(broken))
 
 

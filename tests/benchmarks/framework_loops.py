@@ -313,7 +313,7 @@ class Loop:
     workload: str = "gpt:nano"
     local_batch: int = 4
     torch: Callable[[Task], Steps] | None = None
-    """Makes the loop; None for TensorFlow's, or if there is no loop."""
+    """Makes the loop; None for TensorFlow's, or without a loop."""
 
     def own(self, case: Case) -> Own:
         return in_torch(self.torch, case) if self.torch is not None else in_tensorflow(case)
@@ -481,9 +481,9 @@ def main() -> None:
     add_arguments(parser)
     asked = parser.parse_args()
     if asked.loop == "ddp" and asked.against not in ("bare", "ddp"):
-        parser.error("bare DDP has no loop of its own: --against bare, or ddp for DDP on both sides")
+        parser.error("bare DDP has no loop: use --against bare, or ddp for DDP on both sides")
     if asked.device == "cuda" and asked.against not in PLAIN_TORCH:
-        parser.error("the loops train on CPUs: on a GPU a strategy is held against plain torch")
+        parser.error("the loops train on CPUs: on a GPU a strategy is compared with plain torch only")
     if load_strategy(LOOPS[asked.loop].strategy).launcher == "ray":
         from tests.benchmarks import framework_loops_ray
 

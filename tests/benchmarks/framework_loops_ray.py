@@ -17,14 +17,14 @@ QUIET = {
 }
 
 
-def train(told: dict[str, Any]) -> None:
+def train(config: dict[str, Any]) -> None:
     """Run a worker."""
     import ray.train
 
     from tests.benchmarks.framework_loops import measure
 
     context = ray.train.get_context()
-    measure(told["asked"], context.get_world_rank(), context.get_world_size())
+    measure(config["asked"], context.get_world_rank(), context.get_world_size())
 
 
 def start(asked: argparse.Namespace) -> None:

@@ -81,7 +81,7 @@ def over_launches(launches: Sequence[Launch]) -> Ratio:
     return paired_ratio([(launch.ratio, 1.0) for launch in launches])
 
 
-def told(ratio: Ratio, launches: Sequence[Launch]) -> str:
+def summary_of(ratio: Ratio, launches: Sequence[Launch]) -> str:
     """Return a ratio with its interval, and each launch's own."""
     each = ", ".join(f"{one.ratio:.3f}" for one in launches)
     return f"{ratio.value:.4f} [{ratio.low:.4f}, {ratio.high:.4f}] (by launch {each})"
@@ -140,10 +140,10 @@ def wrapper_costs(folder: Path = WRAPPER_COSTS) -> dict[Cost, Ratio]:
     found: dict[Cost, Ratio] = {}
     for path in sorted(folder.glob("*.csv")):
         loop, world, against = path.stem.split("-")
-        told = (
+        is_expected = (
             against == "itself" if loop == "plain" else against == "bare" or (world, against) == ("1", "ddp")
         )
-        assert told, f"{path.name} tells of another comparison"
+        assert is_expected, f"{path.name} has another comparison"
         found[loop, int(world), against] = over_launches(read(path))
     return found
 
@@ -341,8 +341,8 @@ def sentence_on_equal(path: Path) -> str:
     comparisons = read(path)
     apart = sum(verdict_of(one) in ("slower", "faster") for one in comparisons)
     ratio = paired_ratio([pair for one in comparisons for pair in one.pairs])
-    told = f"told apart {apart} of {len(comparisons)} times, in {_rounds(comparisons)}"
-    return f"{told}; all rounds together {ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
+    distinguished = f"told apart {apart} of {len(comparisons)} times, in {_rounds(comparisons)}"
+    return f"{distinguished}; all rounds together {ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
 
 
 def _rounds(comparisons: Sequence[Launch]) -> str:

@@ -81,7 +81,7 @@ def main() -> None:
     stepper = Stepper(loop.step, BATCH, HostClock(), AloneControl())
 
     def harness_block(steps: int) -> float:
-        # One step leads in and is not counted, so blocks shift over the passes: each contains one start.
+        # A step leads in and is not counted, so blocks shift over the passes: each contains one start.
         block = run_block(stepper, steps, 0, "timed")
         return (block.end_ns - block.start_ns) / 1e9
 

@@ -45,8 +45,8 @@ def searched(
         text=True,
         check=False,
     )
-    told = done.stdout if done.returncode in (0, 1) and done.stdout else done.stderr
-    return told, commits, time.monotonic() - began
+    output = done.stdout if done.returncode in (0, 1) and done.stdout else done.stderr
+    return output, commits, time.monotonic() - began
 
 
 @pytest.mark.thorough
@@ -58,17 +58,17 @@ def test_a_slow_commit_of_sixteen_is_named(full: bool, say: Say, tmp_path: Path)
     tests/failures/test_interleave.py has a search of four.
     """
     if not full:
-        told, commits, _ = searched(tmp_path / "project", [3 * SLEEP_S], EXPERIMENT, "1 min")
-        assert json.loads(told)["commits"] == commits
+        output, commits, _ = searched(tmp_path / "project", [3 * SLEEP_S], EXPERIMENT, "1 min")
+        assert json.loads(output)["commits"] == commits
         return
     dice, right = random.Random(16), 0
     for number in range(SEARCHES):
         guilty = dice.randrange(COMMITS)
         sleeps = [SLEEP_S + (PLANTED * STEP_S if index >= guilty else 0.0) for index in range(COMMITS)]
-        told, commits, seconds = searched(tmp_path / str(number) / "project", sleeps, LONGER, "5 min")
-        named = json.loads(told)["commits"] if told.startswith("{") else []
+        output, commits, seconds = searched(tmp_path / str(number) / "project", sleeps, LONGER, "5 min")
+        named = json.loads(output)["commits"] if output.startswith("{") else []
         right += named == [commits[guilty]]
         places = [commits.index(one) for one in named]
-        say(f"commit {guilty} of {COMMITS}: named {places or told.strip()}, {seconds:.0f} s")
+        say(f"commit {guilty} of {COMMITS}: named {places or output.strip()}, {seconds:.0f} s")
     say(f"a step that takes {PLANTED:.0%} longer from a commit on: named in {right} of {SEARCHES} searches")
     assert right >= 9

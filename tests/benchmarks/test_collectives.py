@@ -9,7 +9,7 @@ import pytest
 from ddpbench.fabric import fabric_capabilities
 from ddpbench.formulas import PAYLOAD, TIMES
 from ddpbench.units import format_bit_rate
-from tests.benchmarks.conftest import Say, told_by
+from tests.benchmarks.conftest import Say, printed_by
 from tests.benchmarks.ratio import paired_ratio
 
 MB = 1_000_000
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.multiprocess
 
 
 def pairs_of(links: str, nodes: int, count: int, pairs: int, folder: Path) -> list[tuple[float, float]]:
-    told = told_by("ring_beside_gloo.py", links, nodes, count, pairs, folder)
-    found: list[tuple[float, float]] = [(ring, gloo) for ring, gloo in told]
+    printed = printed_by("ring_beside_gloo.py", links, nodes, count, pairs, folder)
+    found: list[tuple[float, float]] = [(ring, gloo) for ring, gloo in printed]
     assert len(found) == pairs
     return found
 
@@ -54,7 +54,7 @@ def test_every_algorithm_takes_what_its_formula_says(full: bool, say: Say, tmp_p
         folder = tmp_path / f"{nodes}"
         rate = 0.5e9 if nodes == 8 else 1e9
         links = format_bit_rate(rate)
-        took: dict[str, list[float]] = told_by("beside_formula.py", links, nodes, count, repeats, folder)
+        took: dict[str, list[float]] = printed_by("beside_formula.py", links, nodes, count, repeats, folder)
         assert set(took) == set(TIMES)
         for name, (_, formula_s) in TIMES.items():
             ratio = min(took[name]) / formula_s(nodes, count, rate / 8 * PAYLOAD, 0.0)

@@ -37,9 +37,9 @@ def test_cases_are_launched_in_turn_and_one_that_fails_once(
     assert [(workload, loop) for workload, loop, _ in begun] == [*cases, *cases[:5], cases[0]]
     assert [first for *_, first in begun] == [False] * 6 + [True] * 5 + [False]
     assert len(set(outs)) == len(outs), "several are under way at once"
-    told = capsys.readouterr()
-    assert "gpt:small, fabric: it broke" in told.err
-    assert "cnn:large: step of fabric / of ddp: 1.5000" in told.out
+    output = capsys.readouterr()
+    assert "gpt:small, fabric: it broke" in output.err
+    assert "cnn:large: step of fabric / of ddp: 1.5000" in output.out
     assert len(read(tmp_path / "cnn-large" / "ddp-1-bare.csv")) == 3
     assert len(read(tmp_path / "gpt-small" / "ddp-1-ddp.csv")) == 2
     assert not (tmp_path / "gpt-small" / "fabric-1-ddp.csv").exists()

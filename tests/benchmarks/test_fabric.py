@@ -13,7 +13,7 @@ import pytest
 
 from ddpbench.fabric import Fabric, fabric_capabilities
 from ddpbench.spec import Links
-from tests.benchmarks.conftest import ROOT, Say, told_by
+from tests.benchmarks.conftest import ROOT, Say, printed_by
 
 SIZES = ((2, "1 Gbit/s"), (4, "1 Gbit/s"), (8, "1 Gbit/s"), (16, "200 Mbit/s"))
 BOUNDS = {8_000_000: 0.88, 25_000_000: 0.93}
@@ -57,7 +57,7 @@ def test_all_reduce_runs_near_the_rate(full: bool, say: Say, tmp_path: Path) -> 
 def all_reduce(rate: str, nodes: int, count: int, folder: Path, full: bool) -> list[float]:
     """Return the seconds that one takes, in each repeat."""
     repeats, times = (5, 3) if full else (1, 1)
-    found: list[float] = told_by("all_reduce.py", rate, nodes, count, repeats, times, folder)
+    found: list[float] = printed_by("all_reduce.py", rate, nodes, count, repeats, times, folder)
     assert len(found) == repeats
     return found
 

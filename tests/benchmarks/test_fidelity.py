@@ -20,7 +20,7 @@ from ddpbench.records import Address, LaunchOutcome, RunDir
 from ddpbench.spec import Case
 from tests.benchmarks.conftest import Say, torchrun
 from tests.benchmarks.keeping import keep, refuse_kept
-from tests.benchmarks.kept_pairs import Launch, over_launches, told
+from tests.benchmarks.kept_pairs import Launch, over_launches, summary_of
 from tests.benchmarks.ratio import paired_ratio
 
 pytestmark = pytest.mark.multiprocess
@@ -141,7 +141,8 @@ def test_noting_a_step_costs_little(
         ratio = over_launches(launches)
         first = "timed" if against == "itself" else "instrumented"
         say(
-            f"{first} / timed steps, {strategy} at {world}: {told(ratio, launches)}, the ratio within 0.98 to 1.02"
+            f"{first} / timed steps, {strategy} at {world}: {summary_of(ratio, launches)}, "
+            "the ratio within 0.98 to 1.02"
         )
         assert 0.98 <= ratio.value <= 1.02
         assert ratio.half_width <= 0.02

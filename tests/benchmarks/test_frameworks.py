@@ -11,7 +11,7 @@ import pytest
 
 from tests.benchmarks.conftest import Say, by_python, torchrun
 from tests.benchmarks.keeping import keep, refuse_kept
-from tests.benchmarks.kept_pairs import LOOP_BOUNDS, Launch, is_bounded, over_launches, told
+from tests.benchmarks.kept_pairs import LOOP_BOUNDS, Launch, is_bounded, over_launches, summary_of
 from tests.benchmarks.test_own_script import KEEPS_MEMORY
 
 FRAMEWORKS = {
@@ -61,7 +61,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if metafunc.function is test_what_a_framework_costs_over_plain_torch:
         all_costs = [*((*case, "bare") for case in COSTS), *((loop, 1, "ddp") for loop in COSTS_OVER_DDP)]
         alike = metafunc.config.getoption("--alike", default=False)
-        if alike:  # plain torch on both sides, whatever the loop
+        if alike:  # plain torch on both sides, for any loop
             costs = [("accelerate", ranks, "itself") for ranks in (1, 2)]
         else:
             costs = all_costs if full else COSTS_SHOWN_TO_WORK
@@ -110,7 +110,7 @@ def test_blocks_in_turn_with_a_loop_in_the_framework(
         ratio = over_launches(launches)
         side = "the same loop" if against == "own" else "strategy"
         bounds = "within {} to {}".format(*LOOP_BOUNDS)
-        say(f"{side} / loop written in it, {loop} at {world}: {told(ratio, launches)}, {bounds}")
+        say(f"{side} / loop written in it, {loop} at {world}: {summary_of(ratio, launches)}, {bounds}")
         assert is_bounded(ratio)
 
 
@@ -145,7 +145,7 @@ def test_what_a_framework_costs_over_plain_torch(
         side = "plain torch" if against == "itself" else loop
         known = f"known to {100 * ratio.half_width:.1f} % of at most 3"
         plain = "ddp" if world > 1 or against == "ddp" else "single"
-        say(f"step of {side} / of {plain}, {world}: {told(ratio, launches)}, {known}")
+        say(f"step of {side} / of {plain}, {world}: {summary_of(ratio, launches)}, {known}")
         assert ratio.half_width <= KNOWN_TO
 
 

@@ -27,7 +27,7 @@ from ddpbench.machine.hardware import read_hardware
 from ddpbench.machine.turnstile import Turn, Turnstile, TurnstileGoneError
 from tests.benchmarks.conftest import Say
 from tests.benchmarks.keeping import keep, refuse_kept
-from tests.benchmarks.kept_pairs import Launch, over_launches, told
+from tests.benchmarks.kept_pairs import Launch, over_launches, summary_of
 
 pytestmark = pytest.mark.multiprocess
 MEASURED = "one"
@@ -101,7 +101,7 @@ def test_a_pause_before_a_block_leaves_its_steps_alone(
     ratio = over_launches(launches)
     pairs = sum(len(launch.pairs) for launch in launches)
     say(
-        f"{strategy} at {STRATEGIES[strategy]}, after a pause over not: {told(ratio, launches)}, {pairs} pairs"
+        f"{strategy} at {STRATEGIES[strategy]}, after a pause over not: {summary_of(ratio, launches)}, {pairs} pairs"
     )
     assert ratio.low <= 1.02
     assert ratio.high >= 0.98
@@ -119,7 +119,7 @@ class Chance(Turnstile):
         super()._given(side)
 
     def _may_go_on(self, entry: Any) -> bool:
-        return entry.side == MEASURED or self._lets  # there is no peer to wait for
+        return entry.side == MEASURED or self._lets  # it waits for no peer
 
 
 @contextmanager

@@ -147,11 +147,11 @@ def test_what_noting_a_pipeline_costs_is_said_as_its_pairs_tell_it(name: str, co
     ratio = over_launches(launches)
     assert len(launches) == count
     assert 0.98 <= ratio.low <= ratio.high <= 1.02
-    told = f"{ratio.value:.4f} [{ratio.low:.4f}, {ratio.high:.4f}]"
+    interval = f"{ratio.value:.4f} [{ratio.low:.4f}, {ratio.high:.4f}]"
     rows = (NOTING / "README.md").read_text(encoding="utf-8").splitlines()
     (row,) = (one for one in rows if one.startswith(f"| `{name}.csv` |"))
-    assert row.endswith(f"| {count} | **{told}** |")
-    assert f"{count} launches, {told}" in (REPORTS / "README.md").read_text(encoding="utf-8")
+    assert row.endswith(f"| {count} | **{interval}** |")
+    assert f"{count} launches, {interval}" in (REPORTS / "README.md").read_text(encoding="utf-8")
 
 
 def assert_rows_say(rows: Sequence[str], ratios: Mapping[Loop, Ratio], of: str) -> None:
@@ -171,9 +171,9 @@ def test_what_noting_each_strategy_costs_is_said_as_its_pairs_tell_it() -> None:
         assert ratio.half_width <= 0.02
         assert NOTING_LAUNCHES[0] <= ratio.pairs <= NOTING_LAUNCHES[1]
         assert ratio.pairs in NOTING_LAUNCHES or ratio.half_width <= 0.015
-    told = sentence_on_each(ratios)
+    sentence = sentence_on_each(ratios)
     method = (REPORTS / "README.md").read_text(encoding="utf-8")
-    assert f"[every pair kept](noting/README.md): {told};" in method, told
+    assert f"[every pair kept](noting/README.md): {sentence};" in method, sentence
     rows = (NOTING_EACH / "README.md").read_text(encoding="utf-8").splitlines()
     assert_rows_say(rows, ratios, "timed")
 
@@ -188,11 +188,11 @@ def test_launches_beside_torchrun_are_said_as_their_pairs_tell_them() -> None:
         kept = read(BESIDE_TORCHRUN / f"{strategy}-{ranks}-torchrun.csv")
         assert all(one.steps == 1 and len(one.pairs) == 1 for one in kept)
         assert all(0.001 < seconds < 1 for one in kept for seconds in one.pairs[0])
-    told = sentence_on_torchrun()
+    sentence = sentence_on_torchrun()
     method = (REPORTS / "README.md").read_text(encoding="utf-8")
-    assert f"| [every pair kept](beside-torchrun/README.md): {told} |" in method, told
+    assert f"| [every pair kept](beside-torchrun/README.md): {sentence} |" in method, sentence
     readme = (BESIDE_TORCHRUN / "README.md").read_text(encoding="utf-8")
-    together = told.rpartition("together ")[2].partition("]")[0]
+    together = sentence.rpartition("together ")[2].partition("]")[0]
     assert f"{together}]" in " ".join(readme.split())
     rows = readme.splitlines()
     assert_rows_say(rows, ratios, "torchrun")
@@ -209,9 +209,9 @@ def test_steps_after_a_pause_are_said_as_their_pairs_tell_them() -> None:
         kept = read(AFTER_A_PAUSE / f"{strategy}-{ranks}-without.csv")
         assert all(one.steps == 1 and 3 <= len(one.pairs) <= 24 for one in kept)
         assert all(0.005 < seconds < 1 for one in kept for pair in one.pairs for seconds in pair)
-    told = sentence_on_each(ratios)
+    sentence = sentence_on_each(ratios)
     method = (REPORTS / "README.md").read_text(encoding="utf-8")
-    assert f"| [every pair kept](after-a-pause/README.md): {told} |" in method, told
+    assert f"| [every pair kept](after-a-pause/README.md): {sentence} |" in method, sentence
     rows = (AFTER_A_PAUSE / "README.md").read_text(encoding="utf-8").splitlines()
     assert_rows_say(rows, ratios, "without")
 
@@ -233,8 +233,8 @@ def test_what_was_planted_is_found_as_often_as_is_said() -> None:
     assert set(files) == {name for names in FOUND.values() for name in names}
     method = (REPORTS / "README.md").read_text(encoding="utf-8")
     for names in FOUND.values():
-        told = "; ".join(sentence_on(files[name]) for name in names)
-        assert f"| [every round kept](planted/README.md): {told} |" in method, told
+        sentence = "; ".join(sentence_on(files[name]) for name in names)
+        assert f"| [every round kept](planted/README.md): {sentence} |" in method, sentence
     readme = (PLANTED / "README.md").read_text(encoding="utf-8").splitlines()
     for name, fewest in (each for names in FOUND.values() for each in names.items()):
         path = files[name]
@@ -293,11 +293,11 @@ def test_what_is_kept_is_not_measured_again_and_says_where_it_was(tmp_path: Path
         refuse_kept("trainer-2-bare", tmp_path / "new")
     refuse_kept("trainer-3-bare", tmp_path / "new")
     machine = tmp_path / "new" / "machine.json"
-    told = json.loads(machine.read_text(encoding="utf-8"))
-    assert told["identity"]["torch"] == torch.__version__
-    assert told["context"]["started_utc"]
-    told["identity"]["cpu"] = "another"
-    machine.write_text(json.dumps(told), encoding="utf-8")
+    recorded = json.loads(machine.read_text(encoding="utf-8"))
+    assert recorded["identity"]["torch"] == torch.__version__
+    assert recorded["context"]["started_utc"]
+    recorded["identity"]["cpu"] = "another"
+    machine.write_text(json.dumps(recorded), encoding="utf-8")
     with pytest.raises(IdentityError, match="cpu: 'another' there"):
         refuse_kept("trainer-3-bare", tmp_path / "new")
     machine.unlink()
@@ -333,5 +333,5 @@ def test_a_launch_s_ratio_is_moved_little_by_bursts_and_exact_without() -> None:
     assert paired_ratio(burst).value > 1.06
     assert middle_ratio([(other, first) for first, other in burst]) == pytest.approx(1 / middle_ratio(burst))
     assert middle_ratio([(1.0, 2.0)]) == 0.5
-    # Of 0, 0 and 3 the means of two are 0, 0, 0, 1.5, 1.5 and 3.
+    # The means of two of 0, 0 and 3 are 0, 0, 0, 1.5, 1.5 and 3.
     assert middle_ratio([(1.0, 1.0), (1.0, 1.0), (math.e**3, 1.0)]) == pytest.approx(math.e**0.75)

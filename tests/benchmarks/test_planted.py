@@ -45,8 +45,8 @@ def test_a_planted_sleep_is_found(
 
 def step_s(out: Path, *settings: str) -> float:
     """Return the time of a step without a planted slowdown, seconds."""
-    told = ddpbench.load(ddpbench.sweep(PLANTED, out=out, overrides=["budget.rounds_max=5", *settings]))
-    return float(told["step_time_s"].iloc[0])
+    cases = ddpbench.load(ddpbench.sweep(PLANTED, out=out, overrides=["budget.rounds_max=5", *settings]))
+    return float(cases["step_time_s"].iloc[0])
 
 
 @pytest.mark.thorough

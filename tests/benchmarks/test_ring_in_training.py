@@ -20,7 +20,7 @@ if os.geteuid():
     pytestmark.append(pytest.mark.skip(reason="needs root: makes network namespaces"))
 
 TEXT = """
-question = "What does a ring of point-to-point messages cost beside the library's?"
+question = "What does a ring of point-to-point messages cost compared with the library's?"
 [base]
 workload = "{workload}"
 strategy = "ddp"

@@ -74,14 +74,14 @@ def test_a_sweep_spends_its_time_measuring(full: bool, say: Say, tmp_path: Path)
         [*command, *([] if full else small)], check=False, capture_output=True, text=True, cwd=ROOT
     )
     assert result.returncode == 0, result.stderr  # such as another sweep that holds these cores
-    told = json.loads(result.stdout)
-    assert {case["status"] for case in told["cases"]} == {"ok"}
-    assert 0 < told["measured_share"] < 1
+    outcome = json.loads(result.stdout)
+    assert {case["status"] for case in outcome["cases"]} == {"ok"}
+    assert 0 < outcome["measured_share"] < 1
     if full:
         say(
-            f"share of quick's wall time in warm-up and measured steps: {told['measured_share']:.2f}, at least 0.70"
+            f"share of quick's wall time in warm-up and measured steps: {outcome['measured_share']:.2f}, at least 0.70"
         )
-        assert told["measured_share"] >= 0.70
+        assert outcome["measured_share"] >= 0.70
 
 
 @pytest.mark.thorough

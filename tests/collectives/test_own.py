@@ -40,17 +40,17 @@ def of(*algorithms: str, strategy: str = "ddp") -> str:
 
 
 def test_it_is_a_case_that_no_formula_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "beside").mkdir()
-    (tmp_path / "beside/mine.py").write_text(
+    (tmp_path / "nearby").mkdir()
+    (tmp_path / "nearby/mine.py").write_text(
         "raise RuntimeError('planning imports it')\nclass ToEach(Sum): ...\n"
     )
     monkeypatch.chdir(tmp_path)
-    usual, own = cases_of(of("all_reduce", "mine.py:ToEach"), tmp_path / "beside")
-    assert own.algorithm == "beside/mine.py:ToEach"
+    usual, own = cases_of(of("all_reduce", "mine.py:ToEach"), tmp_path / "nearby")
+    assert own.algorithm == "nearby/mine.py:ToEach"
     assert own.label == "ddp · ToEach · 2 ranks · default buckets"
     assert own.known_algorithm == ""
     assert own.case_id != usual.case_id
-    assert sources_named([usual, own]) == ["mlp:small", "beside/mine.py:ToEach"]
+    assert sources_named([usual, own]) == ["mlp:small", "nearby/mine.py:ToEach"]
     assert style.look(own) != style.look(usual)
 
 
@@ -80,7 +80,7 @@ def test_two_files_with_one_class_name_stay_apart(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_used_is_told_before_anything_is_launched(
+def test_what_cannot_be_used_is_reported_before_anything_is_launched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
 ) -> None:
     (tmp_path / "mine.py").write_text(OWN.read_text(encoding="utf-8"), encoding="utf-8")

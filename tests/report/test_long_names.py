@@ -15,7 +15,7 @@ from ddpbench.records import RunDir
 from ddpbench.report.parts import Picture
 from ddpbench.spec import Budget, Case, PlannedCase
 from tests.emulated import Emulated, emulated_cases
-from tests.recoveries import KILLED, Told, ranks_of, records_of
+from tests.recoveries import KILLED, FailingLaunch, ranks_of, records_of
 from tests.report.handmade import sections_of
 from tests.report.test_on_a_phone import collisions
 from tests.synthetic import (
@@ -85,7 +85,7 @@ def write_recovery(path: Path) -> RunDir:
                     rank_launch(case, rank, 1 + noise.gauss(0, 0.02), Model(), blocks=2, steps=4),
                     more=records_of(written),
                 )
-                for rank, written in enumerate(ranks_of(Told(fails=50 + number), case))
+                for rank, written in enumerate(ranks_of(FailingLaunch(fails=50 + number), case))
             ]
             write_launch(run, case, number, ranks)
     write_sessions(run)

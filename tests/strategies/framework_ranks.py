@@ -97,7 +97,7 @@ def plant(wrong: str) -> None:
 
         trainer_replica._Batches.__iter__ = drops  # type: ignore[method-assign]
     elif wrong == "hooks stay":
-        # As a hook of the optimizer's step, which under the Trainer contains forward and backward.
+        # A hook of the optimizer's step, which under the Trainer contains forward and backward.
         init = TrainerReplica.__init__
 
         def stays(self: Any, *arguments: Any) -> None:
@@ -140,7 +140,7 @@ def left_behind(
 ) -> dict[str, tuple[Any, Any]]:
     """Return state of the process that differs during and after training, and the files that were made.
 
-    The framework is made to draw a random number wherever it is set up.
+    The framework is made to draw a random number in its setup.
     """
     plant(wrong)
     _draw_when_set_up()
@@ -169,7 +169,7 @@ def left_behind(
 
 
 def _draw_when_set_up() -> None:
-    """Make whatever wraps a model in DDP draw a random number, as a framework might."""
+    """Draw a random number when a model is wrapped in DDP, as a framework might."""
     init = nn.parallel.DistributedDataParallel.__init__
 
     def draws(self: Any, *arguments: Any, **named: Any) -> None:

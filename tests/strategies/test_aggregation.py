@@ -227,7 +227,7 @@ def test_a_default_cap_holds_a_small_model_in_one_bucket() -> None:
 
 @every_world
 @every_ddp
-def test_ready_is_told_once_buckets_change_no_more(setup: str, world_size: int) -> None:
+def test_a_replica_is_ready_once_its_buckets_are_final(setup: str, world_size: int) -> None:
     for run in (run for rank in runs(setup, world_size) for run in rank[:2]):
         assert not run.ready[0]
         assert run.ready[-1]

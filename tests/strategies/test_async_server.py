@@ -281,7 +281,7 @@ def case_of(**changes: Any) -> Case:
         ({"precision": "fp16"}, 'set precision = "full" or "bf16"'),
     ],
 )
-def test_what_it_cannot_run_is_told_in_the_plan(changes: dict[str, Any], words: str) -> None:
+def test_what_it_cannot_run_is_reported_in_the_plan(changes: dict[str, Any], words: str) -> None:
     reason = load_strategy("async_server").check(case_of(**changes))
     assert reason is not None
     assert words in reason

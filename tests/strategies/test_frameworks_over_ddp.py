@@ -69,10 +69,10 @@ def test_an_instrumented_step_notes_its_parts(way: str, accumulate: int) -> None
         cleared = ["optimizer"] if way == "trainer" else []
         for step in steps[2:]:
             # Before each part the Trainer broadcasts whether to stop; `apply`, where it does so last, comes after this.
-            told = ["synchronize"] if way == "trainer" else []
-            first = [*["forward", *cleared, "backward"], *told] if accumulate > 1 else []
+            stop_broadcast = ["synchronize"] if way == "trainer" else []
+            first = [*["forward", *cleared, "backward"], *stop_broadcast] if accumulate > 1 else []
             last = ["forward", *(cleared if accumulate == 1 else []), "backward", "synchronize"]
-            after = [*cleared, *told]
+            after = [*cleared, *stop_broadcast]
             assert [name for name, _, _ in step.spans] == [*first, *last, *after]
             sent = [r for r in noted.records if isinstance(r, CommRecord) and r.step == step.step]
             reduced = [record for record in sent if record.op == "all_reduce"]

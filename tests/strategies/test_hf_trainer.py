@@ -127,7 +127,7 @@ def out_of_turn(rank: int, processes: int) -> str:
 
 @framework
 @pytest.mark.ranks
-def test_another_number_of_batches_an_update_is_told() -> None:
+def test_another_number_of_batches_per_update_is_reported() -> None:
     assert run_ranks(out_of_turn, 1) == [
         "the Trainer's loop asked for its batch where its update was due: it takes other steps than one update a batch"
     ]

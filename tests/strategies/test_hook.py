@@ -127,7 +127,7 @@ def test_one_that_sends_what_it_keeps_wrongly_is_refused(
         ),
     ],
 )
-def test_a_wrong_one_is_told(hooks: dict[str, Verdict], name: str, result: str, said: str) -> None:
+def test_a_wrong_one_is_reported(hooks: dict[str, Verdict], name: str, result: str, said: str) -> None:
     assert hooks[name].result == result, hooks[name]
     assert re.search(said, hooks[name].reason), hooks[name]
 

@@ -362,7 +362,7 @@ def test_spans_of_pipelines_follow_each_other_within_their_step(order: str) -> N
 def proofs(
     rank: int, processes: int, strategy: str, options: dict[str, Any], workload: str, breaks: str
 ) -> dict[str, bool] | str:
-    """Return what a case's proof compares, and whether it passed in every type; or why there is no proof."""
+    """Return what a case's proof compares, and whether it passed in every type; or why nothing was proved."""
     from ddpbench.records import Proof
     from ddpbench.worker.place import Place
     from ddpbench.worker.training.control import GroupControl

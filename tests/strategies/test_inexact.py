@@ -183,8 +183,8 @@ def nodes_apart(rank: int, processes: int) -> list[CommRecord]:
 def test_what_nodes_aggregate_apart_are_transfers_of_their_own() -> None:
     """All ranks' gradients, then a node's and the average of all; a node's gradients; groups share no number."""
     for rank, found in enumerate(run_ranks(nodes_apart, 4)):
-        told = [(one.step, one.bucket, one.ranks) for one in found if one.step < 3]
-        assert told == [(0, 0, None), (1, rank // 2, 2), (1, 2, None), (2, rank // 2, 2)]
+        noted = [(one.step, one.bucket, one.ranks) for one in found if one.step < 3]
+        assert noted == [(0, 0, None), (1, rank // 2, 2), (1, 2, None), (2, rank // 2, 2)]
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_what_nodes_aggregate_apart_are_transfers_of_their_own() -> None:
         ("post_local_sgd", {"precision": "fp16", "world_size": 2}, "leave out different updates"),
     ],
 )
-def test_what_cannot_run_is_told(strategy: str, settings: dict[str, Any], words: str) -> None:
+def test_what_cannot_run_is_refused(strategy: str, settings: dict[str, Any], words: str) -> None:
     reason = load_strategy(strategy).check(Case(workload="mlp:small", strategy=strategy, **settings))
     assert reason is not None
     assert words in reason

@@ -54,7 +54,7 @@ def test_it_may_be_closed_before_it_began_and_between_halves() -> None:
     assert done[-1] == "end"
 
 
-def test_a_loop_out_of_turn_is_told() -> None:
+def test_a_loop_out_of_turn_is_an_error() -> None:
     loop = loop_of([], ends_after=1)
     loop.gradients_of(1)
     with pytest.raises(LoopEndedError, match="at its update"):

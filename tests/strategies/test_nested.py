@@ -86,8 +86,8 @@ def test_samples_are_counted_by_the_first_tensor_that_has_them() -> None:
 
 
 def test_a_batch_is_described_in_words() -> None:
-    told = describe(({"ids": torch.zeros(2, 3, dtype=torch.int64)}, torch.zeros(2), None))
-    assert told == "({'ids': int64 [2, 3]}, float32 [2], NoneType)"
+    described = describe(({"ids": torch.zeros(2, 3, dtype=torch.int64)}, torch.zeros(2), None))
+    assert described == "({'ids': int64 [2, 3]}, float32 [2], NoneType)"
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")

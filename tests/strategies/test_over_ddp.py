@@ -67,11 +67,11 @@ def test_a_framework_that_is_not_there_comes_first(strategy: str, monkeypatch: p
 
 @pytest.mark.parametrize("strategy", BOTH)
 def test_a_workloads_own_step_is_refused(strategy: str) -> None:
-    told = load_strategy(strategy).step_reason(Case(workload="train.py:Own", strategy=strategy))
-    assert "needs loss(), and no step()" in str(told)
+    reason = load_strategy(strategy).step_reason(Case(workload="train.py:Own", strategy=strategy))
+    assert "needs loss(), and no step()" in str(reason)
 
 
-def test_ddp_is_told_only_what_was_switched() -> None:
+def test_ddp_gets_only_what_was_switched() -> None:
     case = Case(workload="mlp:small", strategy="accelerate", bucket_cap_mb="default")
     assert ddp_arguments(case, OverDdpOptions()) == {}
     smaller = Case(workload="replay:gpt-nano-cpu", strategy="accelerate", bucket_cap_mb=8, shrink=4)

@@ -297,7 +297,7 @@ def test_recovery_skips_what_carries_something_over() -> None:
     assert not traits_of(planned[0].case).exact
 
 
-def test_an_option_without_a_default_is_asked_for_and_told() -> None:
+def test_an_option_without_a_default_is_asked_for_and_reported() -> None:
     write("mine.py", SOUND.replace("ratio: float = 0.5", "ratio: float"))
     with pytest.raises(
         ExperimentError, match=r"options\.mine\.py:Sound\.ratio: must be given: it has no default"
@@ -378,7 +378,7 @@ def test_two_classes_of_one_file_that_call_themselves_alike_are_told_apart() -> 
     assert found == ["top-k (mine.py 1)", "top-k (mine.py 2)"]
 
 
-def test_one_that_leaves_choices_is_told_with_them() -> None:
+def test_one_that_leaves_choices_is_reported_with_them() -> None:
     write("mine.py", "from ddpbench.strategies.ddp.strategy import Ddp\nclass Mine(Ddp): ...\n")
     axes = 'algorithm = ["all_reduce", "ring"]\nschedule = ["overlapped", "after_backward"]'
     found = cases_of(f"{of('mine.py:Mine')}[axes]\n{axes}\n")
@@ -465,7 +465,7 @@ def test_what_it_prints_is_not_in_a_table_for_programs(capsys: pytest.CaptureFix
     assert "hello" not in capsys.readouterr().out
 
 
-def test_a_name_without_its_file_is_told_by_who_trains_it_too() -> None:
+def test_a_name_without_its_file_is_reported_where_it_is_trained_too() -> None:
     with pytest.raises(StrategyError, match=r"gone.py cannot be imported: FileNotFoundError"):
         load_strategy("gone.py:Sound")
 

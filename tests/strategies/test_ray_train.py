@@ -158,11 +158,11 @@ def test_a_sweep_proves_and_times_it_beside_ddp(
     if ranks > 1:  # a single rank sums nothing
         assert row.exposed_comm_s > 0  # transfers were noted, by a hook
         assert of_ray["actual_bucket_bytes"].notna().all()
-    told = records(run, row.case_id, "proof")[0].of(Proof)
-    assert {one.dtype for one in told} == {"float64", "float32"}
-    assert all(one.passed for one in told)
+    proofs = records(run, row.case_id, "proof")[0].of(Proof)
+    assert {one.dtype for one in proofs} == {"float64", "float32"}
+    assert all(one.passed for one in proofs)
     starts = [rank.last(RankStart) for rank in records(run, row.case_id)]
-    assert [start.threads for start in starts] == [1] * ranks  # as the harness sets them, whatever Ray does
+    assert [start.threads for start in starts] == [1] * ranks  # as the harness sets them, regardless of Ray
     assert [len(start.cores) for start in starts] == [1] * ranks
     assert all(rank.last(Met) for rank in records(run, row.case_id))
     page = (run / "report.html").read_text(encoding="utf-8")

@@ -237,7 +237,7 @@ def test_cases_that_cannot_be_sharded_are_skipped_in_the_plan_with_a_reason() ->
 
 
 @pytest.mark.parametrize(
-    ("world_size", "replicas", "told"),
+    ("world_size", "replicas", "refusal"),
     [
         (4, 2, None),
         (6, 3, None),
@@ -248,12 +248,12 @@ def test_cases_that_cannot_be_sharded_are_skipped_in_the_plan_with_a_reason() ->
     ],
 )
 def test_replicas_have_two_ranks_or_more_to_shard_over(
-    world_size: int, replicas: int, told: str | None
+    world_size: int, replicas: int, refusal: str | None
 ) -> None:
     options = f'{{"replicas": {replicas}}}'
     case = Case(workload="mlp", strategy="fsdp", world_size=world_size, options_json=options)
     reason = load_strategy("fsdp").check(case)
-    assert reason is None if told is None else (reason or "").startswith(told)
+    assert reason is None if refusal is None else (reason or "").startswith(refusal)
 
 
 @pytest.mark.parametrize("name", ["fsdp", "zero1"])

@@ -1,4 +1,4 @@
-"""What the controlling side reads of strategies: the table, their options, and why a case cannot run."""
+"""Strategies as the controlling side reads them: the table, their options, and why a case cannot run."""
 
 from __future__ import annotations
 

@@ -325,7 +325,7 @@ def test_steps_are_those_of_one_torch_process(strategy: str) -> None:
         parts = ["data", "data", "forward", "backward", "synchronize", "optimizer"]
         assert result["parts"]["spans"] == [parts] * STEPS
         # Packs are of a layer each: from the last on, a bias does not fill one, and a weight (128 KiB or more) does.
-        # Where replicas are processes, the loss is summed by an all-reduce too.
+        # If replicas are processes, the loss is summed by an all-reduce too.
         assert result["whole"]["reduces"] == (1 if strategy == "tf_mirrored" else 4 + 1)
 
 
@@ -371,7 +371,7 @@ def there(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"fabric": "1 Gbit/s"}, ["leave out [fabric]"]),
     ],
 )
-def test_what_it_cannot_run_is_told(strategy: str, changes: dict[str, Any], words: list[str]) -> None:
+def test_what_it_cannot_run_is_refused(strategy: str, changes: dict[str, Any], words: list[str]) -> None:
     chosen = load_strategy(strategy)
     case = case_of(strategy, 2)
     assert chosen.check(case) is None
@@ -389,7 +389,7 @@ def test_ranks_talk_by_grpc_alone() -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_without_tensorflow_the_pip_line_is_told(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_tensorflow_the_pip_line_is_shown(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installed, "_installed", lambda names: (names[0], ""))
     reason = load_strategy(strategy).check(case_of(strategy, 2))
     assert reason is not None

@@ -118,7 +118,7 @@ def test_an_unknown_name_is_a_key_error(name: str) -> None:
         ("gpt:Nano", False),
     ],
 )
-def test_import_paths_are_told_from_names(name: str, own: bool) -> None:
+def test_import_paths_are_distinguished_from_names(name: str, own: bool) -> None:
     assert is_import_path(name) is own
 
 
@@ -167,7 +167,7 @@ def test_a_broken_file_is_named_with_its_fault(tmp_path: Path, text: str, said: 
     assert load_workload(f"{path}:Mine").name == "mine"
 
 
-def test_relative_imports_are_told_to_come_with_their_package(
+def test_relative_imports_are_refused_with_advice_to_come_with_their_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = tmp_path / "own_parts"

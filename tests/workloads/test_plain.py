@@ -127,7 +127,7 @@ def test_its_parts_are_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     assert workload.collate([torch.zeros(2), torch.ones(2)]).tolist() == [[0, 0], [1, 1]]
 
 
-def test_a_loader_of_its_own_is_told_its_place_and_batch() -> None:
+def test_its_own_loader_gets_its_place_and_batch() -> None:
     workload = PlainWorkload(Loaded)
     options = workload.options()
     assert workload.loader(options, 1, 2, 8) == [1, 2, 8]

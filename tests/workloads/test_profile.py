@@ -143,7 +143,7 @@ def test_what_is_missing_is_named() -> None:
         parse_profile(json.dumps(short))
 
 
-def test_many_problems_are_not_all_told() -> None:
+def test_many_problems_are_not_all_listed() -> None:
     parameters = [{"name": str(n), "shape": [1], "dtype": "float32", "ready_s": -1} for n in range(9)]
     with pytest.raises(
         ValueError, match=r"and 6 more; restore the file from a copy, or profile again$"

@@ -120,7 +120,7 @@ def test_jitter_has_its_standard_deviation_keeps_the_mean_and_is_a_ranks_own(tmp
         return [rig.step()[-1] / 33e6 for _ in range(count)]
 
     seen = steps(0, 0, 600)
-    # Of 600 draws the mean is off by 0.2/√600 = 0.8 %, their deviation by about 0.2/√1200 = 0.6 %: five times that.
+    # The mean of 600 draws is off by 0.2/√600 = 0.8 %, their deviation by about 0.2/√1200 = 0.6 %: five times that.
     assert statistics.fmean(seen) == pytest.approx(1, abs=0.04)
     assert statistics.stdev(seen) == pytest.approx(0.2, abs=0.03)
     assert steps(0, 0, 5) == seen[:5]
@@ -375,7 +375,7 @@ def test_batches_come_whole_from_data_as_long_as_the_job_needs(tmp_path: Path) -
     assert collate((inputs, targets))[0] is inputs
 
 
-def test_the_time_that_hides_a_ranks_own_update_is_told_as_it_is_replayed(tmp_path: Path) -> None:
+def test_the_time_that_hides_a_ranks_own_update_is_reported_as_it_is_replayed(tmp_path: Path) -> None:
     slow = {"slow_rank": 1, "slow_factor": 1.5}
     case = case_of(written(tmp_path), options=slow, strategy="ddp", world_size=2, dilation=10.0)
     due = [load_workload(case.workload).for_case(case, rank).rhythm.pacer.update_due_ns for rank in (0, 1)]
