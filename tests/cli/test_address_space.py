@@ -1,4 +1,4 @@
-"""A limit of memory (ulimit -v): one sentence that names memory, no traceback, no waiting without end."""
+"""A memory limit (ulimit -v): one sentence that names memory, no traceback, no endless wait."""
 
 from __future__ import annotations
 

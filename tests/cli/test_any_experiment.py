@@ -1,4 +1,4 @@
-"""Experiment files as nobody would write them: each shipped one with values in it that nobody meant."""
+"""Unusual experiment files: each shipped one with values that make no sense."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KNOWN: list[Keys] = [
     *(("options", name) for name in ("ddp", "replay", "gpt", "nothing")),
     *(("axes", f"options.{name}") for name in ("ddp.accumulate", "replay.slow_factor", "gpt.block_size")),
 ]
-"""Every key that an experiment may have, also where a shipped one has not."""
+"""Every key that an experiment may have, including keys that no shipped one has."""
 NESTED: Any = functools.reduce(lambda inner, _: [inner], range(200), 1)
 NASTY: list[Any] = [
     *(0, -1, 1, 2, 1.5, -0.5, 1e-9, 1e308, math.nan, math.inf, -math.inf),
@@ -59,7 +59,7 @@ NASTY: list[Any] = [
     *(True, False, [], {}, [[]], [{}], {"a": {}}, [None], [1, "a", 2.5], [1, 1], ["auto"], [math.nan]),
     *(list(range(1, 60)), list(range(100_000)), [0, -1], [10**400], [{"a": 1}], {"a": [1]}, NESTED),
 ]
-"""Values of wrong types, and those at and beyond what is sensible."""
+"""Values of wrong types, and at and beyond sensible limits."""
 
 
 def keys_of(data: Any, above: Keys = ()) -> Iterator[Keys]:
@@ -70,7 +70,7 @@ def keys_of(data: Any, above: Keys = ()) -> Iterator[Keys]:
 
 
 def changed(data: dict[str, Any], keys: Keys, value: Any) -> None:
-    """Sets a value; what is in its way is replaced by a table."""
+    """Set a value; replace anything in its way by a table."""
     *tables, last = keys
     for table in tables:
         if not isinstance(data.get(table), dict):
@@ -80,7 +80,7 @@ def changed(data: dict[str, Any], keys: Keys, value: Any) -> None:
 
 
 def without_none(value: Any) -> Any:
-    """TOML has no null."""
+    """Remove None, because TOML has no null."""
     return [one for one in value if one is not None] if isinstance(value, list) else value
 
 
@@ -107,7 +107,7 @@ def documents(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
 
 
 def dry_run(name: str, text: str, *flags: str) -> tuple[int, str, str]:
-    """In the folder of a copy beside the shipped experiments, so that what these name is found."""
+    """Run in a folder with a copy of the shipped experiments, so that files they name are found."""
     out, err = StringIO(), StringIO()
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(out), redirect_stderr(err):
         path = Path(folder) / f"{name}.toml"
@@ -118,7 +118,7 @@ def dry_run(name: str, text: str, *flags: str) -> tuple[int, str, str]:
 
 
 def check(code: int, out: str, err: str) -> None:
-    """Whether it ran or was refused in sentences: anything else is an exception that the caller sees."""
+    """Check that it ran or was refused in sentences: anything else is an exception that the caller sees."""
     assert code in (0, 2)
     assert (code == 0) is (err == ""), err
     assert not unprintable(out)
@@ -131,7 +131,7 @@ def check(code: int, out: str, err: str) -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def _no_ranks() -> Iterator[None]:
-    """What an own class says of its batch is asked of a rank, which takes seconds."""
+    """Skip asking a rank for the batch that a user's class states, which takes seconds."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(own_batches, "may_state_batch", lambda _: False)
         yield

@@ -1,4 +1,4 @@
-"""Without --out, commands write below `reports` here: not where another user waits to change what will be run."""
+"""Without --out, commands write below `reports` here, but not where another user could change what will be run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="gives a folder to ano
 
 @pytest.fixture
 def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory in which everybody can write."""
+    """A working directory in which every user can write."""
     monkeypatch.chdir(tmp_path)
     tmp_path.chmod(0o1777)
     return tmp_path
@@ -50,9 +50,9 @@ def _planted(folder: Path) -> Path:
 def test_nothing_is_written_below_a_planted_folder(
     shared: Path, capsys: pytest.CaptureFixture[str], words: str
 ) -> None:
-    """Its owner could exchange the run, and with it the code that ranks and jobs run."""
+    """Its owner could replace the run, and with it the code that ranks and jobs run."""
     git(shared, "init", "-q")
-    for name in ("one", "two"):  # for those that compare commits
+    for name in ("one", "two"):  # for commands that compare commits
         git(shared, "commit", "-q", "--allow-empty", "-m", name)
     folder = _planted(shared / "reports")
     assert command(words.split()) == 2
@@ -99,7 +99,7 @@ def test_baselines_in_a_planted_folder_are_not_believed(shared: Path) -> None:
 
 def test_a_planted_path_is_not_taken_for_the_baseline_of_its_name(shared: Path) -> None:
     _planted(shared / "main")
-    assert find_side("main") == Path("main")  # nothing else has the name
+    assert find_side("main") == Path("main")  # nothing else has this name
     saved = Baselines().save("main", b"{}")
     assert find_side("main") == saved
     os.chown(shared / "main", 0, 0)

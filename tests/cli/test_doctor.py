@@ -83,9 +83,9 @@ def test_exit_code_and_output(
     if not arguments:
         assert output.splitlines()[-1] == verdict.found
         return
-    told = json.loads(output)
-    assert [entry["level"] for entry in told] == ["ok", "problem", "note", "note", verdict.level]
-    assert told[2] == {
+    findings = json.loads(output)
+    assert [entry["level"] for entry in findings] == ["ok", "problem", "note", "note", verdict.level]
+    assert findings[2] == {
         "topic": "Limits",
         "subject": "/dev/shm",
         "level": "note",

@@ -1,4 +1,4 @@
-"""What `sweep --dry-run` prints: a table of cases, and each launch only when asked for."""
+"""The output of `sweep --dry-run`: a table of cases, and each launch only on request."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def replays(tmp_path: Path) -> str:
 
 
 def seconds(text: str) -> float:
-    """A duration as it is printed, such as `3 min 6 s`."""
+    """Return the seconds of a printed duration, such as `3 min 6 s`."""
     words = text.split()
     return sum(
         float(n) * {"h": 3600, "min": 60, "s": 1, "ms": 1e-3}[u]
@@ -69,7 +69,7 @@ def seconds(text: str) -> float:
 
 
 def table_rows(lines: list[str]) -> list[list[str]]:
-    """The table's rows, cut where its header's columns end."""
+    """Return the table's rows, cut where its header's columns end."""
     head = next(line for line in lines if line.startswith("case "))
     ends = [head.index(name) + len(name) for name in ("launches", "each", "total")]
     body = lines[lines.index(head) + 1 :]
@@ -115,9 +115,9 @@ def test_a_budget_without_room_for_the_promised_rounds_is_told(
 def test_what_is_skipped_comes_last_with_its_reason(replays: str, capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys, replays)
     at = lines.index("skipped: 2 cases")
-    told = " ".join(line.strip() for line in lines[at + 1 :])
-    assert told.count("branches · ") == 2
-    assert "a replay has no branches" in told
+    skipped = " ".join(line.strip() for line in lines[at + 1 :])
+    assert skipped.count("branches · ") == 2
+    assert "a replay has no branches" in skipped
 
 
 def test_verbose_adds_every_launch_in_order_with_each_ranks_command(
@@ -143,14 +143,14 @@ FOUND_LATER = "bucket caps that make the same buckets are found before the timed
 def test_equal_bucket_caps_of_a_replay_are_told_and_planned_once(
     replays: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its profile holds its gradients: 102 MB of them, shrunk by 50 as the caps are."""
+    """Its profile has gradients of 102 MB, shrunk by 50 like the caps."""
     path = Path(replays)
     path.write_text(REPLAYS.replace("bucket_cap_mb = 1000\n", ""), encoding="utf-8")
     lines = printed(capsys, replays, "--set", "axes.strategy=['ddp']", "--set", CAPS)
-    told = " ".join(lines)
+    output = " ".join(lines)
     assert (
         "replay:resnet50-v100: bucket caps 100 MiB and 1000 MiB make the same buckets and are run once"
-        in told
+        in output
     )
     names = [row[0] for row in table_rows(lines)]
     assert [sum(f"{cap} buckets" in name for name in names) for cap in ("100 MiB", "1000 MiB", "25 MiB")] == [
@@ -158,13 +158,13 @@ def test_equal_bucket_caps_of_a_replay_are_told_and_planned_once(
         0,
         2,
     ]
-    assert FOUND_LATER not in told
+    assert FOUND_LATER not in output
 
 
 @pytest.mark.parametrize("command", [["sweep", "--dry-run"], ["plan", "--nodes", "a,b"]])
-@pytest.mark.parametrize(("several", "told"), [(True, True), (False, False)])
+@pytest.mark.parametrize(("several", "expected"), [(True, True), (False, False)])
 def test_that_equal_bucket_caps_of_a_model_are_found_later_is_told(
-    command: list[str], several: bool, told: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: list[str], several: bool, expected: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = CAPS if several else "base.bucket_cap_mb=25"
     experiment = tmp_path / "x.toml"
@@ -173,7 +173,7 @@ def test_that_equal_bucket_caps_of_a_model_are_found_later_is_told(
     )
     name, *rest = command
     assert run([name, str(experiment), *rest, "--set", given, "--out", str(tmp_path / "run")]) == 0
-    assert (FOUND_LATER in " ".join(capsys.readouterr().out.split())) is told
+    assert (FOUND_LATER in " ".join(capsys.readouterr().out.split())) is expected
 
 
 def test_verbose_alone_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -188,7 +188,7 @@ def test_every_experiment_fits_the_width_without_a_broken_word(
     monkeypatch.setenv("COLUMNS", "60")
     narrow = printed(capsys, name, "--out", "x")
     assert max(map(len, narrow)) <= 60
-    monkeypatch.setenv("COLUMNS", "1000")  # no more than WIDEST is used
+    monkeypatch.setenv("COLUMNS", "1000")  # at most WIDEST is used
     wide = printed(capsys, name, "--out", "x")
     assert max(map(len, wide)) <= WIDEST
     assert {word for line in narrow for word in line.split()} - {"·"} == {
@@ -198,7 +198,7 @@ def test_every_experiment_fits_the_width_without_a_broken_word(
 
 
 def first_table() -> list[str]:
-    """The experiments of the README's first table of questions that take a model of one's own."""
+    """Return the experiments of the README's first table, of questions about a user's model."""
     text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     table = text.split("## Questions it answers")[1].split("\n\nAnd on a network")[0]
     rows = [line for line in table.splitlines() if "ddpbench sweep" in line]
@@ -216,13 +216,17 @@ def test_every_experiment_that_the_readme_says_so_of_runs_a_model_of_ones_own(
 ) -> None:
     own = "experiments/own_script/train_after.py:Measured"
     lines = printed(capsys, name, "--workload", own, "--out", "x")
-    told = " ".join(line.strip() for line in lines)
+    output = " ".join(line.strip() for line in lines)
     skipped = {"family": 1, "backends": 2 if missing_backend("mpi") else 0}.get(name, 0)
     assert [word for word in lines if word.startswith("skipped")] == (
         [f"skipped: {counted(skipped, 'case')}"] if skipped else []
     )
-    assert ("cannot be cut into stages" in told) is (name == "family")
-    assert "replaces the axis workload" in told if name in ("strategies", "precision") else "axis" not in told
+    assert ("cannot be cut into stages" in output) is (name == "family")
+    assert (
+        "replaces the axis workload" in output
+        if name in ("strategies", "precision")
+        else "axis" not in output
+    )
 
 
 def test_the_readmes_first_table_is_found() -> None:
@@ -232,7 +236,7 @@ def test_the_readmes_first_table_is_found() -> None:
 def test_an_estimate_knows_how_large_a_shipped_model_is(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """gpt:xl's 1.5 billion parameters: forward and backward of four samples are 40 Tflop, minutes on any core."""
+    """The 1.5 billion parameters of gpt:xl: forward and backward of four samples are 40 Tflop, minutes on any core."""
     monkeypatch.setattr("ddpbench.launch.sweep.preparation.memory_limit", lambda: 1 << 40)
     flags = (
         "--workload",
@@ -245,7 +249,7 @@ def test_an_estimate_knows_how_large_a_shipped_model_is(
     lines = printed(capsys, "quick", *flags)
     rows = {row[0]: row for row in table_rows(lines)}
     assert seconds(rows["single · 1 rank · 1 thread per rank"][2]) > 60
-    # 2 ranks of 1,478,019,200 parameters in 16 bytes each: 47,296,614,400 bytes
+    # 2 ranks with 1,478,019,200 parameters of 16 bytes each: 47,296,614,400 bytes
     assert "memory: at least 44 GiB for ddp · 2 ranks" in " ".join(lines)
 
 
@@ -283,7 +287,7 @@ def test_of_a_model_of_ones_own_nothing_is_known_before_it_is_tried(
 
 
 def begun_run(experiment: str, out: Path) -> RunDir:
-    """A run that was begun here and has measured nothing yet."""
+    """Return a run that was started here and has measured nothing yet."""
     prepared = prepare(SweepRequest(experiment=Path(experiment), overrides=[], out=out, retry_failed=False))
     toml = prepared.experiment.to_toml()
     identity = known_identity(prepared.hardware, toml, prepared.plan.cases) | {"torch": version("torch")}
@@ -309,7 +313,7 @@ def test_a_run_that_cannot_be_resumed_here_is_refused_alike_by_a_dry_run(
     assert run(["sweep", str(begun.path), *words]) == 2
     said = capsys.readouterr()
     assert f"{key}: '0.1' there, '" in said.err
-    assert sorted(path.name for path in begun.path.iterdir()) == before  # without a lock, too
+    assert sorted(path.name for path in begun.path.iterdir()) == before  # nor a lock
 
 
 def test_a_dry_run_refuses_a_damaged_plan(
@@ -333,7 +337,7 @@ def test_of_a_run_that_was_begun_what_is_left_is_said(rounds: int, replays: str,
             write_launch(begun.run, entry.case, number)
     (left,) = (line for line in table(begun, WIDEST) if line.startswith("launches done already: "))
     done, _, to_go = left.removeprefix("launches done already: ").partition("; about ")
-    assert int(done) == (1 + rounds) * len(begun.plan.runnable)  # with the proofs
+    assert int(done) == (1 + rounds) * len(begun.plan.runnable)  # including the proofs
     left_s = seconds(to_go.removesuffix(" to go"))
     pack(begun.run)
     shutil.rmtree(begun.run.cases)

@@ -1,4 +1,4 @@
-"""Variables of the environment that libraries cannot read: one sentence before anything starts, no traceback."""
+"""Environment variables that libraries cannot read: one sentence before anything starts, no traceback."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_another_is_not(name: str, value: str, monkeypatch: pytest.MonkeyPatch) 
     ],
 )
 def test_a_command_ends_without_a_traceback(tmp_path: Path, name: str, value: str, code: int) -> None:
-    """A backend draws into windows; reports draw into files, without one."""
+    """The backend would draw into windows; reports draw into files, without a window."""
     run = write_run(tmp_path / "run", [PlannedCase(case=case_of("single", 1))], rounds=2)
     done = subprocess.run(
         [sys.executable, "-m", "ddpbench", "report", str(run.path)],

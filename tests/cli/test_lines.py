@@ -1,4 +1,4 @@
-"""Tables and sentences for a terminal: they fit, and no word is broken."""
+"""Tables and sentences for a terminal fit its width, and no word is broken."""
 
 from __future__ import annotations
 
@@ -55,19 +55,19 @@ def test_sentences_are_wrapped_on_a_terminal_alone(monkeypatch: pytest.MonkeyPat
     terminal, file = Terminal(), io.StringIO()
     lines.say(text, terminal)
     lines.say(text, file)
-    told = terminal.getvalue().splitlines()
-    assert max(map(len, told)) <= 70
+    wrapped = terminal.getvalue().splitlines()
+    assert max(map(len, wrapped)) <= 70
     assert " ".join(terminal.getvalue().split()) == " ".join(text.split())
     assert file.getvalue().splitlines() == text.split("\n")
 
 
 def test_long_work_is_told_in_one_line_that_goes() -> None:
     now, terminal = [0.0], Terminal()
-    with lines.PassingLine(terminal, lambda: now[0]) as told:
+    with lines.PassingLine(terminal, lambda: now[0]) as report:
         for now[0], done in ((0.5, 10), (1.5, 1200), (1.6, 1300), (2.0, 1400)):
-            told("reading cases", done, 2000)
+            report("reading cases", done, 2000)
         now[0] = 3.0
-        told("comparing \x1b[31mcases", 0, 0)
+        report("comparing \x1b[31mcases", 0, 0)
     shown = terminal.getvalue().split("\r")
     assert shown[0] == ""
     assert shown[1] == "reading cases: 1,200 of 2,000\x1b[K", "after a second"
@@ -81,17 +81,17 @@ def test_short_work_and_files_show_nothing() -> None:
     now = [0.0]
     for stream, end in ((Terminal(), 0.9), (io.StringIO(), 9.0)):
         now[0] = 0.0
-        with lines.PassingLine(stream, lambda: now[0]) as told:
+        with lines.PassingLine(stream, lambda: now[0]) as report:
             now[0] = end
-            told("reading cases", 1, 2)
+            report("reading cases", 1, 2)
         assert stream.getvalue() == ""
 
 
 def test_a_line_goes_when_the_work_fails() -> None:
     terminal = Terminal()
     now = iter((0.0, 2.0, 2.0))
-    with suppress(OSError), lines.PassingLine(terminal, lambda: next(now)) as told:
-        told("reading cases", 1, 2)
+    with suppress(OSError), lines.PassingLine(terminal, lambda: next(now)) as report:
+        report("reading cases", 1, 2)
         raise OSError
     assert terminal.getvalue().endswith("\r\x1b[K")
 
@@ -119,11 +119,11 @@ def test_the_lists_name_everything_and_fit(
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     assert run(["list"]) == 0
-    told = capsys.readouterr().out
-    assert max(map(len, told.splitlines())) <= width
-    heads = [line for line in told.splitlines() if not line.startswith(" ")]
+    output = capsys.readouterr().out
+    assert max(map(len, output.splitlines())) <= width
+    heads = [line for line in output.splitlines() if not line.startswith(" ")]
     assert heads == ["strategies", "algorithms", "schedules", "workloads", "launchers", "experiments"]
-    flat = " ".join(told.split())
+    flat = " ".join(output.split())
     assert "halving_doubling recursive halving" in flat
     assert "gpt:SIZE a byte-level GPT" in flat
     assert "SIZE is nano, micro, mini, gopher-44m, small, medium, large or xl" in flat
@@ -137,11 +137,11 @@ def test_the_lists_name_everything_and_fit(
 
 def test_the_lists_hold_what_an_experiment_may_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["list", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert tuple(told["algorithms"]) == load_strategy("ddp").algorithms
+    names = json.loads(capsys.readouterr().out)
+    assert tuple(names["algorithms"]) == load_strategy("ddp").algorithms
     assert tuple(_SCHEDULES) == load_strategy("ddp").schedules
     assert tuple(_LAUNCHERS) == typing.get_args(Base.model_fields["launcher"].annotation)
-    assert list(told["workloads"]) == workload_names(), "each with its size, for programs"
+    assert list(names["workloads"]) == workload_names(), "each with its size, for programs"
 
 
 def verdict(options: str, *, status: typing.Literal["ok", "skipped"] = "ok") -> Verdict:
@@ -183,9 +183,9 @@ def test_long_options_do_not_push_the_other_columns_of_verify() -> None:
     assert whole.lines(long)[0].index("gpt:nano") == whole.head().index("workload")
     narrow = _Columns(27, 8, 30)
     for one in (long, verdict("accumulate=2"), verdict("compression=powersgd", status="skipped")):
-        told = narrow.lines(one)
-        assert max(map(len, told)) <= 80 + 4
-        assert told[0].index("gpt:nano") == narrow.head().index("workload")
+        printed = narrow.lines(one)
+        assert max(map(len, printed)) <= 80 + 4
+        assert printed[0].index("gpt:nano") == narrow.head().index("workload")
     assert narrow.lines(long)[1].strip() == "matrix_approximation_rank=4"
 
 

@@ -1,4 +1,4 @@
-"""Every name that a command line can hold, misspelt: exit code 2, one message, which has the name and the nearest one.
+"""Every name on a command line, misspelt: exit code 2, one message with the name and the nearest valid one.
 
 Commands and their arguments are those of the parser. A new argument must be listed here, as a name or as no name.
 """
@@ -49,7 +49,7 @@ NAMES: dict[str, tuple[str, str]] = {
     "base_side": ("rf=main", "ref"),
     "new_side": ("rf=main", "ref"),
 }
-"""By an argument's destination: a misspelt name, and the nearest one that there is."""
+"""By an argument's destination: a misspelt name, and the nearest valid one."""
 SETTINGS: dict[str, tuple[str, str]] = {
     "base.strategy=dpp": ("dpp", "ddp"),
     "base.workload=gpt:nnao": ("gpt:nnao", "gpt:nano"),
@@ -69,7 +69,7 @@ SETTINGS: dict[str, tuple[str, str]] = {
     "options.ddp.static_grph=true": ("static_grph", "static_graph"),
     "options.gpt.blok_size=16": ("blok_size", "block_size"),
 }
-"""Given with --set."""
+"""Names given with --set."""
 NO_NAMES = frozenset(
     (
         "out",
@@ -106,7 +106,7 @@ NO_NAMES = frozenset(
         "bad",
     )
 )
-"""Numbers, times, places to write to, names of Slurm's and of git's: nothing that ddpbench has a list of."""
+"""Numbers, times, output paths, and names of Slurm and git: ddpbench has no list of their values."""
 STEMS = {
     "sweep": ["quick", "--dry-run"],
     "plan": ["quick", "--nodes", "a"],
@@ -127,7 +127,7 @@ STEMS = {
     "doctor": [],
     "list": [],
 }
-"""Arguments of each command besides the misspelt name. A first word that is not a flag is its first argument."""
+"""Further arguments of each command. A first word that is not a flag is its first argument."""
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:
@@ -171,7 +171,7 @@ def every() -> Iterator[Wrong]:
 
 
 def _settings(command: str) -> dict[str, tuple[str, str]]:
-    """Return the settings to try: few where each starts other processes, options where only those may be set."""
+    """Return the settings to try: few if each starts other processes, options if only those may be set."""
     if command in ("compare", "bisect"):
         return {name: SETTINGS[name] for name in ("base.strategy=dpp", "base.stratgy=ddp")}
     return {
@@ -194,7 +194,7 @@ EVERY = list(every())
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with all that commands read: a repository of two commits, runs, a baseline, a profile."""
+    """Return a folder with everything that commands read: a repository of two commits, runs, a baseline, a profile."""
     path = tmp_path_factory.mktemp("names")
     begin_repository(path, sleep=0.0)
     (path / "train.py").write_text(TRAIN.format(sleep=0), encoding="utf-8")
@@ -218,7 +218,7 @@ def test_a_misspelt_name_is_refused_with_the_nearest(
     before = set(folder.iterdir())
     try:
         code = run([*wrong.argv])
-    except SystemExit as stop:  # argparse's
+    except SystemExit as stop:  # from argparse
         code = stop.code
     said = capsys.readouterr()
     assert code == 2, said
@@ -242,7 +242,7 @@ def test_every_command_and_argument_is_tried() -> None:
 
 
 OF_MORE = (errors.ExperimentError, errors.SideError)
-"""Errors that are made of more than a message."""
+"""Errors whose arguments are more than a message."""
 
 
 def _errors() -> Iterator[errors.DdpbenchError]:

@@ -1,4 +1,4 @@
-"""Files that users name: written whole or left as they were; pipes, terminals and devices are written through."""
+"""Files that users name: written completely or left as they were; pipes, terminals and devices are written through."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ STEMS = {
     "export": ["export", "{runs}/one", "--format", "csv"],
     "profile": ["profile", "gpt:nano"],
 }
-"""Arguments of each command besides the option."""
+"""Further arguments of each command."""
 OPTIONS = output_options()
 by_option = pytest.mark.parametrize(("command", "option"), OPTIONS, ids=[" ".join(one) for one in OPTIONS])
 
@@ -94,7 +94,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class FakeServer:
-    """Stands in for the process that measures a profile."""
+    """Replaces the process that measures a profile."""
 
     def __init__(self, *_: object, log_stays: bool) -> None: ...
     def __enter__(self) -> FakeServer:
@@ -167,7 +167,7 @@ def test_a_link_is_followed_and_stays(
 
 @contextmanager
 def reader_of(descriptor: Callable[[], int]) -> Iterator[list[bytes]]:
-    """Collect all that arrives on a pipe until its writers have closed it."""
+    """Collect everything that arrives on a pipe until its writers have closed it."""
     found: list[bytes] = []
 
     def read() -> None:
@@ -425,7 +425,7 @@ def test_streams_of_a_shell_get_what_a_file_gets(runs: Path, tmp_path: Path) -> 
         ended = shell(way, **there)
         assert ended.stderr == ""
         assert ended.stdout == ("kept\n" if "kept" in way else "") + text
-    assert shell(f"{line} >(true); true", **there).returncode == 0  # nobody reads it
+    assert shell(f"{line} >(true); true", **there).returncode == 0  # without a reader
 
 
 @ROOT_ONLY
@@ -439,7 +439,7 @@ def test_somebody_elses_link_in_a_shared_folder_is_not_followed(
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(mode)
-    os.chown(shared, owner, owner)  # a folder that is the other's own is as open
+    os.chown(shared, owner, owner)  # a folder that the other user owns is as open
     (shared / "out").symlink_to(precious)
     os.chown(shared / "out", 65534, 65534, follow_symlinks=False)
     for check in (
@@ -457,7 +457,7 @@ def test_somebody_elses_link_in_a_shared_folder_is_not_followed(
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Path:
-    """A folder like /tmp."""
+    """Return a folder like /tmp."""
     folder = tmp_path / "shared"
     folder.mkdir()
     folder.chmod(0o1777)
@@ -467,7 +467,7 @@ def shared(tmp_path: Path) -> Path:
 @ROOT_ONLY
 @pytest.mark.parametrize("where", ["at the end", "before the end", "behind the user's link"])
 def test_somebody_elses_link_to_a_folder_is_not_followed(where: str, shared: Path, tmp_path: Path) -> None:
-    """No file is written into a folder that another user has chosen, and no directory made there."""
+    """No file or directory is created in a folder that another user has chosen."""
     mine = tmp_path / "mine"
     mine.mkdir()
     planted = shared / "results"
@@ -497,7 +497,7 @@ def test_somebody_elses_link_to_a_folder_is_not_followed(where: str, shared: Pat
 @ROOT_ONLY
 @pytest.mark.parametrize("kind", ["file", "pipe"])
 def test_somebody_elses_file_or_pipe_in_a_shared_folder_is_not_written(kind: str, shared: Path) -> None:
-    """It would be its owner's to read and to change, or would wait for its owner."""
+    """Its owner could read and change it, or the command would wait for its owner."""
     path = shared / "out.md"
     if kind == "file":
         path.write_text("", encoding="utf-8")
@@ -526,7 +526,7 @@ def test_owner_and_mode_of_a_replaced_file_stay(tmp_path: Path) -> None:
 
 @ROOT_ONLY
 def test_a_file_that_may_not_be_written_is_not_replaced_either() -> None:
-    """The folder's permissions would let it be: a rename asks for no more."""
+    """The folder's permissions would allow it, since a rename needs no more."""
     code = (
         "import os, sys; from pathlib import Path\n"
         "from ddpbench.records.outputs import write_output\n"
@@ -682,7 +682,7 @@ def test_of_pages_and_baselines_that_cannot_be_written_nothing_is_left(
 @ROOT_ONLY
 @pytest.mark.parametrize("where", ["out", "below/out", "folder/new", "../planted/out"])
 def test_a_link_below_somebody_elses_folder_is_not_followed(where: str, shared: Path, tmp_path: Path) -> None:
-    """The folder may be put there for its links alone: nobody else can write in it, but what they lead to is mine."""
+    """Only its owner can write in the folder, but where its links lead is mine."""
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "precious").write_text("mine", encoding="utf-8")
@@ -705,7 +705,7 @@ def test_a_link_below_somebody_elses_folder_is_not_followed(where: str, shared: 
         checked_name(planted / where)
     assert (mine / "precious").read_text(encoding="utf-8") == "mine"
     assert sorted(path.name for path in mine.iterdir()) == ["precious"]
-    os.chown(planted / "out", 0, 0, follow_symlinks=False)  # one's own link there
+    os.chown(planted / "out", 0, 0, follow_symlinks=False)  # the user's own link there
     write_output(planted / "out", "x")
     assert (mine / "precious").read_text(encoding="utf-8") == "x"
     write_output(planted / "new", "y")
@@ -744,7 +744,7 @@ WAYS: dict[str, Callable[[Path], object]] = {
 def test_a_link_put_in_a_folders_place_after_the_look_is_not_followed(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exchanges the folder in the last moment: what was looked at is what is written in."""
+    """Replace the folder at the last moment: files are written into the folder that was checked."""
     mine, folder, away = tmp_path / "mine", tmp_path / "shared/folder", tmp_path / "shared/away"
     for one in (mine, mine / "new", folder):
         one.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The table that a sweep prints: what tells its rows apart is in it, and nothing that all share."""
+"""The table that a sweep prints has the settings that distinguish its rows, and none that all share."""
 
 from __future__ import annotations
 
@@ -33,19 +33,21 @@ def printed(frame: pd.DataFrame, width: int = WIDEST) -> list[str]:
 def test_links_and_nodes_are_told_where_they_vary(emulated: pd.DataFrame) -> None:
     head, *rows = printed(emulated)
     assert head.split()[:5] == ["strategy", "ranks", "bucket", "nodes", "link"]
-    assert sum(not row.startswith(" ") for row in rows) == len(emulated)  # long words go on in a second line
+    assert sum(not row.startswith(" ") for row in rows) == len(
+        emulated
+    )  # long words continue in a second line
     assert any("1 Gbit/s, node" in row for row in rows)
 
 
 @pytest.mark.parametrize("width", [80, WIDEST])
 def test_it_fits_the_width_with_emulated_links_too(emulated: pd.DataFrame, width: int) -> None:
-    wide, told = printed(emulated, 1000), printed(emulated, width)
+    wide, narrow = printed(emulated, 1000), printed(emulated, width)
     assert max(map(len, wide)) > width
-    assert max(map(len, told)) <= width
-    words = {word for line in told for word in line.split()}
+    assert max(map(len, narrow)) <= width
+    words = {word for line in narrow for word in line.split()}
     assert {"default", "efficiency", "samples/s", "master", "independent"} <= words
     for case in ("100 Mbit/s", "uplink", "ok"):
-        assert any(case in line for line in told), case
+        assert any(case in line for line in narrow), case
 
 
 def test_rates_have_no_exponent_and_oversubscribed_cases_a_mark(emulated: pd.DataFrame) -> None:
@@ -79,10 +81,10 @@ def test_choices_and_options_are_told_where_they_vary() -> None:
         for algorithm in ("ring", "naive_ring")
         for parts in (1, 2)
     ]
-    head, *told = printed(pd.DataFrame(rows))
+    head, *lines = printed(pd.DataFrame(rows))
     assert head.split()[:5] == ["strategy", "ranks", "bucket", "algorithm", "accumulate"]
-    assert [" ".join(row.split()[3:-2]) for row in told] == ["ring", "ring", "naive ring", "naive ring"]
-    assert [row.split()[-2] for row in told] == ["1", "2", "1", "2"]
+    assert [" ".join(row.split()[3:-2]) for row in lines] == ["ring", "ring", "naive ring", "naive ring"]
+    assert [row.split()[-2] for row in lines] == ["1", "2", "1", "2"]
     both = [row(scaling=kind, algorithm="ring") for kind in ("weak", "strong")]
     assert "scaling" in printed(pd.DataFrame(both))[0]
 

@@ -19,7 +19,7 @@ ENTRY = PlannedCase(case=Case(workload="mlp:small", strategy="single"))
     ("done", "left_s", "took_s", "said"),
     [
         (0, 60.0, 5.0, "[1/6, 55 s left] "),
-        (0, 60.0, 20.0, "[1/6, 50 s left] "),  # it took longer than expected, and the others' share is left
+        (0, 60.0, 20.0, "[1/6, 50 s left] "),  # it took longer than expected; the others keep their share
         (4, 60.0, 200.0, "[5/6, 30 s left] "),
         (5, 191.0, 10.0, "[6/6] "),  # the time left was that of this launch itself
     ],

@@ -1,4 +1,4 @@
-"""A flag that is given twice: lists are joined, and of two different values none is dropped in silence."""
+"""A repeated flag: lists are joined, and of two different values none is silently dropped."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_both_values_are_kept_or_the_second_is_refused(
 
 
 def _needed(action: argparse.Action) -> list[str]:
-    """Return what an argument that must be there is given."""
+    """Return the values for a required argument."""
     if not action.required:
         return []
     value = str(next(iter(action.choices))) if action.choices else "x"

@@ -27,14 +27,14 @@ main()
 
 
 @pytest.mark.parametrize(
-    ("handler", "code", "told"),
+    ("handler", "code", "message"),
     [("signal.default_int_handler", -signal.SIGINT, ""), ("signal.SIG_IGN", 0, "ddpbench ")],
     ids=["as usual", "ignored, as under nohup"],
 )
 def test_ctrl_c_while_the_command_line_is_imported_ends_without_a_traceback(
-    handler: str, code: int, told: str
+    handler: str, code: int, message: str
 ) -> None:
     program = _PROGRAM.format(handler=handler)
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (code, "")
-    assert ended.stdout.startswith(told)
+    assert ended.stdout.startswith(message)

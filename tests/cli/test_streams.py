@@ -1,4 +1,4 @@
-"""What commands print, and to whom: closed streams, readers that leave, what failed, and what is not there."""
+"""The output of commands: closed streams, readers that leave, failures, and missing files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_no_file_becomes_a_standard_stream_that_was_closed(closed: tuple[int, ..
     )
     shut = " ".join(f"{one}>&-" for one in closed)
     ended = subprocess.run(["sh", "-c", f'exec "$0" -c "$1" {shut}', sys.executable, code], check=False)
-    assert ended.returncode > 2  # of the file that was opened, its descriptor
+    assert ended.returncode > 2  # the descriptor of the file that was opened
 
 
 def test_tables_are_printed_to_a_closed_terminal() -> None:
@@ -53,10 +53,10 @@ def test_a_working_directory_that_is_gone_is_named(
 
 def test_an_error_without_end_is_told_without_its_middle(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["report", "--figures", "png," + "x" * 50_000, "nowhere"]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("ddpbench: ")
-    assert " ... " in told
-    assert len(told) < 3_100
+    message = capsys.readouterr().err
+    assert message.startswith("ddpbench: ")
+    assert " ... " in message
+    assert len(message) < 3_100
 
 
 def test_a_reader_that_has_seen_enough_is_no_failure() -> None:
@@ -64,9 +64,9 @@ def test_a_reader_that_has_seen_enough_is_no_failure() -> None:
         'for _ in 1 2 3; do "$0" -m ddpbench list; echo $? >&2; done | true'  # one may be faster than `true`
     )
     ended = subprocess.run(["sh", "-c", line, sys.executable], check=False, capture_output=True, text=True)
-    told = ended.stderr.split()
-    assert set(told) <= {"0", "141"}
-    assert told[-1] == "141"
+    codes = ended.stderr.split()
+    assert set(codes) <= {"0", "141"}
+    assert codes[-1] == "141"
 
 
 @pytest.mark.parametrize(
@@ -145,10 +145,10 @@ def test_a_report_says_which_cases_failed_and_ends_as_the_sweep_did(
     for outcome in run_dir.cases.glob("ddp-*/launch-*/outcome.json"):
         outcome.write_text("torn", encoding="utf-8")
     assert run(["report", str(run_dir.path)]) == 1
-    out, told = capsys.readouterr()
+    out, messages = capsys.readouterr()
     assert out == f"{run_dir.report}\n"
-    assert any(line.startswith("ddp ") and ": failed: " in line for line in told.splitlines())
-    assert "--retry-failed" in told
+    assert any(line.startswith("ddp ") and ": failed: " in line for line in messages.splitlines())
+    assert "--retry-failed" in messages
 
 
 def test_what_has_no_records_is_not_exported_as_failed(
@@ -181,7 +181,7 @@ def test_a_name_without_a_file_is_held_against_those_that_are_here(
     assert (
         "no file and no experiment 'mine.tml'; did you mean the file 'mine.toml'?" in capsys.readouterr().err
     )
-    assert run(["sweep", "mine.toml", "--dry-run"]) == 0  # whatever an editor begins a file with
+    assert run(["sweep", "mine.toml", "--dry-run"]) == 0  # like a file that an editor has just created
 
 
 @pytest.mark.parametrize("name", ["mine", "mine.toml"])
@@ -234,7 +234,7 @@ def test_a_flag_before_the_command_is_the_command_line_s(capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected"),
     [
         (["sweep", "quick", "--dryrun"], "--dryrun; did you mean --dry-run?"),
         (
@@ -245,11 +245,11 @@ def test_a_flag_before_the_command_is_the_command_line_s(capsys: pytest.CaptureF
     ],
 )
 def test_an_unknown_flag_is_told_with_its_command_s_usage(
-    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         run(words)
     assert ended.value.code == 2
     error = capsys.readouterr().err
     assert error.startswith(f"usage: ddpbench {words[0]} [-h]")
-    assert error.endswith(f"{told}\n")
+    assert error.endswith(f"{expected}\n")

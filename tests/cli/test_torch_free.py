@@ -62,7 +62,7 @@ def test_a_report_on_no_run_is_refused_before_pandas_is_loaded(tmp_path: Path) -
 
 
 def test_a_report_starts_other_processes_before_it_loads_what_they_load(tmp_path: Path) -> None:
-    """They load the same: one after the other is a second of every report."""
+    """Both load the same modules: one after the other would add a second to every report."""
     write_run(tmp_path / "run", 2)
     program = (
         "import sys\n"

@@ -1,4 +1,4 @@
-"""Inputs that the user may not read: a wrong request in every command, and no advice to make them writable."""
+"""Inputs that the user may not read: an invalid request in every command, without advice to make them writable."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ print(json.dumps(tried()))
 
 @pytest.fixture(scope="module")
 def ended() -> dict[str, tuple[int, str]]:
-    """The exit code and messages of each command, and of a history with a locked folder in it."""
+    """Return the exit code and messages of each command, and of a history with a locked folder in it."""
     with open_folder() as folder:
         for name in ("good", "other", "locked/run", "apart/closed", "apart/named"):
             made(folder / name, {DDP: 40 + len(name)})
@@ -75,7 +75,7 @@ def ended() -> dict[str, tuple[int, str]]:
 
 @pytest.fixture(scope="module")
 def ended_here() -> dict[str, tuple[int, str]]:
-    """The exit code and messages of each command in a working directory that the user may not enter."""
+    """Return the exit code and messages of each command in a working directory that the user may not enter."""
     with open_folder() as folder:
         closed = folder / "closed"
         closed.mkdir(mode=0o700)
@@ -121,7 +121,7 @@ def test_what_may_not_be_read_is_a_wrong_request(name: str, ended: dict[str, tup
 def test_in_a_working_directory_that_may_not_be_entered(
     name: str, ended_here: dict[str, tuple[int, str]]
 ) -> None:
-    """Paths from there are a wrong request; shipped experiments and absolute paths work."""
+    """Relative paths are an invalid request; shipped experiments and absolute paths work."""
     code, message = ended_here[name]
     assert "writable" not in message
     if name in ("what is there", "a shipped experiment", "a submission of a shipped one"):

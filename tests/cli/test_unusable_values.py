@@ -1,4 +1,4 @@
-"""Flags, paths and files that nobody meant: exit code 2, one sentence, nothing left; and what is printed of them."""
+"""Unusable flags, paths and files: exit code 2, one sentence, nothing left behind; and clean printed texts."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ LONG = "n" * 300
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     assert run([str(one) for one in arguments]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert len(told.err) < 400
-    return told.err
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert len(printed.err) < 400
+    return printed.err
 
 
 @pytest.mark.parametrize(
@@ -165,9 +165,9 @@ def test_what_cannot_be_is_a_wrong_request(
     monkeypatch.chdir(tmp_path)
     if arguments[0] == "allocation":
         arguments = ["allocation", str(tmp_path), *arguments[2:]]
-    told = refused(capsys, *arguments)
-    assert said in told
-    assert told.count("\n") == 1
+    message = refused(capsys, *arguments)
+    assert said in message
+    assert message.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["experiments"]
 
 
@@ -176,8 +176,8 @@ def test_an_experiment_file_with_a_long_name_is_told_to_have_a_shorter_one(
 ) -> None:
     path = tmp_path / f"{'n' * 200}.toml"
     path.write_text("", encoding="utf-8")
-    assert "name: 'nnn" in (told := run_and_read(capsys, "sweep", path, "--dry-run"))
-    assert "100 at most: files and folders are named after it" in told
+    assert "name: 'nnn" in (message := run_and_read(capsys, "sweep", path, "--dry-run"))
+    assert "100 at most: files and folders are named after it" in message
 
 
 def run_and_read(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
@@ -195,7 +195,7 @@ def test_a_run_directorys_name_may_have_its_limit(tmp_path: Path) -> None:
         checked_name(tmp_path / ("ä" * 76))
 
 
-# What is left where nothing can be written.
+# Nothing is left behind if nothing can be written.
 
 
 def full(*_: object, **__: object) -> int:
@@ -232,8 +232,8 @@ def test_a_disk_that_is_full_before_the_plan_stands_leaves_nothing(
 
     monkeypatch.setattr(sweep, "Servers", Servers)
     monkeypatch.setattr(sweep, "identify", nearly)
-    told = run_and_read(capsys, "sweep", "quick", "--out", tmp_path / "run")
-    assert "run cannot be written: No space left on device; free some space" in told
+    message = run_and_read(capsys, "sweep", "quick", "--out", tmp_path / "run")
+    assert "run cannot be written: No space left on device; free some space" in message
     assert list(tmp_path.iterdir()) == []
 
 
@@ -243,7 +243,7 @@ def test_a_disk_that_is_full_before_the_plan_stands_leaves_nothing(
 def test_what_ends_a_sweep_says_how_to_resume_it(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without --out, repeating the command would begin another run."""
+    """Without --out, repeating the command would start another run."""
     path = tmp_path / "a run"
 
     def ended(work: sweep.Sweep, _interrupted: object) -> None:
@@ -253,9 +253,9 @@ def test_what_ends_a_sweep_says_how_to_resume_it(
 
     monkeypatch.setattr(ddpbench, "carry_out", ended)
     assert run(["sweep", "quick", "--out", str(path)]) == 1
-    told = capsys.readouterr().err
-    assert told.endswith(f"; resume with: ddpbench sweep '{path}'\n")
-    assert "same command" not in told
+    message = capsys.readouterr().err
+    assert message.endswith(f"; resume with: ddpbench sweep '{path}'\n")
+    assert "same command" not in message
 
 
 def test_a_report_that_cannot_be_written_says_how_to_resume(
@@ -267,8 +267,8 @@ def test_a_report_that_cannot_be_written_says_how_to_resume(
     monkeypatch.setattr(ddpbench, "carry_out", measured)
     monkeypatch.setattr("ddpbench.report_on", Mock(side_effect=OutputError("the report cannot be written")))
     assert run(["sweep", "quick", "--out", str(tmp_path / "run")]) == 1
-    told = capsys.readouterr().err
-    assert told.endswith(f"the report cannot be written; resume with: ddpbench sweep {tmp_path / 'run'}\n")
+    message = capsys.readouterr().err
+    assert message.endswith(f"the report cannot be written; resume with: ddpbench sweep {tmp_path / 'run'}\n")
 
 
 def test_only_a_sweep_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,12 +291,12 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
 def test_on_a_full_disk_a_sweep_leaves_nothing(full_disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = run_and_read(capsys, "sweep", "quick", "--out", full_disk / "runs/run")
-    assert "cannot be written: No space left on device" in told
+    message = run_and_read(capsys, "sweep", "quick", "--out", full_disk / "runs/run")
+    assert "cannot be written: No space left on device" in message
     assert [path.name for path in full_disk.iterdir()] == ["filling"]
 
 
-# What of others' texts reaches the terminal.
+# Texts of other programs on the terminal.
 
 ESCAPE = "\x1b]0;title\x07\x1b[2J\x9b1m \u202egnp"
 
@@ -323,9 +323,9 @@ def test_exceptions_of_a_workload_are_printed_without_what_a_terminal_obeys() ->
 def test_what_is_printed_is_clean(capsys: pytest.CaptureFixture[str]) -> None:
     show(ESCAPE, "ä")
     say(ESCAPE)
-    told = capsys.readouterr().out
-    assert not unprintable(told)
-    assert "ä" in told
+    printed = capsys.readouterr().out
+    assert not unprintable(printed)
+    assert "ä" in printed
 
 
 def test_a_stream_that_cannot_write_a_character_gets_a_question_mark() -> None:
@@ -348,7 +348,7 @@ def test_a_files_name_is_printed_clean(tmp_path: Path, capsys: pytest.CaptureFix
     assert not unprintable(run_and_read(capsys, "sweep", path))
 
 
-# Lines to paste.
+# Command lines to paste.
 
 
 def test_every_printed_command_is_quoted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -356,8 +356,8 @@ def test_every_printed_command_is_quoted(tmp_path: Path, capsys: pytest.CaptureF
     assert run(["plan", "quick", "--nodes", "a,b", "--out", str(out)]) == 0
     *_, last = capsys.readouterr().out.rstrip("\n").split("\n")
     assert shlex.split(last.partition("are: ")[2]) == ["ddpbench", "report", str(out)]
-    told = run_and_read(capsys, "plan", "quick", "--nodes", "a,b", "--out", out)
-    assert shlex.split(told.partition("with: ")[2]) == ["ddpbench", "plan", str(out)]
+    printed = run_and_read(capsys, "plan", "quick", "--nodes", "a,b", "--out", out)
+    assert shlex.split(printed.partition("with: ")[2]) == ["ddpbench", "plan", str(out)]
     lines = f"the lines of ddpbench plan {shlex.quote(str(out))}"
     assert resume_command(out) == lines  # it was planned
     assert resume_command(out, "--retry-failed") == f"{lines}, with --retry-failed at their end"
@@ -367,8 +367,12 @@ def test_every_printed_command_is_quoted(tmp_path: Path, capsys: pytest.CaptureF
     shutil.rmtree(out)
     assert run(["plan", "quick", "--nodes", "a,b", "--out", str(out)]) == 0
     capsys.readouterr()
-    told = run_and_read(capsys, "sweep", out)
-    assert shlex.split(told.partition("ranks: ")[2].partition(" prints")[0]) == ["ddpbench", "plan", str(out)]
+    printed = run_and_read(capsys, "sweep", out)
+    assert shlex.split(printed.partition("ranks: ")[2].partition(" prints")[0]) == [
+        "ddpbench",
+        "plan",
+        str(out),
+    ]
 
 
 def test_launches_of_a_dry_run_are_quoted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,6 @@
-"""What is seen in and around real fabrics, as JSON: `python -m tests.fabric.standing SCENE FOLDER [ARGUMENT ...]`.
+"""Facts about real fabrics, from inside and outside, as JSON: `python -m tests.fabric.standing SCENE FOLDER [ARG ...]`.
 
-Run as a process of its own, so that the tests can run it with and without privilege.
+Runs in a separate process, so that the tests can run it with and without privilege.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PR_SET_PDEATHSIG, _PR_GET_PDEATHSIG = 1, 2
 
 
 def inside(place: RankPlace, work: Callable[[], Any]) -> Any:
-    """What a process that enters a place finds there."""
+    """Return what a process that enters a place finds there."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -46,14 +46,14 @@ def inside(place: RankPlace, work: Callable[[], Any]) -> Any:
             os.write(write, json.dumps(found).encode())
             os._exit(0)
     os.close(write)
-    with os.fdopen(read) as told:
-        found = json.load(told)
+    with os.fdopen(read) as pipe:
+        found = json.load(pipe)
     os.waitpid(pid, 0)
     return found
 
 
 def refusal(address: str, port: int) -> str:
-    """How a connection fails, or `connected`."""
+    """Return how a connection fails, or `connected`."""
     try:
         with socket.create_connection((address, port), timeout=2):
             return "connected"
@@ -62,7 +62,7 @@ def refusal(address: str, port: int) -> str:
 
 
 class Listening:
-    """A server in a place that takes one connection and reads it to its end."""
+    """A server in a place; it accepts one connection and reads it to its end."""
 
     def __init__(self, place: RankPlace, port: int = PORT) -> None:
         ready_read, ready_write = os.pipe()
@@ -91,7 +91,7 @@ class Listening:
 
 
 def send(address: str, count: int, port: int = PORT) -> dict[str, float]:
-    """Sends so many bytes to a `Listening`; what arrived, and the seconds from the first to the answer."""
+    """Send `count` bytes to a `Listening`; return what arrived, and the seconds from the first byte to the answer."""
     with socket.create_connection((address, port), timeout=30) as connection:
         began = time.monotonic()
         connection.sendall(bytes(count))
@@ -101,13 +101,13 @@ def send(address: str, count: int, port: int = PORT) -> dict[str, float]:
 
 
 def between(fabric: Fabric, source: int, target: int, count: int) -> dict[str, float]:
-    """Bytes sent from one rank to another."""
+    """Send bytes from one rank to another."""
     with Listening(fabric.places[target]):
         return inside(fabric.places[source], lambda: send(fabric.places[target].address, count))
 
 
 def fetch(address: str, port: int, counts: list[int]) -> dict[str, Any]:
-    """Bytes asked of a fabric's store, one count after the other over one connection."""
+    """Request bytes from a fabric's store, one count after the other over one connection."""
     with socket.create_connection((address, port), timeout=30) as connection:
         began = time.monotonic()
         arrived = []
@@ -130,7 +130,7 @@ def links_of(fabric: Fabric) -> list[dict[str, Any]]:
 
 
 def isolated(log: Path, text: str) -> dict[str, Any]:
-    """Four nodes: what a rank sees, and what the network that this process is in sees of them."""
+    """Return, for four nodes, what a rank sees, and what this process's network sees of them."""
     rtmgrp_link = 1
     watch = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
     watch.bind((0, rtmgrp_link))
@@ -205,18 +205,18 @@ def _children() -> int:
 
 
 def proved(log: Path, text: str, nodes: str, ranks_per_node: str) -> dict[str, Any]:
-    """A fabric's links, and what one transfer between its first and last rank took."""
+    """Return a fabric's links, and the time of a transfer between its first and last rank."""
     with Fabric(Links.parse(text), nodes=int(nodes), ranks_per_node=int(ranks_per_node), log=log) as fabric:
         return {
             "places": [asdict(place) for place in fabric.places],
             "links": links_of(fabric),
             "across": between(fabric, 0, len(fabric.places) - 1, 2_000_000),
-            "beside": between(fabric, 0, 1, 2_000_000),
+            "neighbours": between(fabric, 0, 1, 2_000_000),
         }
 
 
 def checked(log: Path, text: str, nodes: str) -> dict[str, Any]:
-    """What `doctor --nodes` finds of a fabric's nodes: each pair's rates, and the findings that are not ok."""
+    """Return what `doctor --nodes` finds on a fabric's nodes: each pair's rates, and the findings that are not ok."""
     count = int(nodes)
     with Fabric(Links.parse(text), nodes=count, ranks_per_node=1, log=log) as fabric:
         first = (fabric.places[0].address, PORT)
@@ -234,12 +234,14 @@ def checked(log: Path, text: str, nodes: str) -> dict[str, Any]:
             return {"pairs": [pair.to_json() for pair in pairs], "findings": bad}
 
         with ThreadPoolExecutor(count) as pool:
-            told = pool.map(lambda number: inside(fabric.places[number], lambda: part(number)), range(count))
-            return next(iter(list(told)))  # type: ignore[no-any-return]
+            results = pool.map(
+                lambda number: inside(fabric.places[number], lambda: part(number)), range(count)
+            )
+            return next(iter(list(results)))  # type: ignore[no-any-return]
 
 
 def stored(log: Path, text: str) -> dict[str, Any]:
-    """What two nodes get from the store, over each of its addresses."""
+    """Return what two nodes get from the store, over each of its addresses."""
     with Fabric(Links.parse(text), nodes=2, ranks_per_node=1, log=log) as fabric:
         place = fabric.storage
         assert place is not None
@@ -254,7 +256,7 @@ def stored(log: Path, text: str) -> dict[str, Any]:
 
 
 def apart(log: Path) -> dict[str, Any]:
-    """Two fabrics with the same addresses; a server in the second."""
+    """Return what is seen of two fabrics with the same addresses, and a server in the second."""
     links = Links.parse("100 Mbit/s")
     with (
         Fabric(links, nodes=2, ranks_per_node=1, log=log) as first,
@@ -270,7 +272,7 @@ def apart(log: Path) -> dict[str, Any]:
 
 
 def refused(log: Path, text: str, nodes: str) -> dict[str, Any]:
-    """Why a fabric cannot be made or proved."""
+    """Return why a fabric cannot be made or proved."""
     try:
         with Fabric(Links.parse(text), nodes=int(nodes), ranks_per_node=1, log=log) as fabric:
             fabric.prove(shared_cores=own_environment_allows_sharing())
@@ -280,7 +282,7 @@ def refused(log: Path, text: str, nodes: str) -> dict[str, Any]:
 
 
 def waiting(log: Path) -> dict[str, Any]:
-    """Makes a fabric with a store, prints the ids of its processes, and stays until it is killed."""
+    """Make a fabric with a store, print the ids of its processes, and stay until killed."""
     fabric = Fabric(Links.parse("100 Mbit/s; shared storage"), nodes=4, ranks_per_node=1, log=log)
     children = Path(f"/proc/{fabric.pid}/task/{fabric.pid}/children").read_text(encoding="utf-8").split()
     print(json.dumps({"holder": fabric.pid, "store": [int(pid) for pid in children]}), flush=True)

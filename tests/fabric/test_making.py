@@ -1,4 +1,4 @@
-"""Buckets, windows and refusals by hand; rates as the kernel read them."""
+"""Buckets, windows and refusals, calculated by hand; rates as the kernel reads them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_window_is_at_least_12_ms_of_the_rate_and_less_than_twice_that() -> No
         assert offered & (offered - 1) == 0  # a power of two, at which the scaling of windows stops growth
         assert 12e-3 * rate / 8 <= 2 * offered < 2 * 12e-3 * rate / 8
     assert window_bytes(1e6) == 32_768
-    # There and back over two links with 10 ms each are 40 ms more.
+    # A round trip over two links of 10 ms each adds 40 ms.
     assert window_bytes(1e9, 10e-3) == 4_194_304
 
 
@@ -66,7 +66,7 @@ def test_what_there_is_for_a_fabric_is_told_as_data() -> None:
     }
     assert set(found.reasons) == {name for name, is_there in flags.items() if not is_there}
     if os.geteuid() == 0 and found.works:
-        # The kernel's own list of what it knows, where it has one.
+        # The kernel's list of known modules, if it has one.
         assert found.netem == (
             subprocess.run(
                 ["unshare", "--net", "tc", "qdisc", "add", "dev", "lo", "root", "netem"],
@@ -109,7 +109,7 @@ def test_only_the_holder_pays_for_netlink(module: str) -> None:
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes a network namespace as root")
 def test_what_delays_is_taken_off_a_link_and_put_back() -> None:
-    """With another queue in netem's place, so that it is seen where the kernel has no netem."""
+    """Another queue replaces netem, so that this is tested on kernels without netem."""
     code = """
 from ddpbench.fabric import making
 spaces = making.make_spaces(1)

@@ -1,4 +1,4 @@
-"""What is made of the kernel's counts, worked out by hand."""
+"""Rates from the kernel's byte counts, calculated by hand."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_rates_are_the_bytes_between_two_readings_over_the_time_between_them() -
     (phase,) = phases(topology)
     ports = [(1, "eth0"), (0, "n0"), (2, "eth0"), (0, "n1")]
     start = dict.fromkeys(ports, (1_000, 0, 10**9))
-    # Half a second later; node 0's own end was read 100 ms after the others, with 12.5 MB more.
+    # Half a second later; node 0's end was read 100 ms after the others, with 12.5 MB more.
     disturbed = dict.fromkeys(ports, (31_251_000, 0, 15 * 10**8))
     quiet = dict.fromkeys(ports, (93_751_000, 3, 20 * 10**8)) | {(1, "eth0"): (106_251_000, 3, 21 * 10**8)}
     found = measured(topology.wiring, phase, [start, disturbed, quiet])
@@ -91,14 +91,14 @@ def test_a_link_that_is_not_held_back_is_named() -> None:
 def tried(
     *reached: float, shared_cores: bool = False
 ) -> tuple[int, list[float], tuple[LinkProof, ...] | str]:
-    """How often two links of 1 Gbit/s that carry so much, try by try, are tried; the pauses; and what came of it."""
-    told = iter(reached)
+    """Return the tries, the pauses and the result for two links of 1 Gbit/s that reach these rates, one per try."""
+    rates = iter(reached)
     asked: list[int] = []
     paused: list[float] = []
 
     def carry(windows: int) -> tuple[LinkProof, ...]:
         asked.append(windows)
-        return tuple(both(2, 1e9, next(told)))
+        return tuple(both(2, 1e9, next(rates)))
 
     try:
         found: tuple[LinkProof, ...] | str = held(carry, paused.append, shared_cores=shared_cores)
@@ -137,12 +137,12 @@ def test_what_is_far_too_much_is_refused_soon() -> None:
 
 def test_links_that_let_too_much_pass_and_slow_windows_are_not_tried_for_ever() -> None:
     assert tried(1.5e9, 1.4e9)[0] == 2
-    told: list[int] = []
+    tries: list[int] = []
 
     def carry(windows: int) -> tuple[LinkProof, ...]:
-        told.append(windows)
+        tries.append(windows)
         return tuple(both(2, 1e9, 0.9e9))
 
     with pytest.raises(FabricError):
-        held(carry, lambda _: None, clock=lambda: 20.0 * len(told))
-    assert tuple(told) == TRIES[:2]
+        held(carry, lambda _: None, clock=lambda: 20.0 * len(tries))
+    assert tuple(tries) == TRIES[:2]

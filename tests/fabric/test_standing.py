@@ -1,4 +1,4 @@
-"""Real fabrics, as root and without privilege: isolated, shaped, proved, and gone with what held them."""
+"""Real fabrics, as root and without privilege: isolated, shaped, proved, and removed with their holder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.processes import alive
 ROOT = Path(__file__).parents[2]
 NO_RIGHTS = ("--bounding-set", "-all", "--inh-caps", "-all", "--ambient-caps", "-all")
 READ_ONLY = ("--inh-caps", "-all,+dac_read_search", "--ambient-caps", "-all,+dac_read_search")
-"""Another user may have to read a Python that lies in root's home."""
+"""Another user may have to read a Python in root's home."""
 HOW = {
     "root": (),
     "root without rights": ("setpriv", *NO_RIGHTS),
@@ -41,14 +41,14 @@ def capabilities() -> Any:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """One that another user may write, too."""
+    """Return a folder that another user can also write to."""
     with open_folder() as path:
         yield path
 
 
 @pytest.fixture
 def scene(folder: Path) -> Scene:
-    """Plays a scene of `standing` in a network of its own that stands for the host's."""
+    """Run a scene of `standing` in a separate network that stands for the host's."""
 
     def play(how: str, name: str, *arguments: object) -> dict[str, Any]:
         result = subprocess.run(
@@ -60,8 +60,8 @@ def scene(folder: Path) -> Scene:
             check=False,
         )
         assert result.returncode == 0, result.stderr + log(folder)
-        told: dict[str, Any] = json.loads(result.stdout)
-        return told
+        facts: dict[str, Any] = json.loads(result.stdout)
+        return facts
 
     return play
 
@@ -76,7 +76,7 @@ def log(folder: Path) -> str:
 
 
 def within(links: list[dict[str, Any]]) -> bool:
-    """Never too fast. Too slow by less than a third: these tests' cores are others' too."""
+    """Return whether no link is too fast, or too slow by a third or more: these tests share their cores."""
     return all(2 / 3 <= link["reached_bit_per_s"] / link["asked_bit_per_s"] <= 1.05 for link in links)
 
 
@@ -99,14 +99,14 @@ def test_four_nodes_talk_among_themselves_alone(how: str, scene: Scene, capabili
     assert inside["outward"] == "Network is unreachable"
     assert inside["to_us"] == "Connection refused"
     assert found["sent"]["arrived"] == 100_000
-    # A rank still dies with its parent, and its files and its /proc are its user's own.
+    # A rank dies with its parent, and its files and its /proc belong to its user.
     dies_by, file_owner, proc_owner = found["signal_and_owners"]
     assert dies_by == signal.SIGKILL
     assert found["file_outside"] == found["user"] == (4242 if how == "another user" else 0)
     assert file_owner == proc_owner == inside["user"]
-    if how != "root without rights":  # which may not be mapped, and sees itself as nobody
+    if how != "root without rights":  # root cannot be mapped, and sees itself as nobody
         assert inside["user"] == found["user"]
-    # On the host nothing ever appeared.
+    # Nothing ever appeared on the host.
     before, during, after = found["host"]
     assert before == during == after
     assert found["said_on_the_host"] == 0
@@ -117,7 +117,7 @@ def test_four_nodes_talk_among_themselves_alone(how: str, scene: Scene, capabili
 
 
 def seconds(count: int, rate: float) -> float:
-    """The least a transfer of so many bytes takes at a rate: its buckets, 2 ms each, let the first pass at once."""
+    """Return the least time of a transfer at a rate: its buckets of 2 ms each let the first bytes pass at once."""
     return 8 * count / rate - 2 * 2e-3
 
 
@@ -127,9 +127,9 @@ def test_one_slow_node_slows_what_it_sends_and_gets(scene: Scene) -> None:
     assert {rates[f"node {n}", side] for n in range(3) for side in ("out", "in")} == {2e8}
     assert {rates["node 3", side] for side in ("out", "in")} == {5e7}
     assert within(found["links"])
-    assert found["across"]["arrived"] == found["beside"]["arrived"] == 2_000_000
+    assert found["across"]["arrived"] == found["neighbours"]["arrived"] == 2_000_000
     assert found["across"]["seconds"] > seconds(2_000_000, 5e7)
-    assert found["beside"]["seconds"] > seconds(2_000_000, 2e8)
+    assert found["neighbours"]["seconds"] > seconds(2_000_000, 2e8)
 
 
 def test_a_check_of_the_nodes_names_the_slow_one_and_measures_every_link(scene: Scene) -> None:
@@ -138,7 +138,7 @@ def test_a_check_of_the_nodes_names_the_slow_one_and_measures_every_link(scene: 
     for pair in found["pairs"]:
         asked_for = 1e8 if 2 in (pair["a"], pair["b"]) else 4e8
         for way in ("a_to_b", "b_to_a"):
-            # Too slow by less than a third, as above: other guests hold the cores. Headers alone are about 5 %.
+            # Too slow by less than a third, as above, because the cores are shared. Headers are about 5 %.
             assert 2 / 3 * asked_for < pair[way] < 1.02 * asked_for, pair
     assert [finding["subject"] for finding in found["findings"]] == ["slow: node 2 (h2)"]
 
@@ -152,7 +152,7 @@ def test_ranks_have_links_of_their_own(scene: Scene) -> None:
     assert {rates[f"node {n}", side] for n in range(2) for side in ("out", "in")} == {4e7}
     assert within(found["links"])
     assert found["across"]["seconds"] > seconds(2_000_000, 4e7)
-    assert seconds(2_000_000, 2e8) < found["beside"]["seconds"]
+    assert seconds(2_000_000, 2e8) < found["neighbours"]["seconds"]
 
 
 def test_ranks_of_a_node_share_it_without(scene: Scene) -> None:

@@ -1,4 +1,4 @@
-"""Wirings and the traffic that proves them, held against drawings made by hand."""
+"""Topologies and the traffic that proves them, compared with drawings made by hand."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def drawn(name: str) -> Topology:
 
 
 def ends(cable: Cable) -> tuple[str, str, float | None]:
-    """Such as `1:eth0 10.0.0.1 - n0@core`."""
+    """Return both ends of a cable, such as `1:eth0 10.0.0.1 - n0@core`."""
     near = f"{cable.near.space}:{cable.near.name} {cable.near.address or '@' + cable.near.bridge}"
     return near, f"{cable.far.name}@{cable.far.bridge}", cable.rate
 
@@ -60,7 +60,7 @@ def test_ranks_with_links_of_their_own_share_their_nodes_uplink() -> None:
         ("0:n0u @n0b", "n0@core", 1e8),
     ]
     near = topology.wiring.cables[0].near
-    # 12 ms are 150 kB at 100 Mbit/s, which its node shares, and 1.5 MB at 1 Gbit/s to the rank beside it.
+    # 12 ms are 150 kB at 100 Mbit/s, which its node shares, and 1.5 MB at 1 Gbit/s to its neighbour.
     assert [(route.to, route.window) for route in near.routes] == [
         ("10.0.0.0/16", 131_072),
         ("10.0.0.2/32", 1_048_576),
@@ -116,14 +116,14 @@ def test_every_shaped_link_is_proved_both_ways(name: str) -> None:
     cables = topology.wiring.cables
     proved = {key for phase in phases(topology) for key in phase.expected}
     shaped = {(n, side) for n, cable in enumerate(cables) if cable.rate for side in ("out", "in")}
-    if name == "everything":  # the store's network has links of one rate alone: rings over its nodes
+    if name == "everything":  # the store's network has links of a single rate: rings over its nodes
         assert len(shaped) == 2 * (8 + 4 + 4 + 2)
     assert proved == shaped
 
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_what_is_expected_of_links_can_flow(name: str) -> None:
-    """By hand: spreads each phase's flows evenly as water would, and looks what each link then carries."""
+    """By hand: spread each phase's flows evenly, and check what each link then carries."""
     topology = drawn(name)
     for phase in phases(topology):
         limits, paths = _paths(topology, phase.flows)
@@ -143,7 +143,7 @@ def test_what_is_expected_of_links_can_flow(name: str) -> None:
 def _paths(
     topology: Topology, flows: object
 ) -> tuple[dict[tuple[int, str], float], list[set[tuple[int, str]]]]:
-    """The directions of cables that each flow passes: up from its source to where its target is reached."""
+    """Return the directions of cables that each flow passes: up from its source until its target is reached."""
     cables = topology.wiring.cables
     up: dict[object, tuple[int, object]] = {}
     for number, cable in enumerate(cables):
@@ -180,7 +180,7 @@ def _paths(
 
 
 def _max_min(limits: dict[tuple[int, str], float], paths: list[set[tuple[int, str]]]) -> list[float]:
-    """Progressive filling: all rates grow alike until a link is full, whose flows then stay as they are."""
+    """Return max-min fair rates by progressive filling: all grow equally until a link is full and its flows stop."""
     rates = [0.0] * len(paths)
     growing = {n for n, path in enumerate(paths) if path}
     left = dict(limits)

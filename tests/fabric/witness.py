@@ -1,7 +1,7 @@
-"""Sees when the last namespace of a fabric is gone: `python -m tests.fabric.witness HOLDER_PID`, as root.
+"""Detect when the last namespace of a fabric is gone: `python -m tests.fabric.witness HOLDER_PID`, as root.
 
-It ties an interface of its own, in a network of its own, to each namespace that the process holds. The kernel removes
-both ends of such a pair once either's namespace is dismantled. Prints `watching N`, then `gone AT` (monotonic
+It connects an interface in its own network to each namespace that the process holds. The kernel removes
+both ends of such a pair once either namespace is removed. Prints `watching N`, then `gone AT` (monotonic
 seconds), or `left N` after ten seconds.
 """
 

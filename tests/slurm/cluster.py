@@ -55,7 +55,7 @@ _READY_S = 30.0
 
 
 def missing() -> str:
-    """Return why no cluster can be had here; empty: one can."""
+    """Return why no cluster can be started here; empty if one can."""
     lacking = [name for name in ("slurmctld", "slurmd", "sbatch", "srun") if shutil.which(name) is None]
     return f"needs Slurm: {', '.join(lacking)} not on PATH" if lacking else ""
 
@@ -73,7 +73,7 @@ def _free_ports(count: int) -> list[int]:
 
 @dataclass
 class Cluster:
-    """The daemons, and what tests ask of them."""
+    """The daemons, and the requests that tests make of them."""
 
     folder: Path
     names: tuple[str, ...]
@@ -81,15 +81,15 @@ class Cluster:
 
     @property
     def env(self) -> dict[str, str]:
-        """What finds this cluster."""
+        """Return the environment with which commands find this cluster."""
         return {"SLURM_CONF": str(self.folder / "slurm.conf"), "GLOO_SOCKET_IFNAME": "lo"}
 
     def start(self, name: str) -> None:
-        """Starts a daemon: the controller, or a node's."""
+        """Start a daemon: the controller, or a node's."""
         argv = ["slurmctld", "-D", "-c"] if name == "slurmctld" else ["slurmd", "-D", "-N", name]
         env = {
             key: value for key, value in os.environ.items() if key != "DDPBENCH_TEST_TAG"
-        }  # of no single test
+        }  # belongs to no single test
         log = (self.folder / f"{name}.out").open("ab")
         self.daemons[name] = subprocess.Popen(
             argv, env=env | self.env, stdout=log, stderr=log, start_new_session=True
@@ -97,26 +97,26 @@ class Cluster:
         log.close()
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
-        """Ends a daemon, and waits for its end."""
+        """End a daemon, and wait for its end."""
         daemon = self.daemons.pop(name)
         daemon.send_signal(number)
         daemon.wait(20)
 
     def ask(self, *argv: str) -> str:
-        """Return what one of Slurm's commands prints."""
+        """Return the output of one of Slurm's commands."""
         done = subprocess.run(
             argv, env=os.environ | self.env, capture_output=True, text=True, timeout=30, check=False
         )
         return done.stdout.strip()
 
     def job(self, job_id: str) -> dict[str, str]:
-        """Return what the controller knows of a job."""
+        """Return what the controller knows about a job."""
         return dict(
             part.partition("=")[::2] for part in self.ask("scontrol", "-o", "show", "job", job_id).split(" ")
         )
 
     def wait_for(self, job_id: str, *states: str, within_s: float = 60) -> str:
-        """Return the state that a job came to."""
+        """Return the state that a job reached."""
         deadline = time.monotonic() + within_s
         while True:
             state = self.job(job_id).get("JobState", "GONE")
@@ -126,7 +126,7 @@ class Cluster:
             time.sleep(0.2)
 
     def await_idle(self) -> None:
-        """Waits until every node is there and none works."""
+        """Wait until every node is up and idle."""
         deadline = time.monotonic() + _READY_S
         while self.ask("sinfo", "-h", "-p", "debug", "-o", "%T %D") != f"idle {len(self.names)}":
             assert time.monotonic() < deadline, self.ask("sinfo")
@@ -135,7 +135,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def cluster(folder: Path, *, nodes: int = 2, cpus: int = 4) -> Iterator[Cluster]:
-    """A cluster of so many nodes; afterwards nothing of it is left."""
+    """Yield a cluster of this many nodes; remove it afterwards."""
     names = tuple(f"n{number + 1}" for number in range(nodes))
     port, *ports = _free_ports(1 + nodes)
     host = socket.gethostname().partition(".")[0]

@@ -43,7 +43,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(autouse=True)
 def clean(nothing_left_behind: None) -> None:
-    """Every test here is held to it."""
+    """Check after every test that nothing is left behind."""
 
 
 @pytest.fixture
@@ -69,14 +69,14 @@ def start(slurm: Cluster, *arguments: object, **env: str) -> subprocess.Popen[st
 
 
 def ended(client: subprocess.Popen[str]) -> tuple[int, str]:
-    """Return its exit code, and all that it said."""
+    """Return its exit code, and all its output."""
     try:
-        out, told = client.communicate(timeout=WITHIN_S)
+        out, messages = client.communicate(timeout=WITHIN_S)
     except subprocess.TimeoutExpired:
         client.kill()
-        out, told = client.communicate()
-        pytest.fail(f"still at work after {WITHIN_S} s\n{out}{told}")
-    return client.returncode, out + told
+        out, messages = client.communicate()
+        pytest.fail(f"still at work after {WITHIN_S} s\n{out}{messages}")
+    return client.returncode, out + messages
 
 
 def submit(slurm: Cluster, *arguments: object, **env: str) -> tuple[int, str]:
@@ -88,7 +88,7 @@ def jobs_of(out: Path) -> dict[int, list[str]]:
 
 
 def await_job(out: Path, nodes: int = 1) -> str:
-    """Return the id of the job on so many nodes, once it is submitted."""
+    """Return the id of the job on this many nodes, once it is submitted."""
     deadline = time.monotonic() + 60
     while True:
         if (out / "submission.json").exists() and (jobs := jobs_of(out).get(nodes)):
@@ -98,13 +98,13 @@ def await_job(out: Path, nodes: int = 1) -> str:
 
 
 def outcomes(run: Path) -> dict[str, bytes]:
-    """Return each finished launch's outcome, byte for byte."""
+    """Return each finished launch's outcome as bytes."""
     paths = run.glob("cases/*/launch-*/outcome.json")
     return {str(path.relative_to(run)): path.read_bytes() for path in paths if "aside" not in str(path)}
 
 
 def launches(run: Path) -> set[int]:
-    """Return how many launches the cases have that fit their allocation: of all the same, in a set of one."""
+    """Return the numbers of launches of the cases in their allocation; a single number if all have the same."""
     frame = ddpbench.load(run)
     return {int(count) for count in frame[frame["status"] != "skipped"]["launches"]}
 
@@ -120,16 +120,16 @@ def test_all_sizes_become_one_report(slurm: Cluster, write: Callable[..., Path],
     out = tmp_path / 'it\'s # a "submission" 100 %'
     asked = (write(rounds=2), "--nodes", "1,2", "--out", out)
     odd = "a \"b\" 'c' \\ # $HOME"
-    code, told = submit(
+    code, output = submit(
         slurm, *asked, "--partition", "debug", "--sbatch", f"comment={odd}", "--setup", "cd /"
     )
-    assert code == 0, told
-    assert "merged/report.html" in told
+    assert code == 0, output
+    assert "merged/report.html" in output
     frame = ddpbench.load(out / "merged")
-    assert set(frame["status"]) == {"ok"}, told
+    assert set(frame["status"]) == {"ok"}, output
     assert set(frame["launcher"]) == {"slurm"}
     shapes = {(row.strategy, row.world_size, row.nodes): row.launches for row in frame.itertuples()}
-    # The base case was measured in both allocations, so that each speed-up is from its own nodes and rounds.
+    # The base case was measured in both allocations, so that each speed-up uses its own nodes and rounds.
     assert shapes == {("ddp", 1, 1): 2, ("ddp", 2, 2): 2, ("single", 1, 1): 4}
     submitted = jobs_of(out)
     machine = json.loads((out / "merged/machine.json").read_text())
@@ -141,8 +141,8 @@ def test_all_sizes_become_one_report(slurm: Cluster, write: Callable[..., Path],
     assert all(job["queue_wait_s"] is not None for job in told_jobs)
     assert slurm.ask("squeue", "-h", "-t", "all", "-o", "%k", "-j", submitted[1][0]).strip() == odd
     before = outcomes(out / "nodes-1") | outcomes(out / "nodes-2")
-    code, told = submit(slurm, *asked)  # the same command
-    assert code == 0, told
+    code, output = submit(slurm, *asked)  # the same command
+    assert code == 0, output
     assert jobs_of(out) == submitted
     assert outcomes(out / "nodes-1") | outcomes(out / "nodes-2") == before
 
@@ -169,11 +169,11 @@ def test_requeued_jobs_lose_and_repeat_nothing(
         now = outcomes(run)
         assert {name: now.get(name) for name in seen} == seen
         seen = now
-    code, told = ended(client)
-    assert code == 0, told
+    code, output = ended(client)
+    assert code == 0, output
     after = outcomes(run)
     assert {name: after.get(name) for name in seen} == seen
-    assert launches(run) == {2 * REQUEUES + 4}, told
+    assert launches(run) == {2 * REQUEUES + 4}, output
     assert jobs_of(out) == {2: [job_id]}
     context = json.loads((run / "machine.json").read_text())["context"]
     assert [job["restarts"] for job in context["slurm_jobs"]] == sorted(
@@ -192,13 +192,13 @@ def test_a_time_limit_ends_a_job_and_not_the_measurement(
     )
     job_id = await_job(out)
     await_launches(out / "nodes-1", 1)
-    mark.touch()  # from now on nothing gets done
+    mark.touch()  # from now on no launch finishes
     assert slurm.wait_for(job_id, "TIMEOUT", within_s=150) == "TIMEOUT"
     before = outcomes(out / "nodes-1")
     mark.unlink()
-    code, told = ended(client)
-    assert code == 0, told
-    assert f"job {job_id} ended as TIMEOUT; it is submitted again" in told
+    code, output = ended(client)
+    assert code == 0, output
+    assert f"job {job_id} ended as TIMEOUT; it is submitted again" in output
     after = outcomes(out / "nodes-1")
     assert {name: after.get(name) for name in before} == before
     assert launches(out / "nodes-1") == {3}
@@ -215,14 +215,14 @@ def test_a_cancelled_job_stays_cancelled_until_the_command_comes_again(
     job_id = await_job(out)
     await_launches(out / "nodes-1", 2)
     slurm.ask("scancel", job_id)
-    code, told = ended(client)
-    assert code == 1, told
-    assert f"1 node: job {job_id} was cancelled" in told
-    assert f"go on with: ddpbench submit {out}" in told
+    code, output = ended(client)
+    assert code == 1, output
+    assert f"1 node: job {job_id} was cancelled" in output
+    assert f"go on with: ddpbench submit {out}" in output
     before = outcomes(out / "nodes-1")
     assert read_sessions(RunDir(out / "nodes-1"))[-1]["stop_reason"] in ("interrupted", "failed")
-    code, told = submit(slurm, out)
-    assert code == 0, told
+    code, output = submit(slurm, out)
+    assert code == 0, output
     after = outcomes(out / "nodes-1")
     assert {name: after.get(name) for name in before} == before
     assert launches(out / "nodes-1") == {4}
@@ -244,8 +244,8 @@ def test_a_lost_node_is_waited_for(slurm: Cluster, write: Callable[..., Path], t
         time.sleep(0.5)
     mark.unlink()
     slurm.start("n2")
-    code, told = ended(client)
-    assert code == 0, told
+    code, output = ended(client)
+    assert code == 0, output
     after = outcomes(out / "nodes-2")
     assert {name: after.get(name) for name in before} == before
     assert launches(out / "nodes-2") == {3}
@@ -258,16 +258,16 @@ def test_who_leaves_finds_the_jobs_again(slurm: Cluster, write: Callable[..., Pa
     client = start(slurm, *asked)
     job_id = await_job(out)
     await_launches(out / "nodes-1", 1)
-    code, told = submit(slurm, *asked)
-    assert code == 2, told
-    assert "in use by ddpbench submit (process " in told
+    code, output = submit(slurm, *asked)
+    assert code == 2, output
+    assert "in use by ddpbench submit (process " in output
     client.send_signal(signal.SIGINT)
-    code, told = ended(client)
-    assert code == 130, told
-    assert "the jobs go on" in told
-    assert f"scancel {job_id}" in told
-    code, told = submit(slurm, *asked)
-    assert code == 0, told
+    code, output = ended(client)
+    assert code == 130, output
+    assert "the jobs go on" in output
+    assert f"scancel {job_id}" in output
+    code, output = submit(slurm, *asked)
+    assert code == 0, output
     assert jobs_of(out) == {1: [job_id]}
 
 
@@ -277,15 +277,15 @@ def test_a_job_whose_submission_was_never_noted_is_found(
 ) -> None:
     out = tmp_path / "run"
     asked = (write(rounds=3), "--nodes", "1", "--out", out)
-    code, told = submit(slurm, *asked, "--detach")
-    assert code == 0, told
+    code, output = submit(slurm, *asked, "--detach")
+    assert code == 0, output
     (job_id,) = jobs_of(out)[1]
     stored = json.loads((out / "submission.json").read_text())
     stored["sizes"][0]["jobs"] = []  # as if it had been killed between sbatch and its note
     (out / "submission.json").write_text(json.dumps(stored))
-    code, told = submit(slurm, *asked)
-    assert code == 0, told
-    assert f"found job {job_id}, submitted before" in told
+    code, output = submit(slurm, *asked)
+    assert code == 0, output
+    assert f"found job {job_id}, submitted before" in output
     assert jobs_of(out) == {1: [job_id]}
 
 
@@ -293,13 +293,13 @@ def test_who_detaches_is_told_how_to_come_back(
     slurm: Cluster, write: Callable[..., Path], tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    code, told = submit(slurm, write(rounds=1), "--nodes", "1", "--detach", "--out", out)
-    assert code == 0, told
-    assert f"make the report: ddpbench submit {out}" in told
+    code, output = submit(slurm, write(rounds=1), "--nodes", "1", "--detach", "--out", out)
+    assert code == 0, output
+    assert f"make the report: ddpbench submit {out}" in output
     slurm.wait_for(await_job(out), "COMPLETED")
-    code, told = submit(slurm, out)
-    assert code == 0, told
-    assert "nodes-1/report.html" in told
+    code, output = submit(slurm, out)
+    assert code == 0, output
+    assert "nodes-1/report.html" in output
 
 
 @pytest.mark.thorough
@@ -350,7 +350,7 @@ def test_the_nodes_of_a_job_check_each_other(slurm: Cluster) -> None:
     )
     assert done.returncode == 0, done
     assert "these 2 nodes can train together" in done.stdout
-    assert done.stdout.count("Gbit/s there") == 1  # told once, by the first
+    assert done.stdout.count("Gbit/s there") == 1  # reported once, by the first
 
 
 @pytest.mark.parametrize(
@@ -376,9 +376,9 @@ def test_what_slurm_never_gives_is_refused_and_nothing_stays(
     slurm: Cluster, write: Callable[..., Path], tmp_path: Path, flags: tuple[str, ...], sentence: str
 ) -> None:
     out = tmp_path / "run"
-    code, told = submit(slurm, write(rounds=1), *flags, "--out", out)
-    assert code == 2, told
-    assert sentence in told
+    code, output = submit(slurm, write(rounds=1), *flags, "--out", out)
+    assert code == 2, output
+    assert sentence in output
     assert not out.exists()
     assert not slurm.ask("squeue", "-h")
 
@@ -392,10 +392,10 @@ def test_an_account_that_is_refused_is_said_while_the_job_waits(
     job_id = await_job(out)
     time.sleep(8)
     slurm.ask("scancel", job_id)
-    code, told = ended(client)
-    assert code == 1, told
-    assert "closed allows physics" in told
-    assert "nothing was measured" in told
+    code, output = ended(client)
+    assert code == 1, output
+    assert "closed allows physics" in output
+    assert "nothing was measured" in output
 
 
 def test_slurm_away_is_said(tmp_path: Path, write: Callable[..., Path], slurm: Cluster) -> None:
@@ -403,17 +403,17 @@ def test_slurm_away_is_said(tmp_path: Path, write: Callable[..., Path], slurm: C
     nowhere.write_text(
         (slurm.folder / "slurm.conf").read_text().replace("SlurmctldPort=", "SlurmctldPort=1 #")
     )
-    code, told = submit(
+    code, output = submit(
         slurm, write(rounds=1), "--nodes", "1", "--out", tmp_path / "run", SLURM_CONF=str(nowhere)
     )
-    assert code == 1, told
-    assert "Unable to contact slurm controller" in told
+    assert code == 1, output
+    assert "Unable to contact slurm controller" in output
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.thorough
 def test_nodes_with_disks_of_their_own(slurm: Cluster, write: Callable[..., Path], tmp_path: Path) -> None:
-    """Each node has a folder that the other does not see, nor the login; somebody cancels the first job."""
+    """Each node has a folder that neither the other nor the login sees; the first job is cancelled."""
     run = tmp_path / "run"
     disks = tmp_path / "disks"
     flags = ("--nodes", "2", "--local", f"{disks}/$SLURMD_NODENAME", "--out", run)
@@ -423,14 +423,14 @@ def test_nodes_with_disks_of_their_own(slurm: Cluster, write: Callable[..., Path
         assert time.monotonic() < deadline, ended(client)
         time.sleep(0.05)
     slurm.ask("scancel", open_submission(run).sizes[0].jobs[0].job_id)
-    code, told = ended(client)
-    assert (code, "was cancelled" in told) == (1, True), told
+    code, output = ended(client)
+    assert (code, "was cancelled" in output) == (1, True), output
     here = RunDir(run / "nodes-2")
     before = {path: path.read_bytes() for path in here.path.glob("cases/*/launch-*/outcome.json")}
     assert len(before) >= 2
     shutil.rmtree(disks)  # the next job may get other nodes
-    code, told = submit(slurm, run)
-    assert code == 0, told
+    code, output = submit(slurm, run)
+    assert code == 0, output
     assert {each.name for each in disks.iterdir()} == {"n1", "n2"}
     assert {path: path.read_bytes() for path in before} == before, "launches were made again"
     frame = ddpbench.load(here.path)

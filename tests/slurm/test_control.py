@@ -1,4 +1,4 @@
-"""What sbatch is given of this environment: a script's own options are never overruled by variables."""
+"""The environment that sbatch gets: no variable overrides the options in a script."""
 
 from __future__ import annotations
 

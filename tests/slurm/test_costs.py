@@ -1,4 +1,4 @@
-"""Costs of jobs in `submit --dry-run`, compared with numbers worked out by hand."""
+"""Costs of jobs in `submit --dry-run`, compared with numbers calculated by hand."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_all_jobs_together() -> None:
     ("options", "device", "count"),
     [
         ({}, "cpu", 0),
-        ({}, "cuda", 4),  # a rank's place is a GPU
+        ({}, "cuda", 4),  # each rank gets a GPU
         ({"gres": "gpu:8"}, "cuda", 8),
         ({"gres": "gpu:a100:8"}, "cpu", 8),
         ({"gres": "nvme:1,gpu:h100:2(S:0-1)"}, "cpu", 2),

@@ -1,4 +1,4 @@
-"""Runs on the nodes' own disks: what a job finds there that others have put there, and what is fetched of it."""
+"""Runs on the nodes' own disks: what a job accepts there from other users, and what is fetched."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make w
 
 
 class Node:
-    """A node whose scratch disk any user can write to, as /tmp; its run holds one file."""
+    """A node whose scratch disk every user can write to, like /tmp; its run holds one file."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.disk = folder / "disk"
@@ -50,7 +50,7 @@ class Node:
         return Path(self.local) / f"ddpbench-{KEY}-nodes-1"
 
     def job(self) -> str:
-        """Return what a job that is started here printed into its folder; empty where it printed nothing."""
+        """Return what a job that is started here printed into its folder; empty if it printed nothing."""
         request = Request(sizes=(1,), ranks_per_node=1, local=self.local)
         text = job_script(
             self.here,
@@ -74,7 +74,7 @@ class Node:
         return output.read_text() if output.is_file() else ""
 
     def fetched(self) -> None:
-        """Fetches the records of a job that has ended."""
+        """Fetch the records of an ended job."""
         request = Request(sizes=(1,), ranks_per_node=1, local=self.local)
         fetch(self.here, place(self.local, KEY, 1), "n1", 1, request, job_id=None)
 

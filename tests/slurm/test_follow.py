@@ -1,4 +1,4 @@
-"""What is done next for one size, whatever became of its last job; with a clock and a Slurm that are made up."""
+"""The next step for one size, by the state of its last job; with a made-up clock and Slurm."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ PAID = Progress(finished=9, sessions=1, carried_out=True, left_out=True)
         (Job(job_id="1"), "FAILED", ALL, True, False, "done"),  # all launches are made; some are not ok
         (Job(job_id="1"), "COMPLETED", ALL, True, True, "submit"),  # --retry-failed
         (Job(job_id="1"), "COMPLETED", PAID, False, False, "done"),  # the budget is spent
-        (Job(job_id="1"), "COMPLETED", PAID, True, False, "submit"),  # somebody wants the rest
+        (Job(job_id="1"), "COMPLETED", PAID, True, False, "submit"),  # the user wants the rest
         (Job(job_id="1"), "RUNNING", SOME, True, True, "wait"),
         (Job(job_id="1"), "TIMEOUT", SOME, False, False, "submit"),
         (Job(job_id="1", launches=3), "TIMEOUT", SOME, False, False, "give up"),  # it would never end
-        (Job(job_id="1", launches=3), "TIMEOUT", SOME, True, False, "submit"),  # somebody wants it to
+        (Job(job_id="1", launches=3), "TIMEOUT", SOME, True, False, "submit"),  # the user wants it to
         (Job(job_id="1"), "NODE_FAIL", SOME, False, False, "submit"),
         (Job(job_id="1"), "PREEMPTED", SOME, False, False, "submit"),
         (Job(job_id="1"), "GONE", SOME, False, False, "submit"),
@@ -53,12 +53,12 @@ PAID = Progress(finished=9, sessions=1, carried_out=True, left_out=True)
 def test_the_next_step(
     last: Job | None, state: str | None, progress: Progress, first: bool, again: bool, step: str
 ) -> None:
-    told = JobState(state=state) if state is not None else None
-    assert next_step(last, told, progress, first=first, again=again) == step
+    job = JobState(state=state) if state is not None else None
+    assert next_step(last, job, progress, first=first, again=again) == step
 
 
 class Scene:
-    """A submission of one size, a Slurm that says what it is told to, and a clock that sleep moves."""
+    """A submission of one size, a Slurm with prepared answers, and a clock that sleep advances."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.answers, self.submitted = 0.0, list[str | Exception](), 0
@@ -66,7 +66,7 @@ class Scene:
         self.scripts: list[str] = []
         self.refused: dict[Path, RequestError] = {}
         self.unanswered = 0
-        """Which submission Slurm hears and does not answer."""
+        """The submission that Slurm receives but does not answer."""
         run = RunDir(folder / "nodes-1")
         run.path.mkdir(parents=True)
         self.size = Size(shape=Shape(1, 1), run=run, estimated_s=1.0)

@@ -1,4 +1,4 @@
-"""A submission's directory that a stranger made: what in it is refused, and that nothing of it leads elsewhere."""
+"""A submission's directory from another user: what is refused, and that nothing in it leads elsewhere."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def stored(**slurm: object) -> dict[str, Any]:
 
 @pytest.fixture
 def made(tmp_path: Path) -> Path:
-    """A submission of one size whose run holds two launches, and Slurm's commands that only note their use."""
+    """A submission of one size whose run has two launches, and Slurm commands that only note their use."""
     folder = tmp_path / "submission"
     write_run(folder / "nodes-1", 1, rounds=2, blocks=2, steps=3)
     write(folder, stored(local=""))

@@ -1,4 +1,4 @@
-"""What of a submission is read, and what is refused before Slurm hears of it."""
+"""The parts of a submission that are read, and those that are refused before Slurm sees them."""
 
 from __future__ import annotations
 
@@ -138,7 +138,11 @@ def test_without_a_default_partition_sbatch_says_what_it_wants() -> None:
         ({1: "short", 4: "short"}, {1: 1800.0, 4: 86_400.0}, "limit of 30 min"),
         ({4: "short"}, {4: 1800.0}, None),
         ({2: ""}, {2: 60.0}, None),
-        ({3: ""}, {3: 60.0}, "the partition debug has 2 nodes"),  # Slurm does not say: the default one
+        (
+            {3: ""},
+            {3: 60.0},
+            "the partition debug has 2 nodes",
+        ),  # Slurm does not report it, so it is the default one
         ({4: "short,long", 2: "short,long"}, {4: 60.0, 2: 7200.0}, None),
         ({4: "short"}, {1: 1e9, 4: 60.0}, None),  # the other one was submitted meanwhile
     ],

@@ -1,4 +1,4 @@
-"""A job's script, whole: as it is kept, and as bash and sbatch read it."""
+"""A job's script as a whole: compared with a kept one, and read by bash and sbatch."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def test_a_script_is_as_it_is_kept(name: str, request_: Request) -> None:
 
 def test_one_node_of_one_rank_is_said_in_the_singular() -> None:
     slots = Slots(python="python", again="ddpbench submit run")
-    told = job_script(Path("run"), "x", Shape(1, 1), PLAIN, cpus=1, time_s=60.0, slots=slots)
-    assert "what this run directory plans for 1 node of 1 rank. To follow it:" in told
+    script = job_script(Path("run"), "x", Shape(1, 1), PLAIN, cpus=1, time_s=60.0, slots=slots)
+    assert "what this run directory plans for 1 node of 1 rank. To follow it:" in script
 
 
 def test_a_script_is_a_script(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""No value gets out of its word: no name of an experiment, folder or option changes what a job's script runs."""
+"""No value leaves its quoted word: no name of an experiment, folder or option changes what a job's script runs."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def as_run(text: str, stubs: Path, folder: Path) -> list[str]:
 
 
 def as_worker(inner: str, folder: Path) -> list[str]:
-    """Return the words of the command that a task's shell becomes."""
+    """Return the words of the command that a task's shell runs."""
     line = f'exec() {{ printf "%s\\0" "$@"; }}; {inner}'
     done = subprocess.run(
         ["bash", "-c", line], cwd=folder, env={"USER": "me"}, capture_output=True, timeout=20, check=False
@@ -193,7 +193,7 @@ def test_an_empty_folder_is_none(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_experiments_file_name_with_a_second_line_is_only_a_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """From the command line to the script: the name that a stranger gave the file adds no line to it."""
+    """From the command line to the script: a line break in the file's name adds no line to the script."""
     path = tmp_path / "exp\n#SBATCH --wrap=id\ntouch owned\n.toml"
     path.write_text((Path(__file__).parents[2] / "experiments/quick.toml").read_text(encoding="utf-8"))
     assert run(["submit", str(path), "--nodes", "1", "--dry-run", "--out", str(tmp_path / "out")]) == 0

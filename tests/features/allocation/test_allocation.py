@@ -1,4 +1,4 @@
-"""The allocation page held against files that were read by eye, and its numbers against sums by hand."""
+"""The allocation page compared with files that were checked by eye, and its numbers with sums by hand."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def a_run(
     wobble: float = 0.5,
     samples: int | None = None,
 ) -> RunDir:
-    """Five rounds a case; the step times go up and down by `wobble` ms, the base case's do not."""
+    """Return a run of five rounds; step times vary by `wobble` ms, except the base case's."""
     run = RunDir(path)
     planned = [PlannedCase(case=case, oversubscribed=case.world_size > crowded) for case in steps_ms]
     write_plan(run, planned, Budget(rounds_min=5, rounds_max=5))
@@ -207,14 +207,14 @@ def test_of_two_batches_of_one_strategy_either_can_be_chosen(
     other = of(run, where={"local_batch": "32"})
     assert [job.global_batch for job in other.jobs] == [32, 64]
     assert other.elsewhere.endswith("a local batch of 8 (--where local_batch=8)")
-    for where, told in (
+    for where, message in (
         ("local_batch=16", f"--where local_batch=16: no such curve in {run.path}; local_batch is 8 or 32"),
         ("global_batch=16", "no curve has one global_batch for all its ranks; they differ in local_batch"),
         ("bucket_cap_mb=7", f"no such bucket cap in {run.path}; there is default"),
         ("local_batch", "give NAME=VALUE, such as local_batch=32"),
     ):
         assert cli(["allocation", str(run.path), "--where", where]) == 2
-        assert told in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["$(touch x)/a.py:B", "two words/it's.py:B", "`a`;b.py:B"])
@@ -307,9 +307,9 @@ def test_wrong_requests_are_sentences(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--queue-wait", "8=2h,8=3h", "--steps", "9"], "given twice"),
     ):
         assert cli(["allocation", str(run.path), *given]) == 2
-        told = capsys.readouterr()
-        assert words in told.err
-        assert told.out == ""
+        printed = capsys.readouterr()
+        assert words in printed.err
+        assert printed.out == ""
     assert not (run.path / "allocation.md").exists()
     assert cli(["allocation", str(tmp_path)]) == 2
     assert "is not a run directory" in capsys.readouterr().err
@@ -437,7 +437,7 @@ def test_a_text_that_its_user_has_edited_is_not_replaced(
     words = ["allocation", str(run.path), "--out", str(tmp_path / "proposal")]
     edited = tmp_path / "proposal" / f"allocation.{ending}"
     assert cli([*words, "--steps", "9"]) == 0
-    assert cli([*words, "--steps", "99"]) == 0  # as it was written: it is made again
+    assert cli([*words, "--steps", "99"]) == 0  # unchanged, so it is made again
     edited.write_bytes(edited.read_bytes() + b"mine")
     before = {path.name: path.read_bytes() for path in edited.parent.iterdir()}
     capsys.readouterr()

@@ -1,4 +1,4 @@
-"""Many runs of one case, from records made up: what is matched, put in order, found and told, and what is refused."""
+"""Many made-up runs of one case: their matching, order and changes, the texts about them, and refusals."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def night(
     failed: Case | None = None,
     rounds: int = 5,
 ) -> Path:
-    """The run of one night, in the made-up October of this many days."""
+    """Return the run of one night in a made-up month."""
     path = folder / f"night-{number:02d}"
     run = made(path, steps_ms, rounds=rounds, noise=0.02, failed=failed)
     machine = json.loads(run.machine.read_text())
@@ -96,7 +96,7 @@ def test_merges_are_left_out_and_named_if_their_sources_are_there(
     every = f"skipped: {folder / 'every'} was merged from {folder / 'both'}, {first}, {second} and 1 more"
     assert run_cli(["history", str(folder)]) == 0
     assert capsys.readouterr() == (without, f"{both}\n{every}, of which each counts once\n")
-    # without its sources it is a run like any other, and one that is given by itself is refused with them
+    # without its sources it is a run like any other; given by itself with them, it is refused
     for one in (first, second):
         shutil.move(one, tmp_path / one.name)
     assert run_cli(["history", str(folder)]) == 0
@@ -112,7 +112,7 @@ def test_merges_are_left_out_and_named_if_their_sources_are_there(
 
 
 def test_files_of_pytest_benchmark_are_runs_too(month: Path, tmp_path: Path) -> None:
-    """The same nights exported: the same change-point, in the order in which they were measured."""
+    """The same nights, exported: the same change-point, in the order in which they were measured."""
     folder = tmp_path / ".benchmarks"
     folder.mkdir()
     for number in range(20):
@@ -125,13 +125,13 @@ def test_files_of_pytest_benchmark_are_runs_too(month: Path, tmp_path: Path) -> 
 
 
 def drifted(seed: int, nights: int) -> list[float]:
-    """What each night's machine makes of every step time."""
+    """Return the drift factor of each night's machine on every step time."""
     return list(np.exp(np.random.default_rng(seed).normal(0, DRIFT, nights)))
 
 
 @pytest.fixture(scope="module")
 def month(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twenty nights; from the twelfth on DDP takes 15 % longer. One night lacks it, and in another it fails."""
+    """Return twenty nights; from the twelfth on, DDP takes 15 % longer. One night lacks it, and one has it failed."""
     folder = tmp_path_factory.mktemp("month")
     for number, (one, other) in enumerate(zip(drifted(1, 20), drifted(2, 20), strict=True)):
         steps = {SINGLE: 40.0 * one, DDP: 45.0 * other * (1.15 if number >= 12 else 1.0)}
@@ -165,19 +165,19 @@ def test_a_step_is_told_with_its_size_and_between_which_runs(history: History) -
     assert ddp.levels[1].step_s / ddp.levels[0].step_s == pytest.approx(change.ratio.value, rel=1e-12)
     logs = [[point.log for point in ddp.measured if (point.run >= 12) == late] for late in (False, True)]
     assert math.log(change.ratio.value) == pytest.approx(np.mean(logs[1]) - np.mean(logs[0]))
-    told = headline(history)
-    assert told.startswith(
+    sentence = headline(history)
+    assert sentence.startswith(
         "1 of 2 cases changed over 20 runs from 2026-10-01 to 2026-10-20; the largest change: ddp"
     )
     assert re.search(
-        r"slower 1\.1\d \[1\.\d\d, 1\.\d\d\] between night-11 and night-12 \(2026-10-13\)\.$", told
+        r"slower 1\.1\d \[1\.\d\d, 1\.\d\d\] between night-11 and night-12 \(2026-10-13\)\.$", sentence
     )
     assert [row[1] for row in rows(history)] == ["20", "18 of 20"]
     assert rows(history)[0][-1] == "no change shown"
 
 
 def test_levels_and_runs_are_the_means_that_the_ratio_compares(tmp_path: Path) -> None:
-    """After the change one launch of five takes 1.4 times as long: arithmetic means show that as another ratio."""
+    """After the change, one launch in five takes 1.4 times as long: arithmetic means would give another ratio."""
     dice = np.random.default_rng(3)
     drifts = dice.normal(0, 0.004, 12)
     for number, drift in enumerate(drifts):
@@ -199,8 +199,8 @@ def test_levels_and_runs_are_the_means_that_the_ratio_compares(tmp_path: Path) -
     assert step is not None
     assert step.value == pytest.approx(latest_s, rel=1e-6)
     assert after.step_s == pytest.approx(0.040 * math.exp(drifts[6:].mean()) * 0.96 * 1.4**0.2, rel=1e-6)
-    told = to_json(history)["cases"][0]
-    assert [level["step_time_s"] for level in told["levels"]] == [before.step_s, after.step_s]
+    row = to_json(history)["cases"][0]
+    assert [level["step_time_s"] for level in row["levels"]] == [before.step_s, after.step_s]
     drawn = case_picture(history, case).table.rows[-1][2].measured
     assert drawn is not None
     assert drawn.value == pytest.approx(1e3 * step.value)
@@ -208,7 +208,7 @@ def test_levels_and_runs_are_the_means_that_the_ratio_compares(tmp_path: Path) -
 
 
 def test_the_table_says_over_what_its_interval_is(history: History) -> None:
-    """Launches of the latest run, which the machine's drift between runs is not in; ratios are over runs."""
+    """It is over launches of the latest run, without the drift between runs; ratios are over runs."""
     assert "| latest, ms | 95 %, launches |" in markdown(history)
     assert "A step time's interval is over one run's launches, and has none of it." in remarks(history)
 
@@ -224,7 +224,7 @@ def test_what_else_differs_is_told_at_the_change(history: History) -> None:
     [(60, "The records show no other difference."), (90, "Also different: the experiment file differs in")],
 )
 def test_a_drawn_seed_is_no_other_experiment(tmp_path: Path, total: int, said: str) -> None:
-    """Each run of one file draws the order of its launches, and has it in its experiment.toml and digest."""
+    """Each run of one file draws the order of its launches, and records it in its experiment.toml and digest."""
     for number in range(12):
         run = RunDir(tmp_path / f"run-{number:02d}")
         write_plan(run, [DDP], Budget(rounds_min=3, rounds_max=3))
@@ -248,12 +248,12 @@ def test_runs_without_numbers_are_gaps_that_are_said(history: History) -> None:
     ddp = history.cases[1]
     assert [(point.run, point.status) for point in ddp.gaps] == [(5, "not"), (8, "failed")]
     assert f"{ddp.label} has no numbers of 2 runs: not in night-05; failed in night-08." in remarks(history)
-    told = to_json(history)["cases"][1]
-    assert told["points"][5]["status"] == "absent"
-    assert told["points"][5]["step_time_s"] is None
-    assert "boom" in told["points"][8]["reason"]
-    assert told["changes"][0]["ratio"]["low"] > 1
-    assert (told["changes"][0]["before_run"], told["changes"][0]["after_run"]) == (11, 12)
+    case = to_json(history)["cases"][1]
+    assert case["points"][5]["status"] == "absent"
+    assert case["points"][5]["step_time_s"] is None
+    assert "boom" in case["points"][8]["reason"]
+    assert case["changes"][0]["ratio"]["low"] > 1
+    assert (case["changes"][0]["before_run"], case["changes"][0]["after_run"]) == (11, 12)
 
 
 def test_runs_are_in_the_order_of_measuring_or_as_given(month: Path, history: History) -> None:
@@ -273,7 +273,7 @@ def test_one_case_is_chosen_by_a_part_of_its_label(month: Path, capsys: pytest.C
 
 
 def test_cases_are_matched_as_two_runs_are(tmp_path: Path) -> None:
-    """The experiment's name is no part of a case; a number of threads is."""
+    """The experiment's name does not distinguish cases; a number of threads does."""
     same, threads = replace(DDP, experiment="other"), replace(DDP, threads_per_rank=2)
     for number, case in enumerate((DDP, same, threads, same)):
         night(tmp_path, number, {case: 45.0})
@@ -400,10 +400,10 @@ def test_what_makes_no_history_is_refused_in_a_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], write: Callable[[Path], list[str]], said: str
 ) -> None:
     assert run_cli(["history", *write(tmp_path)]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert said in told.err
-    assert len(told.err.strip().splitlines()) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert said in printed.err
+    assert len(printed.err.strip().splitlines()) == 1
 
 
 def test_runs_that_do_not_say_when_they_were_measured_are_drawn_as_given(tmp_path: Path) -> None:
@@ -416,10 +416,10 @@ def test_the_command_writes_markdown_and_json(
 ) -> None:
     table = tmp_path / "table.md"
     assert run_cli(["history", str(month), "--markdown", str(table), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [case["verdict"] for case in told["cases"]] == ["no change shown", "changed"]
-    assert [run["git_commit"] for run in told["runs"]][11:13] == ["4be1a90", "77c0ffe"]
-    assert told == to_json(history)
+    printed = json.loads(capsys.readouterr().out)
+    assert [case["verdict"] for case in printed["cases"]] == ["no change shown", "changed"]
+    assert [run["git_commit"] for run in printed["runs"]][11:13] == ["4be1a90", "77c0ffe"]
+    assert printed == to_json(history)
     assert table.read_text(encoding="utf-8") == markdown(history)
     assert "| case | runs | latest, ms | 95 %, launches | change-points |" in markdown(history)
     assert run_cli(["history", str(month), "--markdown", str(tmp_path / "no" / "table.md")]) == 2

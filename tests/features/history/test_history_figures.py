@@ -1,4 +1,4 @@
-"""The figures of a history, wide and on a phone: no two words lie on each other, whatever changes where."""
+"""The figures of a history, wide and on a phone: no words overlap, wherever the changes are."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ BEGUN = datetime(2026, 10, 1, 2, tzinfo=UTC)
 
 
 def around(value: float, share: float) -> Interval:
-    """The value with an interval of this share of it to either side."""
+    """Return the value with an interval of this share of it on either side."""
     return Interval(value=value, low=(1 - share) * value, high=(1 + share) * value)
 
 
 def handmade(
     runs: int, places: list[int], *, step_s: float, every: timedelta, gaps: tuple[int, ...] = ()
 ) -> History:
-    """One case over so many runs, whose step time changes before each of these places, up and down by a fifth."""
+    """Return one case over `runs` runs, whose step time changes before each of these places, up and down by a fifth."""
     sides = tuple(
         Side(
             name=f"run-{number}",
@@ -49,7 +49,7 @@ def handmade(
         for run in range(begin, end)
     ]
     case = case_of("single", 1)
-    told = CaseHistory(
+    varying = CaseHistory(
         label=case.label,
         key=case.label,
         case=case,
@@ -64,7 +64,7 @@ def handmade(
         ),
         enough=True,
     )
-    return History(sides=sides, cases=(told,), fewest=8, alone=0, unlike=())
+    return History(sides=sides, cases=(varying,), fewest=8, alone=0, unlike=())
 
 
 DAY, MINUTES = timedelta(days=1), timedelta(minutes=7)

@@ -29,7 +29,7 @@ def measured(folder: Path) -> None:
 def test_in_a_history_it_is_one_run(submission: Path, tmp_path: Path) -> None:
     for name in ("nodes-1", "merged"):
         measured(submission / name)
-    shutil.copytree(submission / "merged", submission / "nodes-2")  # whose launches the merged run has
+    shutil.copytree(submission / "merged", submission / "nodes-2")  # its launches are in the merged run
     made(tmp_path / "other", {DDP: 40})
     assert [Path(side.name).name for side in read_sides([submission, tmp_path / "other"], as_given=True)] == [
         "merged",

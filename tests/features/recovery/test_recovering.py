@@ -1,4 +1,4 @@
-"""Where a training is planned to fail, what its gangs share, and how moments reach the ranks that come after."""
+"""The planned step of a failure, the folder that gangs share, and the passing of times to later ranks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_launches_of_one_round_fail_at_one_step_and_those_of_others_elsewhere() 
 
 def test_what_nothing_befalls_trains_longer() -> None:
     whole, killed = (Plan.of(case(kind), 0.01, 3) for kind in ("uninterrupted", "SIGKILL"))
-    assert whole.ends >= 1.2 * killed.ends  # whose window may be a little longer
+    assert whole.ends >= 1.2 * killed.ends  # the others' window may be a little longer
 
 
 def test_a_snapshot_that_is_torn_is_one() -> None:
@@ -92,7 +92,7 @@ def test_agents_have_gpus_of_their_own_as_nodes_have(
 
 
 def test_torchruns_agent_says_what_its_moments_are_known_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its log is read: a torch that words it otherwise would leave the parts of a recovery unknown."""
+    """Its log is read: other words in a newer torch would leave the parts of a recovery unknown."""
     import inspect
 
     from torch.distributed.elastic.agent.server import api
@@ -109,7 +109,7 @@ def test_torchruns_agent_says_what_its_moments_are_known_by(monkeypatch: pytest.
     assert "DDPBENCH_AGENT_STOPPED_NS" not in os.environ
     record = logging.LogRecord("x", logging.INFO, "", 0, "[%s] Rendezvous'ing worker group", ("r",), None)
     handler.emit(record)
-    assert "DDPBENCH_AGENT_STOPPED_NS" not in os.environ  # it begins: there was nothing to stop
+    assert "DDPBENCH_AGENT_STOPPED_NS" not in os.environ  # at the start nothing has stopped
     noticed = "[%s] Worker group %s. %s/%s attempts left; will restart worker group"
     handler.emit(logging.LogRecord("x", logging.INFO, "", 0, noticed, ("r", "FAILED", 1, 2), None))
     handler.emit(record)
@@ -119,7 +119,7 @@ def test_torchruns_agent_says_what_its_moments_are_known_by(monkeypatch: pytest.
 
 
 def test_a_snapshot_holds_the_generators_of_torch_python_and_numpy(tmp_path: Path) -> None:
-    """Each as it stands, in the middle of a pair of Gaussians too; of one size, as ranks gather them."""
+    """Each is saved as it is, also halfway through a pair of Gaussians, and in one size, because ranks gather them."""
 
     def draw() -> list[float]:
         numbers = [

@@ -1,4 +1,4 @@
-"""The section on failures, of runs by hand."""
+"""The section on failures, from runs made by hand."""
 
 from __future__ import annotations
 

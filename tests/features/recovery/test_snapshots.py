@@ -1,4 +1,4 @@
-"""Snapshots on a disk: whole or not used; what is wrong with one is said, and the one before is taken."""
+"""Snapshots on a disk are complete or not used: a faulty one is reported, and the one before it is used."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_one_whose_bytes_changed_is_said_though_torch_loads_it(snapshots: Snapsh
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 0x40
     path.write_bytes(content)
-    torch.load(path, weights_only=True)  # it does not tell
+    torch.load(path, weights_only=True)  # it does not detect the change
     assert snapshots.newest() == (20, ("the snapshot of step 30 is damaged: its checksum is another",))
 
 
@@ -57,7 +57,7 @@ def test_one_that_was_not_finished_is_no_snapshot(snapshots: Snapshots) -> None:
         if written > 1000:
             raise KeyboardInterrupt
 
-    with pytest.raises((KeyboardInterrupt, RuntimeError)):  # torch's writer has the last word
+    with pytest.raises((KeyboardInterrupt, RuntimeError)):  # which error it is depends on torch's writer
         snapshots.write(40, {"weights": torch.zeros(10_000)}, killed)
     assert snapshots.newest() == (30, ("the snapshot of step 40 was not finished",))
     for step in (30, 20):
