@@ -89,7 +89,7 @@ MUTATIONS = [_deleted, _swapped, _renamed, _renamed_everywhere, _wrapped, _under
 
 
 def mutant(name: str, seed: int) -> tuple[str, str] | None:
-    """Return the changes that were made to a script, and its source; None where that is not Python."""
+    """Return the changes made to a script, and its source; None if that is not valid Python."""
     chance = random.Random(f"{name}-{seed}")
     tree = ast.parse(SCRIPTS[name].read_text(encoding="utf-8"))
     done = []

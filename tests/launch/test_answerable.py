@@ -1,4 +1,4 @@
-"""Cases whose backend or launcher is not here are skipped, and a sweep says first that it cannot give an answer."""
+"""Cases whose backend or launcher is missing are skipped, and a sweep first reports that it cannot give an answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The search for a slow commit, with comparisons that are made up: how often it is right, and what it skips."""
+"""The search for a slow commit, with made-up comparisons: how often it is right, and what it skips."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_guilty_commit_of_sixteen_is_named_in_nine_of_ten(searches: int) -> 
 def test_what_does_not_run_is_skipped() -> None:
     found = search("good", COMMITS, Machine(9, broken=(6, 7, 8)).measure)
     assert COMMITS[9] in found.commits
-    assert found.commits == tuple(COMMITS[6:10])  # the skipped ones may be guilty as well
+    assert found.commits == tuple(COMMITS[6:10])  # the slow commit may be among the skipped ones
     assert {one.commit for one in found.tried if one.verdict == "skipped"} == set(COMMITS[6:9])
     assert "one of these 4 made it slower" in found_words(found)
     assert all(one.why for one in found.tried if one.verdict == "skipped")
@@ -103,7 +103,7 @@ def test_commits_come_oldest_first_and_must_come_from_the_good_one(tmp_path: Pat
 
 
 def test_a_good_commit_may_lie_on_a_branch_that_was_merged(tmp_path: Path) -> None:
-    """A release's tag does: found are the commits from the merge on, of the branch that it was merged into."""
+    """A release's tag, for example: the search covers the commits of the merged branch, from the merge on."""
 
     def git(*words: str) -> str:
         line = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a", *words]
@@ -130,7 +130,7 @@ def test_a_good_commit_may_lie_on_a_branch_that_was_merged(tmp_path: Path) -> No
 
 
 def test_skipped_commits_cost_no_more_verdicts_than_are_corrected_for() -> None:
-    """Every pattern of skips, and every place: the answers that are needed are those of a search without skips."""
+    """For every pattern of skips and every place, the search needs the answers of one without skips."""
 
     class Asked:
         def __init__(self, guilty: int, broken: int) -> None:

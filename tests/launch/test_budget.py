@@ -1,4 +1,4 @@
-"""What a sweep does with its time, by a clock that only launches move: `budget.total` is its limit."""
+"""The use of a sweep's time, by a clock that only launches advance: `budget.total` is its limit."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CASES = 3
 
 
 class Heard(Listener):
-    """Keeps what it is warned of."""
+    """Keeps the warnings."""
 
     def __init__(self) -> None:
         self.warnings: list[str] = []
@@ -53,7 +53,7 @@ class Heard(Listener):
 
 @dataclass
 class Simulated:
-    """A sweep whose launches take as long as `takes` says, and which starts nothing."""
+    """A sweep that starts nothing, and whose launches take the time that `takes` returns."""
 
     folder: Path
     patch: pytest.MonkeyPatch
@@ -63,7 +63,7 @@ class Simulated:
     done: list[tuple[str, int, str]] = field(default_factory=list)
     heard: Heard = field(default_factory=Heard)
     gpus: list[str] = field(default_factory=list)
-    """Claimed ones, of the one that is found."""
+    """Claimed GPUs, of the one that is found."""
 
     def run(
         self, total: str, workload: str = "mlp:small", resume: bool = False, shared: bool = True
@@ -114,7 +114,7 @@ class Simulated:
         return outcome
 
     def rounds(self) -> list[int]:
-        """How many launches each round had."""
+        """Return how many launches each round had."""
         numbers = [number for purpose, number, _ in self.done if purpose == "measure"]
         return [numbers.count(number) for number in range(max(numbers, default=-1) + 1)]
 
@@ -142,7 +142,7 @@ def simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Simulated:
 
 
 def test_a_sweep_stops_before_the_round_that_its_budget_has_no_room_for(simulated: Simulated) -> None:
-    """Three launches of 10 s a round, and 3 s of proofs: two rounds end at 63 s, a third would at 93 s."""
+    """Three launches of 10 s per round, and 3 s of proofs: two rounds end at 63 s, a third would at 93 s."""
     work = simulated.run("90 s")
     assert simulated.rounds() == [CASES, CASES]
     assert simulated.now == 63.0
@@ -164,27 +164,27 @@ def test_what_was_left_out_is_told_with_how_to_run_it(simulated: Simulated) -> N
 
 
 def test_a_round_that_takes_longer_than_expected_is_cut(simulated: Simulated) -> None:
-    """Round 3 begins at 63 s and is to end at 93 s; its first launch takes until 143 s, which leaves no room."""
+    """Round 3 starts at 63 s and should end at 93 s; its first launch takes until 143 s, which leaves no room."""
     simulated.takes = lambda case, number: 10.0 if number < 2 else 80.0
     simulated.run("100 s")
     assert simulated.rounds() == [CASES, CASES, 1]
     (ahead,) = [case_id for purpose, number, case_id in simulated.done if number == 2]
-    told = simulated.heard.warnings[-1]
-    assert told.startswith(
+    warning = simulated.heard.warnings[-1]
+    assert warning.startswith(
         "budget.total, 1 min 40 s, is spent after 2 of 5 rounds: 8 launches not run (of round 3 those of "
     )
-    assert ("single" in told.partition("those of")[2]) is not ahead.startswith("single")
+    assert ("single" in warning.partition("those of")[2]) is not ahead.startswith("single")
 
 
 def test_a_sweep_that_has_room_runs_all_promised_rounds_and_says_nothing(simulated: Simulated) -> None:
     work = simulated.run("153 s")
     assert simulated.rounds() == [CASES] * 5
     assert simulated.heard.warnings == []
-    assert work.result.stop_reason == "budget"  # a sixth did not fit, and none was promised
+    assert work.result.stop_reason == "budget"  # there was no room for a sixth, and none was promised
 
 
 def test_a_resumed_sweep_has_the_budget_anew_and_goes_on(simulated: Simulated) -> None:
-    """The three rounds that are left take 90 s, and no proof is to be made again."""
+    """The remaining three rounds take 90 s, and no proof is repeated."""
     simulated.run("90 s")
     simulated.done, simulated.now = [], 1000.0
     simulated.heard.warnings.clear()
@@ -195,7 +195,7 @@ def test_a_resumed_sweep_has_the_budget_anew_and_goes_on(simulated: Simulated) -
 
 
 def test_an_own_workload_is_estimated_again_once_it_was_tried(simulated: Simulated) -> None:
-    """A step of 200 ms: 1 s of timed steps takes 47 at least, 9.4 s; the guess before was 1.9 s a launch."""
+    """A step of 200 ms: 1 s of timed steps takes 47 at least, 9.4 s; the guess before was 1.9 s per launch."""
     (simulated.folder / "train.py").write_text("class Mine:\n    pass\n", encoding="utf-8")
     simulated.tried = {"train.py:Mine": Tried(made_s=0.1, step_s=0.2, local_batch=8)}
     simulated.run("90 s", workload="train.py:Mine")

@@ -1,4 +1,4 @@
-"""Where checkpoints go, and what may lie where a run goes: refused before anything starts; the case carries it."""
+"""Directories for checkpoints and runs: unusable ones are refused before anything starts; cases keep theirs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_directory_that_is_none_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("below", ["", "of_mine"])
 def test_one_where_others_can_exchange_a_checkpoints_folder_is_refused(tmp_path: Path, below: str) -> None:
-    """They could put links in its place, through which other files are overwritten, or have a folder removed."""
+    """Other users could replace it by links, through which other files are overwritten or a folder removed."""
     scratch = tmp_path / "scratch"
     (scratch / below).mkdir(parents=True)
     base = f'checkpoint = true\ncheckpoint_dir = "{scratch / below}"'

@@ -1,4 +1,4 @@
-"""Both sides of a comparison end within seconds of Ctrl-C, also one that is stopped or hears no signal."""
+"""Both sides of a comparison end within seconds of Ctrl-C, even a stopped one or one that ignores signals."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def both(*processes: turns._Process) -> Turns:
 def test_a_side_that_is_stopped_ends_by_the_signal_that_it_could_not_hear(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(turns, "_AT_ONCE_S", 60.0)  # far beyond what a process needs: none is killed
+    monkeypatch.setattr(turns, "_AT_ONCE_S", 60.0)  # far more than a process needs: none is killed
     one, _ = side(SLEEPS)
     other, _ = side(SLEEPS)
     for process in (one, other):
@@ -74,5 +74,5 @@ def test_a_side_that_hears_no_signal_is_killed_with_its_processes(monkeypatch: p
 
 
 def test_both_sides_share_the_seconds_that_an_interrupt_may_take() -> None:
-    """5 s, of which the rest is for what a command does itself."""
+    """5 s; the rest is for the command itself."""
     assert turns._AT_ONCE_S < 5.0

@@ -1,4 +1,4 @@
-"""Places in which experiments are looked for."""
+"""The places in which experiments are looked for."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ddpbench.launch.interleave.sides import is_side_word, parse_side
 def test_another_users_experiments_in_a_shared_folder_are_not_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, owner: int
 ) -> None:
-    """They would run that user's code: `cd /tmp; ddpbench sweep quick`."""
+    """Such files would run that user's code: `cd /tmp; ddpbench sweep quick`."""
     monkeypatch.chdir(tmp_path)
     own = tmp_path / "experiments"
     own.mkdir()
     (own / "quick.toml").write_text("", encoding="utf-8")
     tmp_path.chmod(mode)
     os.chown(tmp_path, owner, owner)
-    assert find_experiment("quick") == Path("experiments/quick.toml")  # the user's own
+    assert find_experiment("quick") == Path("experiments/quick.toml")  # the user's file
     os.chown(own, 65534, 65534)
     assert find_experiment("quick") == shipped_experiments() / "quick.toml"
     tmp_path.chmod(0o755)
@@ -43,7 +43,7 @@ def test_another_users_experiments_in_a_shared_folder_are_not_found(
 def test_another_users_path_is_not_taken_for_an_experiment_or_a_commit_of_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its code would be run: `cd /tmp; ddpbench sweep quick`, where somebody has put a run directory `quick`."""
+    """Its code would be run: `cd /tmp; ddpbench sweep quick`, if another user has put a run directory `quick` there."""
     monkeypatch.chdir(tmp_path)
     for name in ("quick", "main"):
         (tmp_path / name).mkdir()
@@ -51,7 +51,7 @@ def test_another_users_path_is_not_taken_for_an_experiment_or_a_commit_of_its_na
         (tmp_path / "quick" / name).write_text("{}", encoding="utf-8")
     (tmp_path / "strategies").write_text("", encoding="utf-8")
     tmp_path.chmod(0o1777)
-    assert find_experiment("strategies") == Path("strategies")  # the user's own
+    assert find_experiment("strategies") == Path("strategies")  # the user's folder
     assert parse_side("base", ["main"]).path == "main"
     assert is_side_word("main")
     for name in ("quick", "main", "strategies"):
@@ -62,7 +62,7 @@ def test_another_users_path_is_not_taken_for_an_experiment_or_a_commit_of_its_na
     assert not is_side_word("main")
     assert command(["submit", "quick", "--nodes", "1", "--dry-run"]) == 0
     assert "quick-1" in capsys.readouterr().out
-    assert find_experiment("./strategies") == Path("strategies")  # who names it so means it
+    assert find_experiment("./strategies") == Path("strategies")  # a user who writes the path means it
     assert parse_side("base", ["./main"]).path == "./main"
 
 
@@ -83,7 +83,7 @@ def test_another_users_file_in_an_open_folder_of_experiments_is_not_found(
 def test_on_a_disk_that_shows_other_owners_ones_own_files_are_ones_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bind mount, or a server that maps users, shows one owner of all files, who is not the user who writes."""
+    """On a bind mount, or with a server that maps users, all files have one owner, who is not the user who writes."""
     monkeypatch.chdir(tmp_path)
     own = tmp_path / "experiments"
     own.mkdir()
@@ -99,7 +99,7 @@ def test_on_a_disk_that_shows_other_owners_ones_own_files_are_ones_own(
 def test_what_is_no_file_is_no_experiment_and_nobody_waits_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A folder that somebody else has packed may hold a pipe, a device, a folder and a file without end."""
+    """A folder packed by another user may hold a pipe, a device, a folder and an endless file."""
     monkeypatch.chdir(tmp_path)
     own = tmp_path / "experiments"
     own.mkdir()

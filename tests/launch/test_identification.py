@@ -1,4 +1,4 @@
-"""Questions to a machine before anything is launched on it."""
+"""Requests to a machine before anything is launched on it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEXT = '[base]\nworkload = "mlp:small"\nstrategy = "single"\nworld_size = 1\ndev
 
 
 def prepared_on(device: str, folder: Path) -> Prepared:
-    """A sweep of one case, which stands for one on another device."""
+    """A sweep of one case, in place of one on another device."""
     experiment = folder / "x.toml"
     experiment.write_text(TEXT, encoding="utf-8")
     found = prepare(SweepRequest(experiment=experiment, out=folder / "run"))
@@ -53,7 +53,7 @@ def test_gpus_are_claimed_before_anything_computes_on_them(tmp_path: Path) -> No
 def test_a_sweep_whose_gpus_others_hold_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its directory would stand as that of a run, of which nothing was run."""
+    """Its directory would remain and look like a run in which nothing was run."""
 
     def refuse(*_: object) -> NoReturn:
         raise MachineError("another sweep")

@@ -1,4 +1,4 @@
-"""A class that `ddpbench init` writes has the losses of its script, or is not finished and names the line at fault."""
+"""A class that `ddpbench init` writes has the losses of its script, or is unfinished and names the line at fault."""
 
 from __future__ import annotations
 
@@ -594,7 +594,7 @@ SAME: dict[str, dict[str, str]] = {
     "plain math": {"BEFORE": "lr = math.sqrt(0.01) * 2", "RATE": "lr"},
     "plain seed": {"BEFORE": "torch.manual_seed(0)\nrandom.seed(0)"},
 }
-"""Values that a class has as the script has them."""
+"""Values that a class takes from the script unchanged."""
 
 DATA = """import torch
 import torch.nn.functional as F
@@ -847,7 +847,7 @@ if __name__ == "__main__":
     Trainer().fit()
 """,
 }
-"""Scripts that go through data for an evaluation, too."""
+"""Scripts that iterate over data for an evaluation, too."""
 
 ROWS = """class Rows(torch.utils.data.Dataset):
     def __init__(self, given):
@@ -894,11 +894,11 @@ def written(tmp_path: Path, source: str) -> tuple[Script, Written]:
 
 
 class _EnoughError(Exception):
-    """All steps that are compared are made."""
+    """All compared steps are made."""
 
 
 def losses_of(run: Callable[[], None], monkeypatch: pytest.MonkeyPatch, most: int) -> list[float]:
-    """Return the losses from which a run goes backward, with parameters that draw no random numbers."""
+    """Return the losses on which a run calls backward, with parameters that draw no random numbers."""
     losses: list[float] = []
     backward = torch.Tensor.backward
 
@@ -926,7 +926,7 @@ def losses_of(run: Callable[[], None], monkeypatch: pytest.MonkeyPatch, most: in
 
 @contextlib.contextmanager
 def module(source: str, name: str, path: Path) -> Iterator[dict[str, Any]]:
-    """Run a module of this source, as dataclasses want one that can be imported."""
+    """Run a module of this source as an importable one, because dataclasses need one."""
     made = types.ModuleType(name)
     made.__file__ = str(path)
     kept = sys.modules.get(name)
@@ -941,7 +941,7 @@ def module(source: str, name: str, path: Path) -> Iterator[dict[str, Any]]:
 
 
 def train(measured: Any, most: int) -> None:
-    """Train with a class as one process does."""
+    """Train with a class as one process would."""
     model = measured.model()
     optimizer: Any = None
     if hasattr(measured, "optimizer"):

@@ -461,7 +461,7 @@ def test_whatever_a_section_of_a_package_does_the_page_is_made_and_has_the_reaso
     write_report(summarize(found), found)
     before = (found.figures / "scaling.png").read_bytes()
     names = re.findall(r'^    "(\w+)": ', PAGE, re.MULTILINE)
-    # by their names, as sections come: the sound ones are first and last
+    # in the order of their names: the valid ones are first and last
     points = {f"{place:02}-{name}": f"ddp_topk:{name}" for place, name in enumerate(names)}
     install({"ddpbench.sections": points}, PAGE)
     page = html.unescape(write_report(summarize(found), found).read_text(encoding="utf-8"))

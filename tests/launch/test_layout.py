@@ -1,4 +1,4 @@
-"""Plans for nodes: which cases fit how, and the lines that start them, as text."""
+"""Plans for nodes: which cases fit how, and the command lines that start them, as text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def write(path: Path, text: str) -> Path:
 
 
 def layouts(folder: Path, text: str, nodes: Nodes = TWO_BY_FOUR) -> dict[tuple[str, int], str]:
-    """Strategy and nodes x ranks of each case, or why it is skipped."""
+    """Return strategy and nodes x ranks of each case, or why it is skipped."""
     planned = plan_for(write(folder / "x.toml", text), nodes, out=folder / "run")
     return {
         (entry.case.strategy, entry.case.world_size): entry.skip_reason
@@ -127,7 +127,7 @@ def test_a_planned_directory_prints_its_lines_again_and_is_not_planned_over(tmp_
     assert lines_of(planned.run) == planned.lines
     other = lines_of(planned.run, names=("hostC",), ranks_per_node=8).static[0]
     assert other.startswith("PYTHONSAFEPATH=1 torchrun --nnodes=1 --nproc-per-node=8 ")
-    # what is not given is as planned
+    # options that are not given stay as planned
     assert lines_of(planned.run, port=4242).static == tuple(
         line.replace("29500", "4242") for line in planned.lines.static
     )
@@ -164,7 +164,7 @@ def test_places_and_ports_are_possible() -> None:
 def test_a_plan_for_cpus_that_nobody_chose_is_told(
     setting: str, noted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The machine that plans may be a login node without the GPUs that its cluster has."""
+    """The machine that plans may be a login node without the cluster's GPUs."""
     monkeypatch.setattr(elsewhere, "usable_devices", lambda hardware: hardware.devices(gpus=0))
     text = f'[base]\nstrategy = "ddp"\nworkload = "mlp:small"\n{setting}\n[axes]\nworld_size = [2]\n'
     planned = plan_for(write(tmp_path / "x.toml", text), TWO_BY_FOUR, out=tmp_path / "run")

@@ -1,4 +1,4 @@
-"""Memory is predicted before a launch: what does not fit is skipped with a shrink that would."""
+"""Memory is predicted before a launch: a case that does not fit is skipped, with a shrink that would fit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def resnet50(world_size: int, shrink: int = 1) -> PlannedCase:
 
 
 def test_what_was_measured_is_predicted_within_a_tenth() -> None:
-    for ranks, measured_mib in ((2, 4030), (4, 7571)):  # the machine's memory in use, at its highest
+    for ranks, measured_mib in ((2, 4030), (4, 7571)):  # the machine's peak memory in use
         needed = needed_bytes(resnet50(ranks).case)
         assert needed is not None
         assert abs(needed / 2**20 / measured_mib - 1) < 0.1

@@ -1,4 +1,4 @@
-"""Merging: what may be joined and what not, and that ratios stay within the rounds they were measured in."""
+"""Merging: which runs can be joined, and that ratios stay within the rounds they were measured in."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_merge_that_is_interrupted_in_its_report_says_how_the_page_is_made(
 
 
 def launches(run: RunDir, case: Case, step_ms: float, numbers: range) -> None:
-    """Launches whose step time grows by a millisecond a round, from `step_ms`."""
+    """Return launches whose step time grows by a millisecond per round, from `step_ms`."""
     for number in numbers:
         step = round((step_ms + number) * MS)
         write_launch(run, case, number, [RankLaunch(blocks=[[step] * 10])] * case.world_size)
@@ -69,7 +69,7 @@ def a_run(
     crowded: int = 99,
     **machine: Any,
 ) -> RunDir:
-    """A run of `rounds` rounds, of those asked for; `machine` changes its identity, or its context's host and start."""
+    """Return a run of `rounds` of the requested rounds; `machine` changes its identity or context."""
     run = RunDir(path)
     planned = [PlannedCase(case=case, oversubscribed=case.world_size > crowded) for case in cases]
     fewest = asked or rounds
@@ -93,7 +93,7 @@ def test_world_sizes_of_two_allocations_become_one_curve(tmp_path: Path) -> None
     frame = ddpbench.load(merged.run.path).set_index("case_id")
     assert merged.launches == 20
     assert frame["status"].tolist() == ["ok"] * 3
-    # within rounds: the far machine is half as fast, and its base case is what its four ranks are held against
+    # within rounds: the far machine is half as fast, and its four ranks are compared with its own base case
     single = [100, 101, 102, 103, 104]
     near_speedup = 2 * geometric_mean([base / (110 + n) for n, base in enumerate(single)])
     far_speedup = 4 * geometric_mean([(200 + n) / (250 + n) for n in range(5)])
@@ -213,10 +213,10 @@ def test_unlike_machines_are_refused_with_every_difference_named(
     one = a_run(tmp_path / "one", {SINGLE: 100})
     two = a_run(tmp_path / "two", {SINGLE: 100}, cpu="Another processor", torch="2.12.0", cores=[0])
     assert cli(["merge", str(one.path), str(two.path), "--out", str(tmp_path / "out")]) == 2
-    told = capsys.readouterr().err
-    assert f"cpu: 'A made-up processor' in {one.path}, 'Another processor' in {two.path}" in told
-    assert f"torch: '2.13.0+cpu' in {one.path}, '2.12.0' in {two.path}" in told
-    assert "cores" not in told, "an allocation's size may differ"
+    message = capsys.readouterr().err
+    assert f"cpu: 'A made-up processor' in {one.path}, 'Another processor' in {two.path}" in message
+    assert f"torch: '2.13.0+cpu' in {one.path}, '2.12.0' in {two.path}" in message
+    assert "cores" not in message, "an allocation's size may differ"
     assert not (tmp_path / "out").exists()
 
 
@@ -327,8 +327,8 @@ def test_a_merge_of_failed_cases_ends_as_their_sweeps_did(
     one = a_run(tmp_path / "one", {SINGLE: 100, case_of("ddp", 2): 110})
     two = a_run(tmp_path / "two", {SINGLE: 100, case_of("ddp", 4): 110}, started_utc="later")
     for outcome in two.cases.glob("ddp-*/launch-*/outcome.json"):
-        told = json.loads(outcome.read_text()) | {"status": "failed", "error": "rank 0 in warm-up: made up"}
-        outcome.write_text(json.dumps(told))
+        failed = json.loads(outcome.read_text()) | {"status": "failed", "error": "rank 0 in warm-up: made up"}
+        outcome.write_text(json.dumps(failed))
     assert cli(["merge", str(one.path), str(two.path), "--out", str(tmp_path / "out")]) == 1
     error = capsys.readouterr().err
     assert "DDP · 4 ranks" in error or "ddp · 4 ranks" in error
@@ -354,7 +354,7 @@ def test_cases_of_different_runs_make_no_sentence_about_speed(tmp_path: Path) ->
 
 
 def errors_of(run: RunDir) -> dict[str, str]:
-    """The error of each case by its label's strategy and ranks; empty of one that is ok."""
+    """Return the error of each case by its label's strategy and ranks; empty if it is ok."""
     frame = ddpbench.load(run.path).fillna({"error": ""})
     assert [text == "" for text in frame["error"]] == [status == "ok" for status in frame["status"]]
     return dict(zip(frame["case_id"], frame["error"], strict=True))
@@ -373,7 +373,7 @@ def test_a_case_that_no_run_finished_stays_unfinished_beside_a_run_that_asked_fo
     assert said in printed
     errors = errors_of(RunDir(out))
     assert errors == {SINGLE.case_id: "", far.case_id: "", ddp.case_id: said}
-    # and so in a merge of the merge, and in the other order
+    # also in a merge of the merge, and in the other order
     other = a_run(tmp_path / "other", {far: 110}, rounds=2, started_utc="last")
     for number, paths in enumerate(([out, other.path], [other.path, out])):
         assert errors_of(merge(paths, tmp_path / f"again{number}").run)[ddp.case_id] == said

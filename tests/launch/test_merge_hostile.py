@@ -1,4 +1,4 @@
-"""Merging what a stranger sent: nothing outside is read or written, and a refusal leaves nothing behind."""
+"""Merging runs from other users: nothing outside is read or written, and a refusal leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def runs(tmp_path: Path) -> tuple[RunDir, RunDir]:
 
 
 def rename_case(run: RunDir, **changes: object) -> str:
-    """Changes a case in the plan, its id and folder with it where that can be."""
+    """Change a case in the plan, with its id and folder if possible."""
     plan = json.loads(run.plan.read_text(encoding="utf-8"))
     case = plan["cases"][1]
     old = case["case_id"]
@@ -64,7 +64,7 @@ def test_a_plan_whose_ids_lead_elsewhere_is_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     one, two = runs
-    if "local_batch" in changes:  # the contents change, and the id does not
+    if "local_batch" in changes:  # the contents change, but not the id
         one.plan.write_text(
             one.plan.read_text(encoding="utf-8").replace('"local_batch": 8', '"local_batch": 9'),
             encoding="utf-8",
@@ -179,7 +179,7 @@ def test_a_merge_that_fails_leaves_no_folder(
 def test_a_merge_writes_in_the_folder_that_it_has_looked_at(
     runs: tuple[RunDir, RunDir], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A link that takes its place meanwhile is not followed."""
+    """A link that meanwhile takes its place is not followed."""
     mine, folder = tmp_path / "mine", tmp_path / "shared/folder"
     mine.mkdir()
     folder.mkdir(parents=True)
@@ -198,7 +198,7 @@ def test_a_merge_writes_in_the_folder_that_it_has_looked_at(
 def test_a_merge_writes_in_the_folder_that_it_has_made(
     runs: tuple[RunDir, RunDir], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever can rename it meanwhile leads nothing elsewhere, and has nothing else removed."""
+    """A user who renames it meanwhile redirects no write, and has nothing else removed."""
     mine, shared = tmp_path / "mine", tmp_path / "shared"
     for folder in (mine, shared):
         folder.mkdir()
@@ -238,7 +238,7 @@ def test_a_merge_that_gets_no_report_removes_what_it_has_made_alone(
 def test_a_folder_that_takes_a_new_ones_place_at_once_is_neither_written_nor_removed(
     runs: tuple[RunDir, RunDir], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A user who can rename exchanges it with another folder of the merging user's as soon as it is made."""
+    """A user who can rename replaces it by another folder of the merging user's as soon as it is made."""
     shared = tmp_path / "shared"
     (shared / "earlier/sub").mkdir(parents=True)
     (shared / "earlier/sub/thesis.txt").write_text("mine", encoding="utf-8")
@@ -256,7 +256,7 @@ def test_a_folder_that_takes_a_new_ones_place_at_once_is_neither_written_nor_rem
 def test_what_somebody_has_put_where_a_merge_writes_first_is_not_used(
     runs: tuple[RunDir, RunDir], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever guesses the name has the merge refused, and no more."""
+    """A user who guesses the name makes the merge fail, and no more."""
     mine = tmp_path / "mine"
     mine.mkdir()
     monkeypatch.setattr(secrets, "token_hex", lambda size: "0a" * size)

@@ -1,4 +1,4 @@
-"""The batch that a user's own class says: read without torch where its file tells, told where an experiment wins."""
+"""The batch that a user's class states: read without torch if the file shows it, noted if overridden."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_batch_that_no_case_can_have_is_told_before_there_are_cases(
 
 @pytest.fixture
 def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An experiment without a batch, and a class that says 32 of which no rank has to be asked."""
+    """Return an experiment without a batch, and a class that states 32, so that no rank has to be asked."""
     (tmp_path / "train.py").write_text(SAYS, encoding="utf-8")
     (tmp_path / "x.toml").write_text(TEXT, encoding="utf-8")
     monkeypatch.chdir(tmp_path)

@@ -25,7 +25,7 @@ def written(tmp_path: Path, source: str) -> tuple[str, list[str]]:
 
 
 def methods(text: str) -> dict[str, str]:
-    """What a class has under each name, without its layout."""
+    """Return the content of a class by name, without its layout."""
     (found,) = ast.parse(text).body
     assert isinstance(found, ast.ClassDef)
     return {
@@ -503,7 +503,7 @@ def test_fields_that_an_instance_alone_has_are_followed_to_what_makes_them(tmp_p
 
 @pytest.mark.parametrize("field", ["Field(..., gt=0)", "Field(default=..., gt=0)", "Field(gt=0)", "field()"])
 def test_a_field_that_must_be_given_is_what_the_instance_has(field: str, tmp_path: Path) -> None:
-    """Neither pydantic's mark for it nor an attribute that the class lacks."""
+    """Neither pydantic's mark of a required field nor an attribute that the class lacks."""
     required = NESTED.replace("Field(0.5, gt=0)", field)
     text, left = written(tmp_path, required.replace("main(Config())", "main(Config(clip=0.25))"))
     assert "clip_grad_norm_(model.parameters(), 0.25)" in methods(text)["before_update"]
@@ -573,10 +573,10 @@ def test_a_script_that_cannot_be_read_is_refused_in_a_sentence(
     if source is not None:
         path.write_text(source)
     assert run(["init", str(path), *flags]) == 2
-    out, told = capsys.readouterr()
+    out, message = capsys.readouterr()
     assert out == ""
-    assert told.startswith("ddpbench: " + said.format(path=path).rpartition(", line")[0])
-    assert told.count("\n") == 1
+    assert message.startswith("ddpbench: " + said.format(path=path).rpartition(", line")[0])
+    assert message.count("\n") == 1
     assert source is None or path.read_text() == source
 
 
@@ -585,11 +585,11 @@ def test_the_class_is_printed_and_where_it_goes_is_said(capsys: pytest.CaptureFi
     path = EXAMPLES / "train_before.py"
     before = path.read_text()
     assert run(["init", str(path)]) == 0
-    out, told = capsys.readouterr()
+    out, message = capsys.readouterr()
     ast.parse(out)
     assert out.startswith("class Measured:\n")
-    assert f'goes into {path} before `if __name__ == "__main__":`, line 85; --write inserts it' in told
-    assert f"try it: ddpbench sweep quick --workload {path}:Measured" in told
+    assert f'goes into {path} before `if __name__ == "__main__":`, line 85; --write inserts it' in message
+    assert f"try it: ddpbench sweep quick --workload {path}:Measured" in message
     assert path.read_text() == before
 
 

@@ -133,7 +133,7 @@ def written(tmp_path: Path, loss: str = "error.mean()", **put: str) -> Written:
 
 
 def lines_of(tmp_path: Path, change: str) -> list[int]:
-    """Return the lines of the script that read as the last one of a change."""
+    """Return the lines of the script that equal the last line of a change."""
     lines = (tmp_path / "train.py").read_text(encoding="utf-8").splitlines()
     return [number for number, each in enumerate(lines, 1) if each.strip() == change.splitlines()[-1].strip()]
 

@@ -1,4 +1,4 @@
-"""`ddpbench init` on entries of dictionaries of which the script changes one, and on values that have one name."""
+"""`ddpbench init` on dictionaries of which the script changes one entry, and on values that have one name."""
 
 from __future__ import annotations
 

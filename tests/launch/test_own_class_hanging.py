@@ -1,4 +1,4 @@
-"""`ddpbench init` on names of a script's top level that hold its own model, optimizer or loader."""
+"""`ddpbench init` on names of a script's top level that hold its model, optimizer or loader."""
 
 from __future__ import annotations
 

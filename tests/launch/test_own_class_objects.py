@@ -1,4 +1,4 @@
-"""`ddpbench init` follows what methods do to their object, by any name of its parameter."""
+"""`ddpbench init` follows the changes that methods make to their object, whatever its parameter is called."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_a_method_that_only_reads_leaves_nothing_to_do(
 
 @pytest.mark.parametrize("name", ["self", "this"])
 def test_what_a_method_changes_is_read_of_the_object(name: str, tmp_path: Path) -> None:
-    """Its first value is not what it has in a later step."""
+    """Its first value differs from its value in a later step."""
     put = {
         "BEFORE": "temperature = Temperature()",
         "LOSS": " / temperature.value",

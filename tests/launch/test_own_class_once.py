@@ -1,4 +1,4 @@
-"""`ddpbench init` has the class draw once what a script draws once, for all places that read it."""
+"""`ddpbench init` makes the class draw once what a script draws once, for all places that read it."""
 
 from __future__ import annotations
 
@@ -87,14 +87,14 @@ PLAIN = {
 
 
 def made(tmp_path: Path, **put: str) -> tuple[Written, Any]:
-    """Return what is written for the script with these parts, and its class."""
+    """Return the result for the script with these parts, and its class."""
     source = SCRIPT
     for name, text in {**PLAIN, **put}.items():
         source = source.replace(name, textwrap.indent(text, "    ").strip())
     path = tmp_path / "train.py"
     path.write_text(source, encoding="utf-8")
     found = written_class(read_script(path))
-    names: dict[str, Any] = {"__name__": __name__}  # of a module that there is, as dataclasses want
+    names: dict[str, Any] = {"__name__": __name__}  # the name of an existing module, which dataclasses need
     exec(compile(source + "\n" + found.text, "train.py", "exec"), names)
     return found, names["Measured"]
 
@@ -189,7 +189,7 @@ def test_an_object_that_methods_change_is_one_for_the_model_and_the_loss(tmp_pat
 
 
 def test_a_parameter_of_a_criterion_is_the_criterion_s(tmp_path: Path) -> None:
-    """Not another one that is made in the same way."""
+    """It must not be another one that is made in the same way."""
     found, measured = made(
         tmp_path, BEFORE="criterion = Scaled()", RATE="criterion.scale.item()", LOSS="criterion(model(x))"
     )
@@ -219,7 +219,7 @@ def test_a_rate_that_the_optimizer_alone_reads_is_drawn_alike_for_each_model(tmp
 
 
 def test_a_batch_size_that_is_drawn_is_to_be_filled_in(tmp_path: Path) -> None:
-    """Each rank would draw its own when it imports the class."""
+    """Each rank would draw a different one when it imports the class."""
     source = SCRIPT.replace("batch_size=16", "batch_size=size")
     for name, text in {**PLAIN, "BEFORE": "size = random.choice([8, 16])"}.items():
         source = source.replace(name, text)
@@ -231,7 +231,7 @@ def test_a_batch_size_that_is_drawn_is_to_be_filled_in(tmp_path: Path) -> None:
 
 
 def test_values_that_stay_the_same_are_written_where_they_are_read(tmp_path: Path) -> None:
-    """Only what may come out otherwise goes into the constructor."""
+    """Only values that may differ when recomputed go into the constructor."""
     found, _ = made(
         tmp_path,
         BEFORE="width = max(1, len(range(3)))",

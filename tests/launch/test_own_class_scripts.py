@@ -1,4 +1,4 @@
-"""`ddpbench init` on scripts of common shapes, and on what is left of them when lines are deleted, renamed or moved."""
+"""`ddpbench init` on scripts of common shapes, also with lines deleted, renamed or moved."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def functions(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def unresolved(text: str, module: set[str]) -> set[str]:
-    """Return the names that the class's code looks for in a module that has only these."""
+    """Return the names that the class's code reads but a module with only these names lacks."""
     names = {
         str(step.argval)
         for code in functions(compile(text, "class", "exec"))
@@ -51,7 +51,7 @@ def unresolved(text: str, module: set[str]) -> set[str]:
 
 
 def names_of_module(path: Path, ends: list[ast.stmt]) -> set[str]:
-    """Return what is bound at the top level of a script above its guard, without what trains."""
+    """Return the names bound at the top level of a script above its guard, without statements that train."""
     lines = {each.lineno for each in ends}
     found: set[str] = set()
     for statement in ast.parse(path.read_bytes()).body:
@@ -104,7 +104,7 @@ def test_a_class_of_a_common_shape_makes_its_steps(
     own.write_text(inserted(script, found.whole, ends), encoding="utf-8")
     monkeypatch.setattr("tests.worker.test_own_loops.FILE", own)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    for variable in ("RANK", "WORLD_SIZE"):  # by which some scripts know that they are to join a group
+    for variable in ("RANK", "WORLD_SIZE"):  # from these some scripts decide to join a group
         monkeypatch.delenv(variable, raising=False)
     load_workload(f"{own}:Measured")
     monkeypatch.setenv("RANK", "0")
@@ -230,7 +230,7 @@ def test_a_statement_that_the_class_lacks_is_named(
     assert text in " ".join(found.whole.replace("    # ", "").split())
     without = written(tmp_path, SLOW.format(**parts))
     assert text not in {each.text for each in without.dropped}
-    if text in OPENS:  # what the class trains is another thing then
+    if text in OPENS:  # then the class trains something else
         assert found.is_open
         assert any(f"do there what line {line} does: `{text}`" in each for each in found.left)
     else:
@@ -505,11 +505,11 @@ def test_of_a_changed_script_there_is_a_class_that_passes_its_checks_or_a_senten
             ast.parse(inserted(read_script(path), found.whole, found.ends))
     assert not [each for each in refused if "cannot be followed" in each or "\n" in each]
     assert tried > 15
-    assert closed > 1  # some have something to fill in, and not all
+    assert closed > 1  # some have something to fill in, but not all
 
 
 def _read_too_early(method: ast.FunctionDef) -> set[str]:
-    """Return names that a method reads in a line above the first that binds them, outside of functions in it."""
+    """Return names that a method reads in a line above the first that binds them, outside of nested functions."""
     stored: dict[str, int] = {each.arg: 0 for each in method.args.args}
     todo: list[ast.AST] = list(method.body)
     loads: list[ast.Name] = []

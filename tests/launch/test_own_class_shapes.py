@@ -1,4 +1,4 @@
-"""`ddpbench init` on scripts whose parts are made, named or handed on in ways that many scripts have."""
+"""`ddpbench init` on scripts whose parts are made, named or passed in ways that many scripts use."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def written(tmp_path: Path, source: str) -> Written:
 
 
 def methods(found: Written) -> dict[str, str]:
-    """Return what the class has under each name, without its layout."""
+    """Return the content of the class by name, without its layout."""
     (made,) = ast.parse(found.text).body
     assert isinstance(made, ast.ClassDef)
     return {
@@ -270,7 +270,7 @@ EVERY = """
 def test_accumulation_over_one_batch_is_none(tmp_path: Path, every: int, method: str) -> None:
     found = written(tmp_path, EVERY.replace("every = 1", f"every = {every}"))
     assert method in methods(found)
-    assert (found.left == []) is (every == 1)  # with more, the last batch of an epoch is for a person to say
+    assert (found.left == []) is (every == 1)  # with more, the user must decide on the last batch of an epoch
 
 
 STREAM = """
@@ -543,7 +543,7 @@ def test_a_value_that_changes_before_it_is_used_is_to_be_said(
             "if args.lr == 7:\n            args.lr *= 2",
             "lr=args.lr",
             "lr=0.1",
-        ),  # a branch that defaults do not take
+        ),  # a branch that the defaults do not take
         ("lr = 0.3", "lr=lr", "lr=0.3"),
     ],
 )

@@ -1,4 +1,4 @@
-"""`ddpbench init` prints source that parses to the statements that it means."""
+"""`ddpbench init` prints source that parses to the intended statements."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FILLED = [
 
 
 def meant(node: ast.stmt, lines: list[str]) -> bool:
-    """Return whether the lines of a method read as this statement."""
+    """Return whether the lines of a method parse to this statement."""
     text = "\n".join(["class Measured:", *Method("step", lines=lines).text])
     read = ast.parse(text).body[0]
     assert isinstance(read, ast.ClassDef)

@@ -1,4 +1,4 @@
-"""`ddpbench init` on scripts that train more than once, and on what they do to their model between and after."""
+"""`ddpbench init` on scripts that train more than once, and on their changes to the model between and after."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_what_comes_after_the_training_is_nothing_to_do(after: str, tmp_path: Pa
 
 
 def test_what_a_later_epoch_does_is_to_be_decided(tmp_path: Path) -> None:
-    """Done before the first one, it would undo the line that the script trains with at first."""
+    """If it ran before the first training, it would undo the line that the script first trains with."""
     found = trained(
         tmp_path,
         BEFORE="model.body.requires_grad_(False)",

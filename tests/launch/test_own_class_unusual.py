@@ -1,4 +1,4 @@
-"""`ddpbench init` on loops that do not clear, go backward, update and schedule once for each batch."""
+"""`ddpbench init` on loops that do not clear, go backward, update and schedule once per batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the text of a user's file tells of a class: whether it makes its steps itself, and then what is skipped."""
+"""Facts that the text of a user's file shows about a class: whether it makes its steps, and what is then skipped."""
 
 from __future__ import annotations
 
@@ -90,14 +90,14 @@ def test_what_cannot_run_an_own_step_is_skipped_with_its_reason() -> None:
         *("--set", "axes.world_size=[1, 2]"),
     )
     assert done.returncode == 0, done.stderr
-    told = " ".join((done.stdout + done.stderr).split())
-    assert "post_local_sgd aggregates between a backward and an update of its own: it needs loss()" in told
-    assert "async_server aggregates" in told
-    assert "ddp aggregates" not in told
+    output = " ".join((done.stdout + done.stderr).split())
+    assert "post_local_sgd aggregates between a backward and an update of its own: it needs loss()" in output
+    assert "async_server aggregates" in output
+    assert "ddp aggregates" not in output
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reason"),
     [
         (
             "class Mind:\n    def model(self): ...\nclass Other: ...",
@@ -110,9 +110,9 @@ def test_what_cannot_run_an_own_step_is_skipped_with_its_reason() -> None:
         ("a = '\0'", ""),
     ],
 )
-def test_what_is_certainly_no_class_is_told_without_a_rank(tmp_path: Path, text: str, told: str) -> None:
+def test_what_is_certainly_no_class_is_told_without_a_rank(tmp_path: Path, text: str, reason: str) -> None:
     (tmp_path / "own.py").write_text(text, encoding="utf-8")
-    assert told in missing(f"{tmp_path}/own.py:Mine") != ""
+    assert reason in missing(f"{tmp_path}/own.py:Mine") != ""
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_classes_of_a_package_that_is_gone_are_named_once_and_their_options_are_
     ]
     (only,) = said([top, "nowhere.py:Mine"])[1:]
     assert only.startswith("axes.strategy: there is no file "), "which is named already"
-    # what is wrong on its own account is still said, and of a name that is nearly right only that it is
+    # an independent error is still reported, and for a nearly correct name only the suggestion
     assert [line.partition(":")[0] for line in said([top], "[options.fsdp]\n")] == [
         "axes.strategy",
         "options.fsdp",

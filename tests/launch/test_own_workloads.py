@@ -1,4 +1,4 @@
-"""Where the files of a user's own workloads are looked for, and that a run can be resumed with what was found."""
+"""The folders in which users' workloads are looked for, and that a run can be resumed with the found files."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ CATALOG = TableCatalog()
 
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """The working directory, and an experiment's own folder below it."""
-    beside = tmp_path / "experiments"
-    (beside / "mine").mkdir(parents=True)
+    """Return the working directory, and an experiment's folder below it."""
+    experiments = tmp_path / "experiments"
+    (experiments / "mine").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    return tmp_path, beside
+    return tmp_path, experiments
 
 
 def test_beside_the_experiment_comes_first(folders: tuple[Path, Path]) -> None:
-    here, beside = folders
+    here, experiments = folders
     (here / "train.py").touch()
-    assert located("train.py:Mine", beside) == "train.py:Mine"
-    (beside / "train.py").touch()
-    assert located("train.py:Mine", beside) == "experiments/train.py:Mine"
-    (beside / "mine/train.py").touch()
-    assert located("mine/train.py:Mine", beside) == "experiments/mine/train.py:Mine"
+    assert located("train.py:Mine", experiments) == "train.py:Mine"
+    (experiments / "train.py").touch()
+    assert located("train.py:Mine", experiments) == "experiments/train.py:Mine"
+    (experiments / "mine/train.py").touch()
+    assert located("mine/train.py:Mine", experiments) == "experiments/mine/train.py:Mine"
 
 
 def test_what_lies_elsewhere_is_named_whole(
@@ -89,10 +89,10 @@ def test_every_place_that_names_it_is_rewritten(folders: tuple[Path, Path]) -> N
 
 
 def test_the_plan_has_its_options_and_its_excludes(folders: tuple[Path, Path]) -> None:
-    here, beside = folders
-    (beside / "mine/train.py").write_text(CLASSES, encoding="utf-8")
-    (beside / "x.toml").write_text(TEXT, encoding="utf-8")
-    prepared = prepare(SweepRequest(experiment=beside / "x.toml", out=here / "run"))
+    here, experiments = folders
+    (experiments / "mine/train.py").write_text(CLASSES, encoding="utf-8")
+    (experiments / "x.toml").write_text(TEXT, encoding="utf-8")
+    prepared = prepare(SweepRequest(experiment=experiments / "x.toml", out=here / "run"))
     cases = [entry.case for entry in prepared.plan.cases if not entry.added_as_baseline]
     own = [case for case in cases if "train.py" in case.workload]
     assert [(case.workload[-1], case.world_size, case.workload_options) for case in own] == [
@@ -102,7 +102,7 @@ def test_the_plan_has_its_options_and_its_excludes(folders: tuple[Path, Path]) -
         ("B", 1, {"depth": 1, "width": 3}),
         ("B", 1, {"depth": 2, "width": 3}),
     ]
-    # From the run's own copy, as a resume reads it, the same cases come.
+    # The run's copy, which a resume reads, gives the same cases.
     (here / "run").mkdir()
     (here / "run/experiment.toml").write_text(prepared.experiment.to_toml(), encoding="utf-8")
     again = prepare(SweepRequest(experiment=here / "run/experiment.toml", out=here / "other"))
@@ -121,12 +121,12 @@ def test_the_identity_follows_the_file_that_was_found(folders: tuple[Path, Path]
 
 
 def test_a_file_that_is_nowhere_is_refused_with_both_places(folders: tuple[Path, Path]) -> None:
-    here, beside = folders
+    here, experiments = folders
     with pytest.raises(RequestError) as caught:
-        with_located(parse_experiment(TEXT, CATALOG, name="x"), beside)
+        with_located(parse_experiment(TEXT, CATALOG, name="x"), experiments)
     told_of = str(caught.value)
     assert "workload 'mine/train.py:A': there is no file" in told_of
-    assert f"{beside}/mine/train.py or {here}/mine/train.py" in told_of
+    assert f"{experiments}/mine/train.py or {here}/mine/train.py" in told_of
 
 
 @pytest.mark.parametrize("name", ["mine/train.py:A", "replay:mine/step.json"])
@@ -147,7 +147,7 @@ def test_a_run_that_is_resumed_elsewhere_is_told_where_it_was_started(
     began = f"{run}/{file} or {elsewhere}/{file}; resume it in the folder in which the run was started"
     with pytest.raises(RequestError) as caught:
         prepare(SweepRequest(experiment=run))
-    assert str(caught.value).endswith(began)  # nothing tells where that was
+    assert str(caught.value).endswith(began)  # the message does not say where
     (here / "mine").mkdir()
     (here / file).touch()
     with pytest.raises(RequestError) as caught:
@@ -253,7 +253,7 @@ def test_one_class_under_two_names_is_refused_before_a_run_begins(
 
 
 class _Inspecting:
-    """A server that finds what a class would be with its options."""
+    """A server that finds the facts of a class with its options."""
 
     def probe(self, path: Path, case: dict[str, Any], *_: Any, largest: Case) -> int:
         options = json.loads(case["workload_options_json"])

@@ -50,7 +50,7 @@ def test_every_round_launches_every_case_once_in_an_order_of_its_own() -> None:
     rounds = [[case_id for at, case_id in plan.order if at == number] for number in range(6)]
     assert all(Counter(order) == Counter(ids) for order in rounds)
     assert len({tuple(order) for order in rounds}) == 6
-    assert plan_of(text).order == plan.order  # the seed decides it
+    assert plan_of(text).order == plan.order  # the seed determines it
     assert plan_of(text.replace("seed = 3", "seed = 4")).order != plan.order
 
 
@@ -166,7 +166,7 @@ def test_an_estimate_counts_that_another_launchers_ranks_import_torch_anew() -> 
             of(plan, plan.runnable[0].case) for plan in (forked, spawned, torchruns, rays)
         )
         assert other == third == pytest.approx(one + LAUNCHER_START_S)
-        assert last == pytest.approx(one + RAY_S)  # and Ray's servers besides
+        assert last == pytest.approx(one + RAY_S)  # plus Ray's servers
 
 
 @pytest.mark.parametrize(("launcher", "more"), [("local", 0.0), ("torchrun", FRAMEWORK_S)])
@@ -185,7 +185,7 @@ def test_an_estimate_counts_all_the_time_that_a_loss_may_take_and_says_so() -> N
 
 
 def test_an_estimate_of_a_replay_knows_its_steps_and_its_links() -> None:
-    """ResNet-50 on a V100: 97 ms a step, and 102 MB over 10 Gbit/s, of which 95 % are payload."""
+    """ResNet-50 on a V100: 97 ms per step, and 102 MB over 10 Gbit/s, of which 95 % are payload."""
     text = """
         [base]
         workload = "replay:resnet50-v100"

@@ -1,4 +1,4 @@
-"""Which launches of a round bear the start of a fork server together."""
+"""The launches of a round that share the cost of starting a fork server."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_launches_of_one_environment_share_a_server() -> None:
 def test_one_that_is_killed_while_it_starts_has_one_successor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: list[bool], begins: int
 ) -> None:
-    """It would end the whole sweep; of one that ends by itself the next would do so, too."""
+    """It would end the sweep; a server that ends by itself would do so again, so it has no successor."""
     begun: list[Mapping[str, str]] = []
 
     class Starting:
@@ -58,7 +58,7 @@ def test_one_that_is_killed_while_it_starts_has_one_successor(
             return self
 
         def __exit__(self, *_: object) -> None:
-            """Nothing is running."""
+            """Do nothing: nothing is running."""
 
     monkeypatch.setattr(module, "ServerProcess", Starting)
     with Servers(tmp_path / "server.log") as found:

@@ -28,7 +28,9 @@ def test_threads_strong_scaling_float64_and_loader_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Loader workers take seconds to start in each rank: DDP with them is in `test_beside_training.py`."""
-    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")  # twice as many threads as cores, which else spin
+    monkeypatch.setenv(
+        "OMP_WAIT_POLICY", "passive"
+    )  # twice as many threads as cores, which would otherwise spin
     run = sweep(
         tmp_path,
         """
@@ -101,7 +103,7 @@ def test_random_and_batch_normalised_models_are_not_called_wrong(tmp_path: Path)
 def test_a_round_has_a_server_of_its_own_and_the_cores_are_claimed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first round's server served the proof before, which bears nothing of its start."""
+    """The first round's server also served the proof, which is charged nothing of its start."""
     monkeypatch.delenv("DDPBENCH_SHARED_MACHINE")
     started: list[ServerProcess] = []
 
@@ -134,7 +136,7 @@ def test_a_round_has_a_server_of_its_own_and_the_cores_are_claimed(
 def test_the_first_round_that_a_server_serves_bears_its_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of servers that serve on as of those that end with their round, however soon the next one has their memory."""
+    """This holds for servers that stay and those that end with their round, even if the next reuses their memory."""
 
     class Started:
         start_s, alive = 4.0, True

@@ -1,4 +1,4 @@
-"""Sides of a comparison: what is said of the code that was measured."""
+"""Sides of a comparison: the facts recorded about the measured code."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_bare_repository_is_said_to_be_one(tmp_path: Path, monkeypatch: pytest
 def test_a_repository_is_that_of_the_folder_in_a_hook_of_another_one_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Git gives its hooks variables that name the repository which called them."""
+    """Git gives its hooks variables that name the repository that called them."""
     folder, other = tmp_path / "project", tmp_path / "other"
     begin_repository(folder, sleep=0.0)
     begin_repository(other, sleep=0.001)
@@ -245,7 +245,7 @@ def test_the_seed_of_rounds_in_a_table_is_not_a_sides_either() -> None:
 
 
 def _refusals(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str = "main") -> list[str]:
-    """Return what a side and a search say of a commit's name."""
+    """Return what a side and a search report on a commit's name."""
     monkeypatch.chdir(folder)
     with pytest.raises(RequestError) as side:
         check_there(SideSpec(name="base", ref=name))
@@ -290,7 +290,7 @@ def test_a_shallow_clone_is_said_to_lack_commits(tmp_path: Path, monkeypatch: py
 def test_an_experiment_is_not_copied_through_a_commits_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, link: str
 ) -> None:
-    """In the commit a link is where a folder is now, or a file that no commit has yet."""
+    """In the commit, a link is in place of a folder, or of a file that is not committed yet."""
     folder, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
     elsewhere.mkdir()
     folder.mkdir()
@@ -344,7 +344,7 @@ def test_one_folder_written_in_two_ways_is_one_side(
 def test_an_experiment_of_another_repository_is_measured_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the sides have a file of the same path: that would be another experiment."""
+    """This holds even if the sides have a file of the same path: that would be another experiment."""
     project, other = tmp_path / "project", tmp_path / "other"
     begin_repository(project, sleep=0.0)
     begin_repository(other, sleep=0.0, experiment='[base]\nworkload = "mlp:small"\n')
@@ -361,7 +361,7 @@ def test_an_experiment_of_another_repository_is_measured_as_it_is(
 def test_the_working_directorys_experiment_stays_where_both_sides_are_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where they have a file of the same path: that would be another experiment."""
+    """This holds even if they have a file of the same path: that would be another experiment."""
     here, first, second = (tmp_path / name for name in ("here", "first", "second"))
     for folder in (here, first, second):
         begin_repository(folder, sleep=0.0, experiment='[base]\nworkload = "mlp:small"\n')
@@ -419,7 +419,7 @@ def test_the_root_of_a_repository_is_named_for_a_folder_in_it_that_lacks_the_exp
 
 
 def test_one_commit_by_two_names_is_said_to_be_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is measured, as a gate on the main branch is; but who meant two commits hears of it at once."""
+    """It is measured, as a gate on the main branch is; but a user who meant two commits is informed at once."""
     folder = tmp_path / "project"
     begin_repository(folder, sleep=0.0)
     monkeypatch.chdir(folder)
@@ -465,7 +465,7 @@ def test_two_folders_of_one_repository_are_not_said_to_be_one_commit(
 def test_a_commit_of_folders_that_are_all_alike_is_not_written_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Like one from an archive: 10^9 files in a repository of 200 KB."""
+    """Such a commit could come from an archive: 10^9 files in a repository of 200 KB."""
     folder = tmp_path / "project"
     begin_repository(folder, sleep=0.0)
     monkeypatch.chdir(folder)

@@ -1,4 +1,4 @@
-"""The folder that `--out` names: what a user has in it stays, if the command is refused, and if it fails."""
+"""The folder that `--out` names: the user's files in it stay if the command is refused or fails."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LEFT = [
     ".lock",
     ".ddpbench",
 ]
-"""Files of a user's with names that a sweep uses too."""
+"""A user's files with names that a sweep also uses."""
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_a_run_without_its_plan_is_said_to_lack_it_where_no_other_folder_was_nam
 
 
 def test_folders_that_nobody_may_enter_do_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As under umask 777, which does not keep root out."""
+    """This happens under umask 777, which does not stop root."""
 
     def barred(_: Path) -> NoReturn:
         raise PermissionError(errno.EACCES, "Permission denied")
@@ -128,7 +128,7 @@ def test_an_experiment_is_not_swept_into_its_own_folder(
 
 
 class _Servers:
-    """Stands for the fork servers: it writes its log, as they do."""
+    """Replaces the fork servers: it writes its log, as they do."""
 
     def __init__(self, log: Path) -> None:
         log.write_text("torch was imported", encoding="utf-8")
@@ -216,7 +216,7 @@ def test_what_came_into_an_empty_folder_meanwhile_stays(
 def test_what_a_killed_sweep_left_is_taken_up_again(
     experiment: Path, tmp_path: Path, fails: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is marked as a sweep's; a failure of the next one leaves what was there."""
+    """It is marked as a sweep's; a failure of the next one leaves its files."""
     folder = tmp_path / "run"
     monkeypatch.setattr(module, "identify", failing(LaunchError("killed")))
     with pytest.raises(LaunchError):

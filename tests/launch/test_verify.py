@@ -1,4 +1,4 @@
-"""Which cases `ddpbench verify` proves."""
+"""The cases that `ddpbench verify` proves."""
 
 from __future__ import annotations
 

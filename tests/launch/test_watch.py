@@ -1,4 +1,4 @@
-"""What counts as a launch: from when its ranks were asked for, of a server that can fork them."""
+"""The time that counts as a launch: from the request for its ranks to a server that can fork them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from ddpbench.spec import Case
 ASKING_S, TRAINING_S = 3.0, 10.0
 
 
-@pytest.mark.parametrize("anew", [False, True])
+@pytest.mark.parametrize("new_server", [False, True])
 def test_what_another_server_took_to_start_is_no_part_of_a_launch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, anew: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_server: bool
 ) -> None:
     clock = SimpleNamespace(s=100.0)
     begun: list[float] = []
@@ -30,7 +30,7 @@ def test_what_another_server_took_to_start_is_no_part_of_a_launch(
 
     def launch(*_: object) -> bool:
         clock.s += ASKING_S
-        return anew
+        return new_server
 
     def watched(_runner: object, _server: object, seen: Any, noise: Any, *_: object) -> None:
         found.update(alive_at=seen.alive_at, noise_from=noise.begun)
@@ -42,7 +42,7 @@ def test_what_another_server_took_to_start_is_no_part_of_a_launch(
 
     monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=lambda: clock.s, perf_counter_ns=lambda: 0))
     monkeypatch.setattr(watch, "NoiseWatch", note)
-    monkeypatch.setattr(watch, "conclude", lambda *_, **told: told)
+    monkeypatch.setattr(watch, "conclude", lambda *_, **outcome: outcome)
     monkeypatch.setattr(watch.LaunchRunner, "_watch", watched)
     run, case = RunDir(tmp_path), Case(workload="mlp:small", strategy="single")
     plan = plan_launch(
@@ -57,17 +57,17 @@ def test_what_another_server_took_to_start_is_no_part_of_a_launch(
         ServerProcess, SimpleNamespace(launch=launch, pids=(), pid=0, forget=str, reports_helper_times=True)
     )
     runner = watch.LaunchRunner(run, hang_timeout_s=1, hang_setting="", shared=False)
-    told = cast(Any, runner.run_launch(server, plan, measured_s=0.1, server_share_s=0.0))
-    began = 100.0 + (ASKING_S if anew else 0)
-    assert told["took"].wall_s == TRAINING_S + (0 if anew else ASKING_S)
-    assert told["took"].server_s == (ASKING_S if anew else 0), "it did pass"
+    outcome = cast(Any, runner.run_launch(server, plan, measured_s=0.1, server_share_s=0.0))
+    began = 100.0 + (ASKING_S if new_server else 0)
+    assert outcome["took"].wall_s == TRAINING_S + (0 if new_server else ASKING_S)
+    assert outcome["took"].server_s == (ASKING_S if new_server else 0), "it did pass"
     assert found == {"alive_at": began, "noise_from": began}
 
 
 def test_an_interrupted_launch_leaves_neither_ranks_nor_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its server may serve others afterwards, and only a resume would look into its folder."""
+    """Its server may serve other launches afterwards, and only a resume would look into its folder."""
     run, case = RunDir(tmp_path), Case(workload="mlp:small", strategy="single", checkpoint=True)
     directory = run.launch(case.case_id, "measure")
     sent: list[int] = []

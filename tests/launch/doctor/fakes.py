@@ -1,4 +1,4 @@
-"""A made-up machine: system trees under a folder, and answers in place of commands, torch and the network."""
+"""A made-up machine: system files under a folder, and answers in place of commands, torch and the network."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CPU_FACTS: dict[str, Any] = {
 
 
 def gpu_facts(count: int, **changes: Any) -> dict[str, Any]:
-    """What a CUDA build says beside so many H100."""
+    """Return the facts of a CUDA build on a machine with `count` H100."""
     gpu = {"name": "NVIDIA H100", "memory_bytes": 80 * 2**30, "capability": "9.0", "pci": None}
     return {
         **CPU_FACTS,
@@ -56,7 +56,7 @@ def gpu_facts(count: int, **changes: Any) -> dict[str, Any]:
 
 
 class SmallCatalog(TableCatalog):
-    """Whatever else there is, these need nothing that is not here."""
+    """Write the system files that every check needs."""
 
     def strategy_names(self) -> list[str]:
         return ["single", "ddp"]
@@ -72,7 +72,7 @@ EIGHT_BUSES = ("1B", "43", "52", "61", "9D", "C3", "D1", "DF")
 
 
 def smi_lines(count: int) -> str:
-    """nvidia-smi's answer for so many idle H100."""
+    """Return nvidia-smi's output for `count` idle H100."""
     return "".join(GPU_LINE.format(n=n, bus=bus) for n, bus in enumerate(EIGHT_BUSES[:count]))
 
 
@@ -81,13 +81,13 @@ ETHERNET = Interface("eth0", True, ("10.0.0.2",), 10_000)
 
 
 def write(path: Path, text: str) -> None:
-    """A file, and the folders above it."""
+    """Write a file, and create the folders above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
 
 
 class Machine:
-    """Four threads on two cores, 16 GiB, one network, torch for the CPU; tests change what they are about."""
+    """Four threads on two cores, 16 GiB, one network, torch for the CPU; tests change the part that they check."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root = root
@@ -126,17 +126,17 @@ class Machine:
         self.monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores)
 
     def stat(self, *, user: int = 0, idle: int = 0, steal: int = 0) -> None:
-        """/proc/stat with the same ticks on each of four cores."""
+        """Write /proc/stat with the same ticks for each of four cores."""
         lines = [f"cpu{core} {user} 0 0 {idle} 0 0 0 {steal} 0 0\n" for core in range(4)]
         self.write("proc/stat", "cpu  0 0 0 0 0 0 0 0 0 0\n" + "".join(lines))
 
     def torch(self, facts: dict[str, Any] | Reply) -> None:
-        """What torch says, or how the question ended."""
+        """Set torch's answer, or how the question ended."""
         reply = facts if isinstance(facts, Reply) else Reply(0, json.dumps(facts) + "\n")
         self.replies[ASK_TORCH] = reply
 
     def gpus(self, count: int, links: str = "", lines: str | None = None) -> None:
-        """GPUs as the driver shows them, and as nvidia-smi does."""
+        """Add GPUs, as shown by the driver and by nvidia-smi."""
         for bus in EIGHT_BUSES[:count]:
             self.write(f"proc/driver/nvidia/gpus/0000:{bus.lower()}:00.0/information", "")
             self.write(f"sys/bus/pci/devices/0000:{bus.lower()}:00.0/numa_node", "0\n")
@@ -150,7 +150,7 @@ class Machine:
         return self.replies.get(tuple(argv), Reply(None, err="not found"))
 
     def host(self) -> Host:
-        """The machine for a check."""
+        """Return the machine for a check."""
 
         def pause(_: float) -> None:
             self.between()
@@ -176,7 +176,7 @@ class Machine:
         )
 
     def findings(self, check: Check) -> dict[str, Finding]:
-        """A check's findings by subject."""
+        """Return a check's findings by subject."""
         found = carry_out(check, self.host(), "A topic")
         assert len({finding.subject for finding in found}) == len(found), found
         return {finding.subject: finding for finding in found}

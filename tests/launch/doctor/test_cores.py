@@ -1,4 +1,4 @@
-"""Cores, their clocks and what else uses them; memory."""
+"""Checks of cores, their clocks, other load, and memory."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def process(machine: Machine, pid: int, name: str, ticks: int) -> None:
 
 
 def test_two_looks_tell_cores_and_who_uses_them(machine: Machine) -> None:
-    """30 ticks pass on each of four cores: 15 used, 3 stolen; one process had 45, and so a core and a half."""
+    """30 ticks pass on each of four cores: 15 used, 3 stolen; one process had 45, that is one and a half cores."""
     process(machine, 7, "other (work)", 100)
     process(machine, 8, "idle", 100)
     process(machine, os.getpid(), "ourselves", 100)
@@ -97,14 +97,14 @@ def test_another_sweep_is_seen_by_its_claims(machine: Machine) -> None:
     entry = "0000000000000000: 00000002 00000000 00010000 0001 01 99 @ddpbench-core-{}\n"
     machine.write("proc/net/unix", entry.format(9) + entry.format(3))
     found = machine.findings(load.sweeps)["other sweeps"]
-    assert (found.level, found.found) == ("note", "one holds core 3")  # 9 is none of ours
+    assert (found.level, found.found) == ("note", "one holds core 3")  # 9 is not a core of ours
 
 
 def test_a_real_claim_is_seen() -> None:
     from ddpbench.launch.doctor import Host
     from ddpbench.machine.claim import claimed
 
-    core = 100_000  # no machine has it, so that the claim disturbs nobody
+    core = 100_000  # no machine has it, so that the claim disturbs no other program
     with claimed([core]), pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "sched_getaffinity", lambda _: {core})
         (found,) = load.sweeps(Host())

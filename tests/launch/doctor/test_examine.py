@@ -1,4 +1,4 @@
-"""The whole: order, verdict, that nothing raises, and that whatever is not ok comes with what to do."""
+"""All checks together: their order and verdict, no exceptions, and a remedy for everything that is not ok."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from ddpbench.machine.interfaces import Interface
 from tests.launch.doctor.fakes import CPU_FACTS, ETHERNET, LOOPBACK, Machine, gpu_facts, smi_lines
 
 ONLY_TELL = {"python", "package", "hyper_threads", "numa", "threads", "torchrun", "slurm"}
-"""Checks of which no answer is bad."""
+"""Checks whose findings are always ok."""
 OF_TORCH = {"torch", "backends", "devices", "strategies", "workloads"}
-"""Bad only where torch is otherwise: see test_software and test_training."""
+"""Not ok only with another torch: see test_software and test_training."""
 
 
 def everything_is_wrong(machine: Machine) -> None:
@@ -57,7 +57,7 @@ def everything_is_wrong(machine: Machine) -> None:
 
 
 def nothing_is_there(machine: Machine) -> None:
-    """Not even /proc and /sys."""
+    """Nothing can be read, not even /proc and /sys."""
     machine.root = machine.root / "empty"
     machine.root.mkdir()
     machine.found, machine.addresses, machine.commands = [], {}, set()
@@ -94,7 +94,7 @@ def test_whatever_is_not_ok_says_what_to_do_and_no_check_fails(
 def test_every_check_has_something_to_say_of_a_machine_where_everything_is_wrong(machine: Machine) -> None:
     everything_is_wrong(machine)
     host = machine.host()
-    examine(host)  # looks at the load
+    examine(host)  # measures the load
     silent = {
         check.__name__
         for checks in CHECKS.values()

@@ -1,4 +1,4 @@
-"""GPUs and their links, from nvidia-smi's own words."""
+"""Checks of GPUs and their links, from nvidia-smi's output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MIXED = (
 
 
 def switched(count: int) -> str:
-    """Every GPU joined with every other, as by an NVSwitch."""
+    """Every GPU is connected with every other, as by an NVSwitch."""
     names = [f"GPU{n}" for n in range(count)]
     rows = [
         "\t".join([row, *(" X " if row == column else "NV18" for column in names), "0-55"]) for row in names
@@ -85,7 +85,7 @@ def test_gpus_of_two_kinds_are_told(machine: Machine) -> None:
     found = machine.findings(gpus.gpus)["mixed GPUs"]
     assert found.level == "note"
     assert found.found.startswith("NVIDIA H100 80GB HBM3, NVIDIA L4: ")
-    machine.env["CUDA_VISIBLE_DEVICES"] = "0"  # as it advises
+    machine.env["CUDA_VISIBLE_DEVICES"] = "0"  # as the advice says
     assert "mixed GPUs" not in machine.findings(gpus.gpus)
 
 
@@ -105,7 +105,7 @@ def test_states_that_disturb(machine: Machine) -> None:
 
 
 def test_values_that_a_card_does_not_have(machine: Machine) -> None:
-    """Small cards answer `[N/A]` or `[Not Supported]`; their names may be anything but a comma."""
+    """Small cards answer `[N/A]` or `[Not Supported]`; their names may contain anything but a comma."""
     line = "0, Tesla K80, 11441, [N/A], [Not Supported], 00000000:05:00.0, 470.1, Disabled, Default, [N/A]"
     (gpu,) = gpus.parse_gpus(f"No devices were found\n{line}\n")
     assert (gpu.memory, gpu.memory_used, gpu.busy_percent, gpu.mig) == (11441 * 2**20, 0, 0, False)

@@ -1,4 +1,4 @@
-"""Limits, the environment's variables, and launchers."""
+"""Checks of limits, environment variables, and launchers."""
 
 from __future__ import annotations
 
@@ -91,14 +91,14 @@ def test_thread_variables_are_the_ranks_own(machine: Machine) -> None:
     plan = plan_launch(
         case, "proof", 0, directory=directory, hardware=read_hardware(), catalog=TableCatalog()
     )
-    assert set(environment.SET_FOR_RANKS) <= set(plan.server_env)  # what we say of them holds
+    assert set(environment.SET_FOR_RANKS) <= set(plan.server_env)  # the page's claim about them is true
 
 
 def test_detail_breaks_ddp(machine: Machine) -> None:
     assert machine.findings(environment.debugging) == {}
     machine.env["TORCH_DISTRIBUTED_DEBUG"] = "detail"
     assert machine.findings(environment.debugging)["TORCH_DISTRIBUTED_DEBUG"].level == "problem"
-    assert machine.findings(environment.variables) == {}  # said once
+    assert machine.findings(environment.variables) == {}  # reported once
 
 
 def test_variables_that_change_runs(machine: Machine) -> None:

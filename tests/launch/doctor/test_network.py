@@ -1,4 +1,4 @@
-"""Interfaces, and which one gloo and nccl would pick; gloo's is compared with torch's own."""
+"""Checks of interfaces, and of the one that gloo and nccl would choose; gloo's is compared with torch's choice."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_name_servers_that_do_not_answer(machine: Machine) -> None:
         ("eth0,lo", [], ["eth0", "lo"]),
         ("eth", [], []),  # a name, and not a prefix as for nccl
         ("eth0,eth9", [], []),
-        ("x", ["10.0.0.2"], ["eth0"]),  # torch takes one letter for none
+        ("x", ["10.0.0.2"], ["eth0"]),  # torch ignores a prefix of one letter
     ],
 )
 def test_gloos_choice(machine: Machine, variable: str, addresses: list[str], chosen: list[str]) -> None:
@@ -92,7 +92,7 @@ def test_gloos_choice(machine: Machine, variable: str, addresses: list[str], cho
     ("there", "variable", "faster"),
     [
         (Interface("ib0", True, ("10.1.0.2",), 200_000), "", "ib0 (200 Gbit/s)"),
-        (Interface("ib0", True, ("10.1.0.2",), 200_000), "eth0", ""),  # as somebody wanted it
+        (Interface("ib0", True, ("10.1.0.2",), 200_000), "eth0", ""),  # the user chose it
         (Interface("ib0", False, ("10.1.0.2",), 200_000), "", ""),
         (Interface("ib0", True, (), 200_000), "", ""),
         (Interface("eth1", True, ("fe80::1", "169.254.3.4"), 200_000), "", ""),  # a cable, and no address
@@ -113,7 +113,7 @@ def test_a_faster_interface_than_gloos_is_told(
         assert found.found.startswith(
             f"eth0 (10 Gbit/s), the host name's address 10.0.0.2; {faster} is faster."
         )
-    machine.found[1] = replace(ETHERNET, speed_mbps=0)  # of which nobody knows what it carries
+    machine.found[1] = replace(ETHERNET, speed_mbps=0)  # its rate is unknown
     assert machine.findings(network.gloo)["gloo picks"].level == "ok"
 
 
@@ -187,11 +187,11 @@ mine = [line[1].partition(":")[0] for line in lines if line[3] == "0A" and line[
 chosen, why = network.gloo_choice(Host())
 print(json.dumps([mine, [address for each in chosen for address in each.addresses], why]))
 """
-"""Where gloo's default device listens, from the kernel's table, and what we say of it."""
+"""The address where gloo's default device listens, from the kernel's table, and ddpbench's prediction of it."""
 
 
 def listening(*command: str) -> tuple[str, list[str], str]:
-    """The address gloo listens on, the addresses of the interface we name, and our reason."""
+    """Return the address gloo listens on, the addresses of the predicted interface, and the reason."""
     result = subprocess.run(
         [*command, sys.executable, "-W", "ignore", "-c", LISTENING],
         env={**os.environ, "PYTHONPATH": python_path(ROOT)},
@@ -227,7 +227,7 @@ def test_gloo_itself_picks_what_we_say_whatever_the_hosts_file(tmp_path: Path, k
         "unknown": "",
         "debian": f"127.0.1.1 {name}",
         "outward": f"{own[0] if own else ''} {name}",
-        "elsewhere": f"203.0.113.9 {name}",  # TEST-NET-3: nobody has it
+        "elsewhere": f"203.0.113.9 {name}",  # TEST-NET-3: no host has it
     }[kind]
     hosts = tmp_path / "hosts"
     hosts.write_text(f"127.0.0.1 localhost\n{line}\n", encoding="utf-8")

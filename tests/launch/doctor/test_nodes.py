@@ -1,4 +1,4 @@
-"""What nodes find of each other: on real sockets, with planted faults, and judged from made-up numbers."""
+"""Findings on nodes: on real sockets, with planted faults, and from made-up numbers."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_nodes_measure_each_pair_once() -> None:
         assert not pair.problem
         assert pair.slower > 1e8  # memory to memory
         assert 0 < pair.latency_s < 0.1
-        assert abs(pair.clock_s) <= pair.clock_error_s + 1e-3  # one machine has one clock
+        assert abs(pair.clock_s) <= pair.clock_error_s + 1e-3  # both nodes share a clock
 
 
 @pytest.mark.usefixtures("quick")
@@ -113,9 +113,11 @@ def test_a_node_that_cannot_be_connected_to_is_named(monkeypatch: pytest.MonkeyP
     assert not isinstance(first, Exception), first
     bad = [(pair.a, pair.b) for pair in first[1] if pair.problem]
     assert bad == [(0, 2), (1, 2)]
-    told = [finding for finding in judged(*first) if " - " in finding.subject and finding.level == "problem"]
-    assert [finding.subject for finding in told] == ["h0 - h2", "h1 - h2"]
-    assert "refused" in told[0].found
+    problems = [
+        finding for finding in judged(*first) if " - " in finding.subject and finding.level == "problem"
+    ]
+    assert [finding.subject for finding in problems] == ["h0 - h2", "h1 - h2"]
+    assert "refused" in problems[0].found
 
 
 @pytest.mark.usefixtures("quick")
@@ -193,16 +195,16 @@ def test_a_slow_node_is_told_from_a_slow_link() -> None:
     assert slow(nodes, links({(0, 2): 1e9, (1, 2): 1e9, (2, 3): 1e9}, 4)) == ["slow: node 2 (h2)"]
     both = {(0, 2): 1e9, (1, 2): 1e9, (2, 3): 1e9, (0, 1): 2e9}
     assert slow(nodes, links(both, 4)) == ["slow: node 2 (h2)", "slow: h0 - h1"]
-    assert slow(nodes, links({(0, 1): 8e9}, 4)) == []  # within what links differ by
-    assert slow(nodes[:2], links({(0, 1): 1.0}, 2)) == []  # nobody knows what it should be
+    assert slow(nodes, links({(0, 1): 8e9}, 4)) == []  # normal differences between links
+    assert slow(nodes[:2], links({(0, 1): 1.0}, 2)) == []  # there is nothing to compare with
 
 
 def test_a_link_below_what_its_interfaces_claim_is_noted() -> None:
     nodes = [node(number, speed_mbps=100_000) for number in range(2)]
     slow = [replace(pair, a_to_b=4e9, b_to_a=4e9) for pair in links({}, 2)]
-    (told,) = [finding for finding in judged(nodes, slow) if finding.level == "note"]
-    assert "of 100 Gbit/s that the interfaces claim" in told.found
-    fine = [replace(pair, a_to_b=6e9, b_to_a=6e9) for pair in slow]  # one stream fills no such link
+    (only,) = [finding for finding in judged(nodes, slow) if finding.level == "note"]
+    assert "of 100 Gbit/s that the interfaces claim" in only.found
+    fine = [replace(pair, a_to_b=6e9, b_to_a=6e9) for pair in slow]  # one stream cannot fill such a link
     assert not [finding for finding in judged(nodes, fine) if finding.level == "note"]
 
 
@@ -224,11 +226,11 @@ def test_a_loopback_name_is_said_with_the_fix() -> None:
 def test_clocks_and_versions() -> None:
     nodes = [node(0), node(1, versions=("torch 3",))]
     pairs = [replace(pair, clock_s=-3.0) for pair in links({}, 2)]
-    told = {finding.subject: finding for finding in judged(nodes, pairs)}
-    assert told["clocks"].level == "note"
-    assert "are 3 s apart" in told["clocks"].found
-    assert told["versions"].level == "problem"
-    assert told["versions"].found == "torch 2 on node 0 (h0); torch 3 on node 1 (h1)"
+    by_subject = {finding.subject: finding for finding in judged(nodes, pairs)}
+    assert by_subject["clocks"].level == "note"
+    assert "are 3 s apart" in by_subject["clocks"].found
+    assert by_subject["versions"].level == "problem"
+    assert by_subject["versions"].found == "torch 2 on node 0 (h0); torch 3 on node 1 (h1)"
 
 
 def host(**more: object) -> Host:
@@ -261,10 +263,10 @@ def test_a_node_finds_itself_by_name_address_or_launcher() -> None:
 
 def test_a_node_says_what_gloo_would_use() -> None:
     seat = seat_of("n1,n2", host(), {})
-    told = own_node(seat, host())
-    assert (told.interface, told.address, told.speed_mbps) == ("eth0", "10.0.0.2", 10_000)
-    assert json.dumps(told.versions)
-    assert told.faster == ""
+    described = own_node(seat, host())
+    assert (described.interface, described.address, described.speed_mbps) == ("eth0", "10.0.0.2", 10_000)
+    assert json.dumps(described.versions)
+    assert described.faster == ""
     infiniband = Interface("ib0", True, ("10.1.0.2",), 200_000)
     faster = replace(host(), interfaces=lambda: [LOOPBACK, ETHERNET, infiniband])
     assert own_node(seat, faster).faster == "ib0 (200 Gbit/s)"
@@ -273,7 +275,7 @@ def test_a_node_says_what_gloo_would_use() -> None:
 
 
 def test_one_slow_pair_leaves_the_others_alone(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nodes in later rounds come before their turn, to one that is still busy."""
+    """Nodes in later rounds connect before their turn, to a node that is still busy."""
     real = gathering.measure
 
     def slow(connection: socket.socket, a: int, b: int) -> Pair:
@@ -299,18 +301,18 @@ def test_a_node_that_was_started_again_counts(quick: None) -> None:
     threads = [threading.Thread(target=part, args=(number,)) for number in range(3)]
     threads[0].start()
     deadline = time.monotonic() + 5
-    while True:  # one that said who it is and was interrupted
+    while True:  # one that identified itself and was interrupted
         try:
             with socket.create_connection(("127.0.0.1", port), 1) as connection:
-                told = json.dumps(asdict(node(1, port=1))).encode()
-                connection.sendall(b"ddpbench doctor\n" + told + b"\n")
+                introduction = json.dumps(asdict(node(1, port=1))).encode()
+                connection.sendall(b"ddpbench doctor\n" + introduction + b"\n")
                 time.sleep(0.2)
             break
         except OSError:
             assert time.monotonic() < deadline
             time.sleep(0.05)
     threads[2].start()
-    time.sleep(0.5)  # all have come by now, if the one that left counted
+    time.sleep(0.5)  # all have connected by now, if the interrupted one counted
     threads[1].start()
     for thread in threads:
         thread.join(60)
@@ -324,7 +326,7 @@ def test_numbers_of_nodes_are_those_of_a_launcher_of_several_ranks() -> None:
 
 
 def test_who_says_a_little_at_a_time_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each byte comes in time; the line never ends."""
+    """Each byte comes in time, but the line never ends."""
     monkeypatch.setattr(gathering, "PATIENCE_S", 0.5)
     monkeypatch.setattr(gathering, "JOIN_S", 3.0)
     port, ended = free_port(), threading.Event()
@@ -354,7 +356,7 @@ def test_who_says_a_little_at_a_time_is_not_waited_for_for_ever(monkeypatch: pyt
 
 
 def test_strangers_who_keep_coming_do_not_put_off_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of them is waited for; who stands behind them when time is up has come too late."""
+    """The listener waits for each of them; nodes after them in the queue come too late."""
     monkeypatch.setattr(gathering, "PATIENCE_S", 0.5)
     monkeypatch.setattr(gathering, "JOIN_S", 1.0)
     port = free_port()
@@ -401,7 +403,7 @@ def test_many_strangers_do_not_use_up_the_descriptors() -> None:
 def test_a_pair_is_not_tried_for_ever(
     monkeypatch: pytest.MonkeyPatch, side: Callable[[socket.socket], object]
 ) -> None:
-    """Whoever is at the other end sends, and never what ends it."""
+    """The other end sends, but never what ends the exchange."""
     monkeypatch.setattr(talking, "MEASURED_S", 0.5)
     monkeypatch.setattr(talking, "STREAM_S", 0.05)
     ours, theirs = socket.socketpair()

@@ -1,4 +1,4 @@
-"""Torch: which, whether it can be imported and, if not, what helps; and what it makes of the GPUs."""
+"""Checks of torch: its version, whether it can be imported and the remedy if not, and its use of the GPUs."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_what_the_real_torch_says() -> None:
 
     facts = Host().torch().facts
     assert facts is not None
-    assert set(CPU_FACTS) <= set(facts)  # what the made-up machines are made of
+    assert set(CPU_FACTS) <= set(facts)  # the made-up machines have these facts
     assert facts["torch"] == torch.__version__
     assert facts["built_in"]["gloo"] == torch.distributed.is_gloo_available()
     assert facts["rpc"] == torch.distributed.rpc.is_available()

@@ -1,4 +1,4 @@
-"""What can be trained: strategies and workloads on each kind of device."""
+"""Checks of what can be trained: strategies and workloads on each kind of device."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def test_every_strategy_and_workload_of_the_tables_is_spoken_of(machine: Machine
         (training.strategies, TableCatalog().strategy_names()),
         (training.workloads, TableCatalog().workload_names()),
     ):
-        told = " ".join(finding.found for finding in machine.findings(check).values())
-        assert set(names) <= set(re.findall(r"[\w:.-]*\w", told))
+        text = " ".join(finding.found for finding in machine.findings(check).values())
+        assert set(names) <= set(re.findall(r"[\w:.-]*\w", text))
     assert {"single", "ddp"} <= set(machine.findings(training.strategies)["cpu strategies"].found.split(", "))
 
 

@@ -1,4 +1,4 @@
-"""A class that makes all itself, with a method for the loss, a compiled model and a validation."""
+"""A class that makes everything itself, with a method for the loss, a compiled model and a validation."""
 
 import torch
 from torch import nn
