@@ -45,7 +45,7 @@ def _run(arguments: argparse.Namespace) -> int:
     path: Path = arguments.out or STANDARD_OUTPUT
     flags.check_outputs(arguments, "out")
     if path == STANDARD_OUTPUT and arguments.kind == "parquet" and sys.stdout.isatty():
-        raise RequestError("--format parquet is no text: name a file with --out")
+        raise RequestError("--format parquet is binary: name a file with --out")
     run = run_at(arguments.run_dir)
     run.check_records()
     write_output(path, exported(run, arguments.kind, arguments.table))

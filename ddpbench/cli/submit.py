@@ -149,7 +149,7 @@ def _asked_for(arguments: argparse.Namespace) -> Submission:
             f"{source} is a run directory: give an experiment, or the directory of a submission"
         )
     if arguments.nodes is None:
-        raise RequestError("--nodes 1,2,4: say on how many nodes to measure; each number is a job of its own")
+        raise RequestError("--nodes 1,2,4: say on how many nodes to measure; each number is a separate job")
     request = Request(
         sizes=parse_sizes(arguments.nodes), ranks_per_node=arguments.ranks_per_node or 1, **given
     )
@@ -193,7 +193,7 @@ def _submit(submission: Submission, *, detach: bool, retry_failed: bool) -> int:
         for sentence in follower.given_up.values():
             say(sentence, sys.stderr)
         if follower.given_up:
-            say(f"what is measured stays; go on with: {submission.again}", sys.stderr)
+            say(f"what is measured stays; continue with: {submission.again}", sys.stderr)
         code = _report(submission)
         return 1 if follower.given_up else code
 
@@ -234,7 +234,7 @@ def _say_left(submission: Submission) -> None:
     jobs = [size.jobs[-1].job_id for size in submission.sizes if size.jobs]
     if not jobs:
         return
-    say(f"the jobs go on; follow them again with: {submission.again}", sys.stderr)
+    say(f"the jobs continue; follow them again with: {submission.again}", sys.stderr)
     if submission.request.local:
         say("until then nothing fetches their records from the nodes' own disks", sys.stderr)
     say(f"or end them with: {command('scancel', *jobs)}", sys.stderr)

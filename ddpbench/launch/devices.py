@@ -51,9 +51,7 @@ def check_devices(experiment: Experiment, devices: Devices) -> None:
     if devices.gpus:
         return
     if set(axes.get("device", [base.device])) == {"cuda"}:
-        raise MachineError(
-            'device = "cuda": there is no GPU here that torch can use; set it to "cpu" or "auto"'
-        )
+        raise MachineError('device = "cuda": torch finds no usable GPU here; set it to "cpu" or "auto"')
     if backends == ["nccl"] and not experiment.emulates:
         raise MachineError(
             'backend = "nccl": nccl moves data between GPUs only, and there is none here that torch can use; '

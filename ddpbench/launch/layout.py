@@ -44,7 +44,7 @@ class Nodes:
         twice = [name for name, count in Counter(self.names).items() if count > 1 and name not in _LOOPBACK]
         if twice:
             raise RequestError(
-                f"--nodes {','.join(self.names)!r}: {', '.join(twice)} named twice, and a node is a host of its own; "
+                f"--nodes {','.join(self.names)!r}: {', '.join(twice)} named twice, and each node is a separate host; "
                 "for more ranks on it raise --ranks-per-node, for a trial of several nodes on this machine repeat "
                 "127.0.0.1"
             )

@@ -126,7 +126,7 @@ def check_profile(name: str, own_folder: Path | None) -> None:
     """Refuse a replay of a profile that does not exist.
 
     Raises:
-        ValueError: there is no such file; the message says where it was looked for.
+            ValueError: the file does not exist; the message says where it was looked for.
     """
     profile = name.removeprefix(PREFIX)
     if is_path(profile) and not profile_path(profile).exists():

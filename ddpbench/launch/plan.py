@@ -36,7 +36,7 @@ def skip_reasons(entries: Sequence[PlannedCase]) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedRank:
-    """One rank of a launch: its place, as the environment that is added to its parent's."""
+    """A rank of a launch: its place, as the environment that is added to its parent's."""
 
     env: dict[str, str]
 
@@ -50,7 +50,7 @@ class PlannedRank:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchPlan:
-    """One complete launch: the ranks to start, with their environment and cores."""
+    """A complete launch: the ranks to start, with their environment and cores."""
 
     case: Case
     purpose: Purpose

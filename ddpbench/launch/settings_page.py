@@ -52,7 +52,7 @@ _HEAD = "| key | type | default | unit | allowed | meaning |\n|---|---|---|---|-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Key:
-    """One key of an experiment file."""
+    """A key of an experiment file."""
 
     name: str
     type: str

@@ -269,7 +269,7 @@ def _cases(
         return chosen and (case.algorithm in by[1:] or case.schedule in when[1:])
 
     if backend == "nccl" and not devices.gpus:
-        raise MachineError("--backend nccl: there is no GPU here that torch can use")
+        raise MachineError("--backend nccl: torch finds no usable GPU here")
     if backend == "mpi":
         mpi_version()
     cases = [

@@ -79,7 +79,7 @@ def test_an_empty_text_is_no_value(
             "--rounds: 2 given; must be a whole number, 3 to 1,000: fewer give no interval",
         ),
         (["noise", "--world-size", "-1"], "--world-size: -1 given; must be a whole number, 1 to 4,096"),
-        (["allocation", "nowhere", "--queue-wait", "x"], "--queue-wait: 'x' is no RANKS=TIME, such as 8=2h"),
+        (["allocation", "nowhere", "--queue-wait", "x"], "--queue-wait: 'x' is not RANKS=TIME, such as 8=2h"),
         (["compare", "a", "b", "--total", "1 s"], "give them with --interleave"),
         (["noise", "--total", "soon"], "--total: 'soon' given; invalid duration 'soon'"),
         (["noise", "--total", "0 s"], "--total: '0 s' given; must be above 0 s and up to 365 days"),

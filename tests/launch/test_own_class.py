@@ -421,8 +421,8 @@ def test_a_schedule_by_epoch_and_a_second_loop_are_told_and_stand_in_the_class(t
     text, left = written(tmp_path, BY_EPOCH)
     loops, schedule = left
     assert loops == (
-        "The script trains in 2 loops, of lines 8 and 17: this class is the one of line 8; another one needs a class "
-        "of its own."
+        "The script trains in 2 loops, of lines 8 and 17: this class is the one of line 8; another one needs a "
+        "separate class."
     )
     assert schedule == (
         "`plan.step()` of line 21 stands outside the loop over batches and is left out: the learning rate stays as it "

@@ -1,4 +1,4 @@
-"""`ddpbench init` follows the changes that methods make to their object, whatever its parameter is called."""
+"""`ddpbench init` follows the changes that methods make to their object, under any name of its parameter."""
 
 from __future__ import annotations
 

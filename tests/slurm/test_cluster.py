@@ -218,7 +218,7 @@ def test_a_cancelled_job_stays_cancelled_until_the_command_comes_again(
     code, output = ended(client)
     assert code == 1, output
     assert f"1 node: job {job_id} was cancelled" in output
-    assert f"go on with: ddpbench submit {out}" in output
+    assert f"continue with: ddpbench submit {out}" in output
     before = outcomes(out / "nodes-1")
     assert read_sessions(RunDir(out / "nodes-1"))[-1]["stop_reason"] in ("interrupted", "failed")
     code, output = submit(slurm, out)
@@ -264,7 +264,7 @@ def test_who_leaves_finds_the_jobs_again(slurm: Cluster, write: Callable[..., Pa
     client.send_signal(signal.SIGINT)
     code, output = ended(client)
     assert code == 130, output
-    assert "the jobs go on" in output
+    assert "the jobs continue" in output
     assert f"scancel {job_id}" in output
     code, output = submit(slurm, *asked)
     assert code == 0, output

@@ -165,7 +165,7 @@ def _waits(text: str) -> dict[int, float]:
     for part in given or [text]:
         ranks, equals, time = part.partition("=")
         if not equals or not ranks.strip().isdecimal() or not time.strip():
-            raise RequestError(f"--queue-wait: {shortened(part)} is no RANKS=TIME, such as 8=2h")
+            raise RequestError(f"--queue-wait: {shortened(part)} is not RANKS=TIME, such as 8=2h")
         count = flags.number("--queue-wait", "RANKS")(ranks)
         if count in waits:
             raise RequestError(f"--queue-wait: {count} ranks are given twice")

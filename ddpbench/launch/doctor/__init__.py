@@ -59,7 +59,7 @@ def examine(host: Host | None = None) -> list[Finding]:
     host.load = _load_of(host)
     with ThreadPoolExecutor(max_workers=4) as pool:
         host.begin(pool)
-        # Checks that wait for torch run last, wherever their topic is on the page.
+        # Checks that wait for torch run last, whatever the place of their topic on the page.
         waiting = ("Software", "Training", "Launchers")
         order = sorted(CHECKS, key=lambda topic: topic in waiting)
         found = {

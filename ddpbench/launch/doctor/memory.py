@@ -23,7 +23,7 @@ def memory(host: Host) -> Iterator[Finding]:
     total, available = system["MemTotal"], system["MemAvailable"]
     found = f"{format_bytes(available)} of {format_bytes(total)} available"
     limit = min(limits, default=total)
-    if limit < total:  # version 1 writes a huge number if there is no limit
+    if limit < total:  # version 1 writes a huge number for "unlimited"
         used = max(host.group_numbers("memory", "memory.current", "memory.usage_in_bytes"), default=0)
         found += f"; a control group allows {format_bytes(limit)}, of which {format_bytes(used)} are used"
         available = min(available, max(0, limit - used))

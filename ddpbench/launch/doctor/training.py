@@ -140,7 +140,7 @@ def strategies(host: Host) -> Iterator[Finding]:
 
 
 def workloads(host: Host) -> Iterator[Finding]:
-    """Yield each workload on each kind of device; `single` runs wherever anything runs."""
+    """Yield each workload on each kind of device; `single` runs if anything runs."""
     for way in ways(host):
         reasons = {
             name: why_not(host.catalog, way, strategy="single", workload=name)

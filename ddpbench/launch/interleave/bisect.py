@@ -117,8 +117,8 @@ def search(
         index = open_[len(open_) // 2]
         one = _look(good, commits[index], measure, limit, level)
         tried.append(one)
-        told = f" ({100 * (one.ratio - 1):+.1f} %)" if one.ratio is not None else ""
-        event(f"{_short(one.commit)}: {one.verdict}{told}{f': {one.why}' if one.why else ''}")
+        difference = f" ({100 * (one.ratio - 1):+.1f} %)" if one.ratio is not None else ""
+        event(f"{_short(one.commit)}: {one.verdict}{difference}{f': {one.why}' if one.why else ''}")
         if one.verdict == "skipped":
             skipped.add(index)
         elif one.verdict == "slow":

@@ -46,7 +46,7 @@ _ASK_S = 120
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SideSpec:
-    """One side. An empty text means the value that the command itself has."""
+    """A side. An empty text means the value that the command itself has."""
 
     name: str
     """`base` or `new`."""
@@ -343,13 +343,13 @@ def _check_workloads(spec: SideSpec, experiment: Path, folder: Path) -> None:
         found = next((place.resolve() for place in places if place.is_file()), None)
         if found is not None and not found.is_relative_to(folder.resolve()):
             raise RequestError(
-                f"{spec.words}: its {file} would be {found}, which is not its own: put the experiment into the "
-                "repository, beside the code that it measures"
+                f"{spec.words}: its {file} would be {found}, outside its code: put the experiment into the "
+                "repository, next to the code that it measures"
             )
 
 
 def _commit_of(spec: SideSpec, folder: Path | None, out: Path) -> str:
-    """Return the commit of a side's code, with `+` if there are changes; empty if there is no commit."""
+    """Return the commit of a side's code, with `+` if there are changes; empty outside a repository."""
     if spec.ref:
         return git(Path.cwd(), "rev-parse", "--short=12", f"{spec.ref}^{{commit}}")
     where = folder or Path.cwd()

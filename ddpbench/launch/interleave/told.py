@@ -40,7 +40,7 @@ class Asked:
     rare: bool = True
     """True: enough rounds to see a slow-down of a few rounds; False: typical rounds decide."""
     alpha: float = 0.05
-    """One minus the joint confidence of all verdicts."""
+    """The joint error probability of all verdicts."""
     turns: Turn = "blocks"
 
 

@@ -83,7 +83,7 @@ def read_comparison(path: Path) -> Stored:
     """Return the comparison.json of a directory of `--interleave`.
 
     Raises:
-        RequestError: the directory has none.
+            RequestError: the file does not exist.
         IdentityError: the file is damaged, or has another schema.
     """
     try:

@@ -195,7 +195,7 @@ def check_alike(sources: Sequence[Source]) -> None:
         listed = "\n".join(lines)
         raise IdentityError(
             "these runs were measured on unlike machines or by unlike programs, so that their results do not belong "
-            f"in one curve: merge those that are alike, and see the others in reports of their own\n{listed}"
+            f"in one curve: merge those that are alike, and report the others separately\n{listed}"
         )
 
 

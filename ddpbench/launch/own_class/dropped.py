@@ -484,7 +484,7 @@ class _Collected:
 
 
 def _by_text(text: str) -> str:
-    """Return the group of a statement from words in it that are not calls; empty if it has none."""
+    """Return the group of a statement from words in it that are not calls; empty if it has no such word."""
     groups = (
         (SCHEDULE, "['lr']" in text),
         (SYNC, "require_backward_grad_sync" in text),

@@ -277,7 +277,7 @@ class Reading:
         problems = problems_of(name, parameters, given, [*before, *statements], self.known)
         problems += read_by([*before, *statements], [*parameters, *given], self.hanging)
         lines = [*renderer.imports.values()]
-        for missing, told in renderer.missing.items():
+        for missing, description in renderer.missing.items():
             if missing == EPOCH and self.length:
                 lines += ["import os"] if "os" not in {*self.known, *renderer.imports} else []
                 lines.append(f"{missing} = {self.length}")
@@ -287,15 +287,15 @@ class Reading:
                 )
                 continue
             if missing in parameters:
-                lines.append(f"...  # see that the argument `{missing}` is the one meant here: {told}")
+                lines.append(f"...  # see that the argument `{missing}` is the one meant here: {description}")
                 if not problems:
                     self.left.append(
-                        f"{name}(): see that the argument `{missing}` is the one meant ({told})."
+                        f"{name}(): see that the argument `{missing}` is the one meant ({description})."
                     )
                 continue
-            lines.append(f"{missing} = ...  # {told}")
+            lines.append(f"{missing} = ...  # {description}")
             if not problems:
-                self.left.append(f"{name}(): say what `{missing}` is ({told}).")
+                self.left.append(f"{name}(): say what `{missing}` is ({description}).")
         lines += [line for each in before for line in source_of(each).splitlines()]
         for statement in statements:
             lines += source_of(statement).splitlines()

@@ -476,7 +476,7 @@ class Tracer:
         """Return the default of an argparse option, or the value in a configuration; None if it is neither."""
         if depth > _DEEPEST:
             return None
-        read = getattr(node, "lineno", 0)  # a node that was made here has none
+        read = getattr(node, "lineno", 0)  # 0 for a node that was made here
         for binding in self._chosen(key_of(node), scope, depth, read=read) if key_of(node) else ():
             self._pass(key_of(node), scope, read, binding)
             return Origin(binding.value, scope, binding.path)

@@ -78,7 +78,7 @@ def _add_step(found: Updates, call: ast.Call, receiver: ast.expr, tracer: Tracer
     if is_scheduler(origin, receiver):
         _add(found.schedulers, receiver, origin)
         if call.args or call.keywords:
-            found.owns = found.owns or "a scheduler that is told something"
+            found.owns = found.owns or "a scheduler whose step() has an argument"
     elif "opt" in last_name(receiver).lower() or "parameters" in ast.unparse(origin.node):
         _add(found.optimizers, receiver, origin)
         if call.args and not scales:

@@ -469,7 +469,7 @@ class _Writer(LoopMethods, UpdateMethods):
             lines = [str(each.node.lineno) for each in self.loops]
             sentences.append(
                 f"The script trains in {len(lines)} loops, of lines {series_of(lines)}: this class is the one of line "
-                f"{lines[0]}; another one needs a class of its own."
+                f"{lines[0]}; another one needs a separate class."
             )
         for first, others in other_trainings(self.tracer, self.loop) if self.loop is not None else ():
             lines = [str(line) for line in sorted({each.lineno for each in (first, *others)})]

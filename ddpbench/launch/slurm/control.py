@@ -35,7 +35,7 @@ _ACTIVE = frozenset(
     ]
 )
 GONE = "GONE"
-"""The controller has forgotten the job, and there is no accounting."""
+"""The controller has forgotten the job, and the cluster keeps no accounting."""
 
 
 _NO_ANSWER = (
@@ -108,7 +108,7 @@ def _asked(argv: Sequence[str], script: Path | None = None) -> subprocess.Comple
     """Return the completed command; `script` is the script that it submits.
 
     Raises:
-        UnreachableError: there is no answer for a minute.
+            UnreachableError: the command does not answer for a minute.
     """
     env = environment(script)
     who = "accounts (slurmdbd) do" if argv[0] == "sacct" else "controller (slurmctld) does"
@@ -186,7 +186,7 @@ def check_room(known: Sequence[Partition], asked: str | None, most_nodes: int, t
             )
     chosen = [by_name[name] for name in names]
     if not chosen:
-        return  # sbatch reports what it needs if there is no default
+        return  # without a default, sbatch reports what it needs
     if (most := max(one.nodes for one in chosen)) < most_nodes:
         raise RequestError(
             f"--nodes {most_nodes}: the partition {', '.join(names)} has {most} node{'s' if most != 1 else ''}"
@@ -196,7 +196,7 @@ def check_room(known: Sequence[Partition], asked: str | None, most_nodes: int, t
     if longest is not None and time_s > longest:
         raise RequestError(
             f"--time: the jobs ask for {time_s / 60:.0f} min, and the partition {', '.join(names)} has a limit of "
-            f"{longest / 60:.0f} min; with --time {longest / 60:.0f} they go on in further jobs as often as they must"
+            f"{longest / 60:.0f} min; with --time {longest / 60:.0f} they continue in further jobs as often as needed"
         )
 
 

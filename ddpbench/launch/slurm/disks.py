@@ -226,6 +226,6 @@ def _unpack(run: Path, data: bytes) -> None:
                     continue
                 file.extract(member, run, filter="data")
     except (tarfile.TarError, EOFError) as error:
-        raise UnreachableError(f"what came from the nodes is no whole archive: {error}") from None
+        raise UnreachableError(f"the archive from the nodes is incomplete: {error}") from None
     except OSError as error:
         raise OutputError(f"{run} cannot be written: {explain_os_error(error)}") from None

@@ -100,7 +100,7 @@ class Listener(Protocol):
 
 @dataclass
 class Follower:
-    """One running call of `ddpbench submit`. `given_up` has the reason for each abandoned size."""
+    """A running call of `ddpbench submit`. `given_up` has the reason for each abandoned size."""
 
     submission: Submission
     scripts: Mapping[int, str]
@@ -174,7 +174,7 @@ class Follower:
                 self._away = False
             except UnreachableError as error:
                 if not self._away:
-                    self.listener.event(f"{error}; the jobs go on, and it is asked again")
+                    self.listener.event(f"{error}; the jobs continue, and Slurm is asked again")
                 self._away = True
             if len(self._done) < len(self.submission.sizes):
                 self.sleep(pause)

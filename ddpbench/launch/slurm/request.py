@@ -59,7 +59,7 @@ class Option:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """What is requested of Slurm for an experiment.
+    """The options of Slurm jobs for an experiment.
 
     `sizes` are numbers of nodes, ascending; each is one job. `time_s` is the jobs' time limit in seconds, None to take
     it from the estimate. `setup` are shell lines that run before anything else, such as `module load cuda`.
@@ -107,7 +107,7 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
         raise RequestError(
-            f"--nodes {shortened(text)}: give numbers of nodes, such as --nodes 1,2,4: each is a job of its own"
+            f"--nodes {shortened(text)}: give numbers of nodes, such as --nodes 1,2,4: each is a separate job"
         )
     sizes = [int(limits.NODES.read_flag("--nodes", part)) for part in parts]
     if len(set(sizes)) < len(sizes):

@@ -57,7 +57,7 @@ def job_script(
         "#!/bin/bash",
         f"# Measures what this run directory plans for {nodes}. To follow it:",
         f"#   {one_line('the command', slots.again)}",
-        "# Submitted again, after whatever ended it, it goes on with the launches that are left.",
+        "# Submitted again, however it ended, it continues with the remaining launches.",
         *(_directive(key, value) for key, value in options),
         "",
         *(

@@ -56,7 +56,7 @@ class Job:
 
 @dataclass(kw_only=True, slots=True)
 class Size:
-    """One number of nodes: its run, and its submitted jobs, in order."""
+    """A number of nodes: its run, and its submitted jobs, in order."""
 
     shape: Shape
     run: RunDir
@@ -257,7 +257,7 @@ def _check_same(found: Submission, asked: Mapping[str, Any]) -> None:
     if differing:
         raise RequestError(
             f"{found.path} holds a submission with another {', '.join(differing)}: choose another "
-            f"--out, or go on with that one: {found.again}"
+            f"--out, or continue that one: {found.again}"
         )
 
 
@@ -307,7 +307,7 @@ def current(submission: Submission) -> Submission:
         return submission
     if submission.plans:
         raise RequestError(
-            f"{submission.path} has just become a submission's: go on with that one: {submission.again}"
+            f"{submission.path} has just become a submission's: continue that one: {submission.again}"
         )
     return replace(open_submission(submission.path), request=submission.request, notes=submission.notes)
 

@@ -77,7 +77,7 @@ def _places(request: SweepRequest) -> tuple[Path, Path | None]:
     """Return the experiment's file, and the run directory if one is given.
 
     Raises:
-        RequestError: there are no such files, or the run cannot be resumed.
+            RequestError: a file does not exist, or the run cannot be resumed.
         IdentityError: the given directory is not a run's.
     """
     source, out = request.experiment, request.out

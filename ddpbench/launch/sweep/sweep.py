@@ -154,7 +154,7 @@ class Sweep:
             progress.tell_room("once your model was tried", 0)
 
     def _measure(self, servers: Servers) -> str:
-        """Run the proofs and the rounds; return why there are no more."""
+        """Run the proofs and the rounds; return why they ended."""
         progress = self._progress
         for entry in progress.done.unproved:
             if progress.done.take_proof(entry) or progress.done.borrow_proof(entry, self._lenders):

@@ -319,7 +319,7 @@ def test_a_comma_without_an_entry_of_queue_waits_is_nothing(capsys: pytest.Captu
     assert _waits("1=5min,") == _waits(" ,1=5min,,") == {1: 300.0}
     for none in (",", " , "):
         assert cli(["allocation", "nowhere", "--queue-wait", none]) == 2
-        assert "is no RANKS=TIME, such as 8=2h" in capsys.readouterr().err
+        assert "is not RANKS=TIME, such as 8=2h" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         cli(["allocation", "nowhere", "--queue-wait", ""])
     assert "--queue-wait: an empty text was given" in capsys.readouterr().err

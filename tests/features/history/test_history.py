@@ -112,7 +112,7 @@ def test_merges_are_left_out_and_named_if_their_sources_are_there(
 
 
 def test_files_of_pytest_benchmark_are_runs_too(month: Path, tmp_path: Path) -> None:
-    """The same nights, exported: the same change-point, in the order in which they were measured."""
+    """Files of the same nights, exported: the same change-point, in the order in which they were measured."""
     folder = tmp_path / ".benchmarks"
     folder.mkdir()
     for number in range(20):

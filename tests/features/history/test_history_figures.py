@@ -1,4 +1,4 @@
-"""The figures of a history, wide and on a phone: no words overlap, wherever the changes are."""
+"""The figures of a history, wide and on a phone: no words overlap, at any place of a change."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def test_a_node_that_cannot_be_connected_to_is_named(monkeypatch: pytest.MonkeyP
 @pytest.mark.usefixtures("quick")
 def test_who_does_not_come_is_named() -> None:
     port = free_port()
-    with pytest.raises(LaunchError, match=r"node 1, 2 did not come to 127\.0\.0\.1"):
+    with pytest.raises(LaunchError, match=r"node 1, 2 did not reach 127\.0\.0\.1"):
         take_part(node(0), 3, ("127.0.0.1", port))
     with pytest.raises(LaunchError, match="node 0 was not reached"):
         take_part(node(1), 3, ("127.0.0.1", port))

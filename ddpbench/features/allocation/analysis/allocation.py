@@ -33,7 +33,7 @@ from ddpbench.spec import Case, grouping
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """One job size. Times are in seconds; hours are summed over its cores, or over its GPUs."""
+    """A job size. Times are in seconds; hours are summed over its cores, or over its GPUs."""
 
     world_size: int
     base: bool
@@ -57,7 +57,7 @@ class Job:
 
     @property
     def surest_efficiency(self) -> float:
-        """Efficiency that decides the choice: the interval's lower end, or the value if there is no interval."""
+        """Efficiency that decides the choice: the interval's lower end, or the value without an interval."""
         return self.efficiency.value if self.efficiency.low is None else self.efficiency.low
 
 

@@ -76,7 +76,7 @@ def choose(cases: Sequence[CaseRun], request: AllocationRequest, run: RunDir) ->
             f"all of its curves are emulated, replayed or dilated ({labels}), and an allocation is asked for on what "
             "was measured on real links"
             if curves
-            else "no strategy has ok launches on cores or GPUs of its own, and a base case beside them"
+            else "no strategy has ok launches with a core or GPU per rank, and also a base case"
         )
         raise RequestError(f"{run.path} has nothing to base an allocation on: {why}")
     for flag, asked, names in (

@@ -189,5 +189,5 @@ def _measured_at(side: Side) -> datetime:
 
 
 def started_utc(side: Side) -> str:
-    """Return a run's recorded start time; empty if it has none."""
+    """Return a run's recorded start time; empty if it is not recorded."""
     return str(side.machine.get("context", {}).get("started_utc") or "")

@@ -181,7 +181,7 @@ def _plan_the_failure(training: Training, control: Control, marks: Marks, plan: 
 
 
 class Recovering:
-    """One rank's part in the training, from the last snapshot, or from the beginning, to the end."""
+    """The part of one rank in the training, from the last snapshot, or from the beginning, to the end."""
 
     def __init__(
         self,
@@ -256,7 +256,7 @@ class Recovering:
     def _goes_on(self, plan: Plan, first: int) -> Callable[[int], bool]:
         """Return the condition for another step in a gang whose first step is `first`, as far as its ranks know.
 
-        While a node is away there is no last step: the ranks are stopped when it returns. Later gangs train a while.
+        While a node is away the end is open: the ranks are stopped when it returns. Later gangs train a while.
         """
         away = self._place.processes < self._ranks
         ends = max(plan.ends, first + plan.ends - (plan.joins or plan.ends))
@@ -465,8 +465,8 @@ def check(training: Training) -> None:
         )
     if training.shards_itself or training.workload.owns_step:
         raise ValueError(
-            f"a training of {case.workload} cannot be gone on from in the middle of its data: give a map-style "
-            'dataset, and no loader or step of its own; or set recovery = "off"'
+            f"a training of {case.workload} cannot be resumed in the middle of its data: give a map-style "
+            'dataset, and no own loader or step; or set recovery = "off"'
         )
 
 

@@ -1,7 +1,7 @@
 """Snapshots from which a training can be resumed: written atomically by rank 0, and read by all ranks.
 
 A snapshot counts once the file next to it with its length and checksum exists. torch.load detects a truncated file but
-not changed bytes (seen with torch 2.13), so loading is no sufficient check.
+not changed bytes (seen with torch 2.13), so loading does not replace the check.
 """
 
 from __future__ import annotations

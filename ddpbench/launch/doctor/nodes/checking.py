@@ -42,7 +42,7 @@ def seat_of(names: str, host: Host, env: Mapping[str, str] = os.environ) -> Seat
     """Return this process's seat, from a launcher's variables or from this node's place among the names.
 
     Raises:
-        RequestError: there are no names, or this node is not among them.
+            RequestError: `names` is empty, or this node is not among them.
     """
     if names == SLURM and "SLURM_JOB_NODELIST" not in env:
         raise RequestError(
@@ -169,7 +169,7 @@ def check_nodes(
     """Return the nodes' findings about each other, the verdict last; None on all nodes but the first.
 
     Raises:
-        RequestError: there are no names, or this node is not among them.
+            RequestError: `names` is empty, or this node is not among them.
         LaunchError: the nodes do not come together.
     """
     host = host or Host()

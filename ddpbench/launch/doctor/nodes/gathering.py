@@ -214,7 +214,7 @@ def _joined(
             connection, _ = door.accept()
         except TimeoutError:
             raise LaunchError(
-                f"node {', '.join(map(str, missing))} did not come to {first[0]}:{first[1]} within {JOIN_S:.0f} s: is "
+                f"node {', '.join(map(str, missing))} did not reach {first[0]}:{first[1]} within {JOIN_S:.0f} s: is "
                 "the same command running there, and does that name and port lead to this node from there?"
             ) from None
         stack.enter_context(connection)

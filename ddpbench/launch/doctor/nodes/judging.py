@@ -40,7 +40,7 @@ def _rate(bits_per_s: float) -> str:
 def _interfaces(nodes: Sequence[Node]) -> Iterator[Finding]:
     several = len({node.host for node in nodes}) > 1
     for node in nodes:
-        told = f"{node.interface} {node.address} ({node.why})"
+        address = f"{node.interface} {node.address} ({node.why})"
         if several and ipaddress.ip_address(node.address).is_loopback:
             others = ", ".join(node.others)
             fix = (
@@ -50,17 +50,17 @@ def _interfaces(nodes: Sequence[Node]) -> Iterator[Finding]:
             )
             yield problem(
                 node.name,
-                f"{told}: no other node reaches a loopback address",
+                f"{address}: no other node reaches a loopback address",
                 f"{fix}; or give the host's name an address of its own in /etc/hosts",
             )
         elif several and node.faster:
             yield note(
                 node.name,
-                f"{told}, where {node.faster} is faster",
+                f"{address}, where {node.faster} is faster",
                 "set GLOO_SOCKET_IFNAME to its name, if it joins the nodes, and run this again",
             )
         else:
-            yield ok(node.name, told)
+            yield ok(node.name, address)
 
 
 def _links(nodes: Sequence[Node], pairs: Sequence[Pair]) -> Iterator[Finding]:
@@ -76,16 +76,16 @@ def _links(nodes: Sequence[Node], pairs: Sequence[Pair]) -> Iterator[Finding]:
             )
             continue
         rates = f"{_rate(pair.a_to_b)} there, {_rate(pair.b_to_a)} back"
-        told = f"{rates}; {format_seconds(pair.latency_s)} one way"
+        measured = f"{rates}; {format_seconds(pair.latency_s)} one way"
         claimed = 1e6 * min(a.speed_mbps, b.speed_mbps)
         if claimed and pair.slower < OF_THE_INTERFACE * min(claimed, ONE_STREAM):
             yield note(
                 subject,
-                f"{told}, of {_rate(claimed)} that the interfaces claim",
+                f"{measured}, of {_rate(claimed)} that the interfaces claim",
                 "look for other traffic, a cable or port at a lower speed, or an interface that is not the fast one",
             )
         else:
-            yield ok(subject, told)
+            yield ok(subject, measured)
 
 
 def _slow(nodes: Sequence[Node], pairs: Sequence[Pair]) -> Iterator[Finding]:
@@ -137,10 +137,10 @@ def _clocks(nodes: Sequence[Node], pairs: Sequence[Pair]) -> Iterator[Finding]:
 
 
 def _versions(nodes: Sequence[Node]) -> Iterator[Finding]:
-    for told in itertools.zip_longest(*(node.versions for node in nodes), fillvalue="nothing"):
-        if len(set(told)) > 1:
+    for versions in itertools.zip_longest(*(node.versions for node in nodes), fillvalue="nothing"):
+        if len(set(versions)) > 1:
             by_version: dict[str, list[str]] = {}
-            for node, version in zip(nodes, told, strict=True):
+            for node, version in zip(nodes, versions, strict=True):
                 by_version.setdefault(version, []).append(node.name)
             listed = "; ".join(f"{version} on {', '.join(names)}" for version, names in by_version.items())
             yield problem("versions", listed, "install the same versions on all nodes", blocks=True)
