@@ -561,7 +561,7 @@ def test_code_that_both_sides_would_share_is_refused(repository: Path) -> None:
     out = repository.parent / "out"
     code, told, said = compare(repository, away / "step.toml", "--base", "fast", "--new", ".", "--out", out)
     assert code == 2, told + said
-    assert "which is not its own: put the experiment into the repository" in said
+    assert "outside its code: put the experiment into the repository" in said
 
 
 @pytest.mark.thorough

@@ -302,7 +302,7 @@ def test_wrong_requests_are_sentences(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--steps", "0"], "--steps: 0 given; must be a whole number, 1 to"),
         (["--queue-wait", "8=2h"], "needs the length of the run"),
         (["--queue-wait", "5=2h", "--steps", "9"], "5 ranks are not in the table; measured are 1, 2, 4, 8"),
-        (["--queue-wait", "8:2h", "--steps", "9"], "no RANKS=TIME"),
+        (["--queue-wait", "8:2h", "--steps", "9"], "not RANKS=TIME"),
         (["--queue-wait", "8=2 years", "--steps", "9"], "invalid duration"),
         (["--queue-wait", "8=2h,8=3h", "--steps", "9"], "given twice"),
     ):

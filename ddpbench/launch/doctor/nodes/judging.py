@@ -145,4 +145,4 @@ def _versions(nodes: Sequence[Node]) -> Iterator[Finding]:
             listed = "; ".join(f"{version} on {', '.join(names)}" for version, names in by_version.items())
             yield problem("versions", listed, "install the same versions on all nodes", blocks=True)
         else:
-            yield ok("versions", f"{told[0]} everywhere")
+            yield ok("versions", f"{versions[0]} everywhere")
