@@ -352,7 +352,7 @@ def test_who_says_a_little_at_a_time_is_not_waited_for_for_ever(monkeypatch: pyt
     leading.join(15)
     ended.set()
     dripping.join()
-    assert "node 1 did not come" in str(got)
+    assert "node 1 did not reach" in str(got)
 
 
 def test_strangers_who_keep_coming_do_not_put_off_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -372,7 +372,7 @@ def test_strangers_who_keep_coming_do_not_put_off_the_end(monkeypatch: pytest.Mo
     with ExitStack() as stack:
         knocking = threading.Thread(target=knock, args=(stack,))
         knocking.start()
-        with pytest.raises(LaunchError, match="node 1 did not come"):
+        with pytest.raises(LaunchError, match="node 1 did not reach"):
             take_part(node(0), 2, ("127.0.0.1", port))
         knocking.join(30)
 
