@@ -59,7 +59,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def opened(browser: Any, address: str) -> Iterator[Callable[..., Any]]:
-    """Opens the report; afterwards the page must not have complained or asked for anything."""
+    """Open the report; afterwards the page must not have complained or requested anything."""
     contexts = []
     complaints: list[str] = []
     requests: list[str] = []

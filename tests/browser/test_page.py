@@ -87,7 +87,7 @@ def test_on_a_phone_the_summary_shows_all_its_numbers(opened: Open) -> None:
     page = opened(390)
     row = page.locator("#table-1 tbody tr", has_text="DDP").first
     assert row.locator("td[data-title='Samples/s']").is_visible()
-    assert not page.locator("#table-1 thead").is_visible(), "each number has its title beside it"
+    assert not page.locator("#table-1 thead").is_visible(), "each number has its title next to it"
     edges = page.evaluate(
         "[...document.querySelectorAll('#table-1 td')].filter(n => n.offsetHeight)"
         ".map(n => n.getBoundingClientRect().right)"
@@ -175,7 +175,7 @@ def test_what_logs_and_hosts_say_does_nothing(opened: Open) -> None:
 
 @pytest.mark.usefixtures("painted")
 def test_a_strangers_run_acts_nowhere(opened: Open, tmp_path: Path) -> None:
-    """Whatever it says in names, texts and logs; the page's own script, style and pictures still work."""
+    """Names, texts and logs of a stranger cannot act; the page's own script, style and pictures still work."""
     page = opened(url=write_report(hostile_summary(), RunDir(tmp_path)).as_uri())
     page.evaluate("document.querySelectorAll('details').forEach(details => (details.open = true))")
     page.locator("#table-1 thead button").first.click()

@@ -154,7 +154,7 @@ def test_an_ordinary_sweeps_page_is_short_and_answers_first(opened: Open) -> Non
 
 
 A4_PX = 688
-"""A page without its margins of 14 mm."""
+"""Width of a page without its margins of 14 mm, pixels."""
 
 TABLES = """() => [...document.querySelectorAll(".tabled")].map((region) => ({
   table: region.querySelector("table").id,
@@ -166,7 +166,7 @@ TABLES = """() => [...document.querySelectorAll(".tabled")].map((region) => ({
 
 
 def many_settings() -> RunSummary:
-    """A sweep in which every setting varies, with long names and rates of seven digits."""
+    """Return a sweep in which every setting varies, with long names and rates of seven digits."""
     summary = handmade_summary(comparisons=bucket_comparisons())
     long = "/home/somebody/projects/experiments/a_rather_long_folder/training_script.py:LanguageModel"
     values: dict[str, list[Any]] = {
@@ -224,7 +224,7 @@ GAPS = """() => [...document.querySelectorAll(".tabled tbody .n + td:not(.n)")].
   });
   return ends.every((box) => box.width > 0) ? [ends[1].left - ends[0].right] : [];
 })"""
-"""Between a number and the words after it, pixels."""
+"""Gap between a number and the words after it, pixels."""
 
 
 @pytest.mark.parametrize("width", [820, 1280])

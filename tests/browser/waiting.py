@@ -1,4 +1,4 @@
-"""Waiting for a page: by asking from outside, for its own policy lets nothing in it poll by evaluating a text."""
+"""Wait for a page by asking from outside: its policy lets nothing in it poll by evaluating a text."""
 
 from __future__ import annotations
 

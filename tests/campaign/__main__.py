@@ -1,6 +1,6 @@
-"""The campaign: inputs that nobody should give and faults that nobody wants, each held to `oracle.py`.
+"""The campaign: inputs that nobody should give and faults that nobody wants, each checked by `oracle.py`.
 
-`python -m tests.campaign` tries 1,000 inputs and every fault, some at once, and prints a table. What was found is
+`python -m tests.campaign` tries 1,000 inputs and every fault, some at once, and prints a table. Failures are
 printed by name; `--only NAME` tries one again, and a name in `corpus.txt` is tried by every `make test`.
 """
 
@@ -25,20 +25,20 @@ LONG = ("class:", "model:", "script:")
 
 
 def corpus() -> list[str]:
-    """Names that are tried always."""
+    """Return the names that are always tried."""
     lines = CORPUS.read_text(encoding="utf-8").splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 
 
 def chosen(*, inputs_wanted: int, share_of_faults: float, seed: int) -> list[str]:
-    """Names of a campaign: the corpus, then drawn inputs and faults, long ones first."""
+    """Return the names of a campaign: the corpus, then drawn inputs and faults, long ones first."""
     drawn = inputs.drawn(inputs_wanted, seed) if inputs_wanted else []
     names = dict.fromkeys([*faults.drawn(share_of_faults, seed), *corpus(), *drawn])
     return sorted(names, key=lambda name: (not name.startswith("fault:"), not name.startswith(LONG)))
 
 
 def run(names: Sequence[str], *, jobs: int, isolated: bool, tell: Any = None) -> list[dict[str, Any]]:
-    """What was wrong with each, in the order of their ends."""
+    """Return what was wrong with each, in the order in which they ended."""
     queue: Queue[str] = Queue()
     for name in names:
         queue.put(name)
@@ -81,7 +81,7 @@ def run(names: Sequence[str], *, jobs: int, isolated: bool, tell: Any = None) ->
 
 
 def table(answers: Iterable[dict[str, Any]]) -> str:
-    """How many of each kind were tried, and held."""
+    """Return how many of each kind were tried, and how many passed."""
     tried: Counter[str] = Counter()
     held: Counter[str] = Counter()
     seconds: Counter[str] = Counter()
@@ -101,13 +101,13 @@ def table(answers: Iterable[dict[str, Any]]) -> str:
 
 
 def kind_of(name: str) -> str:
-    """The row of the table that a name is in."""
+    """Return the row of the table that a name belongs to."""
     kind, _, rest = name.partition(":")
     return f"fault, {rest.partition(':')[0]}" if kind == "fault" else kind
 
 
 def main() -> None:
-    """Tries, tells, and exits with 1 where something was wrong."""
+    """Try the inputs and faults, print the table, and exit with 1 if something was wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.campaign", description=__doc__)
     parser.add_argument("--inputs", type=int, default=1000)
     parser.add_argument("--faults", type=float, default=1.0, help="share of all faults")

@@ -1,4 +1,4 @@
-"""Classes of one's own that go wrong, each a script; the trial before anything is launched is to find most of them."""
+"""Users' classes that go wrong, each a script; the trial before any launch should find most of them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ _GOES_ON = {
     "clears-the-environment",
     "ignores-signals",
 }
-"""Bodies after which a class may train as well as any."""
+"""Bodies after which a class may train like any other."""
 
 _OTHERS = {
     "no-samples": {"dataset": "def dataset(self): return data(0)"},
@@ -121,7 +121,7 @@ SOUND = _script({})
 
 
 def names() -> list[str]:
-    """Of all ways."""
+    """Return the names of all of them."""
     return [f"{hook}-{body}" for hook in _SOUND for body in _BODIES] + list(_OTHERS)
 
 
@@ -131,7 +131,7 @@ def _divided(name: str) -> tuple[str, str]:
 
 
 def source(name: str) -> str:
-    """The script of a way."""
+    """Return the script of a name."""
     if name in _OTHERS:
         return _script(_OTHERS[name])
     hook, body = _divided(name)
@@ -140,7 +140,7 @@ def source(name: str) -> str:
 
 
 def codes(name: str) -> tuple[int, ...]:
-    """What a sweep of it may end with."""
+    """Return the exit codes that a sweep of it may end with."""
     if name in ("starts-to-train-at-import", "parses-flags"):
         return (0,)
     if name not in _OTHERS:

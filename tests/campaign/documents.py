@@ -1,4 +1,6 @@
-"""Every file that a command reads, with each of its values and containers replaced, and each command that reads it."""
+"""Every file that a command reads, with each of its values and containers replaced, and each command that
+reads it.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,9 @@ INSTEAD: dict[str, Any] = {
     "table-of-null": {"a": None},
     "nested-5000": Raw("[" * 5000 + "]" * 5000),
 }
-"""Put in place of a value; a list is also made shorter and longer by one, and a key is left out."""
+"""Replacements of a value; in addition a list is made shorter and longer by one, and a key is left out."""
 UNCHANGED = "unchanged"
-"""A change that is none: the command must then accept the file."""
+"""The file without a change: the command must then accept it."""
 RUN = (
     ("report", "{here}/given"),
     ("allocation", "{here}/given"),
@@ -58,13 +60,13 @@ SAVED = (
 
 @dataclass(frozen=True)
 class Document:
-    """A kind of file: what writes a folder with a sound one, where it is, and the commands that read it."""
+    """A kind of file: how to write a folder with a sound one, its path, and the commands that read it."""
 
     prepare: Callable[[Path], None]
     path: Callable[[Path], Path]
     commands: Sequence[Sequence[str]]
     line: int | None = None
-    """The line of the file that is a document; None where the whole file is."""
+    """The line of the file that is a document; None if it is the entire file."""
 
 
 def _run(folder: Path) -> None:
@@ -189,7 +191,7 @@ DOCUMENTS: dict[str, Document] = {
 
 @cache
 def _sound(name: str) -> Any:
-    """Return a document as it is before a change."""
+    """Return a document before any change."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
@@ -204,7 +206,7 @@ def _text(document: Document, folder: Path) -> str:
 
 @cache
 def names() -> list[str]:
-    """Return the names of all changes, `DOCUMENT:COMMAND:PATH=CHANGE`, one command by its number."""
+    """Return the names of all changes, `DOCUMENT:COMMAND:PATH=CHANGE`, with a number for the command."""
     return [
         f"{name}:{number}:{change}"
         for name, document in DOCUMENTS.items()
@@ -241,7 +243,7 @@ def command(name: str) -> Sequence[str]:
 
 
 def prepare(folder: Path, name: str) -> None:
-    """Write the folder that the command of a change is given, with the change."""
+    """Write the folder for the command of a change, with the change."""
     kind, _, change = name.split(":", 2)
     document = DOCUMENTS[kind]
     document.prepare(folder)

@@ -1,7 +1,8 @@
-"""Faults in sweeps that run: signals to each of their processes at each of their phases, and surroundings that fail.
+"""Faults in sweeps that run: signals to each of their processes at each of their phases, and surroundings
+that fail.
 
-Faults come in chains: the command that goes on after one is the next one's victim, and at the end an undisturbed
-command finishes the run. A fault is `VICTIM.SIGNAL.PHASE`, a chain `fault:SETUP:FAULT+FAULT+...`.
+Faults come in chains: the command that continues after one is the next one's victim, and at the end an
+undisturbed command finishes the run. A fault is `VICTIM.SIGNAL.PHASE`, a chain `fault:SETUP:FAULT+FAULT+...`.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ from tests.campaign.surroundings import SURROUNDINGS, surrounded
 
 SIGNALS = ("KILL", "TERM", "INT", "HUP", "STOP")
 CHAIN = 4
-"""Faults of one run."""
+"""Most faults of one run."""
 PHASE_S = 60.0
-"""A phase that has not come after so long does not come."""
+"""Seconds to wait for a phase; after that it is not reached."""
 END_S = 90.0
-"""After a fault a command ends within this, or it is unbounded."""
+"""Seconds within which a command must end after a fault."""
 _FROM_THE_START = ("start", "report")
-"""Phases that a command may be at before Python has started: of a run that is done, `report` is one."""
+"""Phases that a command may have reached before Python starts: for a finished run also `report`."""
 WAITS_S = 1.0
-"""For so long what a user or a batch system started is stopped: nothing beneath could end it."""
+"""Seconds for which a user's or a batch system's process is stopped: nothing beneath could end it."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A signal to a process of a sweep while it is at something."""
+    """A signal to a process of a sweep in some phase."""
 
     victim: str
     signal: str
@@ -44,34 +45,34 @@ class Fault:
 
     @property
     def name(self) -> str:
-        """As a chain names it."""
+        """Return its name in a chain."""
         return f"{self.victim}.{self.signal}.{self.phase}"
 
     @classmethod
     def of(cls, name: str) -> Fault:
-        """The fault of a name."""
+        """Return the fault of a name."""
         return cls(*name.split("."))
 
     @property
     def codes(self) -> tuple[int, ...]:
-        """What the command may end with."""
+        """Return the exit codes that the command may end with."""
         if (
             self.victim != "controller"
         ):  # a network that could not be made is the machine's fault: nothing was started
             return (0, 1, 2) if (self.victim, self.phase) == ("holder", "inspection") else (0, 1)
         if self.signal in ("KILL", "STOP"):
             return {"KILL": (-signal.SIGKILL,), "STOP": (0, 1)}[self.signal]
-        # Before Python itself has handlers, the kernel's end a process. So with a finished run.
+        # Before Python installs its handlers, a signal ends a process. So it is with a finished run.
         early = self.phase in _FROM_THE_START
         return (130, -getattr(signal, f"SIG{self.signal}")) if early else (130,)
 
 
 PHASES = ("start", "inspection", "proof", "launch", "timed", "between", "report")
-"""In their order; a chain goes through them so."""
+"""Phases in their order, which chains follow."""
 
 
 def every() -> dict[str, list[Fault]]:
-    """All faults by setup."""
+    """Return all faults by setup."""
     return {
         name: [
             Fault(victim, one, phase)
@@ -85,7 +86,7 @@ def every() -> dict[str, list[Fault]]:
 
 
 def chains() -> list[str]:
-    """All faults in chains, in each of which phases come in their order, and all that the surroundings do."""
+    """Return all faults in chains, each with its phases in order, and all faults of the surroundings."""
     found: list[str] = []
     for setup, faults in every().items():
         count = -(-len(faults) // CHAIN)
@@ -95,7 +96,7 @@ def chains() -> list[str]:
 
 
 def drawn(share: float, seed: int) -> list[str]:
-    """Names of so large a share of all chains, at least one if any is wanted; each kind in turn."""
+    """Return the names of this share of all chains, at least one if any is wanted; each kind in turn."""
     generator = random.Random(seed)
     every_chain = chains()
     wanted = min(len(every_chain), max(share > 0, round(share * len(every_chain))))
@@ -103,12 +104,12 @@ def drawn(share: float, seed: int) -> list[str]:
 
 
 def count(name: str) -> int:
-    """How many faults, or inputs, a name stands for."""
+    """Return how many faults, or inputs, a name stands for."""
     return name.count("+") + 1
 
 
 def tried(name: str, here: Path, shared: Sequence[Path]) -> list[str]:
-    """What went wrong with a chain's faults, each named."""
+    """Return what went wrong with a chain's faults, each named."""
     _, setup, rest = name.split(":", 2)
     here.mkdir()
     try:
@@ -129,7 +130,7 @@ def _chain(setup: Setup, faults: Sequence[Fault], here: Path, shared: Sequence[P
     if not setup.ours:
         ended = oracle.without_exit_barrier(ended)
     for wrong in oracle.of_command(ended, codes=(0,)):
-        yield f"the last, undisturbed command: {wrong}: {ended.told[-300:]}"
+        yield f"the last, undisturbed command: {wrong}: {ended.stderr[-300:]}"
     yield from oracle.of_launches(before, oracle.finished(run.directory))
     if ended.code == 0:
         run.report()
@@ -150,7 +151,7 @@ def _one(run: Run, fault: Fault, number: int, shared: Sequence[Path]) -> Iterato
     for pid in hit:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, getattr(signal, f"SIG{fault.signal}"))
-    # A job that is suspended goes on; and in a slot that has just been started there is nothing of ours yet.
+    # A suspended job continues; and a slot that has just been started has no process of ours yet.
     suspended = fault.victim in ("controller", "agent") or (fault.victim, fault.phase) == ("slot", "start")
     if fault.signal == "STOP" and suspended:
         time.sleep(WAITS_S)
@@ -163,9 +164,9 @@ def _one(run: Run, fault: Fault, number: int, shared: Sequence[Path]) -> Iterato
         yield f"still running after {ended.seconds:.0f} s"
     ours = run.setup.ours and not _is_pythons_own(fault, ended)
     for wrong in oracle.of_command(ended, codes=fault.codes, named=named) if ours else ():
-        yield f"{wrong}: {ended.told[-300:]}"
-    planned = fault.phase not in ("start", "inspection")  # before, there is nothing to resume
-    if planned and ended.code == 130 and "resume with" not in ended.told:
+        yield f"{wrong}: {ended.stderr[-300:]}"
+    planned = fault.phase not in ("start", "inspection")  # before these there is nothing to resume
+    if planned and ended.code == 130 and "resume with" not in ended.stderr:
         yield "an interrupted sweep does not say how to resume"
     # a torchrun agent that is killed leaves folders for logs: torch's, not ours
     yield from oracle.of_what_is_left(left, shared if run.setup.ours else (), command.tag)
@@ -175,20 +176,22 @@ def _one(run: Run, fault: Fault, number: int, shared: Sequence[Path]) -> Iterato
 
 
 def _is_pythons_own(fault: Fault, ended: oracle.Ended) -> bool:
-    """Whether Ctrl-C came while Python itself was starting: it ends with 1 or a traceback, whatever is to be run."""
+    """Return whether Ctrl-C came while Python was starting: it then ends with 1 or a traceback, for any
+    program.
+    """
     may_be = fault.signal == "INT" and fault.phase in _FROM_THE_START and ended.code in (1, -signal.SIGINT)
-    return may_be and "KeyboardInterrupt" in ended.told and "ddpbench/__main__.py" not in ended.told
+    return may_be and "KeyboardInterrupt" in ended.stderr and "ddpbench/__main__.py" not in ended.stderr
 
 
 def _launches(run: Run) -> frozenset[int]:
-    """The folders of launches, by what stays theirs when they are set aside."""
+    """Return the folders of launches, by what they keep when they are set aside."""
     return frozenset(path.stat().st_ino for path in run.directory.glob("cases/*/*"))
 
 
 def _awaited(run: Run, process: subprocess.Popen[bytes], fault: Fault, earlier: frozenset[int]) -> bool:
-    """Waits until a sweep is at a phase and its victim lives; whether that came.
+    """Wait until a sweep is at a phase and its victim lives; return whether that happened.
 
-    What `earlier` commands began and never finished is no launch of this one.
+    Launches that `earlier` commands began and never finished do not count.
     """
     deadline = time.monotonic() + PHASE_S
     known = len(oracle.finished(run.directory))

@@ -1,7 +1,8 @@
-"""Inputs that nobody should give: experiments, flags, run directories, profiles and classes, each with a name.
+"""Inputs that nobody should give: experiments, flags, run directories, profiles and classes, each with a
+name.
 
-An input is files and a command. The name says how it is made, so that a name that found a defect is all the corpus
-keeps. What an input must be answered with is in `oracle.py`, but for its exit codes and the words of its cause.
+An input is files and a command. Its name says how it is made, so that the corpus keeps only the names that
+found a defect. `oracle.py` has the rules for every answer, except exit codes and the words of the cause.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ PROFILES = ("gpt-nano-cpu", "resnet50-v100")
 
 @dataclass(frozen=True)
 class Input:
-    """A command with the files that it is given, in a folder of its own, whose path is put for `{here}`."""
+    """A command with its files in a separate folder, whose path replaces `{here}`."""
 
     name: str
     argv: Sequence[str]
@@ -40,20 +41,22 @@ class Input:
     codes: tuple[int, ...] = (0, 2)
     named: tuple[str, ...] = ()
     made: tuple[str, ...] = field(default=("run",))
-    """What may be in the folder afterwards, beside what was prepared."""
+    """Files that may be in the folder afterwards, in addition to the prepared ones."""
     prints_first: bool = False
-    """Its results are printed even where a file cannot be written afterwards."""
+    """Its results are printed even if a file cannot be written afterwards."""
     said: tuple[str, ...] = ()
-    """Words that are to be said on standard error, with every exit code."""
+    """Words that must be on standard error, with every exit code."""
     limits: Mapping[int, int] = field(default_factory=dict)
     """Limits of its process, by their number in `resource`."""
     state: Callable[[Path], Any] = lambda folder: None
-    """Files of the folder that must outlast the command; `lost` is given it with the folder and the exit code."""
+    """Return the files of the folder that must outlast the command; `lost` gets them with the folder and the
+    exit code.
+    """
     lost: Callable[[Any, Path, int | None], list[str]] = lambda state, folder, code: []
     env: Mapping[str, str] = field(default_factory=dict)
-    """Variables besides the usual ones; `{here}` is put in them too."""
+    """Variables in addition to the usual ones; `{here}` is replaced in them too."""
     launches: bool = False
-    """It starts ranks, and takes seconds."""
+    """True if it starts ranks, and takes seconds."""
     deadline_s: float = 30.0
 
 
@@ -63,7 +66,7 @@ FAMILIES: dict[str, tuple[Callable[[], list[str]], Callable[[str], Input]]] = {}
 def family(
     name: str, names: Callable[[], list[str]]
 ) -> Callable[[Callable[[str], Input]], Callable[[str], Input]]:
-    """Adds a kind of input: all its names, and what makes one of a name."""
+    """Add a kind of input: all its names, and the function that makes one from its name."""
 
     def add(make: Callable[[str], Input]) -> Callable[[str], Input]:
         FAMILIES[name] = (names, make)
@@ -73,7 +76,7 @@ def family(
 
 
 def input_of(name: str) -> Input:
-    """The input of a name, `family:rest`."""
+    """Return the input of a name, `family:rest`."""
     kind, _, rest = name.partition(":")
     return FAMILIES[kind][1](rest)
 
@@ -95,11 +98,11 @@ SHARES = {
     "twice": 0.01,
     "text": 0.03,
 }
-"""Of a campaign's inputs, by family."""
+"""Shares of families among a campaign's inputs."""
 
 
 def drawn(count: int, seed: int) -> list[str]:
-    """Names of so many inputs of all families, never one twice."""
+    """Return the names of `count` inputs of all families, without duplicates."""
     generator = random.Random(seed)
     names: list[str] = []
     for kind, share in SHARES.items():
@@ -115,7 +118,7 @@ def _experiment(name: str) -> dict[str, Any]:
 
 @cache
 def _settings() -> list[Path_]:
-    """All keys that the page of settings names, as they are written in a document."""
+    """Return all keys of the page of settings, as they are written in a document."""
     page = (ROOT / "docs/settings.md").read_text(encoding="utf-8")
     tables = {"Base": "base", "Budget": "budget", "Fabric": "fabric"}
     found: list[Path_] = []
@@ -129,7 +132,7 @@ def _settings() -> list[Path_]:
 
 
 def _changes(document: dict[str, Any], more: Sequence[Path_] = ()) -> Iterator[str]:
-    """Names of all changes of a document: a value put for each of its own, or that left out."""
+    """Yield names of all changes of a document: a value in place of each, or one left out."""
     for path in dict.fromkeys([*leaves(document), *more]):
         if path:
             yield f"{dotted(path)}=left-out"
@@ -137,7 +140,7 @@ def _changes(document: dict[str, Any], more: Sequence[Path_] = ()) -> Iterator[s
 
 
 def _changed(document: dict[str, Any], change: str) -> dict[str, Any]:
-    """A document with one of `_changes`."""
+    """Return a document with one of `_changes`."""
     where, _, value = change.rpartition("=")
     path = next(
         (path for path in leaves(document) if path and dotted(path) == where), tuple(where.split("."))
@@ -172,7 +175,7 @@ def _experiment_input(rest: str) -> Input:
 
 
 def hash_of(text: str) -> int:
-    """A number of a text, the same in every process."""
+    """Return a number for a text, the same in every process."""
     return sum((place + 1) * ord(letter) for place, letter in enumerate(text))
 
 
@@ -192,7 +195,7 @@ def _set_input(rest: str) -> Input:
 
 
 def as_text(value: Any) -> str:
-    """A value as somebody would type it."""
+    """Return a value as a user would type it."""
     text = value if isinstance(value, str) else as_json(value)
     return text.replace("\0", "\\0")  # no argument of a command can hold it
 
@@ -241,7 +244,7 @@ STEMS: dict[str, list[str]] = {
     "list": ["list"],
     "init": ["init", "{here}/train.py"],
 }
-"""Commands that start nothing, with what they need; a flag comes after it."""
+"""Commands that start nothing, with the arguments they need; a flag is appended."""
 
 
 @cache
@@ -347,7 +350,7 @@ def _class_input(rest: str) -> Input:
         _write("train.py", classes.source(rest).encode()),
         codes=classes.codes(rest),
         launches=True,
-        deadline_s=150.0,  # a class that never ends is given two minutes
+        deadline_s=150.0,  # a class that never ends gets two minutes
     )
 
 
@@ -367,7 +370,7 @@ def _model_input(rest: str) -> Input:
         env=model.env,
         limits=model.limits,
         launches=True,
-        deadline_s=150.0,  # a class that never ends is given two minutes
+        deadline_s=150.0,  # a class that never ends gets two minutes
     )
 
 
@@ -380,9 +383,10 @@ def _scripts() -> list[str]:
 
 @family("script", _scripts)
 def _script_input(rest: str) -> Input:
-    """Return a training script with changes for `init`, which says what it cannot follow or tries the class.
+    """Return a training script with changes for `init`, which reports what it cannot follow or tries the
+    class.
 
-    Of one that gives its names a second value, the class has that one.
+    If a script gives its names a second value, the class uses that one.
     """
     name, _, seed = rest.partition("-")
     if name == "rebound":
@@ -399,7 +403,7 @@ def _script_input(rest: str) -> Input:
 
 
 def _first_values(_state: Any, folder: Path, _code: int | None) -> list[str]:
-    """Return the values that a class should have of a script that gives its names others first, and has not."""
+    """Return first values that the class should have of a script that reassigns its names, but lacks."""
     _, _, written = (folder / "given.py").read_text(encoding="utf-8").partition("class Measured:")
     own = written.partition("if __name__ ==")[0]
     wanted = (
@@ -452,7 +456,7 @@ TWICE: dict[str, list[str]] = {
     "where": ["allocation", "{here}/given", "--where", "local_batch=4", "--where", "local_batch=8"],
     "queue-wait": ["allocation", "{here}/given", "--queue-wait", "1=5min,1=2h"],
 }
-"""Commands that give a key two values."""
+"""Commands that give a key twice."""
 
 
 @family("twice", lambda: list(TWICE))

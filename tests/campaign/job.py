@@ -1,7 +1,8 @@
-"""A process that tries what it is told, one name a line, and answers a line of JSON each; in namespaces of its own.
+"""A process that tries the names it reads, one per line, and answers each with a line of JSON; in its own
+namespaces.
 
-With root it has a network, processes, /tmp and /dev/shm to itself, so that whatever is left there was left by what it
-tried, and what it tries cannot reach others. Without root it looks at its own folder and processes alone.
+With root it has its own network, processes, /tmp and /dev/shm: anything left there was left by the input it
+tried, and the input cannot reach other processes. Without root it checks its own folder and processes alone.
 """
 
 from __future__ import annotations
@@ -19,21 +20,22 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 OWN = tuple(place for place in ("/tmp", "/dev/shm") if not ROOT.is_relative_to(place))
-"""Places that are empty in an isolated job, where nothing may be left, and everybody's otherwise; without that in which
-this code lies, if it does."""
+"""Places that are empty in an isolated job, where nothing may be left, and shared otherwise; without the one
+that holds this code, if any.
+"""
 WORK = next(place for place in ("/mnt", "/srv") if not ROOT.is_relative_to(place))
-"""Where an isolated job works, likewise its own."""
+"""Working folder of an isolated job, also its own."""
 _ISOLATED = "DDPBENCH_CAMPAIGN_ISOLATED"
 
 
 def can_isolate() -> bool:
-    """Whether this user may make namespaces."""
+    """Return whether this user may make namespaces."""
     command = ["unshare", "-m", "-n", "-p", "-i", "--fork", "--mount-proc", "true"]
     return os.geteuid() == 0 and subprocess.run(command, check=False, capture_output=True).returncode == 0
 
 
 def start(*, isolated: bool) -> subprocess.Popen[str]:
-    """Starts a job; write names to it, read answers from it, close its input to end it."""
+    """Start a job; write names to it, read answers from it, close its input to end it."""
     python = [sys.executable, "-m", "tests.campaign.job"]
     if isolated:
         mounts = " && ".join(f"mount -t tmpfs tmpfs {place}" for place in (*OWN, WORK))
@@ -51,19 +53,21 @@ def start(*, isolated: bool) -> subprocess.Popen[str]:
 
 
 def _environment() -> dict[str, str]:
-    """Of this process, without what importing torch adds to it: a place in /tmp that would look like the user's."""
+    """Return this process's environment without what importing torch adds: a place in /tmp that would look
+    like the user's.
+    """
     return {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
 
 
 def serve(names: Iterator[str]) -> None:
-    """Tries what comes in, and prints what was wrong with each."""
+    """Try each name that is read, and print what was wrong with it."""
     from tests.campaign import faults, rundirs, trial
 
     isolated = os.environ[_ISOLATED] == "1"
     for number in (
         signal.SIGHUP,
         signal.SIGINT,
-    ):  # ignored in what was started by nohup or &, and so by what it starts
+    ):  # ignored in processes started by nohup or &, and so in theirs
         signal.signal(number, signal.SIG_DFL)
     shared = [Path(place) for place in OWN] if isolated else []
     if isolated:
@@ -81,7 +85,7 @@ def serve(names: Iterator[str]) -> None:
             answer = {"name": name, "wrong": wrong, "seconds": round(time.monotonic() - began, 2)}
             try:
                 print(json.dumps(answer), flush=True)
-            except BrokenPipeError:  # nobody asks any more
+            except BrokenPipeError:  # the reader has gone
                 break
     rundirs.forget()
 

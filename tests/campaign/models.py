@@ -1,8 +1,8 @@
-"""Users' models of every strange kind, each a small class in variations, with the promised outcome of every strategy.
+"""Unusual users' models, each a small class in variations, with the promised outcome of every strategy.
 
-A model is launched, and its run directory is held to what was promised: each case's status, the words of its cause, the
-rank that is to blame, and the types and threads that the class itself finds in a timed launch, which it prints. The
-ranks have to record the same of these.
+A model is launched, and its run directory is compared with the promise: each case's status, the words of its
+cause, the rank that is to blame, and the types and threads that the class itself finds in a timed launch,
+which it prints. The ranks must record the same values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STRANGE = Path(__file__).parents[1] / "worker/strange_models.py"
 UPDATES = STRANGE.with_name("update_models.py")
 STRATEGIES = ("ddp", "zero1", "fsdp", "master", "data_parallel")
 SEEN = "campaign saw: "
-"""Start of a line in which a class says what it trains with."""
+"""Beginning of a line in which a class prints what it trains with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,15 +29,17 @@ class Promise:
 
     status: str = "ok"
     said: tuple[str, ...] = ()
-    """Words of the cause, all to be said of the case."""
+    """Words of the cause, all of which the case must have."""
     rank: int | None = None
     """The rank that is to blame."""
     types: tuple[str, ...] = ("float32",)
-    """Types of the parameters as the class finds them when it trains; empty where it does not tell them."""
+    """Types of the parameters that the class finds when it trains; empty if it does not print them."""
     threads: int = 1
-    """Threads of torch, as the class finds them when it trains."""
+    """Threads of torch that the class finds when it trains."""
     notes: tuple[str, ...] = ()
-    """Words of what the proof leaves out, each in some comparison's note; none may speak of them otherwise."""
+    """Words of what the proof leaves out, each in some comparison's note; without them, no note may mention
+    any.
+    """
     flagged: str = ""
     """Words of `noise_flag`."""
 
@@ -49,26 +51,26 @@ _ABOUT_MODEL = ("gives other", "writes into its own parameters", "other paramete
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """A class with what is promised of it."""
+    """A class with its promised outcomes."""
 
     text: str
     promises: Mapping[str, Promise] = field(default_factory=dict)
-    """Promise for each strategy; empty where the class is refused."""
+    """Promise for each strategy; empty if the class is refused."""
     refused: tuple[str, ...] = ()
-    """Words of why it is."""
+    """Words of the reason for the refusal."""
     perhaps: tuple[str, ...] = ()
-    """Words of the cause, where it may be refused, fail or be measured."""
+    """Words of the cause, if it may be refused, fail or be measured."""
     said: tuple[str, ...] = ()
     """Words that the command says with any outcome."""
     page: tuple[str, ...] = ()
-    """Words that stand in the report."""
+    """Words that the report contains."""
     settings: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     limits: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def codes(self) -> tuple[int, ...]:
-        """The exit code that follows from the promises."""
+        """Return the exit code that follows from the promises."""
         if self.perhaps:
             return (0, 1, 2)
         if not self.promises:
@@ -77,7 +79,7 @@ class Model:
 
     @property
     def named(self) -> tuple[str, ...]:
-        """Words of the causes of what goes wrong."""
+        """Return words of the causes of failures."""
         failed = [each for each in self.promises.values() if each.status not in ("ok", "skipped")]
         return (*self.refused, *self.perhaps, *dict.fromkeys(word for each in failed for word in each.said))
 
@@ -152,7 +154,7 @@ _PARTS = {
 
 
 def script(**parts: str) -> str:
-    """A class of which some parts are other than usual; the lines of a part are indented as its first."""
+    """Return a class with some unusual parts; the lines of a part are indented like its first."""
 
     def part(found: re.Match[str]) -> str:
         lines = {**_PARTS, "seen": SEEN, **parts}[found[2]].split("\n")
@@ -182,7 +184,7 @@ _ADAPT = "return self.leave(self.enter(x.to(self.enter.weight.dtype)).to(self.le
 
 
 def _types() -> dict[str, Model]:
-    """Types that are not all float32: kept as they are, unless `dtype` is set."""
+    """Return models with types other than float32 alone: kept unless `dtype` is set."""
     found: dict[str, Model] = {}
 
     def add(name: str, types: tuple[str, ...], others: Mapping[str, Promise], **parts: str) -> None:
@@ -258,7 +260,7 @@ def _types() -> dict[str, Model]:
 
 
 def _threads() -> dict[str, Model]:
-    """Threads that the class sets: as the experiment asks when it trains, or flagged."""
+    """Return models that set threads: overridden by the experiment when training, or flagged."""
     back = "the class's code asks torch for {0} threads: set back to threads_per_rank = {1}"
     found: dict[str, Model] = {}
     for asked, own in ((1, 2), (1, 3), (2, 3)):
@@ -307,7 +309,9 @@ _UNSEEDED = {
 
 
 def _randomness() -> dict[str, Model]:
-    """Random numbers: proved where a seed reaches them; else measured, and the model is named."""
+    """Return models with random numbers: proved if a seed reaches them; else measured, and the model is
+    named.
+    """
     found: dict[str, Model] = {}
     for name, source in _SOURCES.items():
         for place in ("forward", "loss"):
@@ -336,7 +340,7 @@ def _randomness() -> dict[str, Model]:
 
 
 def _writes() -> dict[str, Model]:
-    """Weights that a forward writes: named, and replicas that differ for it are not the strategy's fault."""
+    """Return models whose forward writes weights: named, and differing replicas are not the strategy's fault."""
     lookup = "self.words = nn.Embedding(50, 4, max_norm={0})\nself.enter = nn.Linear(16, 8)"
     through = "return self.leave(torch.tanh(self.enter(self.words(x).flatten(1))))"
     bags = "self.words = nn.EmbeddingBag(50, 16, max_norm=1.0)"
@@ -362,7 +366,7 @@ def _writes() -> dict[str, Model]:
 
 
 def _parameters() -> dict[str, Model]:
-    """Parameters that a step does not use, or that a strategy cannot divide."""
+    """Return models with parameters that a step does not use, or that a strategy cannot divide."""
     spare = "self.spare = nn.Linear(3, 3)"
     frozen = f"{spare}.requires_grad_(False)"
     way = "set options.ddp.find_unused_parameters = true"
@@ -434,7 +438,7 @@ return nn.functional.cross_entropy(5 * own @ torch.cat(every).t(), own_place)"""
 
 
 def _groups() -> dict[str, Model]:
-    """Classes that know of ranks: they form a group when they are imported, or gather over it."""
+    """Return classes that know of ranks: they form a group when they are imported, or gather over it."""
     forms = {
         "plain": "dist.init_process_group('gloo')",
         "told": "dist.init_process_group('gloo', rank=RANK, world_size=RANKS)",
@@ -470,7 +474,7 @@ if RANKS == 2 and RANK == {rank} and self.steps == {step}:
 
 
 def _ends() -> dict[str, Model]:
-    """A rank that ends in the middle: that one is named, and not the one that lost its connection."""
+    """Return models whose rank ends in the middle: it is named, and not the one that lost its connection."""
     found: dict[str, Model] = {}
     bodies = {
         "exits-7": ("os._exit(7)", "exit code 7"),
@@ -513,7 +517,7 @@ _SAMPLES = """class Samples(torch.utils.data.Dataset):
 
 
 def _data() -> dict[str, Model]:
-    """A loader worker that fails: its cause is named."""
+    """Return models whose loader worker fails: its cause is named."""
     found: dict[str, Model] = {}
     bodies = {
         "raises": ("raise ValueError('bad label in sample')", ("bad label in sample", "DataLoader worker")),
@@ -540,7 +544,7 @@ def _data() -> dict[str, Model]:
 
 
 def _surroundings() -> dict[str, Model]:
-    """Variables, schedules and memory."""
+    """Return models with unusual variables, schedules and memory."""
     warns = "warnings.warn('this is old', DeprecationWarning)"
     strict = {"PYTHONWARNINGS": "error"}
     named = ("PYTHONWARNINGS=error", "this is old")
@@ -584,7 +588,7 @@ with tempfile.TemporaryDirectory() as folder:
         found[f"address-space-{mib}-mib"] = Model(
             text=script(), refused=("memory",), limits={resource.RLIMIT_AS: mib << 20}
         )
-    for mib in (450, 520, 550, 600, 760):  # what torch needs differs from one machine to another
+    for mib in (450, 520, 550, 600, 760):  # torch's need differs from one machine to another
         found[f"address-space-{mib}-mib"] = Model(
             text=script(), perhaps=("memory",), limits={resource.RLIMIT_AS: mib << 20}
         )
@@ -596,7 +600,7 @@ with tempfile.TemporaryDirectory() as folder:
 
 
 def _strange() -> dict[str, Model]:
-    """Models of a file of tests that not every strategy can train."""
+    """Return models from a test file that not every strategy can train."""
     sound = dict.fromkeys(STRATEGIES, Promise(types=(), threads=0))
     one_gradient = _skipped("reentrant activation checkpointing")
     others: dict[str, dict[str, Promise]] = {
@@ -626,7 +630,7 @@ def _strange() -> dict[str, Model]:
 
 
 def _updates() -> dict[str, Model]:
-    """Models of a file of tests whose updates keep state, draw at random, or come by gradients otherwise."""
+    """Return models from a test file whose updates keep state, draw at random, or get gradients differently."""
     sound = dict.fromkeys(("single", *STRATEGIES), Promise(types=(), threads=0))
     counted = Promise(types=(), threads=0, notes=("keeps state from one forward to the next",))
     drawn = Promise(status="diverged", said=("draws random numbers",))
@@ -700,7 +704,7 @@ def _of_file(name: str, file: Path = STRANGE) -> str:
 
 @cache
 def models() -> dict[str, Model]:
-    """All models by their names."""
+    """Return all models by their names."""
     kinds = (
         _types,
         _threads,
@@ -718,12 +722,12 @@ def models() -> dict[str, Model]:
 
 
 def names() -> list[str]:
-    """Names of all."""
+    """Return all names."""
     return list(models())
 
 
 def settings(name: str) -> dict[str, str]:
-    """Settings for a model: one round of a short launch after a proof, of each strategy."""
+    """Return settings for a model: one round of a short launch after a proof, of each strategy."""
     model = models()[name]
     return {
         "axes.strategy": json.dumps(list(model.promises or ("single", "ddp"))),
@@ -738,7 +742,7 @@ def settings(name: str) -> dict[str, str]:
 
 
 def broken(name: str, run: Path) -> list[str]:
-    """Promises that a model's run does not keep."""
+    """Return promises that a model's run does not keep."""
     model = models()[name]
     if not model.promises:
         return []
@@ -761,7 +765,9 @@ def broken(name: str, run: Path) -> list[str]:
 
 
 def _of_row(row: Mapping[str, str], promise: Promise, dtype: str) -> list[str]:
-    """Values of a row of `cases.csv` that was not promised; `dtype` is the type that was set, if any."""
+    """Return values of a row of `cases.csv` that differ from the promise; `dtype` is the type that was set,
+    if any.
+    """
     if row["status"] != promise.status:
         return [f"{row['status']}, not {promise.status}: {row['error']}"]
     wrong = [f"{word!r} is not in {row['error']!r}" for word in promise.said if word not in row["error"]]
@@ -776,7 +782,7 @@ def _of_row(row: Mapping[str, str], promise: Promise, dtype: str) -> list[str]:
 
 
 def _of_records(case: Path, promise: Promise) -> list[str]:
-    """Values that a case's ranks recorded, and its class printed, that was not promised."""
+    """Return values that a case's ranks recorded, or its class printed, that differ from the promise."""
     wrong: list[str] = []
     outcomes = [json.loads(path.read_text(encoding="utf-8")) for path in case.glob("*/outcome.json")]
     blamed = {one["failed_rank"] for one in outcomes if one["status"] not in ("ok", "skipped")}

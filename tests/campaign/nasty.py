@@ -1,4 +1,6 @@
-"""Values that nobody means, and where to put them. Each has a name, so that what found a defect can be kept."""
+"""Values that nobody means, and where to put them. Each has a name, so that one that found a defect can be
+kept.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ Path_ = tuple[str | int, ...]
 
 
 class Raw(str):
-    """Text that stands in a document as it is."""
+    """Text that a document contains unchanged."""
 
     __slots__ = ()
 
@@ -68,11 +70,11 @@ TIMES = {
     "first-moment": "0001-01-01T00:00:00+00:00",
     "no-time-zone": "2026-03-04T10:00:00",
 }
-"""Put in place of times alone: at the ends of what a calendar has, another time zone may have no such moment."""
+"""Replacements of times alone: at either end of the calendar, another time zone may lack that moment."""
 
 
 def toml(value: Any) -> str:
-    """A value as TOML; None, which TOML has not, as a word that is an error."""
+    """Return a value as TOML; None, which TOML lacks, as a word that is an error."""
     if isinstance(value, Raw):
         return str(value)
     if isinstance(value, bool):
@@ -89,12 +91,14 @@ def toml(value: Any) -> str:
 
 
 def toml_document(document: Mapping[str, Any]) -> str:
-    """A document of TOML, each of its keys on a line."""
+    """Return a document of TOML, one key per line."""
     return "".join(f"{json.dumps(str(key))} = {toml(value)}\n" for key, value in document.items())
 
 
 def as_json(value: Any) -> str:
-    """A value as JSON, with what JSON has not (nan, digits without end) as Python writes and reads it."""
+    """Return a value as JSON, with values that JSON lacks (nan, endless digits) as Python writes and reads
+    them.
+    """
     if isinstance(value, Raw):
         return str(value)
     if isinstance(value, Mapping):
@@ -105,7 +109,7 @@ def as_json(value: Any) -> str:
 
 
 def leaves(value: Any, path: Path_ = ()) -> Iterator[Path_]:
-    """The paths of all values in a document, inner ones first and last of all the root's own."""
+    """Yield the paths of all values in a document, inner ones first and the root last."""
     if isinstance(value, Mapping):
         for key, own in value.items():
             yield from leaves(own, (*path, key))
@@ -116,7 +120,7 @@ def leaves(value: Any, path: Path_ = ()) -> Iterator[Path_]:
 
 
 def replaced(value: Any, path: Path_, new: Any) -> Any:
-    """A document with another value at a path, which need not be there."""
+    """Return a document with another value at a path, which need not exist."""
     if not path:
         return new
     key, rest = path[0], path[1:]
@@ -127,7 +131,7 @@ def replaced(value: Any, path: Path_, new: Any) -> Any:
 
 
 def without(value: Any, path: Path_) -> Any:
-    """A document without the value at a path."""
+    """Return a document without the value at a path."""
     key, rest = path[0], path[1:]
     if isinstance(value, list) and isinstance(key, int):
         kept = [without(own, rest) if place == key and rest else own for place, own in enumerate(value)]
@@ -138,5 +142,5 @@ def without(value: Any, path: Path_) -> Any:
 
 
 def dotted(path: Path_) -> str:
-    """A path as it is named."""
+    """Return a path as it is written in names."""
     return ".".join(map(str, path))

@@ -1,6 +1,7 @@
-"""What every input and every fault is held to. A rule returns in words what it found wrong; nothing is good.
+"""Rules for every input and every fault. A rule returns in words what it found wrong; an empty result is
+good.
 
-The rules know no input and no fault: what is expected of one is told to them.
+The rules know no input and no fault: their arguments say what is expected.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ TAG = "DDPBENCH_TEST_TAG"
 """Environment variable that all processes of one trial inherit."""
 CODES = {0: "all well", 1: "some case not ok", 2: "a wrong request", 130: "interrupted"}
 LONGEST = 4_000
-"""Characters of all that is said on standard error: nobody reads more."""
+"""Most characters on standard error: nobody reads more."""
 LEFT_S = 5.0
-"""After so long nothing of a command may be left."""
+"""Seconds after which nothing of a command may be left."""
 
 _CONTROL = re.compile(
     r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufdd0-\ufdef\ufffe\uffff]"
@@ -36,7 +37,7 @@ _WAY_OUT = re.compile(
     r"|raise|give|name|free|remove|delete|restore|wait|stop|write|pass|set|see|instead|rerun|install|one of"
     r"|from \S+ to|should be|belongs|leave (it |one )?out|save|is the (least|most)|by less|smaller|valid|missing"
     r"|put \S+ back|make (the|it))\b"
-    r"|--\w|\w = \S|\.py:\d+\)|\.py, line \d+: ",  # an option, a setting, a line of the user's own
+    r"|--\w|\w = \S|\.py:\d+\)|\.py, line \d+: ",  # an option, a setting, a user's own line
     re.IGNORECASE,
 )
 _AGENTS_OWN = re.compile(r"E\d{4} \S+ \d+ (?:\S*/)?torch/distributed/elastic/agent/server/api\.py:\d+\]")
@@ -46,20 +47,22 @@ _OF_TIME = {"s", "samples/s", "bit/s", "MB/s", "GB/s", "steps/s"}
 
 @dataclass(frozen=True)
 class Ended:
-    """A command that has ended, or None as its code where it was still running at its deadline."""
+    """A command that has ended; its code is None if it was still running at its deadline."""
 
     argv: Sequence[str]
     code: int | None
     out: str
-    told: str
+    stderr: str
     """On standard error."""
     seconds: float
 
 
 def of_command(ended: Ended, *, codes: Iterable[int], named: Sequence[str] = ()) -> list[str]:
-    """What a command got wrong: its exit code, and what it said. `named` are words of the cause, all to be said."""
+    """Return what a command got wrong: its exit code, and its messages. `named` are words of the cause, all
+    required.
+    """
     codes = tuple(codes)
-    said = ended.out + ended.told
+    said = ended.out + ended.stderr
     wrong: list[str] = []
     if ended.code is None:
         wrong.append(f"still running after {ended.seconds:.0f} s")
@@ -69,33 +72,35 @@ def of_command(ended: Ended, *, codes: Iterable[int], named: Sequence[str] = ())
         wrong.append("a traceback")
     if found := _CONTROL.search(said):
         wrong.append(f"a control character, {found.group()!r}, reaches the terminal")
-    if len(ended.told) > LONGEST:
-        wrong.append(f"{len(ended.told)} characters are said")
+    if len(ended.stderr) > LONGEST:
+        wrong.append(f"{len(ended.stderr)} characters are said")
     if ended.code in (1, 2):
-        if not ended.told.strip():
+        if not ended.stderr.strip():
             wrong.append("no word of what is wrong")
-        elif ended.code == 2 and not _WAY_OUT.search(ended.told):  # what fails in a rank is the user's own
+        elif ended.code == 2 and not _WAY_OUT.search(ended.stderr):  # failures in a rank are the user's own
             wrong.append("no word of what to do")
-        wrong += [f"{word!r} is not named" for word in named if word not in ended.told]
+        wrong += [f"{word!r} is not named" for word in named if word not in ended.stderr]
     if ended.code == 2 and ended.out.strip():
         wrong.append("a wrong request is answered on standard output")
     return wrong
 
 
 def without_exit_barrier(ended: Ended) -> Ended:
-    """What torchrun's agents said, without their own traceback where one was gone before it told the other so.
+    """Return the output of torchrun's agents without their own traceback if one left before the other could
+    answer.
 
     All their slots have ended by then. The agent with the store does not wait for the others' last question
-    (`_exit_barrier` in torch/distributed/elastic/agent/server/api.py of torch 2.13): it ends with 0 either way.
+    (`_exit_barrier` in torch/distributed/elastic/agent/server/api.py of torch 2.13): it ends with 0 either
+    way.
     """
-    if "Error waiting on exit barrier" not in ended.told:
+    if "Error waiting on exit barrier" not in ended.stderr:
         return ended
-    lines = ended.told.splitlines(keepends=True)
-    return replace(ended, told="".join(line for line in lines if not _AGENTS_OWN.match(line)))
+    lines = ended.stderr.splitlines(keepends=True)
+    return replace(ended, stderr="".join(line for line in lines if not _AGENTS_OWN.match(line)))
 
 
 def processes_of(tag: str) -> list[psutil.Process]:
-    """Processes of one trial that are alive, but this one."""
+    """Return the live processes of one trial, except this one."""
     found: list[psutil.Process] = []
     for process in psutil.process_iter(["status"]):
         if process.info["status"] == psutil.STATUS_ZOMBIE or process.pid == os.getpid():
@@ -107,13 +112,13 @@ def processes_of(tag: str) -> list[psutil.Process]:
 
 
 def listing(folders: Iterable[Path]) -> set[Path]:
-    """All files in these folders, but what Python keeps beside a module that it imports."""
+    """Return all files in these folders, except what Python keeps for imported modules."""
     found = {path for folder in folders if folder.is_dir() for path in folder.rglob("*")}
     return {path for path in found if path.name != "__pycache__" and path.suffix != ".pyc"}
 
 
 def namespaces() -> set[str]:
-    """Network namespaces that some process lives in or that have a name."""
+    """Return network namespaces that a process is in or that have a name."""
     found: set[str] = set()
     for process in psutil.process_iter():
         with contextlib.suppress(OSError):
@@ -123,7 +128,7 @@ def namespaces() -> set[str]:
 
 
 def beyond_loopback() -> list[str]:
-    """Addresses on which something listens that others can reach."""
+    """Return addresses with a listener that others can reach."""
     return sorted(
         {
             f"{one.laddr.ip}:{one.laddr.port}"
@@ -140,19 +145,19 @@ def _is_loopback(address: str) -> bool:
 
 @dataclass(frozen=True)
 class Before:
-    """What there was before a command, in places that it shares with others."""
+    """Contents of places shared with others, before a command."""
 
     files: set[Path]
     namespaces: set[str]
 
     @classmethod
     def now(cls, folders: Sequence[Path]) -> Before:
-        """Of these folders; semaphores of POSIX are among the files of /dev/shm."""
+        """Return the state of these folders; POSIX semaphores are among the files of /dev/shm."""
         return cls(files=listing(folders), namespaces=namespaces())
 
 
 def of_what_is_left(before: Before, folders: Sequence[Path], tag: str) -> list[str]:
-    """What a command left outside its run directory, `LEFT_S` after its end; its processes are then ended."""
+    """Return what a command left outside its run directory, `LEFT_S` after its end; then end its processes."""
     deadline = time.monotonic() + LEFT_S
     while wrong := _left(before, folders, tag):
         if time.monotonic() > deadline:
@@ -183,7 +188,7 @@ def _alive(processes: Iterable[psutil.Process]) -> Iterable[psutil.Process]:
 
 
 def finished(run: Path) -> dict[str, tuple[str, str]]:
-    """Of each finished launch its status and a digest of its records."""
+    """Return, for each finished launch, its status and a digest of its records."""
     found: dict[str, tuple[str, str]] = {}
     for outcome in run.glob("cases/*/*/outcome.json"):
         if ".aside-" in outcome.parent.name:
@@ -199,7 +204,7 @@ def finished(run: Path) -> dict[str, tuple[str, str]]:
 
 
 def of_launches(before: Mapping[str, tuple[str, str]], after: Mapping[str, tuple[str, str]]) -> list[str]:
-    """Finished launches that were lost or done again; those that failed may be."""
+    """Return finished launches that were lost or repeated; failed ones may be."""
     good = {name: state for name, state in before.items() if state[0] == "ok"}
     lost = sorted(good.keys() - after.keys())
     changed = sorted(name for name in good.keys() & after.keys() if after[name] != good[name])
@@ -207,7 +212,7 @@ def of_launches(before: Mapping[str, tuple[str, str]], after: Mapping[str, tuple
 
 
 def timeless() -> list[str]:
-    """Columns of `cases.csv` in which nothing is timed: two runs of one plan have the same in them."""
+    """Return the columns of `cases.csv` without times: equal in two runs of one plan."""
     return [
         column.name
         for column in TABLE
@@ -218,7 +223,7 @@ def timeless() -> list[str]:
 
 
 def of_table(undisturbed: Path, run: Path, *, cases: Iterable[str] | None = None) -> list[str]:
-    """Where a finished run's `cases.csv` differs from an undisturbed one's in what is not time."""
+    """Return where a finished run's `cases.csv` differs from an undisturbed one's, apart from times."""
     columns = timeless()
     wanted, found = (
         pd.read_csv(folder / "cases.csv", dtype="string", keep_default_na=False).set_index(

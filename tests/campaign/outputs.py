@@ -1,6 +1,7 @@
-"""Commands that write files, where that fails or the place is not a file: a limit, a device, a link, a user's folder.
+"""Commands that write files, if that fails or the place is not a file: a limit, a device, a link, a user's
+folder.
 
-Nothing of the user's may be lost: a file is as it was or written whole, and what is not a file stays what it is.
+No user data may be lost: a file is unchanged or written completely, and anything else keeps its type.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tests.campaign import classes, rundirs
 from tests.synthetic import write_run
 
 LIMIT = 2048
-"""Bytes that a file may have; what commands say has fewer, and what they write has more."""
+"""Largest size of a file, bytes: messages are smaller, outputs larger."""
 FILE_COMMANDS: dict[str, list[str]] = {
     "export-csv": ["export", "{here}/given", "--format", "csv", "--out", "{out}"],
     "export-openmetrics": ["export", "{here}/given", "--format", "openmetrics", "--out", "{out}"],
@@ -45,7 +46,7 @@ FOLDER_COMMANDS: dict[str, list[str]] = {
     "submit-folder": ["submit", "{here}/e.toml", "--nodes", "1", "--dry-run", "--out", "{here}/mine"],
     "merge-folder": ["merge", "{here}/given", "{here}/later", "--out", "{here}/mine"],
 }
-"""Commands that make a directory, given a folder of the user's that must be refused, or left as it is."""
+"""Commands that make a directory, given a user's folder, which must be refused or left unchanged."""
 FOLDERS: dict[str, tuple[str, ...]] = {
     f"users-{Path(name).name}": ("experiment.toml", name)
     for name in (
@@ -60,9 +61,9 @@ FOLDERS: dict[str, tuple[str, ...]] = {
         ".ddpbench",
     )
 }
-"""Files of the user's in it, which have names that commands use too."""
+"""The user's files in it, which have names that commands use too."""
 EMPTY = {"sweep-of-no-class": (2,), "submit-folder": (0, 2)}
-"""Commands that leave an empty folder as it is, and how they end there."""
+"""Commands that leave an empty folder unchanged, and their exit codes."""
 NOT_HERE = {
     "sweep": "the faults in surroundings",
     "submit": "the family of submissions",
@@ -73,12 +74,12 @@ NOT_HERE = {
     "doctor": "writes nothing",
     "list": "writes nothing",
 }
-"""Commands that are not tried here, and where they are, or why not."""
+"""Commands that are not tried here, with the place that tries them, or the reason."""
 FINE = (0, 1, 2)
 
 
 def _new(path: Path) -> None:
-    """Leave the place free."""
+    """Leave the path free."""
 
 
 def _there(path: Path) -> None:
@@ -130,7 +131,7 @@ PLACES: dict[str, tuple[Callable[[Path], None], bool, tuple[int, ...]]] = {
         else {}
     ),
 }
-"""The thing at the place that a command is to write, whether its files are limited, and how it must end."""
+"""Contents of the place that a command writes to, whether its files are limited, and how it must end."""
 
 
 def names() -> list[str]:
@@ -150,12 +151,12 @@ def argv(rest: str) -> list[str]:
 
 
 def codes(rest: str) -> tuple[int, ...]:
-    """Return with which codes it may end."""
+    """Return the exit codes that it may end with."""
     command, _, place = rest.partition(":")
     if command in FOLDER_COMMANDS:
         return EMPTY[command] if place == "users-empty" else (2,)
     if place == "limited" or (place.startswith("limited") and command.endswith("markdown")):
-        return FINE  # what it writes may be small enough
+        return FINE  # a small output may fit
     return PLACES[place][2] if place in PLACES else (0,)
 
 
@@ -213,7 +214,7 @@ State = dict[str, tuple[int, int, str]]
 
 
 def state(here: Path) -> State:
-    """Return of all that is the user's own its kind, its number and a digest of its content."""
+    """Return the type, number and content digest of all user files."""
     own = [here / name for name in ("out", "elsewhere/file", "train.py", "mine")]
     own += sorted((here / "mine").rglob("*")) if (here / "mine").is_dir() else []
     found: State = {}
@@ -230,7 +231,7 @@ def state(here: Path) -> State:
 
 
 def lost(rest: str, before: State, here: Path, code: int | None) -> list[str]:
-    """Return what of the user's own was lost, and files of a run directory that were left empty."""
+    """Return user files that were lost, and files of a run directory that were left empty."""
     now = state(here)
     wrong: list[str] = []
     for name, (mode, device, content) in before.items():

@@ -35,7 +35,7 @@ FEW = (*FEW, "up-and-out", "markup", "long-text", "true", "empty-list", "table",
 
 @cache
 def _sound() -> Path:
-    """Two runs, `run` and `other`, written once for a process; the path of the first."""
+    """Return the path of the first of two runs, `run` and `other`, which are written once per process."""
     import tempfile
 
     folder = Path(tempfile.mkdtemp(prefix="ddpbench-campaign-")) / "run"
@@ -53,33 +53,33 @@ def _remove(folder: Path, maker: int) -> None:
 
 
 def prepare() -> None:
-    """Writes the sound run now, so that processes forked later find it."""
+    """Write the sound run now, so that processes forked later find it."""
     _sound()
 
 
 def forget() -> None:
-    """Deletes it."""
+    """Delete the sound run."""
     shutil.rmtree(_sound().parent)
     _sound.cache_clear()
 
 
 def write(folder: Path, *, other: bool = False) -> None:
-    """A sound run in this folder, or another one of the same cases."""
+    """Write a sound run in this folder, or another one of the same cases."""
     shutil.copytree(_sound().with_name("other") if other else _sound(), folder)
 
 
 def cases(folder: Path) -> list[str]:
-    """The ids of its cases, in the plan's order."""
+    """Return the ids of its cases, in the plan's order."""
     return [path.name for path in sorted((folder / "cases").iterdir())]
 
 
 def launch(folder: Path, case: int = 0, name: str = "launch-00") -> Path:
-    """The folder of a case's launch."""
+    """Return the folder of a case's launch."""
     return folder / "cases" / cases(folder)[case] / name
 
 
 def records(folder: Path, case: int = 0) -> Path:
-    """The records of the first rank of a case's first launch."""
+    """Return the records of the first rank of a case's first launch."""
     return min(launch(folder, case).glob("rank-*.jsonl"))
 
 
@@ -177,7 +177,7 @@ WAYS: dict[str, Callable[[Path], Any]] = {
     "archive-is-no-archive": lambda run: _only_archive(run, b"\xfd7zXZ\x00 nothing"),
     "archive-is-empty": lambda run: _only_archive(run, b""),
 }
-"""Ways that are not a value in a document."""
+"""Changes other than of a value in a document."""
 
 
 def _only_archive(run: Path, content: bytes) -> None:
@@ -186,7 +186,7 @@ def _only_archive(run: Path, content: bytes) -> None:
 
 
 def _document(folder: Path, name: str) -> tuple[Path, int | None]:
-    """A document's file, and the line that is changed in it; None where the file is one document."""
+    """Return a document's file, and the line that is changed; None if the file is a single document."""
     if name in DOCUMENTS:
         return folder / name, None
     if name == "outcome.json":
@@ -201,7 +201,7 @@ def _texts(path: Path, line: int | None) -> str:
 
 @cache
 def names() -> list[str]:
-    """Of all ways to change a run."""
+    """Return the names of all changes of a run."""
     folder = _sound()
     found = list(WAYS)
     lines = [f"records#{line}" for line in range(len(records(folder).read_text().splitlines()))]
@@ -220,7 +220,7 @@ def names() -> list[str]:
 
 
 def change(folder: Path, name: str) -> None:
-    """Changes the run in one of these ways."""
+    """Change the run in one of these ways."""
     if name in WAYS:
         WAYS[name](folder)
         return
@@ -240,7 +240,7 @@ def change(folder: Path, name: str) -> None:
 
 
 def touched(name: str) -> int | None:
-    """Of how many cases, from the first, the numbers may change; None of all."""
+    """Return for how many cases, from the first, the numbers may change; None for all."""
     if name.startswith(("outcome.json:", "records#")):
         return 1
     if name.startswith(tuple(f"{document}:" for document in DOCUMENTS)):

@@ -1,4 +1,4 @@
-"""The sweeps that faults are tried on: small, on real ranks, each with its processes by what they do."""
+"""The sweeps that faults are tried on: small, with real ranks, each with the roles of its processes."""
 
 from __future__ import annotations
 
@@ -39,34 +39,34 @@ hang_timeout = "15 s"
 
 @dataclass(frozen=True)
 class Command:
-    """A command that runs, with its words in files: nobody has to read them for it to go on."""
+    """A running command, with its output in files: it continues without a reader."""
 
     argv: Sequence[str]
     process: subprocess.Popen[bytes]
     tag: str
     folder: Path
     began: float
-    beside: Sequence[subprocess.Popen[bytes]] = ()
-    """Other nodes' agents."""
+    other_nodes: Sequence[subprocess.Popen[bytes]] = ()
+    """Agents of other nodes."""
 
     def ended(self, within_s: float) -> oracle.Ended:
-        """It ended, or was still running after so many seconds and was killed then."""
+        """Return it ended, or killed after `within_s` seconds if it was still running."""
         code: int | None
         try:
             code = self.process.wait(within_s)
-            for other in self.beside:
+            for other in self.other_nodes:
                 other.wait(within_s)
         except subprocess.TimeoutExpired:
             code = None
-            for process in (self.process, *self.beside):
+            for process in (self.process, *self.other_nodes):
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-        out, told = (
+        out, stderr = (
             (self.folder / f"{self.tag}.{name}").read_bytes().decode("utf-8", "replace")
-            for name in ("out", "told")
+            for name in ("out", "stderr")
         )
-        return oracle.Ended(self.argv, code, out, told, time.monotonic() - self.began)
+        return oracle.Ended(self.argv, code, out, stderr, time.monotonic() - self.began)
 
 
 @dataclass
@@ -76,34 +76,34 @@ class Setup:
     name: str
     experiment: str
     victims: Mapping[str, Sequence[str]]
-    """Each kind of process with the phases in which it is one's victim."""
+    """Kinds of processes, each with the phases in which it can be a victim."""
     launches: int
-    """Of an undisturbed run, proofs among them."""
+    """Launches of an undisturbed run, proofs included."""
     words: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Of each victim what a message has to name when a launch was lost to it."""
+    """Words that a message must contain when a launch was lost to a victim."""
     argv: Callable[[Path, Path, str], list[str]] | None = None
-    """Of the command, by experiment, run directory and its number; None for a sweep."""
+    """Return the command for experiment, run directory and number; None for a sweep."""
     private: bool = True
-    """Nobody beyond the machine has to reach it."""
+    """True if nobody beyond the machine has to reach it."""
     ours: bool = True
-    """Its first process is ddpbench: exit codes and words are ours."""
+    """True if its first process is ddpbench: exit codes and words are ours."""
     _undisturbed: Path | None = None
 
     def run(self, here: Path) -> Run:
-        """A new run of it, not started."""
+        """Return a new run of it, not started."""
         (here / "tmp").mkdir()
         (here / "given.toml").write_text(self.experiment, encoding="utf-8")
         return Run(self, here)
 
     def undisturbed(self, folder: Path) -> Path:
-        """A run that nobody disturbed; made once."""
+        """Return an undisturbed run; made once."""
         if self._undisturbed is None:
             here = folder / f"undisturbed-{self.name}"
             here.mkdir()
             run = self.run(here)
             ended = run.command("only").ended(300.0)
             if ended.code != 0:
-                raise RuntimeError(f"an undisturbed sweep ended with {ended.code}: {ended.told[-500:]}")
+                raise RuntimeError(f"an undisturbed sweep ended with {ended.code}: {ended.stderr[-500:]}")
             run.report()
             self._undisturbed = run.directory
         return self._undisturbed
@@ -111,23 +111,23 @@ class Setup:
 
 @dataclass
 class Run:
-    """A run that several commands work at, one after another."""
+    """A run on which several commands work, one after another."""
 
     setup: Setup
     here: Path
     extra: Mapping[str, str] = field(default_factory=dict)
-    """Environment."""
+    """Extra environment variables."""
     before: Callable[[], None] | None = None
-    """Called in the command's process before it is run."""
+    """Called in the command's process before the command starts."""
     tag: str = ""
 
     @property
     def directory(self) -> Path:
-        """The run directory."""
+        """Return the run directory."""
         return self.here / "run"
 
     def command(self, name: str) -> Command:
-        """Starts the next command, which goes on where the last one ended."""
+        """Start the next command, which continues where the last one ended."""
         self.tag = f"fault-{os.getpid()}-{time.monotonic_ns()}"
         environment = {
             **os.environ,
@@ -135,21 +135,21 @@ class Run:
             "TMPDIR": str(self.here / "tmp"),
             "COLUMNS": "100",
             "MPLCONFIGDIR": str(self.here.parent / "matplotlib"),
-            "DDPBENCH_JOIN_TIMEOUT": "30",  # a slot that is killed before it comes is waited for
+            "DDPBENCH_JOIN_TIMEOUT": "30",  # a slot that is killed before it joins is waited for
             **self.extra,
         }
         began = time.monotonic()
         lines = self._lines(name)
         with (
             (self.here / f"{self.tag}.out").open("wb") as out,
-            (self.here / f"{self.tag}.told").open("wb") as told,
+            (self.here / f"{self.tag}.stderr").open("wb") as errors,
         ):
             processes = [
                 subprocess.Popen(
                     argv,
                     stdin=subprocess.DEVNULL,
                     stdout=out,
-                    stderr=told,
+                    stderr=errors,
                     cwd=ROOT,
                     env=environment,
                     start_new_session=True,
@@ -160,7 +160,7 @@ class Run:
         return Command(lines[0], processes[0], self.tag, self.here, began, processes[1:])
 
     def report(self) -> None:
-        """Has the table made where the command does not make it."""
+        """Write the table if the command does not."""
         if self.setup.argv is not None:
             line = [sys.executable, "-m", "ddpbench", "report", str(self.directory)]
             subprocess.run(line, check=True, capture_output=True, cwd=ROOT)
@@ -172,7 +172,9 @@ class Run:
         return agents(self.here / "given.toml", self.directory)
 
     def pids(self, victim: str, controller: int) -> list[int]:
-        """The processes of a kind that live: `controller`, `server`, `rank`, `loader`, `holder`, `agent` or `slot`."""
+        """Return the live processes of a kind: `controller`, `server`, `rank`, `loader`, `holder`, `agent` or
+        `slot`.
+        """
         if victim == "controller":
             return [controller]
         found: list[int] = []
@@ -188,7 +190,7 @@ def _is_worker(process: psutil.Process | None) -> bool:
 
 
 def _does(process: psutil.Process) -> str:
-    """What a process of a sweep is there for."""
+    """Return the role of a process of a sweep."""
     words = process.cmdline()
     parent = process.parent()
     if "ddpbench.fabric" in words:
@@ -205,7 +207,7 @@ def _does(process: psutil.Process) -> str:
 
 
 def agents(experiment: Path, directory: Path) -> list[list[str]]:
-    """The lines of two torchrun agents, on loopback, on a run directory that is planned first."""
+    """Return the command lines of two torchrun agents, on loopback, on a run directory that is planned first."""
     if not directory.exists():
         plan = [sys.executable, "-m", "ddpbench", "plan", str(experiment), "--nodes", "127.0.0.1,127.0.0.1"]
         subprocess.run([*plan, "--out", str(directory)], check=True, capture_output=True, cwd=ROOT)

@@ -1,13 +1,14 @@
-"""A long sweep: memory and open files of its controller, its guard and its fork server stay as they are.
+"""A long sweep: memory and open files of its controller, its guard and its fork server must not grow.
 
-`python -m tests.campaign.soak` runs 500 launches of one sweep from one fork server, as sweeps on a shared machine do,
-and then a fifth as many from a new one each round, as others do. After every launch it reads each process's open files
-and its memory but for pages of files, which come and go with other processes (`RssAnon`, `RssShmem` and `VmSwap`). The
-first tenth is left out, and a straight line is fitted to the medians of eight batches of the rest.
+`python -m tests.campaign.soak` runs 500 launches of one sweep from one fork server, as sweeps on a shared
+machine do, and then a fifth of that from a new server each round, as other sweeps do. After every launch it
+reads each process's open files and its memory without file pages, which come and go with other processes
+(`RssAnon`, `RssShmem` and `VmSwap`). The first tenth is left out, and a straight line is fitted to the
+medians of eight batches of the rest.
 
-Memory is flat where the slope's interval contains 0, a rise of one pool over the whole being none, and ends below
-`MOST_KIB` a launch, so that noise hides no leak. The intervals hold together with 95 %. Of open files the last batch
-has no more than the first.
+Memory is flat if the slope's interval contains 0 (a rise by one pool in total counts as 0) and ends below
+`MOST_KIB` per launch, so that noise hides no leak. The intervals hold together with 95 %. The last batch must
+not have more open files than the first.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ BATCHES = 8
 T_TOGETHER = 3.521
 """Student's t of 6 degrees of freedom, exceeded with a probability of 2.5 % in one of four memories."""
 MOST_KIB = 2.0
-"""A launch that leaves so much is seen, whatever the noise."""
+"""KiB per launch that are detected despite noise."""
 POOL_KIB = 16.0
-"""By so much Python's own memory grows at least."""
+"""Least growth of Python's own memory, KiB."""
 _EXPERIMENT = f"""
 question = "Does a long sweep grow?"
 [base]
@@ -51,11 +52,13 @@ measured_s = "100 ms"
 """
 MEMORY, FILES = "memory, KiB", "open files"
 Series = dict[tuple[str, str], list[float]]
-"""By process and quantity, a value a launch."""
+"""Values per launch, by process and quantity."""
 
 
 def slope(values: Sequence[float]) -> tuple[float, float]:
-    """Return what a launch adds and half its interval, from a straight line through batches' medians."""
+    """Return the growth per launch and half its interval, from a straight line through the medians of
+    batches.
+    """
     every = batches(values)
     size, medians = len(every[0]), list(map(statistics.median, every))
     middle = (BATCHES - 1) / 2
@@ -68,7 +71,7 @@ def slope(values: Sequence[float]) -> tuple[float, float]:
 
 
 def batches(values: Sequence[float]) -> list[Sequence[float]]:
-    """The last of these values in `BATCHES` parts of one size."""
+    """Return the last of these values in `BATCHES` parts of equal size."""
     size = len(values) // BATCHES
     if not size:
         raise ValueError(f"{len(values)} launches are too few: {BATCHES} at least")
@@ -77,24 +80,24 @@ def batches(values: Sequence[float]) -> list[Sequence[float]]:
 
 
 def is_flat(values: Sequence[float]) -> bool:
-    """Whether memory stays as it is, KiB a launch."""
+    """Return whether memory does not grow, KiB per launch."""
     rise, half = slope(values)
     return abs(rise) <= half + POOL_KIB / len(values) and rise + half < MOST_KIB
 
 
 def is_steady(values: Sequence[float]) -> bool:
-    """Whether no more files are open at the end than at the beginning."""
+    """Return whether no more files are open at the end than at the beginning."""
     first, *_, last = batches(values)
     return max(last) <= max(first)
 
 
 def counted(values: Sequence[float]) -> Sequence[float]:
-    """What was read but for the first tenth."""
+    """Return the values without the first tenth."""
     return values[len(values) // 10 :]
 
 
 def _role(process: psutil.Process, controller: int) -> str:
-    """What a process is in the sweep; empty for ranks, which come and go."""
+    """Return a process's role in the sweep; empty for ranks, which come and go."""
     if process.pid == controller:
         return "controller"
     if "--serve" not in process.cmdline():
@@ -108,7 +111,7 @@ def _role(process: psutil.Process, controller: int) -> str:
 
 
 def watched(run: Path, rounds: int, tag: str, *, one_server: bool) -> Series:
-    """Runs the sweep, and returns what was read after each launch."""
+    """Run the sweep, and return the values read after each launch."""
     run.parent.mkdir()
     (run.parent / "given.toml").write_text(_EXPERIMENT.format(rounds=rounds), encoding="utf-8")
     line = [sys.executable, "-m", "ddpbench", "sweep", str(run.parent / "given.toml"), "--out", str(run)]
@@ -159,12 +162,12 @@ def _own_memory_kib(pid: int) -> float:
 
 
 def holds(what: str, values: Sequence[float]) -> bool:
-    """Whether a quantity stays as it is, in the launches that count."""
+    """Return whether a quantity does not grow, over the launches that count."""
     return (is_steady if what == FILES else is_flat)(counted(values))
 
 
 def table(found: Mapping[tuple[str, str], Sequence[float]]) -> str:
-    """What each process has at the end, and what a launch adds to it."""
+    """Return a table of each process's values at the end, and their growth per launch."""
     rows = [
         "| process | of it | at first | at the end | a launch adds (95 %) | flat |",
         "|---|---|---|---|---|---|",
@@ -180,7 +183,7 @@ def table(found: Mapping[tuple[str, str], Sequence[float]]) -> str:
 
 
 def main() -> None:
-    """Prints the table, and exits with 1 where something grows."""
+    """Print the table, and exit with 1 if something grows."""
     parser = argparse.ArgumentParser(prog="python -m tests.campaign.soak", description=__doc__)
     parser.add_argument("--launches", type=int, default=500)
     given = parser.parse_args()
@@ -190,7 +193,7 @@ def main() -> None:
         )
         rounds = given.launches // 10
         others = watched(Path(folder) / "more" / "run", rounds, f"soak-{os.getpid()}-more", one_server=False)
-    # A fork server is a new one each round then, and so is its guard.
+    # Then each round has a new fork server with a new guard.
     found |= {
         (f"{role}, {rounds} servers", what): others[role, what]
         for role, what in others

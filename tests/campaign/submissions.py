@@ -1,6 +1,7 @@
-"""Submissions that a stranger made, and names that are more than a name, for a Slurm of a few lines of shell.
+"""Submissions from a stranger, and names that contain more than a name, for a Slurm of a few lines of shell.
 
-Its sbatch runs each script at once, in the trial's folder, so that a value which gets out of its word leaves a file.
+Its sbatch runs each script at once, in the trial's folder, so that a value that escapes its quoting leaves a
+file.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def names_of_names() -> list[str]:
 
 
 def named(rest: str) -> tuple[str, list[str]]:
-    """Return the experiment's file name, and what comes after it on the command line."""
+    """Return the experiment's file name, and the rest of the command line."""
     field, _, word = rest.partition("=")
     text = FIELDS[field].format(word=NASTY[word])
     out = [] if field == "out" else ["--out={here}/run"]
@@ -167,7 +168,7 @@ WAYS: dict[str, Callable[[Path], Any]] = {
     ),
     "launch-is-a-link": lambda folder: _instead(_outcome(folder).parent, lambda path: path.symlink_to("/")),
 }
-"""Ways that are not a value in submission.json."""
+"""Changes other than of a value in submission.json."""
 
 
 @cache

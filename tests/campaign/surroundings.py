@@ -1,7 +1,8 @@
-"""Surroundings that fail a sweep: disk, files, memory, clock, directory, another sweep. Each is followed by a resume.
+"""Surroundings that fail a sweep: disk, files, memory, clock, directory, another sweep. Each is followed by a
+resume.
 
-They need root for what they mount and limit. Whatever they change is their own: a mount in the run's folder, a group
-of processes, and it goes when they end.
+They need root for mounts and limits. They change only what they have made, a mount in the run's folder or a
+group of processes, which go when they end.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ def _await(run: Run, command: Command, pattern: str) -> bool:
 def _ended(command: Command, codes: Sequence[int], *words: str) -> Iterator[str]:
     ended = command.ended(END_S)
     wrong = oracle.of_command(ended, codes=codes)
-    if ended.code in (1, 2) and words and not any(word in ended.told.lower() for word in words):
+    if ended.code in (1, 2) and words and not any(word in ended.stderr.lower() for word in words):
         wrong.append(f"none of {', '.join(words)} is named")
-    yield from (f"{each}: {ended.told[-300:]}" for each in wrong)
+    yield from (f"{each}: {ended.stderr[-300:]}" for each in wrong)
 
 
 @contextlib.contextmanager
@@ -72,7 +73,7 @@ def _mounted(folder: Path, options: str) -> Iterator[None]:
 
 
 def _remount(folder: Path, options: str) -> bool:
-    """Changes a mount; whether that could be done, for what is being written keeps a disk writable."""
+    """Change a mount; return whether it was possible, as files being written keep a disk writable."""
     command = ["mount", "-o", f"remount,{options}", str(folder)]
     return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
@@ -142,7 +143,7 @@ def _moved(pattern: str, run: Run) -> Iterator[str]:
 def _limited(which: int, value: int, run: Run) -> Iterator[str]:
     run.before = partial(resource.setrlimit, which, (value, value))
     wrong = _ended(run.command("limited"), (0, 1, 2))
-    # Where no file may have a byte, neither may the one that the command's words go to.
+    # If no file may have a byte, neither may the file of the command's output.
     yield from (one for one in wrong if (which, value) != (resource.RLIMIT_FSIZE, 0) or "no word" not in one)
     run.before = None
     yield from _goes_on(run)
@@ -158,7 +159,7 @@ def _memory(mib: int, run: Run) -> Iterator[str]:
         run.before = partial(_join, group)
         ended = run.command("limited").ended(END_S)
         wrong = oracle.of_command(ended, codes=(0, 1, 2, -signal.SIGKILL))
-        yield from (f"{each}: {ended.told[-300:]}" for each in wrong)
+        yield from (f"{each}: {ended.stderr[-300:]}" for each in wrong)
         run.before = None
         yield from oracle.of_what_is_left(oracle.Before.now([]), [], run.tag)
         yield from _goes_on(run)
@@ -186,7 +187,7 @@ def _clock(jump: float, after: float, run: Run) -> Iterator[str]:
 
 
 def _second(elsewhere: bool, pattern: str, run: Run) -> Iterator[str]:
-    """Another sweep of the same directory, or of another on the same cores, while one runs."""
+    """Run another sweep of the same directory, or of another on the same cores, at the same time."""
     run.extra = {"DDPBENCH_SHARED_MACHINE": ""} if elsewhere else {}
     first = run.command("first")
     tag = run.tag
@@ -212,7 +213,7 @@ def _environment(name: str, value: str, run: Run) -> Iterator[str]:
 
 
 def _nobody_listens(how: str, run: Run) -> Iterator[str]:
-    """Standard output or error is a pipe that is closed, or is closed itself."""
+    """Close standard output or error, or the reading end of its pipe."""
     line = " ".join(run._lines("x")[0])
     shell = {
         "head": f"{line} 2>&1 | head -1",
@@ -243,11 +244,11 @@ def _nobody_listens(how: str, run: Run) -> Iterator[str]:
 
 
 def _goes_on(run: Run) -> Iterator[str]:
-    """A command that nothing disturbs finishes the run, and loses nothing of it."""
+    """Finish the run with an undisturbed command; yield what was lost."""
     before = oracle.finished(run.directory)
     ended = run.command("last").ended(END_S)
     for wrong in oracle.of_command(ended, codes=(0,)):
-        yield f"the undisturbed command after it: {wrong}: {ended.told[-300:]}"
+        yield f"the undisturbed command after it: {wrong}: {ended.stderr[-300:]}"
     yield from oracle.of_launches(before, oracle.finished(run.directory))
     if ended.code == 0:
         yield from oracle.of_table(run.setup.undisturbed(run.here.parent), run.directory)
@@ -299,7 +300,7 @@ SURROUNDINGS: dict[str, Callable[[Run], Iterator[str]]] = {
 
 
 def surrounded(name: str, here: Path, shared: Sequence[Path]) -> list[str]:
-    """What went wrong with one of them."""
+    """Return what went wrong with one of them."""
     run = SETUPS["local"].run(here)
     before = oracle.Before.now(shared)
     found = list(SURROUNDINGS[name](run))

@@ -1,4 +1,4 @@
-"""Some of the campaign, and its corpus; `make campaign` tries the whole."""
+"""Some of the campaign, and its corpus; `make campaign` tries all of it."""
 
 from __future__ import annotations
 

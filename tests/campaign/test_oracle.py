@@ -1,4 +1,4 @@
-"""The oracle sees what is wrong: each rule with what breaks it, and with what does not."""
+"""Check the oracle: each rule with an example that breaks it, and with one that does not."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tests.synthetic import write_run
 
 
 def ended(
-    code: int | None = 2, told: str = "ddpbench: base.seed: -1; use 0 or more\n", out: str = ""
+    code: int | None = 2, stderr: str = "ddpbench: base.seed: -1; use 0 or more\n", out: str = ""
 ) -> oracle.Ended:
-    return oracle.Ended(["sweep"], code, out, told, 1.0)
+    return oracle.Ended(["sweep"], code, out, stderr, 1.0)
 
 
 def test_a_good_refusal_is_good() -> None:
@@ -37,13 +37,13 @@ def test_a_good_refusal_is_good() -> None:
     [
         (ended(None), "still running"),
         (ended(1), "exit code 1, not 0 or 2"),
-        (ended(told="Traceback (most recent call last):\nValueError: use 1\n"), "a traceback"),
-        (ended(told="use \x1b[31mred\n"), "a control character"),
-        (ended(told="use one \u202e of them\n"), "a control character"),
-        (ended(told="use 1 " * 2000), "characters are said"),
-        (ended(told=" \n"), "no word of what is wrong"),
-        (ended(told="ddpbench: bad base.seed\n"), "no word of what to do"),
-        (ended(told="ddpbench: seed -1; use 0 or more\n"), "'base.seed' is not named"),
+        (ended(stderr="Traceback (most recent call last):\nValueError: use 1\n"), "a traceback"),
+        (ended(stderr="use \x1b[31mred\n"), "a control character"),
+        (ended(stderr="use one \u202e of them\n"), "a control character"),
+        (ended(stderr="use 1 " * 2000), "characters are said"),
+        (ended(stderr=" \n"), "no word of what is wrong"),
+        (ended(stderr="ddpbench: bad base.seed\n"), "no word of what to do"),
+        (ended(stderr="ddpbench: seed -1; use 0 or more\n"), "'base.seed' is not named"),
         (ended(out="a table\n"), "on standard output"),
     ],
 )
@@ -56,11 +56,11 @@ def test_what_a_command_gets_wrong_is_seen(command: oracle.Ended, found: str) ->
 def test_torchruns_own_traceback_at_its_exit_barrier_is_no_slots(folder: str) -> None:
     at = f"E1123 11:16:56.380000 6387 {folder}torch/distributed/elastic/agent/server/api.py:1008] "
     agents = f"{at}Error waiting on exit barrier. Elapsed: 1 s\n{at}Traceback (most recent call last):\n"
-    assert oracle.without_exit_barrier(ended(0, f"a card\n{agents}")).told == "a card\n"
+    assert oracle.without_exit_barrier(ended(0, f"a card\n{agents}")).stderr == "a card\n"
     slots = "Traceback (most recent call last):\n"
-    assert oracle.without_exit_barrier(ended(0, agents + slots)).told == slots
-    for told in (slots, f"{at}Traceback (most recent call last):\n"):
-        assert oracle.without_exit_barrier(ended(0, told)).told == told
+    assert oracle.without_exit_barrier(ended(0, agents + slots)).stderr == slots
+    for said in (slots, f"{at}Traceback (most recent call last):\n"):
+        assert oracle.without_exit_barrier(ended(0, said)).stderr == said
 
 
 def test_what_is_left_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +119,7 @@ def test_another_table_is_seen(tmp_path: Path) -> None:
 
 
 def test_a_campaign_has_its_numbers() -> None:
-    """A thousand inputs, all different, three hundred faults; the same of one seed."""
+    """A thousand inputs, all different, three hundred faults; equal for equal seeds."""
     names = inputs.drawn(1000, seed=3)
     assert len(set(names)) == len(names) >= 1000
     assert names == inputs.drawn(1000, seed=3) != inputs.drawn(1000, seed=4)
@@ -143,7 +143,7 @@ def test_every_nasty_value_can_be_written() -> None:
 
 
 def test_the_campaign_imports_nothing_of_torch() -> None:
-    """What is forked for an input has no threads of torch, and does not take its seconds."""
+    """Processes forked for an input have no threads of torch, and do not need its seconds to import."""
     code = "import sys, tests.campaign.__main__; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=inputs.ROOT).returncode == 0
 
@@ -152,7 +152,7 @@ def test_a_soak_sees_growth_and_no_growth() -> None:
     generator = random.Random(5)
 
     def pages(leak: float, noise: float, launches: int = 500) -> list[float]:
-        """KiB in whole pages, of a process that keeps `leak` of each launch."""
+        """Return KiB in whole pages, of a process that leaks `leak` KiB per launch."""
         return [4 * round((30_000 + leak * one + generator.gauss(0, noise)) / 4) for one in range(launches)]
 
     assert soak.is_flat([7.0] * 500)
@@ -165,10 +165,10 @@ def test_a_soak_sees_growth_and_no_growth() -> None:
     ):
         assert not any(soak.is_flat(pages(leak, noise, launches)) for _ in range(50)), (leak, noise)
     flat = sum(soak.is_flat(pages(0, 40)) for _ in range(400))
-    assert flat >= 392  # four memories are looked at: of noise in one of them 1.25 %
+    assert flat >= 392  # noise alone: 1.25 % each, as four memories are checked
     late = [30_000.0] * 437 + [30_000.0 + 100 * one for one in range(63)]
-    assert not soak.is_flat(late)  # however straight a line through all of it is not
-    assert soak.is_flat([30_000.0] * 200 + [30_016.0] * 300)  # one pool more
+    assert not soak.is_flat(late)  # growth that begins late
+    assert soak.is_flat([30_000.0] * 200 + [30_016.0] * 300)  # one more pool
     assert not soak.is_flat([30_000.0 + 16 * (one // 50) for one in range(500)])
     assert soak.is_steady([5, 6, 5, 5] * 125)
     assert not soak.is_steady([5.0] * 499 + [6.0])
@@ -233,7 +233,7 @@ def test_every_model_is_a_script_and_each_is_promised_something() -> None:
 
 
 def run_of_a_model(run: Path, strategies: dict[str, dict[str, str]]) -> None:
-    """Write a run of `threads-2-at-import-not-1` that keeps its promises, but for these values."""
+    """Write a run of `threads-2-at-import-not-1` that keeps its promises, except for these values."""
     shutil.rmtree(run, ignore_errors=True)
     rows: list[dict[str, str]] = []
     for strategy, other in strategies.items():

@@ -1,4 +1,6 @@
-"""One input tried: its command runs in a process forked from this one, which has imported all that commands need."""
+"""Try one input: its command runs in a process forked from this one, which has imported all that commands
+need.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,11 @@ from tests.campaign.inputs import Input, input_of
 
 ROOT = Path(__file__).parents[2]
 MEMORY = 8 << 30
-"""Bytes of address space for a command that starts no rank: what needs more has no bound."""
+"""Bytes of address space for a command that starts no rank: a command that needs more is unbounded."""
 
 
 def prepare() -> None:
-    """Imports what commands import when they run, and writes what inputs are made of."""
+    """Import what commands import when they run, and write the files that inputs are made from."""
     import ddpbench.analysis
     import ddpbench.launch
     import ddpbench.report.draw.painter
@@ -37,7 +39,9 @@ def prepare() -> None:
 
 
 def tried(name: str, here: Path, shared: Sequence[Path]) -> list[str]:
-    """What an input's command got wrong. `shared` are places outside its own folder where nothing may be left."""
+    """Return what an input's command got wrong. Nothing may be left in `shared`, places outside its own
+    folder.
+    """
     given = input_of(name)
     here.mkdir()
     (here / "tmp").mkdir()
@@ -50,7 +54,7 @@ def tried(name: str, here: Path, shared: Sequence[Path]) -> list[str]:
         lost = given.lost(state, here, ended.code)
         judged = replace(ended, out="") if given.prints_first else ended
         wrong = [*lost, *oracle.of_command(judged, codes=given.codes, named=given.named)]
-        wrong += [f"{word!r} is not said" for word in given.said if word not in ended.told]
+        wrong += [f"{word!r} is not said" for word in given.said if word not in ended.stderr]
         wrong += oracle.of_what_is_left(before, [*shared, here / "tmp"], tag)
         made = oracle.listing([here]) - before.files
         allowed = () if ended.code == 2 else given.made
@@ -58,15 +62,15 @@ def tried(name: str, here: Path, shared: Sequence[Path]) -> list[str]:
             str(path.relative_to(here)) for path in made if path.relative_to(here).parts[0] not in allowed
         )
         wrong += [f"left: {', '.join(stray[:4])}"] if stray else []
-        return wrong + [f"said: {ended.told[-400:]}"] * bool(wrong)
+        return wrong + [f"said: {ended.stderr[-400:]}"] * bool(wrong)
     finally:
         shutil.rmtree(here, ignore_errors=True)
 
 
 def run(given: Input, here: Path, tag: str) -> oracle.Ended:
-    """Runs an input's command to its end, or its deadline."""
+    """Run an input's command to its end, or its deadline."""
     argv = [word.replace("{here}", str(here)) for word in given.argv]
-    out, errors = here.with_suffix(".out"), here.with_suffix(".told")
+    out, errors = here.with_suffix(".out"), here.with_suffix(".stderr")
     environment = {oracle.TAG: tag, "TMPDIR": str(here / "tmp"), "HOME": str(here), "COLUMNS": "100"}
     environment["MPLCONFIGDIR"] = str(here.parent / "matplotlib")  # its list of fonts takes seconds to make
     environment["DDPBENCH_CACHE"] = str(here.parent / "cache")
@@ -81,7 +85,7 @@ def run(given: Input, here: Path, tag: str) -> oracle.Ended:
     texts = [path.read_bytes()[:1_000_000].decode("utf-8", "replace") for path in (out, errors)]
     for path in (out, errors):
         path.unlink()
-    return oracle.Ended(argv=argv, code=code, out=texts[0], told=texts[1], seconds=seconds)
+    return oracle.Ended(argv=argv, code=code, out=texts[0], stderr=texts[1], seconds=seconds)
 
 
 def _be(
@@ -92,7 +96,7 @@ def _be(
     environment: Mapping[str, str],
     limits: Mapping[int, int],
 ) -> None:
-    """Becomes the command; never returns."""
+    """Become the command; never return."""
     code = 70
     try:
         os.setsid()
@@ -128,7 +132,7 @@ def _be(
 
 
 def _awaited(child: int, deadline: float) -> int | None:
-    """The exit code of a process; None where it had to be killed at its deadline."""
+    """Return the exit code of a process; None if it had to be killed at its deadline."""
     pause = 0.002
     while True:
         found, status = os.waitpid(child, os.WNOHANG)

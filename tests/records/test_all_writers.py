@@ -62,8 +62,9 @@ WRITERS = {
     "worker/rank/memory.py:reset_peak_memory:Path('/proc/self/clear_refs').write_text": "a setting of the kernel",
     "features/recovery/rank/snapshots.py:Snapshots.write:torch.save": "a file that create_file has opened",
 }
-"""`module:function:call`, and what it writes. A file of a user's goes through `records/outputs.py`, one of a run
-directory through `records/files.py`; anything else needs a reason for which neither can be used."""
+"""`module:function:call`, and what it writes. A user's files are written by `records/outputs.py`, those of a
+run directory by `records/files.py`; any other writer needs a reason why neither can be used.
+"""
 
 REMOVERS = {
     "records/rundir.py:Made.remove:folder.rmdir": "the same: folders above it, if empty",
@@ -102,9 +103,10 @@ REMOVERS = {
     "cache.py:keep:os.unlink": "its own temporary name",
     "cache.py:_prune:os.unlink": "entries of the user's cache, in a folder that it has marked",
 }
-"""`module:function:call`, and what it removes: a file, or an empty folder; whole folders are `removal.py`'s. It is what
-this call has made, or what has one of ddpbench's names in a folder that ddpbench has made or marked. Nothing else is
-removed but what its user names to be removed."""
+"""`module:function:call`, and what it removes: a file, or an empty folder; whole folders are removed by
+`removal.py`. Each call removes what it has made, or something with one of ddpbench's names in a folder
+that ddpbench has made or marked. Nothing else is removed, except what the user names for removal.
+"""
 
 BY_NAME = {
     "records/archive.py:_rename": "records just unpacked, in a new folder of the run directory",
@@ -113,7 +115,7 @@ BY_NAME = {
     "launch/interleave/sides.py:_exported": "an unfinished export below .code/ of the directory of a comparison",
     "worker/rank/checkpoints.py:Saver._timed": "a checkpoint in the folder that the launch has made",
 }
-"""Calls of `remove_tree` with neither `made` nor `private`, all in folders in which only this user writes."""
+"""Calls of `remove_tree` without `made` and `private`, all in folders in which only this user writes."""
 
 TEMPORARY = {
     "records/archive.py:_unpack": "in the run directory",
@@ -126,8 +128,9 @@ TEMPORARY = {
     "worker/slot/opening.py:settled_plan": "the same",
     "worker/slot/own_card.py:_probe": "the same",
 }
-"""Uses of `TemporaryDirectory`, which removes by name what it has made: with mode 700 and a drawn name, in a folder in
-which nobody else can put another in its place."""
+"""Uses of `TemporaryDirectory`, which removes by name what it has made: with mode 700 and a random name, in a
+folder in which nobody else can replace it.
+"""
 
 
 ALWAYS = {"write_text", "write_bytes", "touch", "truncate", "hardlink_to", "symlink_to", "mkfifo", "mknod"}
@@ -136,11 +139,12 @@ ALWAYS |= {"NamedTemporaryFile", "mkstemp", "extract", "extractall", "FileHandle
 TO_A_FILE = {"save", "savez", "savefig", "imsave", "tofile", "dump"}
 TO_A_FILE |= {"to_csv", "to_parquet", "to_pickle", "to_excel", "to_hdf", "to_feather"}
 OTHERS = {"ast.dump", "netlink.link", "Baselines().save", "save"}
-"""Calls of these names that write no file: of trees, devices, the owner, torch's collective checkpoint."""
+"""Calls of these names that do not write a file: of trees, devices, the owner, torch's collective checkpoint.
+"""
 
 
 def calls(tree: ast.AST, scope: tuple[str, ...] = ()) -> Iterator[tuple[str, ast.Call]]:
-    """Yield every call with the name of the function it is in."""
+    """Yield every call with the name of the function that contains it."""
     for child in ast.iter_child_nodes(tree):
         named = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
         if isinstance(child, ast.Call):
@@ -156,7 +160,7 @@ def writes(call: ast.Call) -> bool:
         return False
     if name in ALWAYS:
         return True
-    if name == "replace":  # of a path: a text's takes two arguments, a dataclass' keywords
+    if name == "replace":  # of a path: a text's takes two arguments, a dataclass's keywords
         return whole == "os.replace" or (len(call.args) == 1 and not call.keywords)
     if name in TO_A_FILE:
         first = call.args[0] if call.args else None
@@ -208,13 +212,13 @@ def removes_all(call: ast.Call) -> bool:
 
 
 def is_by_name(call: ast.Call) -> bool:
-    """Return whether a call of the owner tells neither which folder was made nor that nobody can have put it there."""
+    """Return whether a call of `removal.py` has neither `made` nor `private`."""
     given = {word.arg for word in call.keywords}
     return ast.unparse(call.func).rpartition(".")[2] == "remove_tree" and not given & {"made", "private"}
 
 
 def in_source(found: Callable[[ast.Call], bool], *, named: bool = True) -> set[str]:
-    """Return where there are such calls, but in the owner of removals."""
+    """Return where there are such calls, outside `removal.py`."""
     root = Path(ddpbench.__file__).parent
     return {
         f"{path.relative_to(root).as_posix()}:{scope}" + (f":{ast.unparse(call.func)}" if named else "")

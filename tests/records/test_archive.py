@@ -30,14 +30,14 @@ def run(tmp_path: Path) -> RunDir:
 
 
 def kept(run: RunDir) -> RunDir:
-    """The run as a checkout has it: packed, without `cases/`."""
+    """Return the run as a checkout has it: packed, without `cases/`."""
     pack(run)
     shutil.rmtree(run.cases)
     return run
 
 
 def contents(run: RunDir) -> dict[str, bytes]:
-    """The files under `cases/` that are records."""
+    """Return the files under `cases/` that are records."""
     found = (path for path in run.cases.rglob("*") if path.is_file() and path.name != ".unpacked")
     return {path.relative_to(run.path).as_posix(): path.read_bytes() for path in found}
 
@@ -96,7 +96,7 @@ def test_launches_set_aside_are_packed_too(run: RunDir) -> None:
 def test_what_is_called_unlike_a_record_is_left_out_and_said(
     run: RunDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As a report leaves it out; its name may be longer than an archive holds."""
+    """A report leaves it out too; its name may be longer than an archive allows."""
     launch = run.launches(next(path.name for path in sorted(run.cases.iterdir())))[0].path
     digits = "9" * 180
     odd = [
@@ -193,7 +193,7 @@ def test_an_archive_of_more_than_the_limit_is_refused(run: RunDir, monkeypatch: 
 def test_records_of_more_than_the_limit_are_refused_before_any_is_read(
     run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stranger's sparse files take no room on a disk, and all of it in memory."""
+    """A stranger's sparse files take no room on a disk, but fill the memory."""
     with next(run.cases.glob("*/*/rank-*.jsonl")).open("r+b") as file:
         file.truncate(2**31)
 
@@ -208,14 +208,14 @@ def test_records_of_more_than_the_limit_are_refused_before_any_is_read(
 def test_records_unpacked_from_an_older_archive_are_not_read(run: RunDir) -> None:
     kept(run)
     ddpbench.load(run.path)
-    write_archive(run, [(tarfile.TarInfo(GOOD), b"{}")])  # such as a checkout of a newer commit brings
+    write_archive(run, [(tarfile.TarInfo(GOOD), b"{}")])  # for example from a checkout of a newer commit
     with pytest.raises(RequestError, match="unpacked from another records"):
         ddpbench.load(run.path)
     shutil.rmtree(run.cases)
     unpack(run)
     assert list(contents(run)) == [GOOD]
     pack(run)
-    unpack(run)  # packed again from what it was unpacked to: no other archive
+    unpack(run)  # packed again from what it was unpacked to: not another archive
 
 
 def test_a_sweeps_own_records_come_before_the_archive(run: RunDir) -> None:
@@ -227,7 +227,7 @@ def test_a_sweeps_own_records_come_before_the_archive(run: RunDir) -> None:
 def test_an_archive_that_lacks_launches_is_told_of_until_it_is_packed_again(
     run: RunDir, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # a sweep in which everything is done: what it measures is not what is looked at
+    # a sweep that has nothing left to do: its measurements do not matter here
     monkeypatch.setattr("ddpbench.launch.sweep.preparation.prepare", lambda request: None)
     monkeypatch.setattr("ddpbench.cli.sweep._describe", lambda prepared: None)
     monkeypatch.setattr("ddpbench.cli.sweep._print_report", lambda *_: None)
@@ -325,7 +325,7 @@ def test_a_run_of_uncommitted_changes_is_packed_only_on_request(
 def test_headers_that_pack_does_not_write_are_not_read(
     run: RunDir, kind: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pax header may hold millions of fields: minutes for a few KB of xz."""
+    """A pax header may hold millions of fields, which take minutes to read from a few KB of xz."""
     header = tarfile.TarInfo("././@PaxHeader")
     header.type = kind
     header.size = len(fields := b"5 a=\n" * 2_000_000)

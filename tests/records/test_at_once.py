@@ -1,4 +1,4 @@
-"""Writers of one file at once, and readers between two writes: none is in another's way, or told what is not so."""
+"""Writers of one file at once, and readers between two writes: none blocks another or reads half a file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(tmp_path: Path) -> RunDir:
 
 @pytest.fixture
 def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], list[object]]:
-    """Does something once, in the midst of the next write."""
+    """Run something once, in the middle of the next write."""
 
     def do(work: Callable[[], object]) -> list[object]:
         flush, results = os.fsync, []
@@ -55,14 +55,14 @@ def test_two_writers_of_one_file_both_end_well(
     done = meanwhile(lambda: write(path, "another's"))
     write(path, "mine")
     assert done == [None]
-    assert path.read_text(encoding="utf-8") == "mine"  # who ends last
+    assert path.read_text(encoding="utf-8") == "mine"  # the last to end
     assert [found.name for found in tmp_path.iterdir()] == ["cases.csv"]
 
 
 def test_what_killed_writers_left_is_removed_a_day_later(tmp_path: Path) -> None:
     names = {
         ".ddpbench-0123456789abcdef.new": False,
-        ".ddpbench-0123456789abcdee.new": True,  # an hour ago: its writer may live
+        ".ddpbench-0123456789abcdee.new": True,  # an hour old: its writer may live
         ".ddpbench-mine.new": True,
         ".notes.new": True,
         "thesis.new": True,
@@ -124,7 +124,7 @@ def test_two_baselines_that_are_saved_at_once_get_a_number_each(
 def test_a_number_that_was_taken_since_is_left_to_its_file(
     tmp_path: Path, meanwhile: Callable[[Callable[[], object]], list[object]]
 ) -> None:
-    """pytest-benchmark claims none."""
+    """pytest-benchmark makes no claims."""
     baselines = Baselines(tmp_path)
     theirs = baselines.save("main", b"0").with_name("0002_theirs.json")
     meanwhile(lambda: theirs.write_bytes(b"theirs"))

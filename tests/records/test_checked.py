@@ -1,4 +1,4 @@
-"""JSON that a command reads: what cannot be is refused in a message that names the file and the place."""
+"""JSON that a command reads: invalid contents are refused in a message that names the file and the place."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_the_campaign_changes_every_container_of_every_document() -> None:
 
 @pytest.mark.parametrize("field", ["workload", "strategy", "checkpoint_dir", "launcher", "fabric"])
 def test_a_text_of_a_case_is_no_longer_than_one_of_an_experiment(tmp_path: Path, field: str) -> None:
-    """Figures name it at every bar: one of 200,000 characters takes minutes."""
+    """Figures repeat it at every bar: one of 200,000 characters takes minutes."""
     planned = PlannedCase(case=case_of("single", 1))
     run = write_run(tmp_path, [planned], rounds=1, blocks=1, steps=1)
     plan = json.loads(run.plan.read_text())

@@ -1,4 +1,6 @@
-"""What a run directory may hold: files of a sane size and folders, none of which leads elsewhere or blocks a reader."""
+"""Contents of a run directory: files of limited size and folders, none of which leads elsewhere or blocks a
+reader.
+"""
 
 from __future__ import annotations
 
@@ -153,10 +155,10 @@ WRITERS: dict[str, Callable[[RunDir, Path], object]] = {
     "cases/.unpacked": lambda run, _: pack(run),
     "cases.csv": lambda run, _: ddpbench.load(run.path, write=True),
 }
-"""What is written in a run directory, by the file's name; what makes a new file of its own takes any."""
+"""Writers of a run directory's files, by the file's name; those that create a new file accept any name."""
 REQUEST = LaunchRequest(case=Case(workload="mlp:small", strategy="single"), purpose="measure")
 REFUSED = (OutputError, IdentityError)
-"""Of a file that is gone on with; one that is made anew takes the link's place."""
+"""Errors for a file that is continued; a file that is rewritten replaces the link."""
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -186,7 +188,7 @@ def test_a_pipe_is_not_written_to_and_waits_for_nobody(run: RunDir, name: str) -
 def test_a_pipe_or_a_folder_is_not_replaced_by_a_file(
     tmp_path: Path, write: Callable[[Path, str], None]
 ) -> None:
-    """It is not what a run directory has there, and may be somebody's device."""
+    """A run directory does not have one there, and it may be somebody's device."""
     os.mkfifo(tmp_path / "file")
     with pytest.raises(OutputError, match="is a pipe; in a run directory a regular file is written there"):
         write(tmp_path / "file", "text")
@@ -200,15 +202,15 @@ def test_a_pipe_or_a_folder_is_not_replaced_by_a_file(
 def test_a_sweep_that_never_got_to_its_plan_is_not_believed_either(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, change: Callable[[Path], None]
 ) -> None:
-    """Another sweep of that directory would go on with its logs."""
+    """Another sweep of that directory would continue with its logs."""
     here = tmp_path / "run"
     here.mkdir()
     (here / name).write_text("mine", encoding="utf-8")
     change(here / name)
     assert command(["sweep", "quick", "--out", str(here), "--dry-run"]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith(f"ddpbench: {here / name} is a {'link' if change is as_link else 'pipe'}")
-    assert "Traceback" not in told
+    message = capsys.readouterr().err
+    assert message.startswith(f"ddpbench: {here / name} is a {'link' if change is as_link else 'pipe'}")
+    assert "Traceback" not in message
     with pytest.raises(IdentityError, match="is a "):
         RunDir(here).create()
 
@@ -219,9 +221,9 @@ def test_a_resumed_experiment_that_is_no_file_waits_for_nobody(
 ) -> None:
     change(run.experiment)
     assert command(["sweep", str(run.path)]) == 2
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1
-    assert "experiment.toml" in told
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert "experiment.toml" in message
 
 
 def test_a_proof_that_is_taken_over_brings_no_links(run: RunDir, tmp_path: Path) -> None:

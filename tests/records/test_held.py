@@ -1,4 +1,4 @@
-"""Folders that are held open, given by the path that leads to nothing else."""
+"""Folders that are held open, given by a path that always leads to them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddpbench.records.held import HeldFolder, held_folder, new_folder
 def test_a_held_folder_is_not_looked_for_again_by_its_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever exchanges it just after its path was read leads nothing elsewhere."""
+    """Replacing it just after its path was read does not lead elsewhere."""
     mine, folder = tmp_path / "mine", tmp_path / "shared/folder"
     for made in (mine, folder):
         made.mkdir(parents=True)

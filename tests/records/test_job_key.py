@@ -1,4 +1,4 @@
-"""The key of a job's slots: who has it, and what is said when it is missing or seen by others."""
+"""The key of a job's slots: who has it, and the messages if it is missing or readable by others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Which process a rank is, as the page of another launcher's ranks has it: an id that another has by now is not it."""
+"""Processes of ranks, as recorded in the page of another launcher: an id that was reused since does not
+count.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +38,9 @@ def test_a_rank_lives_until_it_ends_whatever_it_is_called(path: Path) -> None:
     words = memoryview(shared_page(path)).cast("Q")
     assert noted_pid(words, 1) == rank.pid
     assert noted_lives(words, 1)
-    assert not noted_lives(words, 0)  # it was never noted
+    assert not noted_lives(words, 0)  # it was never recorded
     own = PAGE_BYTES // 8 + 2
-    words[own] += 1 << 22  # one that began a tick later, with the same id
+    words[own] += 1 << 22  # a process that began a tick later, with the same id
     assert noted_pid(words, 1) == rank.pid
     assert not noted_lives(words, 1)
     words[own] -= 1 << 22

@@ -262,7 +262,7 @@ def test_one_command_holds_a_directory_at_a_time_and_is_named(tmp_path: Path) ->
     held = f"{tmp_path} is in use by ddpbench pack (process {os.getpid()} on {os.uname().nodename})"
     with pytest.raises(RuntimeError), run.locked():
         raise RuntimeError
-    assert not lock.exists()  # it was made for this
+    assert not lock.exists()  # it was created for this
     with run.locked("ddpbench pack"):
         for otherwise, end in (("", ""), ("give another --out", " or give another --out")):
             with (
@@ -277,7 +277,7 @@ def test_one_command_holds_a_directory_at_a_time_and_is_named(tmp_path: Path) ->
     lock.write_text("x" * 10_000, encoding="utf-8")  # of a killed process, or a stranger
     with run.locked():
         assert "x" not in lock.read_text(encoding="utf-8")
-    assert not lock.read_bytes()  # it was there
+    assert not lock.read_bytes()  # it existed before
 
 
 def test_a_lock_that_its_holder_has_just_removed_is_made_again(
@@ -323,7 +323,7 @@ def test_a_place_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_texts_of_records_are_not_kept() -> None:
-    """Each launch has others: a cache of them would grow with a sweep."""
+    """Texts differ from launch to launch: a cache of them would grow with a sweep."""
     line = json.dumps(dataclasses.asdict(RECORDS[0]) | {"host": "a_host"}).encode()
     for read in (lambda: records_from_json(line + b"\n")[0], lambda: record_from_json(line)):
         first, second = read(), read()
@@ -354,7 +354,7 @@ def test_a_rank_s_file_of_more_than_any_rank_writes_is_not_read(content: bytes, 
 
 
 def test_the_longest_training_to_a_loss_is_read(tmp_path: Path) -> None:
-    """Its steps are noted in groups, of which it has the most where each has as few steps as a group may have."""
+    """Its steps are recorded in groups; the most groups result from the fewest steps per group."""
     groups = limits.UNTIL_STEPS.high // LEAST_STEPS
     assert groups > limits.UNTIL_S.high / GROUP_S
     curve = LossCurve(
@@ -374,7 +374,7 @@ def test_the_longest_training_to_a_loss_is_read(tmp_path: Path) -> None:
 
 
 def test_the_longest_training_with_snapshots_is_read() -> None:
-    """Each of its steps is a record where it takes longer than steps go unnoted."""
+    """Each step is one record if it takes longer than steps may go unrecorded."""
     every = limits.SNAPSHOT_STEPS.high
     case = replace(KILLED, recovery="uninterrupted", snapshot_every=every)
     steps = max(Plan.of(case, NOTED_S, number).ends for number in range(100))

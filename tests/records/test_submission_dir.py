@@ -1,4 +1,4 @@
-"""The directory of `ddpbench submit` where a run directory is asked for: it means the run that shows all of it."""
+"""The directory of `ddpbench submit` in place of a run directory: it means the run that covers all of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A section with a figure that a change may add: `tests/test_extending.py` puts it among those of the report."""
+"""A section with a figure as a change may add it: `tests/test_extending.py` puts it among those of the
+report.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ _HEADING = "The rate of each case"
 
 
 def section(rows: Sequence[Row]) -> Section | None:
-    """Return a figure of the rates; None where no case has one."""
+    """Return a figure of the rates; None if no case has one."""
     rows = rows[:MOST_CASES]
     shown = [row for row in rows if row.ok and row.samples_per_s is not None]
     if not shown:

@@ -1,4 +1,4 @@
-"""A run's summary written by hand, with numbers such as two cores give; no records behind it."""
+"""A run's summary written by hand, with numbers typical of two cores; without records."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ LOG_ATTACK = "</td><script>alert('log')</script> \x1b[31mRuntimeError\x1b[0m: ra
 HOST_ATTACK = "node<img src=x onerror=alert(1)>"
 NAN = float("nan")
 PLANNED: dict[str, Case] = {}
-"""Every case that a row was made of."""
+"""Every case that a row was made from."""
 
 
 def case_row(case: Case, *, rate: float | None, base: float = 812.0, **given: Any) -> dict[str, Any]:
-    """A row of `COLUMNS`: what the case says, and numbers around a throughput."""
+    """Return a row of `COLUMNS`: the case's fields, and numbers that follow from a throughput."""
     PLANNED[case.case_id] = case
     row: dict[str, Any] = dict.fromkeys(COLUMNS)
     contents = case.to_json()
@@ -65,7 +65,7 @@ def case_row(case: Case, *, rate: float | None, base: float = 812.0, **given: An
 
 
 def values_of(frame: pd.DataFrame) -> tuple[CaseSummary, ...]:
-    """Return the rows of such a table as a summary has them, next to the table."""
+    """Return the rows of such a table in the form that a summary has them, next to the table."""
 
     def number(value: Any) -> float | None:
         return None if pd.isna(value) else float(value)
@@ -105,12 +105,12 @@ READ_FROM_ROWS = (
 
 
 def with_cases(summary: RunSummary, cases: pd.DataFrame, **changes: Any) -> RunSummary:
-    """The summary with another table of cases."""
+    """Return the summary with another table of cases."""
     return changed(summary, cases=cases, by_case=values_of(cases), **changes)
 
 
 def launches_of(row: dict[str, Any], rounds: int = 5) -> tuple[LaunchResult, ...]:
-    """The case's launches, scattered around its mean the same way each time."""
+    """Return the case's launches, scattered around its mean the same way each time."""
     rate = row["samples_per_s"]
     if rate is None:
         return ()
@@ -139,7 +139,7 @@ def launches_of(row: dict[str, Any], rounds: int = 5) -> tuple[LaunchResult, ...
 
 
 def parts_of(row: dict[str, Any]) -> StepParts:
-    """Parts of the case's step that add up."""
+    """Return parts of the case's step that add up."""
     step = row["step_time_s"] * 1.013
     exchanges = row["strategy"] in ("ddp", "master")
     comm = 0.18 * step if exchanges else 0.0
@@ -176,7 +176,9 @@ def _case(**changes: Any) -> Case:
 
 
 def handmade_summary(**changes: Any) -> RunSummary:
-    """Eight strategies and sizes, five rounds; one case failed, one skipped, three oversubscribed."""
+    """Return a summary of eight strategies and sizes, five rounds; one case failed, one skipped, three
+    oversubscribed.
+    """
     single = _case(strategy="single", backend="")
     rows = [case_row(single, rate=812.0)]
     rates = {1: 806.0, 2: 1534.0, 4: 2710.0, 8: 2680.0}
@@ -351,7 +353,7 @@ def fields_of(summary: RunSummary) -> dict[str, Any]:
 
 
 def changed(summary: RunSummary, **changes: Any) -> RunSummary:
-    """Return a summary with other values, by the names of fields, whichever part has them."""
+    """Return a summary with other values, by the names of fields in any of its parts."""
     assert changes.keys() <= fields_of(summary).keys()
     parts: dict[str, Any] = {
         part.name: dataclasses.replace(old, **new)
@@ -365,7 +367,7 @@ def changed(summary: RunSummary, **changes: Any) -> RunSummary:
 
 
 def bucket_comparisons(world_size: int = 4, verdicts: Sequence[str] = ()) -> tuple[Compared, ...]:
-    """The caps at one number of ranks, each held against the fastest of the others."""
+    """Return the caps at one number of ranks, each compared with the fastest of the others."""
     rows = [
         ("default", 1.004, 0.994, 1.014, "as good"),
         (1.0, 1.14, 1.12, 1.16, "slower"),
@@ -385,7 +387,7 @@ def bucket_comparisons(world_size: int = 4, verdicts: Sequence[str] = ()) -> tup
 
 
 def sections_of(summary: RunSummary) -> list[Section]:
-    """The sections that the page of a run has between its summary and its closing tables, in their order."""
+    """Return the sections that a run's page has between its summary and its closing tables, in their order."""
     rows = rows_of(summary)
     return page.sections_of(summary, rows)
 

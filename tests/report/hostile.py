@@ -1,4 +1,4 @@
-"""A run whose every free text is an attempt to act in the page that shows it."""
+"""A run in which every free text tries to act in the page that shows it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FREE_COLUMNS = {"experiment", "workload", "error", "compared", "note", "noise_f
 
 
 def hostile_summary() -> RunSummary:
-    """The handmade run with it: only what the plan's checks hold to known names stays."""
+    """Return the handmade run with such texts; only names that the plan's checks restrict stay."""
     summary = handmade_summary(comparisons=bucket_comparisons())
     planned = {
         key: dataclasses.replace(case, workload=f"{ATTACK}:Evil") for key, case in summary.planned.items()
@@ -34,7 +34,7 @@ def hostile_summary() -> RunSummary:
         for name, value in fields_of(summary).items()
         if name not in ("planned", "counts")
     }
-    told = tuple(
+    findings = tuple(
         dataclasses.replace(one, text=Sentence(one.text + ATTACK), tags=(ATTACK,), evidence=ATTACK)
         for one in summary.conclusions.findings
     )
@@ -42,7 +42,7 @@ def hostile_summary() -> RunSummary:
         dataclasses.replace(one, label=ATTACK, phase=ATTACK, reason=ATTACK, last_log_line=ATTACK)
         for one in summary.course.failures
     )
-    changes |= {"findings": told, "answer": told[:1], "failures": failures, "warnings": (ATTACK,)}
+    changes |= {"findings": findings, "answer": findings[:1], "failures": failures, "warnings": (ATTACK,)}
     return changed(summary, planned=planned, **{**changes, "merged_from": ()})
 
 
@@ -52,7 +52,7 @@ def _attacked(value: Any) -> Any:
     if isinstance(value, pd.DataFrame):
         frame = value.copy()
         for name in _FREE_COLUMNS & set(frame.columns):
-            frame[name] = [f"{told}{ATTACK}" if isinstance(told, str) else told for told in frame[name]]
+            frame[name] = [f"{value}{ATTACK}" if isinstance(value, str) else value for value in frame[name]]
         return frame
     if isinstance(value, Mapping):
         return {
@@ -68,5 +68,5 @@ def _attacked(value: Any) -> Any:
 
 def _attacked_result(value: Any) -> Any:
     named = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    texts = {name: told for name, told in named.items() if name in _FREE_COLUMNS and isinstance(told, str)}
-    return dataclasses.replace(value, **{name: f"{told}{ATTACK}" for name, told in texts.items()})
+    texts = {name: text for name, text in named.items() if name in _FREE_COLUMNS and isinstance(text, str)}
+    return dataclasses.replace(value, **{name: f"{text}{ATTACK}" for name, text in texts.items()})

@@ -1,4 +1,4 @@
-"""Reads a page as a browser would take it apart: elements with attributes and their text."""
+"""Parse a page as a browser would: elements with attributes and their text."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class _Reader(HTMLParser):
 
 
 def read(html: str) -> Read:
-    """The page's elements in order; fails where tags do not nest."""
+    """Return the page's elements in order; fail if tags do not nest."""
     reader = _Reader()
     reader.feed(html)
     reader.close()

@@ -1,4 +1,4 @@
-"""An axis over any field of a case: each case has a point, a label and a column of its own."""
+"""An axis over any field of a case: each case has a separate point, label and column."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.spec.test_grouping import AXES, pair
 
 
 def rows(*cases: Case) -> list[Row]:
-    """The cases as a report reads them, measured."""
+    """Return the cases as a report reads them, measured."""
     records = [case_row(case, rate=700.0 + 10 * number) for number, case in enumerate(cases)]
     return rows_of(handmade_summary(cases=pd.DataFrame(records, columns=list(COLUMNS))))
 
 
 def sized(case: Case, world_size: int) -> Case:
-    """The case at another number of ranks on one node, whatever batch its scaling holds fixed."""
+    """Return the case at another number of ranks on one node, with either batch held fixed."""
     batch = {"global_batch": case.local_batch * world_size}
     if case.scaling == "strong":
         batch = {"global_batch": case.global_batch, "local_batch": case.global_batch // world_size}

@@ -1,4 +1,4 @@
-"""The sections on input data and on checkpoints and evaluation: when they are there, and what they say."""
+"""The sections on input data and on checkpoints and evaluation: when they are shown, and what they say."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MEMORY = replace(DDP, data="memory")
 
 
 def data_summary(folder: Path, *cases: tuple[Case, float, float]) -> RunSummary:
-    """Six rounds of cases whose steps take and wait so many ms."""
+    """Return six rounds of cases whose steps take and wait for these ms."""
     run = RunDir(folder / "run")
     write_plan(run, [case for case, _, _ in cases], Budget(rounds_min=1, rounds_max=6))
     start = ORIGIN_NS + 10**10
@@ -86,7 +86,7 @@ def test_a_panel_has_one_source_of_data(tmp_path: Path) -> None:
 
 @pytest.fixture
 def costs(tmp_path: Path) -> RunSummary:
-    """DDP that trains at 10 ms a step, evaluates at 4 ms, and takes 50 ms for a checkpoint of 2 MB."""
+    """Return DDP that trains at 10 ms per step, evaluates at 4 ms, and takes 50 ms for a checkpoint of 2 MB."""
     run = RunDir(tmp_path / "run")
     write_plan(run, [DDP], Budget(rounds_min=1, rounds_max=5))
     for number in range(5):

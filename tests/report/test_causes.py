@@ -1,4 +1,4 @@
-"""The figures that say why: what they claim, what they may not claim, and what they draw."""
+"""The figures on causes: what they claim, what they may not claim, and what they draw."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def falls(
     outrun: bool = False,
     **changed: tuple[float, float, float],
 ) -> tuple[Loss, ...]:
-    """Losses of a case; without `split` its computation is one."""
+    """Return losses of a case; without `split` its computation is one of them."""
     values = LOSSES | changed
     if not split:
         values = {
@@ -136,7 +136,7 @@ def test_independent_ranks_that_were_slower_are_said_to_tell_nothing_apart() -> 
 
 
 def test_contention_that_the_strategy_takes_back_is_not_the_largest_loss() -> None:
-    """Both come from the same independent launches: what one has too much the other has too little."""
+    """Both come from the same independent launches: an excess of one is a deficit of the other."""
     cancelled = waterfall_of(
         falls(
             contention=(0.652, 0.5, 0.8), own_computation=(-0.661, -0.8, -0.5), exposed_comm=(0.2, 0.18, 0.22)
@@ -185,7 +185,7 @@ def test_a_bound_below_what_it_bounds_is_not_called_one(
 
 
 def test_a_number_above_independent_ranks_has_no_upper_bound_beside_it() -> None:
-    """Ranks that share out the update do less each; variables of another run's ranks bound nothing of these."""
+    """Ranks that share the update do less each; another run's independent ranks are not a bound for these."""
     summary = handmade_summary()
     world = dataclasses.replace(ddp(4), strategy="fsdp", bucket_cap_mb=None)
     sharded = [case_row(world, rate=3200.0)]
@@ -272,7 +272,7 @@ def test_every_cell_says_something() -> None:
     ]
     assert table["1"][1:] == ["not run"] * 3
     assert table["2"][2] == "oom"
-    assert table["4"][0] == "14.61"  # 4 x 8 samples at 2191 a second
+    assert table["4"][0] == "14.61"  # 4 x 8 samples at 2191 per second
     assert "Crosshatched: DDP, 2 ranks, 5 MiB buckets (oom)." in picture.caption
     assert "Grey: not run." in picture.caption
 
@@ -284,7 +284,7 @@ def test_one_number_of_ranks_is_no_map() -> None:
     assert heatmap.picture("", rows, {}, 0) is None
 
 
-def told(**changes: object) -> OneStep:
+def one_step_of(**changes: object) -> OneStep:
     lane = Lane(
         rank=0,
         role="",
@@ -318,7 +318,7 @@ def told(**changes: object) -> OneStep:
 
 
 def test_one_step_says_which_step_which_clock_and_who_is_left_out() -> None:
-    summary = handmade_summary(one_step=told())
+    summary = handmade_summary(one_step=one_step_of())
     picture = drawn(one_step.section(summary.steps, rows_of(summary)))
     assert picture.heading == (
         "DDP, 4 ranks, default buckets: a step of 20.0 ms; transfers go on for 6.0 ms "
@@ -332,8 +332,9 @@ def test_one_step_says_which_step_which_clock_and_who_is_left_out() -> None:
     ):
         assert words in picture.caption
     assert len(picture.table.rows) == 2 * (3 + 1)
-    marked = told(
-        lanes=(*told().lanes, dataclasses.replace(told().lanes[0], rank=5, role=LAST)), backward_rank=5
+    marked = one_step_of(
+        lanes=(*one_step_of().lanes, dataclasses.replace(one_step_of().lanes[0], rank=5, role=LAST)),
+        backward_rank=5,
     )
     summary = handmade_summary(one_step=marked)
     caption = drawn(one_step.section(summary.steps, rows_of(summary))).caption
@@ -341,33 +342,33 @@ def test_one_step_says_which_step_which_clock_and_who_is_left_out() -> None:
 
 
 def test_each_lane_says_its_length_and_the_slowest_that_it_is() -> None:
-    summary = handmade_summary(one_step=told())
+    summary = handmade_summary(one_step=one_step_of())
     figure = painted(drawn(one_step.section(summary.steps, rows_of(summary))))
     names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert names == ["rank 0: 19.0 ms", "rank 3, longest: 20.0 ms\nleast computation"]
 
 
 def test_the_legend_of_a_step_names_what_is_drawn_alone() -> None:
-    lane = told().lanes[0]
-    assert style.OVERLAPPED in one_step._keys(told()), "a millisecond of its transfer is hidden"
+    lane = one_step_of().lanes[0]
+    assert style.OVERLAPPED in one_step._keys(one_step_of()), "a millisecond of its transfer is hidden"
     begun = dataclasses.replace(lane.transfers[0], ready_s=0.012, left_s=0.012, begin_s=0.012)
-    bare = told(lanes=(dataclasses.replace(lane, transfers=(begun,)),))
+    bare = one_step_of(lanes=(dataclasses.replace(lane, transfers=(begun,)),))
     assert style.OVERLAPPED not in one_step._keys(bare), "all of it is exposed"
     assert style.PHASES["exposed_wait"] not in one_step._keys(bare)
 
 
 def test_a_queue_that_can_be_seen_is_in_the_legend() -> None:
     def keys(left_s: float) -> list[object]:
-        lane = told().lanes[0]
+        lane = one_step_of().lanes[0]
         queued = dataclasses.replace(lane.transfers[0], ready_s=0.006, left_s=left_s)
-        return [*one_step._keys(told(lanes=(dataclasses.replace(lane, transfers=(queued,)),)))]
+        return [*one_step._keys(one_step_of(lanes=(dataclasses.replace(lane, transfers=(queued,)),)))]
 
     assert "in its queue" in keys(0.01)
     assert "in its queue" not in keys(0.00601), "too short to be seen in a step of 20 ms"
 
 
 def test_hidden_transfers_and_placed_events_are_called_so() -> None:
-    hidden = told(comm_end_s=0.0118, events=True)
+    hidden = one_step_of(comm_end_s=0.0118, events=True)
     summary = handmade_summary(one_step=hidden)
     picture = drawn(one_step.section(summary.steps, rows_of(summary)))
     assert picture.heading.endswith("; all transfers are done before the last backward ends, rank 3's")
@@ -408,7 +409,7 @@ def test_a_waterfall_shows_what_is_lost_on_most_of_its_axis() -> None:
         figure = painted(waterfall_of(falls(**changed)))
         return figure.axes[0].get_xlim()[0], figure.axes[0].get_xlabel()
 
-    start, label = axis()  # the lowest point is 0.675: what is lost takes half of the axis
+    start, label = axis()  # the lowest point is 0.675: the losses take half of the axis
     assert start == pytest.approx(0.3)
     assert label.startswith("efficiency, from 0.3")
     start, label = axis(exposed_comm=(0.8, 0.7, 0.9), efficiency=(0.055, 0.05, 0.06))

@@ -1,4 +1,4 @@
-"""What a page says of its own checks: the outcome, what is impossible, and cases whose breakdown is marked."""
+"""A page's statements on its own checks: the outcome, impossible values, and cases whose breakdown is marked."""
 
 from __future__ import annotations
 
@@ -106,9 +106,9 @@ def test_a_breakdown_that_is_not_that_of_the_timed_steps_is_marked() -> None:
     assert not any("marks cases" in text for text in plain.notes)
 
 
-@pytest.mark.parametrize(("samples", "told"), [(8, False), (7, True)])
+@pytest.mark.parametrize(("samples", "is_flagged"), [(8, False), (7, True)])
 def test_the_terminal_says_so_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], violating: None, samples: int, told: bool
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], violating: None, samples: int, is_flagged: bool
 ) -> None:
     run = RunDir(tmp_path / "run")
     write_plan(run, [case_of("single", 1)])
@@ -119,4 +119,4 @@ def test_the_terminal_says_so_in_one_line(
     output = capsys.readouterr()
     assert output.out == f"{run.report}\n"
     lines = [line for line in output.err.splitlines() if line.startswith("checks: 1 of ")]
-    assert len(lines) == told
+    assert len(lines) == is_flagged

@@ -1,4 +1,4 @@
-"""How many groups of cases get a figure."""
+"""The number of groups of cases that get a figure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports of emulated, replayed, dilated and shrunk runs: what is drawn, and that every number says what it is."""
+"""Reports of emulated, replayed, dilated and shrunk runs: the figures, and that every number is labelled."""
 
 from __future__ import annotations
 
@@ -95,13 +95,13 @@ def test_what_all_cases_share_is_said_once_and_not_in_headings_captions_or_findi
     bar = document.one("p", class_="shared").text
     for words in ("replayed computation", "dilated x10", "shrunk /4", "times virtual", "5 launches each"):
         assert words in bar
-    told = [one.text for one in document.elements if one.tag in ("h3", "figcaption", "li")]
-    validity = [text for text in told if text.startswith("All 36 cases ran in virtual time")]
-    assert len(told) > 40
-    assert [text for text in told if "dilated x10" in text] == validity
+    texts = [one.text for one in document.elements if one.tag in ("h3", "figcaption", "li")]
+    validity = [text for text in texts if text.startswith("All 36 cases ran in virtual time")]
+    assert len(texts) > 40
+    assert [text for text in texts if "dilated x10" in text] == validity
     images = document.all("img")
     assert len(images) > 12
-    for image in images:  # alone, each says what its numbers are
+    for image in images:  # alone, each is labelled
         assert "dilated x10" in image.attributes["alt"]
 
 
@@ -166,7 +166,7 @@ def test_the_network_is_drawn_with_its_formulas_behind(summary: RunSummary) -> N
     seconds = 30 * 25.6e6 / (0.95 * 125e6)
     assert sixteen["By the formula, ms"].key == pytest.approx(1e3 * seconds)
     assert sixteen["Formula"].text == "master"
-    # alike for all, and so told once
+    # alike for all, and so stated once
     assert not {"Link", "Rounds"} & set(titles)
     assert "1 Gbit/s" in picture.table.caption
     assert draw(picture).svg
@@ -306,7 +306,7 @@ def test_only_terms_that_occur_are_told(document: Read, tmp_path: Path) -> None:
         ("25 Gbit/s; local 100 Gbit/s", 2, 2, 3.125),
         ("25 Gbit/s", 1, 4, None),  # through memory
         (SLOW_NODE, 4, 1, 0.0125),
-        (SLOW_NODE, 2, 1, 0.125),  # node 3 is not of them
+        (SLOW_NODE, 2, 1, 0.125),  # node 3 is not one of them
     ],
 )
 def test_a_busbw_is_held_against_the_links_that_its_ring_crosses(

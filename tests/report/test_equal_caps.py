@@ -62,7 +62,7 @@ def test_so_does_the_printed_table(run: RunDir) -> None:
 
 
 def test_caps_that_turn_out_equal_are_not_ranked_against_each_other(tmp_path: Path) -> None:
-    """As of a plan for another launcher, where no probe told: 2 MiB is faster by chance, in all five rounds."""
+    """Without a probe, as in a plan for another launcher: 2 MiB is faster by chance, in all five rounds."""
     caps = {cap: case_of("ddp", 2, bucket_cap_mb=cap) for cap in ("default", 2.0, 25.0)}
     sizes = {"default": (1_200_000, 2_300_000), 2.0: (3_500_000,), 25.0: (3_500_000,)}
     step_ms = {"default": 30, 2.0: 21, 25.0: 25}

@@ -1,4 +1,4 @@
-"""What figures and their tables call things: told apart, explained where they are met, and no longer than needed."""
+"""Names in figures and their tables: distinct, explained where they first appear, and no longer than needed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rows() -> list[Row]:
 
 
 def with_parts(step: StepParts, **changes: float) -> StepParts:
-    """The same step with other times of some parts."""
+    """Return the same step with other times of some parts."""
     found = {name: Interval(value) for name, value in changes.items()}
     overlapped = found.pop("overlapped_comm", step.overlapped_comm)
     return dataclasses.replace(
@@ -112,8 +112,8 @@ def test_a_columns_small_values_do_not_give_its_large_ones_more_digits() -> None
         columns=(Column("ms", number=True),),
         rows=tuple((Cell.estimate(value),) for value in values),
     )
-    told = [row[0].text for row in table.evenly_rounded().rows]
-    assert told == ["5.96", "0.00050", "24.86"], "and none is rounded away"
+    texts = [row[0].text for row in table.evenly_rounded().rows]
+    assert texts == ["5.96", "0.00050", "24.86"], "and none is rounded away"
 
 
 def test_what_qualifies_a_finding_stands_in_brackets_and_not_as_loose_words(
@@ -154,7 +154,7 @@ def test_a_number_in_a_part_leaves_its_edges_free(narrow: bool) -> None:
 
 
 def slowed(*case_ids: str) -> Section:
-    """The section of the summary by hand, where steps of these cases are 40 times as long."""
+    """Return the section of the handmade summary, with steps of these cases 40 times as long."""
     summary = handmade_summary()
     found = tuple(
         dataclasses.replace(
@@ -183,7 +183,7 @@ def test_bars_that_the_longest_would_crush_have_a_figure_of_their_own() -> None:
 
 
 def test_a_text_without_end_takes_a_few_lines_of_a_figure() -> None:
-    """A run from a stranger may name a processor of megabytes: each line would make the picture higher."""
+    """A stranger's run may have a processor name of megabytes: each line would make the picture higher."""
     for text in ("h " * 1_000_000, "h" * 2_000_000):
         lines = wrapped(f"begins {text} ends", 100)
         assert len(lines) <= 41

@@ -1,4 +1,4 @@
-"""What a page says of frameworks and of shared cores: each sentence that was wrong of the records of kept runs."""
+"""A page's statements on frameworks and on shared cores: each was wrong for the records of kept runs."""
 
 from __future__ import annotations
 
@@ -89,13 +89,13 @@ def test_two_kinds_of_one_framework_are_two_names(frameworks: RunSummary) -> Non
 
 
 def test_each_ratio_of_a_sentence_on_several_is_in_the_report_s_data(frameworks: RunSummary) -> None:
-    (told,) = [one for one in json.loads(embedded_json(frameworks))["findings"] if "ratios" in one]
-    assert len(told["ratios"]) == len(told["cases"]) - 1 == 5
-    assert told["text"].startswith(
+    (finding,) = [one for one in json.loads(embedded_json(frameworks))["findings"] if "ratios" in one]
+    assert len(finding["ratios"]) == len(finding["cases"]) - 1 == 5
+    assert finding["text"].startswith(
         "Accelerate, Lightning (api=fabric), the HF Trainer, Ray Train and TF MultiWorker"
     )
-    assert "21 of 41 launches of Ray Train and DDP disturbed" in told["tags"]
-    assert max(one["high"] for one in told["ratios"]) == pytest.approx(1.18, abs=0.005)
+    assert "21 of 41 launches of Ray Train and DDP disturbed" in finding["tags"]
+    assert max(one["high"] for one in finding["ratios"]) == pytest.approx(1.18, abs=0.005)
     section = strategies.section(
         frameworks.steps.launches, frameworks.conclusions.findings, rows_of(frameworks)
     )

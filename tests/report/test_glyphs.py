@@ -1,4 +1,4 @@
-"""Texts in scripts that the figures' own font lacks: drawn with another font, or said to be boxes."""
+"""Texts in scripts that the figures' own font lacks: drawn with another font, or reported as boxes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.report.test_painter import picture
 pytestmark = pytest.mark.usefixtures("painted")
 
 SECTOR = "\N{SECTOR}"
-"""DejaVu Sans Mono has it, which matplotlib brings, and DejaVu Sans does not."""
+"""DejaVu Sans Mono, which comes with matplotlib, has it, and DejaVu Sans does not."""
 NOBODYS = "\N{CYPRO-MINOAN SIGN CM001}"
 
 
@@ -87,7 +87,7 @@ FORBIDDEN = "".join(
         0x10FFFF,
     )
 )
-"""Characters that XML forbids, or that Unicode calls none."""
+"""Characters that XML forbids, or that are not characters in Unicode."""
 
 
 def paint_forbidden(sheet: Sheet) -> None:
@@ -102,7 +102,7 @@ def paint_forbidden(sheet: Sheet) -> None:
 
 
 def test_no_text_makes_an_svg_that_no_parser_reads() -> None:
-    """Matplotlib writes each text into a comment, as it is given."""
+    """Matplotlib writes each text unchanged into a comment."""
     formats = frozenset({"svg", "pdf"})
     found = replace(
         picture(1, paint_forbidden),

@@ -1,4 +1,4 @@
-"""A run from a stranger: nothing of what it says acts in the page, in its figures or in what can be downloaded."""
+"""A run from a stranger: none of its texts acts in the page, in its figures or in downloads."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_every_address_is_a_place_on_the_page_or_data_of_its_own(hostile: Read) 
 
 
 def test_no_figure_holds_a_script(hostile: Read) -> None:
-    """In the page they are images, which run none; opened as files they would."""
+    """In the page they are images, which run no script; opened as files they would."""
     figures = [one.attributes["src"] for one in hostile.all("img")]
     assert figures
     for figure in figures:

@@ -1,4 +1,4 @@
-"""The section on scaling laws: drawn from what analysis says, and a sentence where there is nothing to draw."""
+"""The section on scaling laws: drawn from the analysis, and a sentence if there is nothing to draw."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def strong(strategy: str, world: int) -> Case:
 
 
 def summary_of(path: Path, steps_ms: dict[Case, float], *, rounds: int = 5, crowded: int = 99) -> RunSummary:
-    """A run whose step times go up and down by half a per cent from round to round, each case's in its own way."""
+    """Return a run whose step times vary by half a per cent from round to round, differently for each case."""
     run = RunDir(path)
     planned = [PlannedCase(case=case, oversubscribed=case.world_size > crowded) for case in steps_ms]
     write_plan(run, planned, Budget(rounds_min=rounds, rounds_max=rounds))
@@ -151,7 +151,7 @@ def test_nodes_continue_the_curve_of_a_full_node(tmp_path: Path) -> None:
 
 
 def test_one_full_node_beside_several_of_fewer_ranks_is_a_curve(tmp_path: Path) -> None:
-    """1 x 4 is neither on a node of 2 nor to be left out."""
+    """1 x 4 does not belong to the nodes of 2, and must not be left out."""
     steps = {case_of("single", 1, launcher="torchrun"): 100.0}
     steps |= {case_of("ddp", n, launcher="torchrun"): 100.0 + n for n in (2, 4)}
     steps |= {case_of("ddp", 4, ranks_per_node=2, launcher="torchrun", nodes=2): 112.0}
@@ -175,15 +175,15 @@ def test_a_law_that_cannot_be_judged_is_not_said_to_miss(tmp_path: Path) -> None
 
 
 def test_a_line_that_does_not_start_at_1_says_what_it_is_relative_to(summary: RunSummary) -> None:
-    """One rank's rate is fitted by the Universal Scalability Law, and not held at the base case's."""
+    """The Universal Scalability Law fits one rank's rate, and does not fix it to the base case's."""
     (curve,) = summary.steps.laws
     amdahl, usl = curve.laws.fits
 
-    def told(start: float) -> list[str]:
+    def notes_at(start: float) -> list[str]:
         moved = dataclasses.replace(usl, line=((1.0, start), *usl.line[1:]))
         laws = dataclasses.replace(curve.laws, fits=(amdahl, moved))
         return [text for text, _ in _texts(dataclasses.replace(curve, laws=laws)) if "base case" in text]
 
-    assert told(0.8) == ["1 rank fitted too: 0.80 of the base case"]
-    assert told(1.001) == []
+    assert notes_at(0.8) == ["1 rank fitted too: 0.80 of the base case"]
+    assert notes_at(1.001) == []
     assert amdahl.line[0] == (1.0, pytest.approx(1.0)), "the other laws hold it at 1"

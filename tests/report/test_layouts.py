@@ -1,4 +1,6 @@
-"""Layouts as an axis: compared with each other, told apart in every figure, and drawn only where there are several."""
+"""Layouts as an axis: compared with each other, distinguished in every figure, and drawn only if there are
+several.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from tests.synthetic import MS, RankLaunch, case_of, write_launch, write_plan, w
 
 ROUNDS = 6
 STEP_NS = {1: 10 * MS, 2: 12 * MS, 4: 12 * MS}
-"""By nodes: a step of 4 x 1 is as long as one of 2 x 2, one of 1 x 4 is shorter."""
+"""Step time by nodes: 4 x 1 takes as long as 2 x 2, and 1 x 4 is shorter."""
 
 
 def laid_out(world: int, nodes: int, strategy: str = "ddp") -> Case:
@@ -34,7 +36,7 @@ def run_of(folder: Path, cases: list[Case]) -> RunSummary:
     write_plan(run, cases, Budget(rounds_min=ROUNDS, rounds_max=ROUNDS))
     for case in cases:
         for number in range(ROUNDS):
-            # A round's drift falls on all; a little of each launch's own keeps the intervals from being 0.
+            # A round's drift affects all; a little noise per launch keeps the intervals from being 0.
             own = 1 + 0.002 * ((number * 7 + case.nodes * 3) % 5)
             step = int(STEP_NS[case.nodes] * (1 + 0.01 * number) * own)
             hosts = [f"host{rank * case.nodes // case.world_size}" for rank in range(case.world_size)]
@@ -94,8 +96,8 @@ def test_what_is_as_good_as_best_says_how_much_worse_it_may_be(tmp_path: Path) -
     assert section is not None
     left = [f"at most {100 * max(record['ratio_ci_high'] - 1, 0):.1f} % longer" for record in records]
     assert f"2 x 2 and 4 x 1 are as good as best ({max(left)})" in section.pictures[0].heading
-    told = [text for text in _notes(summary) if "as good" in text]
-    assert told == [f"as good as the best layout ({one})" for one in left]
+    notes = [text for text in _notes(summary) if "as good" in text]
+    assert notes == [f"as good as the best layout ({one})" for one in left]
 
 
 def _notes(summary: RunSummary) -> list[str]:
@@ -142,14 +144,14 @@ def test_strategies_are_compared_in_the_same_layout(tmp_path: Path) -> None:
 
 
 def test_what_is_alike_in_all_cases_is_told_in_the_tables_caption(tmp_path: Path) -> None:
-    def told(name: str, caps: list[float]) -> tuple[str, list[str]]:
+    def table_of(name: str, caps: list[float]) -> tuple[str, list[str]]:
         cases = [replace(laid_out(2, 1), bucket_cap_mb=cap) for cap in caps]
         summary = run_of(tmp_path / name, [laid_out(1, 1, "single"), *cases])
         table = summary_table(summary, rows_of(summary))
         assert all(len(row) == len(table.columns) for row in table.rows)
         return table.caption, [column.title for column in table.columns]
 
-    caption, titles = told("one", [25.0])
+    caption, titles = table_of("one", [25.0])
     assert caption == (
         f"All cases; buckets, where there are any: 25 MiB; samples/s and step: median over launches, {ROUNDS} each; "
         "in brackets 95 % intervals. "
@@ -157,7 +159,7 @@ def test_what_is_alike_in_all_cases_is_told_in_the_tables_caption(tmp_path: Path
         "Exposed: from instrumented steps, not a part of the timed step beside it."
     )
     assert not {"Bucket", "Launches"} & set(titles)
-    caption, titles = told("two", [25.0, 1.0])
+    caption, titles = table_of("two", [25.0, 1.0])
     assert "buckets" not in caption
     assert "Bucket" in titles
 

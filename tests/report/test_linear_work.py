@@ -1,4 +1,6 @@
-"""A run of four times the cases is four times the work: no function looks through all cases for each of them."""
+"""The work for four times the cases is four times as much: no function looks through all cases for each of
+them.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,19 @@ from ddpbench.report.parts import Picture
 from tests.synthetic import WORKLOADS, matrix, write_run
 
 FEW, FACTOR = 2, 4
-"""Local batches; each with all strategies and two workloads, so that both runs differ in the same settings."""
+"""Numbers of local batches; each with all strategies and two workloads, so that both runs differ in the same
+settings.
+"""
 MOST_GROWTH = 2 * FACTOR
-"""Of a function's calls: some are made of what only larger runs have, and a quadratic one's grow sixteenfold."""
+"""Most growth of a function's calls: some depend on what only larger runs have, and a quadratic one's grow
+sixteenfold.
+"""
 TELLING = 500
-"""Calls; of fewer the growth says nothing."""
+"""Fewest calls: with fewer the growth is not significant."""
 
 
 class _Unpainted:
-    """A painter that draws nothing: matplotlib's work is one figure's, however many cases there are."""
+    """A painter that draws nothing: matplotlib's work per figure does not depend on the number of cases."""
 
     def start(self, pictures: Sequence[Picture]) -> None:
         self._pictures = pictures
@@ -42,11 +48,11 @@ def _calls(folder: Path, batches: int) -> dict[tuple[str, int, str], int]:
     painter: Any = _Unpainted()
     profile.runcall(lambda: page.build(summarize(run), painter))
     statistics: Any = pstats.Stats(profile)
-    return {where: told[1] for where, told in statistics.stats.items() if "/ddpbench/" in where[0]}
+    return {where: counts[1] for where, counts in statistics.stats.items() if "/ddpbench/" in where[0]}
 
 
 def test_no_function_is_called_for_each_pair_of_cases(tmp_path: Path) -> None:
-    _calls(tmp_path / "first", 1)  # what is made once a process
+    _calls(tmp_path / "first", 1)  # work that is done once per process
     few, many = _calls(tmp_path / "few", FEW), _calls(tmp_path / "many", FEW * FACTOR)
     grown = {
         where: (few.get(where, 0), count)

@@ -1,4 +1,6 @@
-"""Figures of cases that differ in many settings: every one is drawn, and no name lies on another word or is cut off."""
+"""Figures of cases that differ in many settings: every one is drawn, and no name overlaps a word or is cut
+off.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ def planned(cases: list[Case]) -> list[PlannedCase]:
 
 
 def beside_training() -> list[PlannedCase]:
-    """Cases with checkpoints and evaluation that differ in much."""
+    """Return cases with checkpoints and evaluation that differ in many settings."""
     common: dict[str, Any] = {"evaluation": True, "checkpoint": True}
     cases = [case_of("single", 1, **common)]
     for more in ({}, *APART):
@@ -62,12 +64,12 @@ def beside_training() -> list[PlannedCase]:
 
 
 def emulated() -> list[PlannedCase]:
-    """Cases over links, with and without the settings of the last of `APART`."""
+    """Return cases over links, with and without the settings of the last of `APART`."""
     return [one for more in ({}, APART[-1]) for one in emulated_cases(**more)]
 
 
 def write_recovery(path: Path) -> RunDir:
-    """A run in which ranks fail in several ways, their launches with several settings."""
+    """Write a run in which ranks fail in several ways, with launches in several settings."""
     cases = [
         replace(KILLED, recovery=recovery, snapshot_every=every, env_json=env)
         for recovery in ("exception", "SIGKILL")
@@ -93,7 +95,7 @@ def write_recovery(path: Path) -> RunDir:
 
 
 def write_losses(path: Path) -> RunDir:
-    """A run whose cases train to a loss, in several settings."""
+    """Write a run whose cases train to a loss, in several settings."""
     cases = [case_of("single", 1), *(case_of("ddp", 2, **more) for more in ({}, *APART))]
     run = RunDir(path)
     write_plan(run, cases, Budget(rounds_min=3, rounds_max=3))

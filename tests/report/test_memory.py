@@ -1,4 +1,4 @@
-"""The table of memory per rank: when it is shown, what stands in it."""
+"""The table of memory per rank: when it is shown, and its contents."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HALF = (8 * MIB, 8 * MIB, 16 * MIB)
 
 
 def summary_of(folder: Path, held: dict[Case, tuple[tuple[int, int, int] | None, int]]) -> RunSummary:
-    """A run whose cases hold this, and have this peak."""
+    """Return a run whose cases hold this, and have this peak."""
     run = RunDir(folder)
     write_plan(run, list(held), Budget(rounds_min=1, rounds_max=1))
     for case, (bytes_of, peak) in held.items():

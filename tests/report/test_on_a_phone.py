@@ -1,4 +1,4 @@
-"""Every figure has a drawing for a phone, and no two of its words lie on each other."""
+"""Every figure has a drawing for a phone, and no two of its words overlap."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tests.report.handmade import sections_of
 from tests.synthetic import write_everything
 
 SHOWN_PX = 358
-"""Of a figure on a screen of 390 pixels."""
+"""Width of a figure on a screen of 390 pixels."""
 APART_PT = 1.0
-"""That two words on one line are apart at least."""
+"""Least distance of two words on one line, points."""
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def pictures(summaries: list[RunSummary]) -> list[Picture]:
 
 
 def collisions(picture: Picture, *, narrow: bool) -> Iterator[str]:
-    """The texts that lie on each other, that are cut off, or that are smaller than any text should be."""
+    """Yield texts that overlap, are cut off, or are smaller than any text should be."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -62,8 +62,8 @@ def collisions(picture: Picture, *, narrow: bool) -> Iterator[str]:
     for place, (text, box) in enumerate(boxes):
         if box.x0 < 0 or box.x1 > figure.bbox.x1 or box.y0 < 0 or box.y1 > figure.bbox.y1:
             yield f"{text!r} is cut off"
-        for other, beside in boxes[:place]:
-            if box.padded(APART_PT * point / 2, -APART_PT * point / 2).overlaps(beside):
+        for other, other_box in boxes[:place]:
+            if box.padded(APART_PT * point / 2, -APART_PT * point / 2).overlaps(other_box):
                 yield f"{text!r} lies on {other!r}"
 
 

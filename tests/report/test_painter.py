@@ -1,4 +1,4 @@
-"""Figures drawn by two processes are those drawn by one, and none is lost with the second."""
+"""Figures drawn by two processes equal those drawn by one, and none is lost with the second process."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def paint_a_line(sheet: Sheet, number: int) -> None:
 def test_a_page_is_the_same_whoever_draws(tmp_path: Path, painted: None) -> None:
     write_run(tmp_path / "run", 8)
     summary = summarize(RunDir(tmp_path / "run"))
-    with second_process() as beside:
-        shared = page.build(summary, Painter(beside))
+    with second_process() as second:
+        shared = page.build(summary, Painter(second))
     assert len(shared.figures) >= WORTH_SHARING
     assert shared == page.build(summary)
 
@@ -82,8 +82,8 @@ def test_a_run_of_few_cases_starts_no_second_process() -> None:
 
 def test_what_cannot_be_handed_over_is_drawn_here(painted: None) -> None:
     pictures = [picture(number, lambda sheet: paint_a_line(sheet, 1)) for number in range(WORTH_SHARING)]
-    with second_process() as beside:
-        painter = Painter(beside)
+    with second_process() as second:
+        painter = Painter(second)
         painter.start(pictures)  # lambdas: no pickle
         drawn = painter.drawn()
     assert len(drawn) == WORTH_SHARING
@@ -92,16 +92,16 @@ def test_what_cannot_be_handed_over_is_drawn_here(painted: None) -> None:
 
 def test_a_painter_that_dies_costs_no_figure(painted: None) -> None:
     pictures = [picture(number) for number in range(WORTH_SHARING)]
-    with second_process() as beside:
-        painter = Painter(beside)
-        beside.processes[0].process.kill()
+    with second_process() as second:
+        painter = Painter(second)
+        second.processes[0].process.kill()
         painter.start(pictures)
         drawn = painter.drawn()
     assert drawn == draw_all(pictures)
 
 
 class Elsewhere:
-    """A second process that draws so many pictures, one at a time, and then fails."""
+    """A second process that draws `able` pictures, one at a time, and then fails."""
 
     def __init__(self, able: int) -> None:
         self.left = able
@@ -176,7 +176,7 @@ def test_a_picture_has_the_same_name_in_every_process() -> None:
 
 
 def test_a_picture_of_a_run_read_again_has_the_same_name(tmp_path: Path) -> None:
-    """Texts that were one have become copies, and the other way round."""
+    """Texts that were one object have become copies, and the reverse."""
     run = write_run(tmp_path / "run", 5)
     summaries = [summarize(run), pickle.loads(pickle.dumps(summarize(run)))]
     names = []
@@ -203,7 +203,7 @@ def test_what_another_process_is_sent_is_all_that_a_picture_is_drawn_from(tmp_pa
 
 
 class Undrawn:
-    """Keeps pictures and draws none."""
+    """A painter that keeps pictures and draws none."""
 
     def start(self, pictures: Sequence[Picture]) -> None:
         self.pictures = pictures
@@ -213,7 +213,7 @@ class Undrawn:
 
 
 class Kept(Painter):
-    """Keeps what it is asked to draw."""
+    """A painter that keeps what it is asked to draw."""
 
     def start(self, pictures: Sequence[Picture]) -> None:
         self.pictures = pictures
@@ -227,7 +227,7 @@ def test_a_report_leaves_no_figure_behind(
     run = write_run(tmp_path / "run", 4)
     gc.collect()
     before = figures(generation=2)
-    gc.disable()  # nothing grows old but by what the report does
+    gc.disable()  # only the report's work makes objects grow old
     try:
         ddpbench.write_report(run.path)
         assert figures(generation=0) > 0
@@ -245,10 +245,9 @@ def figures(generation: int | None) -> int:
 def test_a_figure_is_drawn_once(painted: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FOLDER, str(tmp_path))
     tmp_path.chmod(0o700)
+    # started after the code was written
     later = time.time() + 86_400
-    monkeypatch.setattr(
-        psutil.Process, "create_time", lambda _: later
-    )  # code that is written now is no newer
+    monkeypatch.setattr(psutil.Process, "create_time", lambda _: later)
     asked: list[str] = []
 
     def noted(one: Picture) -> Drawn:
@@ -268,12 +267,12 @@ def test_a_figure_is_drawn_once(painted: None, tmp_path: Path, monkeypatch: pyte
     assert asked == ["figure-0", "figure-1", "figure-2"]
     assert drawn(pictures) == expected
     assert not asked
-    # what differs in anything is another picture: what is painted, its words, the files that are wanted
+    # any difference makes another picture: what is painted, its words, the files that are wanted
     others = [
         picture(0),
         replace(pictures[1], paint=partial(paint_a_line, number=7)),
         replace(pictures[2], wanted=Wanted(figures=frozenset({"png", "svg"}))),
-        picture(3, lambda sheet: paint_a_line(sheet, 1)),  # which cannot be written down
+        picture(3, lambda sheet: paint_a_line(sheet, 1)),  # which cannot be pickled
         replace(pictures[0], heading="Another"),
     ]
     found = drawn(others)

@@ -1,4 +1,6 @@
-"""The fills of a step's parts stand out: from the ground, from each other, under their numbers, to the colour-blind."""
+"""Contrast of the fills of a step's parts: with the ground, each other and their numbers, also for the
+colour-blind.
+"""
 
 from __future__ import annotations
 
@@ -68,16 +70,18 @@ def dark(colour: str) -> str:
 
 @pytest.fixture(params=[as_is, dark], ids=["light", "dark"])
 def shown(request: pytest.FixtureRequest) -> Callable[[str], str]:
-    """How a colour of the palette is shown on one of the two grounds."""
+    """Return how a colour of the palette is shown on one of the two grounds."""
     page: Callable[[str], str] = request.param
     return page
 
 
 def test_every_part_stands_out_from_the_ground_by_its_fill_or_its_edge(shown: Callable[[str], str]) -> None:
-    """A gap in the ground's colour divides neighbours, so that they too stand out from what is beside them."""
+    """A gap in the ground's colour divides neighbours, so that they contrast with each other too."""
     ground = shown(GROUND)
-    told = {fill.name: contrast(shown(fill.edge if fill.hollow else fill.colour), ground) for fill in FILLS}
-    assert {name: ratio for name, ratio in told.items() if ratio < GRAPHIC} == {}
+    contrasts = {
+        fill.name: contrast(shown(fill.edge if fill.hollow else fill.colour), ground) for fill in FILLS
+    }
+    assert {name: ratio for name, ratio in contrasts.items() if ratio < GRAPHIC} == {}
     assert [fill.name for fill in FILLS if fill.edge == GROUND and fill.hollow] == []
 
 
@@ -86,10 +90,10 @@ def test_forward_and_backward_differ_as_much_as_from_the_ground(shown: Callable[
 
 
 def test_numbers_on_a_part_can_be_read(shown: Callable[[str], str]) -> None:
-    told = {
+    contrasts = {
         fill.name: contrast(shown(INK if fill.hollow else fill.text), shown(fill.colour)) for fill in FILLS
     }
-    assert {name: ratio for name, ratio in told.items() if ratio < TEXT} == {}
+    assert {name: ratio for name, ratio in contrasts.items() if ratio < TEXT} == {}
 
 
 @pytest.mark.parametrize("kind", ["any", "protan", "deutan"])

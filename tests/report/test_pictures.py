@@ -1,4 +1,4 @@
-"""Pictures for people's own use: formats, slides, and what each says of itself away from its page."""
+"""Pictures for use outside the page: formats, slides, and the texts in each."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def crowded(gap_in: float) -> Callable[[Sheet], None]:
 
 @pytest.fixture
 def figure_one(monkeypatch: pytest.MonkeyPatch, summary: RunSummary) -> None:
-    """One figure that is quickly drawn: what is said of its files holds for all."""
+    """Return one figure that is quickly drawn: statements on its files hold for all."""
     quick = dataclasses.replace(first_picture(summary), paint=crowded(0.5))
     section = Section(anchor="scaling", title="Scaling", pictures=(quick,))
     monkeypatch.setattr(page, "FIGURES", {"scaling": lambda *_: section})
@@ -62,7 +62,7 @@ def first_picture(summary: RunSummary, wanted: Wanted = ONLY_PNG) -> Picture:
 
 
 def texts_of(figure: Any) -> dict[str, float]:
-    """Each text of a figure that is not empty, without line breaks, and its size in points."""
+    """Return the texts of a figure that are not empty, without line breaks, with their sizes in points."""
     from matplotlib.text import Text
 
     found = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
@@ -70,7 +70,7 @@ def texts_of(figure: Any) -> dict[str, float]:
 
 
 def laid(picture: Picture, larger: float = 1.0) -> dict[str, float]:
-    """The texts of a slide, in points of a slide that is 13.33 inches wide."""
+    """Return the texts of a slide, in points of a slide that is 13.33 inches wide."""
     with drawing():
         figure = slide._laid(picture, larger)
         scale = slide.WIDTH_IN / figure.get_figwidth()
@@ -93,8 +93,8 @@ def test_a_picture_says_its_conditions_and_its_source(summary: RunSummary) -> No
 def test_what_the_numbers_are_is_in_the_subtitle_unless_the_title_says_it(summary: RunSummary) -> None:
     rows = rows_of(summary)
     bare = dataclasses.replace(first_picture(summary), label=("emulated 1 Gbit/s link", "shrunk /50"))
-    (told,) = dressed(summary, rows, [bare], ONLY_PNG)
-    assert ", emulated 1 Gbit/s link, shrunk /50, " in told.subtitle
+    (picture,) = dressed(summary, rows, [bare], ONLY_PNG)
+    assert ", emulated 1 Gbit/s link, shrunk /50, " in picture.subtitle
     (said,) = dressed(summary, rows, [labelled(bare)], ONLY_PNG)
     assert "emulated" in said.heading
     assert "emulated" not in said.subtitle
@@ -161,12 +161,12 @@ def test_no_file_is_older_than_the_page(summary: RunSummary, tmp_path: Path, fig
 
 def test_a_slide_has_its_finding_large_and_no_caption(summary: RunSummary) -> None:
     picture = first_picture(summary)
-    told = laid(picture)
-    assert told[picture.heading] >= 18
-    assert told[picture.source] >= 10
-    assert picture.subtitle in told
+    sizes = laid(picture)
+    assert sizes[picture.heading] >= 18
+    assert sizes[picture.source] >= 10
+    assert picture.subtitle in sizes
     caption = " ".join(picture.caption.split())
-    assert not any(sentence and sentence in " ".join(told) for sentence in caption.split(". ")[1:])
+    assert not any(sentence and sentence in " ".join(sizes) for sentence in caption.split(". ")[1:])
     on_page = {"ranks": 9.0}  # the page's labels
     with drawing():
         figure = slide._fitting(picture)
@@ -201,7 +201,7 @@ def test_the_figures_own_png_has_title_conditions_and_source(
     assert picture.subtitle in seen
     assert any(text.endswith(picture.source) for text in seen)
     setting = picture.caption.partition(". ")[0]
-    assert sum(setting in text for text in seen) <= 1, "the conditions are told once"
+    assert sum(setting in text for text in seen) <= 1, "the conditions are stated once"
 
 
 def test_an_unknown_format_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_an_unknown_format_is_refused(capsys: pytest.CaptureFixture[str], tmp_pa
 
 
 def written_on(picture: Picture) -> set[str]:
-    """What is written on its axes, labels of ticks and parts of bars alike."""
+    """Return the texts on its axes: labels of ticks and of bars' parts."""
     from matplotlib.text import Text
 
     found: set[str] = set()
@@ -227,7 +227,7 @@ def written_on(picture: Picture) -> set[str]:
 
 
 def test_the_breakdown_draws_the_numbers_of_its_table(summary: RunSummary) -> None:
-    """One value has one rounding."""
+    """A value has one rounding."""
     (picture,) = breakdown.section(
         summary.steps.breakdown, summary.conclusions.checks, rows_of(summary)
     ).pictures

@@ -1,4 +1,4 @@
-"""A file of pixels is one that others read, and holds these pixels."""
+"""Other programs can read a written PNG file, and find the same pixels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page as a whole: what it must hold, what it must not do, and that it agrees with its summary."""
+"""The page as a whole: what it must contain, what it must not do, and that it agrees with its summary."""
 
 from __future__ import annotations
 
@@ -46,11 +46,13 @@ from tests.report.reading import Read, read
 from tests.synthetic import write_run
 
 FIGURES = ("scaling", "strategies", "breakdown", "buckets", "heatmap")
-"""Figures that ddpbench draws of the handmade run, in the page's order. An added section's may stand between."""
+"""Figures that ddpbench draws of the handmade run, in the page's order. An added section's may be between
+them.
+"""
 
 
 def numbers_of(summary: RunSummary) -> dict[str, int]:
-    """The number of each figure that the sections declare, by its file's name."""
+    """Return the number of each figure that the sections declare, by its file's name."""
     pictures = [picture.file_name for section in sections_of(summary) for picture in section.pictures]
     assert [name for name in pictures if name in FIGURES] == list(FIGURES), "a figure is lost, or moved"
     return {name: number for number, name in enumerate(pictures, start=1)}
@@ -68,7 +70,7 @@ def test_every_section_has_one_anchor_and_every_link_on_the_page_leads_somewhere
     assert len(document.ids) == len(set(document.ids))
     expected = "findings validity summary scaling strategies breakdown buckets data-parallel failures method provenance"
     order = expected.split()
-    # Between them others may stand: a section that was added.
+    # Others may be between them: those of an added section.
     assert [e.attributes["id"] for e in document.all("h2") if e.attributes["id"] in order] == order
     inner = [a.attributes["href"][1:] for a in document.all("a") if a.attributes["href"].startswith("#")]
     assert len(inner) > 20
@@ -346,7 +348,9 @@ def test_variants_of_a_strategy_are_told_apart_by_name_and_marker(tmp_path: Path
 @pytest.mark.parametrize("based", [True, False])
 @pytest.mark.parametrize("status", ["failed", "ok"])
 def test_a_bucket_cap_without_numbers_leaves_the_figures_to_the_others(status: str, based: bool) -> None:
-    """All launches with the default cap failed, or none shares a round with the base case; those with 1 MiB did not."""
+    """All launches with the default cap failed, or none shares a round with the base case; those with 1 MiB
+    succeeded.
+    """
     lost = {"speedup": None, "efficiency": None, "status": status}
     rows = [case_row(ddp(world), rate=None, **lost) for world in (2, 4)]
     rows += [case_row(ddp(world, 1.0), rate=600.0 * world) for world in (2, 4)]
@@ -404,7 +408,7 @@ def test_grey_ground_is_explained_where_all_that_ran_there_failed(tmp_path: Path
 
 
 def test_the_data_to_download_are_json_of_all_browsers() -> None:
-    """JSON has no Infinity, the tolerance of a comparison that was not made; empty results keep their names."""
+    """JSON has no Infinity, the tolerance of a comparison that was left out; empty results keep their names."""
     summary = handmade_summary()
     proofs = (
         dataclasses.replace(summary.training.proofs[0], tolerance=math.inf, error=math.nan),

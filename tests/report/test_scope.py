@@ -1,4 +1,4 @@
-"""A page says for what its statements hold: how much of the machine was used, and why just these cases."""
+"""The scope of a page's statements: how much of the machine was used, and why just these cases."""
 
 from __future__ import annotations
 

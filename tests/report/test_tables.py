@@ -22,7 +22,7 @@ from tests.report.handmade import changed, handmade_summary
 
 
 def summary_with(**values: tuple[object, object]) -> Table:
-    """The summary's table where every other case has another value of these fields."""
+    """Return the summary's table if every other case has another value of these fields."""
     summary = handmade_summary()
     planned = dict(summary.planned)
     for number, case_id in enumerate(summary.cases["case_id"]):
@@ -110,7 +110,7 @@ def test_what_is_small_keeps_two_digits_in_a_column_of_large_values() -> None:
 def test_cells_of_cards_have_their_columns_titles() -> None:
     html = cells((Cell(text="DDP"), Cell(text="2"), Cell(text="")), [Column(one) for one in ("S", "R<", "N")])
     assert 'data-title="R&lt;">2</td>' in html
-    assert 'data-title="N"' not in html, "what is empty is not told"
+    assert 'data-title="N"' not in html, "an empty cell has no title"
     assert "data-title" not in cells((Cell(text="DDP"),))
 
 
@@ -129,9 +129,9 @@ def test_findings_on_strategies_have_their_ratios_where_their_evidence_is() -> N
     rows = rows_of(summary)
     (table,) = strategies.section(summary.steps.launches, (other, finding), rows).tables
     names = {row.case_id: row.name for row in rows}
-    (told,) = table.rows
-    assert [cell.text for cell in told] == [names[a], names[b], "1.20", "slower"]
-    assert told[2].under == "[1.02, 1.42]"
+    (row,) = table.rows
+    assert [cell.text for cell in row] == [names[a], names[b], "1.20", "slower"]
+    assert row[2].under == "[1.02, 1.42]"
     assert strategies.section(summary.steps.launches, (other,), rows).tables == ()
 
 

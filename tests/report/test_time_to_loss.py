@@ -1,4 +1,4 @@
-"""The section on trainings to a loss: when it is there, and what its figure, tables and notes say."""
+"""The section on trainings to a loss: when it is shown, and what its figure, tables and notes say."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INDEPENDENT = case_of("independent", 2)
 
 
 def summary_of(folder: Path, launches: dict[Case, list[RankLaunch]]) -> RunSummary:
-    """Five rounds of each case's ranks, the same in all of them."""
+    """Return five rounds of each case's ranks, the same in all of them."""
     run = RunDir(folder / "run")
     write_plan(run, list(launches), Budget(rounds_min=5, rounds_max=5, until_loss=2.0))
     for case, ranks in launches.items():

@@ -1,4 +1,6 @@
-"""What a page says of several workloads, layouts and variants at once: each was wrong of the records of kept runs."""
+"""A page's statements on several workloads, layouts and variants: each was wrong for the records of kept
+runs.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ def test_a_finding_says_of_which_layout_it_is() -> None:
 
 
 def test_a_correction_is_told_as_it_was_made() -> None:
-    """All 11 comparisons of the run's claims share the error, which name these two; not the two of a sentence."""
+    """All 11 comparisons of the run's claims share the error, and are counted; not only the two of a
+    sentence.
+    """
     summary = summarize(RunDir(REPORTS / "claim_input_bound"))
     found = [one for one in summary.conclusions.findings if one.kind == "inputs"]
     assert len(found) == 2
@@ -97,7 +101,7 @@ def test_an_end_of_a_decided_ratio_is_not_rounded_to_no_difference() -> None:
 
 
 def test_the_least_time_is_less_than_any_that_was_measured() -> None:
-    """A link passes a burst at once, and frames counted as here hold 95.6 % of payload."""
+    """A link passes a burst at once, and frames counted this way hold 95.6 % of payload."""
     for name in ("claim_master_congestion", "ring-vs-master-emulated"):
         frame = framed(summarize(RunDir(REPORTS / name)).communication.network)
         assert (frame["network_s"] > frame["bound_s"]).all()

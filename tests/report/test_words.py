@@ -38,7 +38,7 @@ from tests.synthetic import write_run
         (Interval(0.0, -0.5, 0.5), "0.0 [\N{MINUS SIGN}0.5, 0.5]"),
         (Interval(5.0, 5.0, 5.0), "5.00 [5.00, 5.00]"),
         (Interval(2.0, -400.0, 404.0), "2 [\N{MINUS SIGN}400, 400]"),  # never rounded away
-        (Interval(0.32, 0.0, 18.0), "0.32 [0, 18]"),  # nor is what an interval says nothing about
+        (Interval(0.32, 0.0, 18.0), "0.32 [0, 18]"),  # nor a value far below the half-width
         (Interval(1.53, 0.01, 200.0), "1.5 [0.01, 200]"),
         (Interval(0.001, -500.0, 500.0), "0 [\N{MINUS SIGN}500, 500]"),
     ],
@@ -71,8 +71,8 @@ def test_moment_is_shown_in_utc_or_as_it_is() -> None:
     assert moment("2026-03-04T10:12:44+01:00") == "2026-03-04 09:12 UTC"
     assert moment("yesterday") == "yesterday"
     assert moment(None) == "not recorded"
-    for told in ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "2026-03-04T10:12:44"):
-        assert moment(told) == told  # UTC has no such moment, or nobody knows which it is
+    for text in ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "2026-03-04T10:12:44"):
+        assert moment(text) == text  # UTC has no such moment, or nobody knows which it is
 
 
 def test_clean_takes_out_what_could_deceive() -> None:

@@ -1,4 +1,4 @@
-"""What is sent and when, as settings and axes."""
+"""Collective algorithms and schedules as settings and axes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_plain_ddp_case_is_the_same_with_the_settings_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         (
             '[base]\nalgorithm = "rign"',
@@ -84,10 +84,10 @@ def test_a_plain_ddp_case_is_the_same_with_the_settings_given() -> None:
         ('[base]\nschedule = "later"', "base.schedule"),
     ],
 )
-def test_what_there_is_not_is_named(text: str, told: str) -> None:
+def test_what_there_is_not_is_named(text: str, expected: str) -> None:
     with pytest.raises(ExperimentError) as error:
         planned(text)
-    assert told in str(error.value)
+    assert expected in str(error.value)
 
 
 def test_algorithms_of_messages_between_cpu_ranks_are_skipped_on_gpus() -> None:
@@ -106,7 +106,7 @@ def test_algorithms_of_messages_between_cpu_ranks_are_skipped_on_gpus() -> None:
 
 
 def test_runs_from_before_an_option_was_there_keep_their_ids() -> None:
-    stored = Path(__file__).with_name("cases_before_options.json")  # of a run from before
+    stored = Path(__file__).with_name("cases_before_options.json")  # from an earlier run
     catalog = TableCatalog()
     compared = 0
     for data in json.loads(stored.read_text(encoding="utf-8")):
@@ -115,7 +115,7 @@ def test_runs_from_before_an_option_was_there_keep_their_ids() -> None:
         now = replace(case, options_json=json.dumps(options.model_dump(mode="json"), sort_keys=True))
         assert now.case_id == data["case_id"]
         compared += now.options_json != case.options_json
-    assert compared >= 3  # DDP's, which has got options since
+    assert compared >= 3  # DDP's cases, which have options since
 
 
 @pytest.mark.parametrize("strategy", ["zero1", "post_local_sgd"])

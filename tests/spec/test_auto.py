@@ -1,4 +1,4 @@
-"""`world_size = "auto"` on a fabric that says how many ranks there are."""
+"""`world_size = "auto"` on a fabric that fixes the number of ranks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def experiment(text: str, fabric: str = "") -> Experiment:
 
 
 def layouts(asked: Experiment) -> list[tuple[int, int]]:
-    """(nodes, ranks) of the cases; all of them can run."""
+    """Return (nodes, ranks) of the cases; all of them can run."""
     entries = expand(asked, CATALOG, CORES)
     assert not [entry.skip_reason for entry in entries if entry.skip_reason]
     ranks = [entry for entry in entries if not entry.added_as_baseline]
@@ -108,7 +108,9 @@ QUICK = (Path(__file__).parents[2] / "experiments/quick.toml").read_text(encodin
 
 
 def threads(text: str, devices: Devices) -> list[tuple[str, int, int]]:
-    """(strategy, ranks, threads) of the cases, each once; none is skipped, oversubscribed, or there for another."""
+    """Return (strategy, ranks, threads) of the cases, each once; none is skipped, oversubscribed, or added
+    for another.
+    """
     entries = expand(experiment(text), CATALOG, devices)
     assert not any(one.skip_reason or one.oversubscribed or one.added_as_baseline for one in entries)
     return sorted({(e.case.strategy, e.case.world_size, e.case.threads_per_rank) for e in entries})
@@ -118,7 +120,7 @@ def threads(text: str, devices: Devices) -> list[tuple[str, int, int]]:
     ("cores", "ranks"), [(1, [1]), (2, [1, 2]), (6, [1, 2, 4]), (64, [1, 2, 4, 8, 16, 32, 64])]
 )
 def test_quick_has_one_process_with_a_thread_for_each_core(cores: int, ranks: list[int]) -> None:
-    """World sizes are those of one thread per rank, whose base case stays the one with one thread."""
+    """World sizes are those with one thread per rank, whose base case stays the one with one thread."""
     found = threads(QUICK, Devices(kind="cpu", gpus=0, cores=cores))
     assert [one for one in found if one[0] == "single"] == sorted({("single", 1, 1), ("single", 1, cores)})
     assert [world for name, world, _ in found if name == "ddp"] == ranks

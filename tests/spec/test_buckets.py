@@ -1,4 +1,4 @@
-"""DDP's buckets by hand: where they are closed, and which caps make others."""
+"""DDP's buckets by hand: where they are closed, and which caps make other buckets."""
 
 from __future__ import annotations
 

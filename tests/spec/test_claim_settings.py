@@ -1,4 +1,4 @@
-"""Claims of an experiment file: what is accepted, what every mistake is told, and which cases are pairs."""
+"""Claims of an experiment file: accepted claims, the message for every mistake, and which cases are pairs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def parsed(text: str) -> Experiment:
 
 
 def planned(text: str) -> tuple[list[PlannedClaim], dict[str, Case]]:
-    """The claims of an experiment with their pairs, and its cases by id."""
+    """Return the claims of an experiment with their pairs, and its cases by id."""
     experiment = parsed(text)
     cases = expand(experiment, CATALOG, FOUR_CORES)
     plan = make_plan(experiment, cases)
@@ -70,7 +70,7 @@ def problems_of(text: str) -> list[str]:
 
 
 def test_cases_that_are_alike_in_all_that_a_claim_does_not_name_are_pairs() -> None:
-    # DataParallel has no buckets: one case of it is held against DDP with either cap
+    # DataParallel has no buckets: one case of it is compared with DDP under either cap
     assert pairs_of(MATRIX + SIDES) == [
         ("ddp@2", "data_parallel@2"),
         ("ddp@2/1", "data_parallel@2"),
@@ -104,8 +104,8 @@ def test_what_is_excluded_and_base_cases_are_no_partners() -> None:
         ("ddp@2", "master@2"),
         ("ddp@2/1", "master@2"),
     ]
-    (told,) = problems_of(MATRIX + SIDES.replace("data_parallel", "single"))
-    assert told.startswith("claims[0].than.strategy: selects no case: none has 'single'; known: ")
+    (problem,) = problems_of(MATRIX + SIDES.replace("data_parallel", "single"))
+    assert problem.startswith("claims[0].than.strategy: selects no case: none has 'single'; known: ")
 
 
 def test_options_links_and_workloads_select_too() -> None:
@@ -148,7 +148,7 @@ def test_margins_are_fractions_or_per_cent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("", ": needs faster and than, or cases, as_fast_as and within"),
         ('faster = { strategy = "ddp" }', ".than: is missing"),
@@ -210,14 +210,14 @@ def test_margins_are_fractions_or_per_cent() -> None:
         ),
     ],
 )
-def test_every_mistake_is_told_with_advice(text: str, told: str) -> None:
+def test_every_mistake_is_told_with_advice(text: str, expected: str) -> None:
     found = problems_of(MATRIX + text)
-    assert any(one.startswith(f"claims[0]{told}") for one in found), found
+    assert any(one.startswith(f"claims[0]{expected}") for one in found), found
     assert len(found) == 1, found
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("claims = 3", "claims: must be a list of tables: write [[claims]]"),
         ("claims = [3]", "claims[0]: must be a table, not 3"),
@@ -246,11 +246,11 @@ def test_every_mistake_is_told_with_advice(text: str, told: str) -> None:
         (f'[[claims]]\nsays = "x"\n{SIDES}' * 51, "claims: has 51 claims; must be 50 at most"),
     ],
 )
-def test_claims_are_tables_that_say_something(text: str, told: str) -> None:
+def test_claims_are_tables_that_say_something(text: str, expected: str) -> None:
     with pytest.raises(ExperimentError) as caught:
         parsed(text + "\n[axes]\nstrategy = ['ddp', 'data_parallel', 'master']\nworld_size = [2]\n")
     found = [str(problem) for problem in caught.value.problems]
-    assert any(one.startswith(told) for one in found), found
+    assert any(one.startswith(expected) for one in found), found
 
 
 PAST = 'number = 1\nsays = "DDP wins"\nsettings = "4 rounds"\ndate = "2026-11-24"\nverdict = "cannot tell"\n'
@@ -285,7 +285,7 @@ def test_mistakes_in_numbers_and_histories_are_reported(text: str, message: str)
 
 
 def test_claims_need_a_number_of_rounds_that_is_fixed_in_advance() -> None:
-    """Else a sweep that stops as soon as its intervals are narrow could stop where they please."""
+    """Otherwise a sweep that stops once its intervals are narrow could stop at a convenient result."""
     for rounds in ("rounds_min = 5\nrounds_max = 6", "rounds_min = 5", "rounds_max = 6", "measured_s = 1.0"):
         (message,) = problems_of((MATRIX + SIDES).replace("rounds_min = 5\nrounds_max = 5", rounds))
         assert message.startswith("budget.rounds_max: is "), message
@@ -376,8 +376,8 @@ def test_a_dry_run_lists_claims_with_their_pairs(tmp_path: Path, capsys: pytest.
     path = tmp_path / "claimed.toml"
     path.write_text(MATRIX.replace("[2, 4]", "[2, 4096]") + SIDES, encoding="utf-8")
     assert cli(["sweep", str(path), "--dry-run", "--out", str(tmp_path / "run")]) == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert "claims: 1 DDP trains faster than DataParallel: 4 pairs of cases" in told
+    output = " ".join(capsys.readouterr().out.split())
+    assert "claims: 1 DDP trains faster than DataParallel: 4 pairs of cases" in output
     assert cli(["sweep", str(path), "--dry-run", "--json", "--out", str(tmp_path / "run")]) == 0
     (claim,) = json.loads(capsys.readouterr().out)["claims"]
     assert len(claim["pairs"]) == 4
@@ -397,9 +397,9 @@ def test_the_claims_of_tutorials_can_be_swept_in_twenty_minutes(
         <= 1200
     )
     assert cli(["sweep", str(path), "--dry-run", "--out", str(tmp_path / "run")]) == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert "has room for" not in told, "all rounds that it needs at least fit into its budget"
-    claims = told.partition(" claims: ")[2]
+    output = " ".join(capsys.readouterr().out.split())
+    assert "has room for" not in output, "all rounds that it needs at least fit into its budget"
+    claims = output.partition(" claims: ")[2]
     assert "pair" in claims
     assert "skipped" not in claims
     assert "oversubscribed" not in claims

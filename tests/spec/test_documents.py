@@ -1,4 +1,4 @@
-"""Experiment files and overrides that nobody meant: each a sentence, whatever is in them."""
+"""Malformed experiment files and overrides: each is answered with a sentence."""
 
 from __future__ import annotations
 
@@ -182,16 +182,14 @@ def test_words_with_dots_in_texts_are_no_keys() -> None:
     "part", ["a", "a ", '"', r"\"", "'", "a.\n", "a .", ". ", '"a"', '"a', "-", r'"""\"', "'''a", "#"]
 )
 def test_a_text_is_looked_through_once_for_keys(part: str) -> None:
-    text = f"{LONG}\n".join(
-        ["# ", part * (MAX_BYTES // len(part))]
-    )  # so that it is looked through for its kind
+    text = f"{LONG}\n".join(["# ", part * (MAX_BYTES // len(part))])  # so that its kind is searched for
     began = time.process_time()
     has_long_key(text)
     assert time.process_time() - began < 2
 
 
 def test_an_experiment_of_a_run_is_no_larger_than_one_of_a_user() -> None:
-    """A run directory's file may be larger: a merge puts those of all its runs there, as comments."""
+    """A run directory's file may be larger: a merge adds those of all its runs as comments."""
     large = "\n".join(f"a{number} = 1" for number in range(MAX_BYTES // 8))
     assert stated_scope(f'scope = "s"\n{large}') == ""
     assert settings_apart("a = 1", large) == ""

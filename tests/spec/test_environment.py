@@ -1,4 +1,6 @@
-"""Environment variables as settings: what cases become of them, what is refused, and what was probably misspelt."""
+"""Environment variables as settings: their cases, those that are refused, and those that are probably
+misspelt.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Experiments: what is accepted, what every mistake is told, what a matrix expands to."""
+"""Experiments: accepted settings, the message for every mistake, and the cases of a matrix."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_all_mistakes_are_told_at_once_with_path_value_and_nearest_name() -> Non
         """
     )
     text = "\n".join(found)
-    assert "base.strategy" not in text  # the whole section is judged first; its own fields are what is told
+    assert "base.strategy" not in text  # the whole section is checked first; the problems are its fields
     for fragment in (
         "basis: unknown section; did you mean 'base'?",
         "base.local_batch: -3 given",
@@ -285,7 +285,7 @@ TWO_AXES = """
 
 
 @pytest.mark.parametrize(
-    ("override", "left", "told"),
+    ("override", "left", "expected"),
     [
         (
             "base.workload=train.py:Mine",
@@ -300,12 +300,12 @@ TWO_AXES = """
     ],
 )
 def test_an_override_replaces_the_axis_of_its_name_and_says_so(
-    override: str, left: list[str], told: str
+    override: str, left: list[str], expected: str
 ) -> None:
     heard: list[str] = []
     experiment = parse_experiment(TWO_AXES, CATALOG, name="x", overrides=[override], on_note=heard.append)
     assert list(experiment.axes) == left
-    assert heard == [told]
+    assert heard == [expected]
 
 
 def test_an_axis_that_is_asked_for_beside_one_value_is_still_refused() -> None:
@@ -359,7 +359,7 @@ TEXT = '[base]\nworkload = "mlp:small"\nstrategy = "ddp"\nworld_size = 2\nlocal_
 def test_an_override_replaces_what_it_cannot_stand_with(
     overrides: list[str], said: list[str], batches: tuple[object, object, object]
 ) -> None:
-    """--set cannot remove a setting of the file: what it contradicts is dropped, with a note."""
+    """--set cannot remove a setting of the file: settings that contradict it are dropped, with a note."""
     notes: list[str] = []
     found = parse_experiment(TEXT, CATALOG, name="x", overrides=overrides, on_note=notes.append)
     assert notes == said

@@ -1,4 +1,4 @@
-"""Fabrics as experiments name them: texts and back, layouts, axes, and what is refused."""
+"""Fabrics as experiments name them: conversion to text and back, layouts, axes, and refused fabrics."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ FABRIC = '[fabric]\nbandwidth = "1 Gbit/s"\n'
 
 
 def test_a_resumed_experiment_has_the_layouts_it_began_with() -> None:
-    for told in ("nodes = 4", "nodes = 2\nranks_per_node = 4", '[axes]\n"fabric.nodes" = [2, 4]'):
-        experiment = resolve(parsed(FABRIC + told), DEVICES)
+    for layout in ("nodes = 4", "nodes = 2\nranks_per_node = 4", '[axes]\n"fabric.nodes" = [2, 4]'):
+        experiment = resolve(parsed(FABRIC + layout), DEVICES)
         resumed = resolve(parsed(experiment.to_toml()), DEVICES)
         laid = [{entry.case for entry in expand(one, CATALOG, DEVICES)} for one in (experiment, resumed)]
         assert laid[0] == laid[1]
@@ -223,15 +223,15 @@ def test_a_pair_that_is_excluded_is_not_missed() -> None:
 def test_a_crossing_that_fits_is_told() -> None:
     fitting = CROSSED.format(nodes=[1, 2]) + FABRIC
 
-    def told(text: str) -> str:
+    def words_of(text: str) -> str:
         return crossed_words(parsed(text), [(e.case.world_size, e.case.nodes) for e in cases(text)])
 
-    assert told(fitting) == (
+    assert words_of(fitting) == (
         'axes.world_size and axes."fabric.nodes" are multiplied, 6 layouts: 2 ranks on 1 and 2 nodes; '
         "4 ranks on 1 and 2 nodes; 8 ranks on 1 and 2 nodes; without axes.world_size each node has one rank"
     )
-    assert told('[base]\nworld_size = 8\n[axes]\n"fabric.nodes" = [1, 2, 8]\n' + FABRIC) == ""
-    assert told("[axes]\nworld_size = [2, 4, 8]\n" + FABRIC + "nodes = 4") == ""
+    assert words_of('[base]\nworld_size = 8\n[axes]\n"fabric.nodes" = [1, 2, 8]\n' + FABRIC) == ""
+    assert words_of("[axes]\nworld_size = [2, 4, 8]\n" + FABRIC + "nodes = 4") == ""
 
 
 def test_what_is_skipped_with_its_reason() -> None:

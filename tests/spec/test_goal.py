@@ -1,4 +1,4 @@
-"""A loss to train down to: what is accepted, what is skipped, and when it counts as reached."""
+"""A loss to train down to: accepted settings, skipped cases, and when the loss counts as reached."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes cases comparable: every field has a role, and an axis over any of them gives cases that are told apart."""
+"""Comparability of cases: every field has a role, and an axis over any field gives distinguishable cases."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ AXES: dict[str, Any] = {
     "agents": 2,
     "collective_timeout": 30.0,
 }
-"""Another value of each field that an experiment may vary; `another` finds those of the others."""
+"""Another value of each field that an experiment may vary; `another` finds values for new fields."""
 
 
 def another(name: str, default: Any) -> Any:
@@ -75,20 +75,20 @@ FOLLOWS = {
     "ranks_per_node": {"nodes": 2, "ranks_per_node": 1},
     "checkpoint_dir": {"checkpoint": True},
 }
-"""What must be so for a field to mean anything."""
+"""Values of other fields without which a field has no meaning."""
 
 ALSO = {"nodes": {"ranks_per_node": 1}, "ranks_per_node": {"nodes": 1}}
-"""What else changes with a field: the same ranks on other nodes."""
+"""Fields that change with a field: for example, the same ranks on other nodes."""
 WITH = {
-    "scaling": ("local_batch", "global_batch"),  # which of the batches is held fixed
+    "scaling": ("local_batch", "global_batch"),  # the batch that is held fixed
     "nodes": ("ranks_per_node",),
     "ranks_per_node": ("nodes",),
 }
-"""What else differs where a field does."""
+"""Fields that also differ if a field does."""
 
 
 def pair(name: str) -> tuple[Case, Case]:
-    """Two cases that differ in one field."""
+    """Return two cases that differ in one field."""
     base = replace(BASE, **FOLLOWS.get(name, {}))
     return base, replace(base, **{name: AXES[name]}, **ALSO.get(name, {}))
 
@@ -110,12 +110,12 @@ def test_a_field_is_a_setting_or_follows_from_others() -> None:
     """A new field that no experiment can set would be an axis without a key."""
     follow = {"experiment", "options_json", "workload_options_json", "ranks_per_node", "fabric", "compute"}
     follow |= {"env_json"}  # `[env]`
-    follow |= {"strategy_traits"}  # what a strategy from a user's own file says of itself
+    follow |= {"strategy_traits"}  # traits that a user's strategy states
     assert {field.name for field in fields(Case)} - set(Base.model_fields) == follow
 
 
 def test_a_field_added_later_has_the_default_of_its_setting() -> None:
-    """Otherwise cases that leave it alone would have other ids than those of old runs."""
+    """Otherwise cases that do not set it would have other ids than in old runs."""
     defaults = {one.name: one.default for one in fields(Case) if one.name in {*_ADDED_LATER} - {"env_json"}}
     assert defaults == {name: Base.model_fields[name].default for name in defaults}
 
@@ -124,7 +124,7 @@ def test_fields_added_later_leave_the_ids_of_old_cases_alone() -> None:
     names = [field.name for field in fields(Case) if field.compare]
     later = names[names.index("replicate") + 1 :]
     assert list(_ADDED_LATER) == later
-    assert BASE.case_id == "ddp-w2-c5c819b5"  # as it was before the first of them
+    assert BASE.case_id == "ddp-w2-c5c819b5"  # as before the first of them
     for name in later:
         assert BASE.case_id != replace(BASE, **{name: AXES[name]}).case_id
 
@@ -143,7 +143,7 @@ def test_replicas_leave_the_ids_of_old_cases_alone(
         text = json.dumps(options | replicas, sort_keys=True)
         return Case(workload="gpt:nano", strategy=strategy, world_size=4, options_json=text).case_id
 
-    assert of({}) == of({"replicas": 1}) == case_id  # as it was before there were any
+    assert of({}) == of({"replicas": 1}) == case_id  # as before there were any
     assert of({"replicas": 2}) != case_id
 
 
@@ -214,7 +214,7 @@ def test_what_decides_a_loss_a_model_s_state_and_a_rank_s_computation() -> None:
 
 
 def test_options_are_compared_among_those_who_have_them() -> None:
-    """What only another strategy or workload knows is no column; names keep their underscores."""
+    """An option that only another strategy or workload has is not a column; names keep their underscores."""
     ddp, other = (
         replace(BASE, options_json='{"accumulate": 1}'),
         replace(BASE, strategy="master", options_json="{}"),

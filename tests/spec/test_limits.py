@@ -1,4 +1,4 @@
-"""Every number of a request has its limits, in one table: what they are is told by files, --set and flags alike."""
+"""Limits of every number of a request, in one table: files, --set and flags state the same limits."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ TEXTS = {
 """The metavars of flags and arguments that take a text."""
 NAMES = {"--strategy", "--algorithm", "--workload"}
 READ_APART = {"--nodes", "--time", "--fabric", "--queue-wait"}
-"""Several numbers, or of Slurm's own forms: `test_unusable_values.py` gives each a number beyond its limits."""
+"""Several numbers, or Slurm's formats: `test_unusable_values.py` gives each a number beyond its limits."""
 
 
 def test_every_number_of_a_flag_has_its_limits() -> None:

@@ -1,4 +1,4 @@
-"""`--set`: bare names, what a setting replaces, and that what messages advise can be given as they write it."""
+"""`--set`: bare names, what a setting replaces, and that the advice in messages can be followed literally."""
 
 from __future__ import annotations
 
@@ -377,7 +377,7 @@ def test_whole_keys_are_known_without_an_experiment(override: str, keys: list[st
 
 
 def texts(tree: ast.AST) -> Iterator[str]:
-    """Yield the texts of a module but its docstrings; what an f-string fills in is `{}`."""
+    """Yield the texts of a module except its docstrings; values filled into an f-string become `{}`."""
     left_out = {
         id(inner) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for inner in node.values
     }
@@ -398,7 +398,7 @@ def advice() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for path in Path(ddpbench.__file__).parent.rglob("*.py"):
         for text in texts(ast.parse(path.read_text())):
-            if "\n" in text:  # a file's, not a sentence
+            if "\n" in text:  # text of a file, not a sentence
                 continue
             for match in ASSIGNED.finditer(text):
                 found.setdefault(match[1], set()).update(filter(None, [match["value"]]))
@@ -410,17 +410,19 @@ def advice() -> dict[str, set[str]]:
 
 @functools.cache
 def owners() -> dict[tuple[str, str], set[str]]:
-    """Return the options that strategies and workloads have, by the pair that an experiment has with them."""
+    """Return the options of strategies and workloads, by the pair that an experiment selects them with."""
     found = {("gpt:nano", name): CATALOG.strategy(name).options for name in CATALOG.strategy_names()}
     workloads = {
         name.partition(":")[0]: name for name in CATALOG.workload_names()
-    }.values()  # a size is enough
+    }.values()  # one size is enough
     found |= {(name, "single"): CATALOG.workload(name).options for name in workloads}
     return {pair: set(options.model_fields) for pair, options in found.items()}
 
 
 def texts_for(name: str) -> list[str]:
-    """Return experiments in which a setting of this name can be: of every strategy and workload that has it."""
+    """Return experiments in which a setting of this name can occur: of every strategy and workload that has
+    it.
+    """
     short = name.rpartition(".")[2]
     base = "[base]\nworkload = '{}'\nstrategy = '{}'\nworld_size = 2\n"
     able = [pair for pair, options in owners().items() if short in options]

@@ -1,4 +1,4 @@
-"""Strategies that cut a model: a case with no piece for a rank, or too many, is skipped in the plan already."""
+"""Strategies that cut a model: a case without a piece for a rank, or with too many, is skipped in the plan."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def reason(base: str, options: str = "") -> str | None:
 
 
 @pytest.mark.parametrize(
-    ("workload", "world_size", "told"),
+    ("workload", "world_size", "expected"),
     [
         ("mlp:small", 4, None),
         (
@@ -44,13 +44,15 @@ def reason(base: str, options: str = "") -> str | None:
         ("train.py:Mine", 2, "train.py:Mine cannot be cut into stages"),
     ],
 )
-def test_a_pipeline_needs_a_layer_for_each_stage(workload: str, world_size: int, told: str | None) -> None:
+def test_a_pipeline_needs_a_layer_for_each_stage(
+    workload: str, world_size: int, expected: str | None
+) -> None:
     found = reason(f'strategy = "pipeline"\nworkload = "{workload}"\nworld_size = {world_size}')
-    assert found is None if told is None else (found or "").startswith(told), found
+    assert found is None if expected is None else (found or "").startswith(expected), found
 
 
 @pytest.mark.parametrize(
-    ("workload", "world_size", "told"),
+    ("workload", "world_size", "expected"),
     [
         ("two_branch:small", 2, None),
         ("two_branch:small", 1, "two_branch:small has 2 branches, a rank each: set world_size = 2"),
@@ -58,12 +60,12 @@ def test_a_pipeline_needs_a_layer_for_each_stage(workload: str, world_size: int,
         ("mlp:small", 2, "mlp:small cannot be cut into branches: take two_branch"),
     ],
 )
-def test_branches_need_a_rank_each(workload: str, world_size: int, told: str | None) -> None:
-    assert reason(f'strategy = "branches"\nworkload = "{workload}"\nworld_size = {world_size}') == told
+def test_branches_need_a_rank_each(workload: str, world_size: int, expected: str | None) -> None:
+    assert reason(f'strategy = "branches"\nworkload = "{workload}"\nworld_size = {world_size}') == expected
 
 
 @pytest.mark.parametrize(
-    ("base", "options", "told"),
+    ("base", "options", "expected"),
     [
         ("world_size = 2\nlocal_batch = 8", "microbatches = 16", None),
         (
@@ -106,9 +108,9 @@ def test_branches_need_a_rank_each(workload: str, world_size: int, told: str | N
         ('world_size = 4\nscaling = "strong"\nglobal_batch = 16', "replicas = 2", None),
     ],
 )
-def test_a_pipeline_says_why_its_options_do_not_fit(base: str, options: str, told: str | None) -> None:
+def test_a_pipeline_says_why_its_options_do_not_fit(base: str, options: str, expected: str | None) -> None:
     found = reason(f'strategy = "pipeline"\nworkload = "gpt:nano"\n{base}', f"[options.pipeline]\n{options}")
-    assert found is None if told is None else told in (found or ""), found
+    assert found is None if expected is None else expected in (found or ""), found
 
 
 def test_a_dry_run_says_what_is_skipped(capsys: pytest.CaptureFixture[str]) -> None:

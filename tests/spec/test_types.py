@@ -1,4 +1,4 @@
-"""The type that a case casts to: float32 for workloads of the table, none for users' classes unless it is set."""
+"""The type that a case casts to: float32 for built-in workloads, none for users' classes unless it is set."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_only_a_users_class_keeps_its_types() -> None:
 
 
 def test_ids_of_cases_that_cast_are_those_of_earlier_runs() -> None:
-    """Ids that a version had given which cast every class to float32."""
+    """Ids from a version that cast every class to float32."""
     cast = planned(f'["{OWN}", "gpt:nano"]', 'dtype = "float32"')
     assert cast[OWN, "ddp"].case.case_id == "ddp-w2-bdefault-5f05b02f"
     assert cast[OWN, "single"].case.case_id == "single-w1-4df4a28b"
