@@ -38,7 +38,7 @@ def setting_of(row: Row, *, but: Collection[str] = ()) -> tuple[str, ...]:
     batch, link, ...
     """
     case = row.case
-    found = {
+    by_field = {
         "workload": case.workload,
         "scaling": f"{case.scaling} scaling with a {batch_words(case)}",
         "threads_per_rank": FACETS["threads_per_rank"].word(case),
@@ -46,15 +46,15 @@ def setting_of(row: Row, *, but: Collection[str] = ()) -> tuple[str, ...]:
         "device": FACETS["device"].word(case),
         "data": loading(case) if case.data == "memory" or case.loader_workers else "",
     }
-    words = [word for name, word in found.items() if word and name not in but]
+    words = [word for name, word in by_field.items() if word and name not in but]
     words += virtual_words(case, but=but)
     return (*words, *(["times virtual"] if case.dilation != 1 else []))
 
 
 def alike_setting(rows: Iterable[Row], *, but: Collection[str] = ()) -> tuple[str, ...]:
     """Return the setting of rows that all have the same one; empty if they differ."""
-    found = {setting_of(row, but=but) for row in rows}
-    return found.pop() if len(found) == 1 else ()
+    settings = {setting_of(row, but=but) for row in rows}
+    return settings.pop() if len(settings) == 1 else ()
 
 
 def captioned(
@@ -90,25 +90,25 @@ def shared_words(rows: Sequence[Row]) -> tuple[str, ...]:
 
     Bucket caps count as common if all cases with buckets share them.
     """
-    found = shared_setting(rows)
+    shared = shared_setting(rows)
     caps = {row.case.bucket_cap_mb for row in rows} - {None}
     if len(caps) == 1 and caps != {"default"}:
-        found.append(f"{cap_words(caps.pop())} buckets")
+        shared.append(f"{cap_words(caps.pop())} buckets")
     launches = {row.launches for row in rows if row.ok}
     if len(launches) == 1 and (count := launches.pop()):
-        found.append(f"{counted(count, 'launch', 'launches')} each")
-    return tuple(found)
+        shared.append(f"{counted(count, 'launch', 'launches')} each")
+    return tuple(shared)
 
 
 def emulation_words(rows: Sequence[Row], cores: object) -> list[str]:
     """Return in words what an emulation leaves out: latency, and cores for its ranks. `cores` are the host's,
     as recorded.
     """
-    found = ["no latency added"] if without_latency({row.case.fabric for row in rows}) else []
+    sentences = ["no latency added"] if without_latency({row.case.fabric for row in rows}) else []
     most = max((row.case.world_size for row in rows if row.case.compute != "real"), default=0)
     if isinstance(cores, Sequence) and 0 < len(cores) < most:
-        found.append(f"up to {most} ranks on {counted(len(cores), 'core')}")
-    return found
+        sentences.append(f"up to {most} ranks on {counted(len(cores), 'core')}")
+    return sentences
 
 
 def setting_but_links(rows: Sequence[Row]) -> tuple[str, ...]:

@@ -105,12 +105,12 @@ def with_terms(html: str) -> str:
     """Return a page with a list of the terms that its text uses, and their meanings."""
     body = html[html.index("<body>") : html.index('<h2 id="method"')]
     text = re.sub(r"<[^>]*>", " ", body).lower()
-    found = "".join(
+    entries = "".join(
         Markup("<dt>{}</dt><dd>{}</dd>\n").format(on_page(term), on_page(meaning))
         for term, meaning in TERMS
         if any(_has(text, word.lower()) for word in term.split(", "))
     )
-    return html.replace(TERMS_HERE, found)
+    return html.replace(TERMS_HERE, entries)
 
 
 def _has(text: str, word: str) -> bool:

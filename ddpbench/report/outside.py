@@ -78,5 +78,5 @@ def _subtitle(picture: Picture, every: Sequence[str]) -> str:
 
 
 def _part(machine: Mapping[str, object], name: str) -> Mapping[str, object]:
-    found = machine.get(name)
-    return found if isinstance(found, Mapping) else {}
+    part = machine.get(name)
+    return part if isinstance(part, Mapping) else {}

@@ -230,13 +230,13 @@ def _missing_from(sections: _Placed) -> Mapping[str, Sequence[int]]:
 
 
 def _anchored(
-    findings: Iterable[Finding], found: Sequence[Section], shared: Collection[str]
+    findings: Iterable[Finding], sections: Sequence[Section], shared: Collection[str]
 ) -> Sequence[tuple[Finding, str]]:
     """Return each finding with the anchor of its evidence, or of the summary if its section does not exist.
 
     Words that all cases share are left out.
     """
-    anchors = {"summary", "method", "provenance", "validity"} | {section.anchor for section in found}
+    anchors = {"summary", "method", "provenance", "validity"} | {section.anchor for section in sections}
     return [
         (
             replace(
@@ -351,13 +351,13 @@ def count_words(summary: RunSummary) -> Sequence[tuple[str, str]]:
 
 
 def _environment(shared: Collection[str]) -> jinja2.Environment:
-    found = environment()
-    found.filters["headline"] = headline
-    found.filters["counted"] = counted
-    found.filters["at_most"] = format_at_most
-    found.filters["exactly"] = _exactly
-    found.filters["unshared"] = partial(but, shown=shared)
-    return found
+    templates = environment()
+    templates.filters["headline"] = headline
+    templates.filters["counted"] = counted
+    templates.filters["at_most"] = format_at_most
+    templates.filters["exactly"] = _exactly
+    templates.filters["unshared"] = partial(but, shown=shared)
+    return templates
 
 
 def _exactly(text: str) -> Markup:
@@ -366,8 +366,8 @@ def _exactly(text: str) -> Markup:
 
 
 def _part(machine: Mapping[str, object], name: str) -> Mapping[str, object]:
-    found = machine.get(name)
-    return found if isinstance(found, Mapping) else {}
+    part = machine.get(name)
+    return part if isinstance(part, Mapping) else {}
 
 
 def _resumes(summary: RunSummary) -> str:

@@ -110,9 +110,9 @@ def rows_of(summary: RunSummary) -> list[Row]:
     )
 
 
-def _row(found: CaseSummary, case: Case, names: Namer, machine: Mapping[str, object]) -> Row:
+def _row(summary: CaseSummary, case: Case, names: Namer, machine: Mapping[str, object]) -> Row:
     return Row(
-        **{one.name: getattr(found, one.name) for one in fields(found)},
+        **{one.name: getattr(summary, one.name) for one in fields(summary)},
         case=case,
         numbers=grouping.number_words(case, machine),
         names=names,

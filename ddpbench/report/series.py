@@ -167,12 +167,12 @@ def joined(members: Sequence[Row], rows: Sequence[Row]) -> tuple[Row, ...]:
     """
     if not members[0].case.fabric:
         return tuple(members)
-    found = [row for row in rows if row.needs_no_link and _but_links(row) == _but_links(members[0])]
+    linkless = [row for row in rows if row.needs_no_link and _but_links(row) == _but_links(members[0])]
     layouts = {
         grouping.variant(row.case): row.layout
         for row in sorted(members, key=lambda row: sum(other.layout == row.layout for other in members))
     }  # among several layouts, one rank starts the longest series
-    free = [replace(row, layout=layouts.get(grouping.variant(row.case), "")) for row in found]
+    free = [replace(row, layout=layouts.get(grouping.variant(row.case), "")) for row in linkless]
     return (*free, *members)
 
 
@@ -189,12 +189,12 @@ def variant_words(rows: Iterable[Row], *, layouts: bool = True) -> dict[str, str
     every = list(rows)
     names = every[0].names.of(row.case for row in every) if every else Namer(())
     several = Counter(kind for kind, _ in {(row.case.strategy, row.variant) for row in every})
-    found: dict[str, str] = {}
+    by_case: dict[str, str] = {}
     for row in every:
         layout = row.layout if layouts and several[row.case.strategy] > 1 else ""
         words = [*names.details(row.case, VARIANT, layouts=False), layout]
-        found[row.case_id] = " ".join(filter(None, words))
-    return found
+        by_case[row.case_id] = " ".join(filter(None, words))
+    return by_case
 
 
 def alike_but(row: Row, *but: str) -> Key:

@@ -16,7 +16,7 @@ _HERE = Path(__file__).parent
 
 def environment(folder: Path = _HERE) -> jinja2.Environment:
     """Return the environment of the templates in a folder, which may use those of the report."""
-    found = jinja2.Environment(
+    templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader([folder, _HERE]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -24,8 +24,8 @@ def environment(folder: Path = _HERE) -> jinja2.Environment:
         lstrip_blocks=True,
         finalize=_shown,
     )
-    found.filters["cells"] = cells
-    return found
+    templates.filters["cells"] = cells
+    return templates
 
 
 def page_style() -> Markup:

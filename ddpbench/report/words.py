@@ -38,8 +38,8 @@ def moment(utc: object) -> str:
     """Return an ISO time as `2026-03-04 09:12 UTC`; other texts are returned unchanged."""
     if not utc:
         return "not recorded"
-    found = utc_of(utc)
-    return str(utc) if found is None else f"{found:%Y-%m-%d %H:%M} UTC"
+    time = utc_of(utc)
+    return str(utc) if time is None else f"{time:%Y-%m-%d %H:%M} UTC"
 
 
 def ranks(world_size: int) -> str:
@@ -63,17 +63,17 @@ def not_drawn(names: Sequence[str]) -> tuple[str, ...]:
 
 def rounds_each(counts: Iterable[int]) -> str:
     """Return `5 rounds each`, or `4 to 5 rounds each` if they differ."""
-    found = sorted(set(counts))
-    if len(found) < 2:
-        return f"{counted(found[0] if found else 0, 'round')} each"
-    return f"{found[0]} to {found[-1]} rounds each"
+    distinct = sorted(set(counts))
+    if len(distinct) < 2:
+        return f"{counted(distinct[0] if distinct else 0, 'round')} each"
+    return f"{distinct[0]} to {distinct[-1]} rounds each"
 
 
 def launches_each(counts: Iterable[int]) -> str:
     """Return `5 launches each`, or `4 to 5 launches each` if they differ."""
-    found = sorted(set(counts))
-    if not found:
+    distinct = sorted(set(counts))
+    if not distinct:
         return "no launches"
-    if len(found) == 1:
-        return f"{counted(found[0], 'launch', 'launches')} each"
-    return f"{found[0]} to {found[-1]} launches each"
+    if len(distinct) == 1:
+        return f"{counted(distinct[0], 'launch', 'launches')} each"
+    return f"{distinct[0]} to {distinct[-1]} launches each"

@@ -52,5 +52,5 @@ def axis(
 
 def axis_of(one: Any) -> Axis | None:
     """Return the `Axis` that a dataclass field was declared with; None if it has only a type and a default."""
-    found: Axis | None = one.metadata.get(_KEY)
-    return found
+    declared: Axis | None = one.metadata.get(_KEY)
+    return declared

@@ -31,14 +31,14 @@ def bucket_bytes(sizes: Sequence[int], cap: BucketCap, shrink: int = 1) -> tuple
     else:
         assert cap is not None
         caps = [int(cap / shrink * MIB)]
-    found: list[int] = []
+    buckets: list[int] = []
     open_bytes = 0
     for size in sizes:
         open_bytes += size
-        if open_bytes >= caps[min(len(found), len(caps) - 1)]:
-            found.append(open_bytes)
+        if open_bytes >= caps[min(len(buckets), len(caps) - 1)]:
+            buckets.append(open_bytes)
             open_bytes = 0
-    return (*found, open_bytes) if open_bytes else tuple(found)
+    return (*buckets, open_bytes) if open_bytes else tuple(buckets)
 
 
 def caps_worth(sizes: Sequence[int], taken: Sequence[BucketCap], shrink: int = 1) -> tuple[float, ...]:
@@ -46,14 +46,14 @@ def caps_worth(sizes: Sequence[int], taken: Sequence[BucketCap], shrink: int = 1
     first.
     """
     known = {bucket_bytes(sizes, cap, shrink) for cap in taken}
-    found: list[float] = []
+    caps: list[float] = []
     for parts in _PARTS:
         cap = _rounded(sum(sizes) * shrink / parts / MIB)
         buckets = bucket_bytes(sizes, cap, shrink)
         if buckets not in known:
             known.add(buckets)
-            found.append(cap)
-    return tuple(found[:_MOST_WORTH])
+            caps.append(cap)
+    return tuple(caps[:_MOST_WORTH])
 
 
 def _rounded(value: float) -> float:

@@ -267,22 +267,22 @@ def undecidable(
     every = [setting for entry in entries for setting in entry.combinations]
     for index, claim in enumerate(claims):
         path = f"claims[{index}]"
-        found = _matched(claim, axes, entries)
+        matched = _matched(claim, axes, entries)
         empty = [
             _selects_nothing(f"{path}.{name}", selection, every)
-            for (name, selection), selected in zip(claim.sides, found.sides, strict=True)
+            for (name, selection), selected in zip(claim.sides, matched.sides, strict=True)
             if not selected
         ]
         yield from empty
         if empty:
             continue
-        if not found.pairs:
-            yield _without_partner(path, claim, axes, found)
-        if len(found.pairs) > limits.MAX_PAIRS:
-            message = f"makes {len(found.pairs):,} pairs of cases; must be {limits.MAX_PAIRS:,} at most: select fewer"
+        if not matched.pairs:
+            yield _without_partner(path, claim, axes, matched)
+        if len(matched.pairs) > limits.MAX_PAIRS:
+            message = f"makes {len(matched.pairs):,} pairs of cases; must be {limits.MAX_PAIRS:,} at most: select fewer"
             yield Problem(path=path, message=message)
         if claim.of is None:
-            unlike = ((batches[a], batches[b]) for a, b in found.pairs if batches[a] != batches[b])
+            unlike = ((batches[a], batches[b]) for a, b in matched.pairs if batches[a] != batches[b])
             if sizes := next(unlike, None):
                 yield Problem(
                     path=f"{path}.of",
@@ -306,15 +306,15 @@ def _matched(claim: Claim, axes: Collection[str], entries: Sequence[PlannedCase]
     partners: dict[str, list[str]] = {}
     for setting, case_id in others:
         partners.setdefault(_rest(setting, axes, free), []).append(case_id)
-    found = [
+    pairs = [
         (case_id, partner)
         for setting, case_id in mine
         for partner in partners.get(_rest(setting, axes, free), ())
     ]
     return _Matched(
-        pairs=tuple(dict.fromkeys((a, b) for a, b in found if a != b)),
+        pairs=tuple(dict.fromkeys((a, b) for a, b in pairs if a != b)),
         sides=([setting for setting, _ in mine], [setting for setting, _ in others]),
-        same=any(a == b for a, b in found),
+        same=any(a == b for a, b in pairs),
     )
 
 
@@ -342,7 +342,7 @@ def _selects_nothing(
     )
 
 
-def _without_partner(path: str, claim: Claim, axes: Collection[str], found: _Matched) -> Problem:
+def _without_partner(path: str, claim: Claim, axes: Collection[str], matched: _Matched) -> Problem:
     (name, about), (other, _) = claim.sides
     free = claim.sides[0][1].keys() & claim.sides[1][1].keys()
     where = f"{path}.{other}"
@@ -351,14 +351,14 @@ def _without_partner(path: str, claim: Claim, axes: Collection[str], found: _Mat
             f"names no key that {name} names too: two cases differ in what both name, such as {_named(about)}"
         )
         return Problem(path=where, message=message)
-    if found.same:
+    if matched.same:
         message = f"selects the same cases as {name}: give {_named(free)} another value"
         return Problem(path=where, message=message)
     apart = min(
         (
             [axis for axis in axes if axis not in free and mine.get(axis) != its.get(axis)]
-            for mine in found.sides[0][:_CLOSEST]
-            for its in found.sides[1][:_CLOSEST]
+            for mine in matched.sides[0][:_CLOSEST]
+            for its in matched.sides[1][:_CLOSEST]
         ),
         key=len,
     )

@@ -37,12 +37,12 @@ def settings_apart(
         name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name) and name not in ignored
     ]
     names.sort(key=lambda name: name == "name")  # it follows from the file's name
-    found = [
+    sentences = [
         f"{name}: {_value_in(old, name)} {words[0]}, {_value_in(new, name)} {words[1]}"
         for name in names[:_MOST_SETTINGS]
     ]
-    more = len(names) - len(found)
-    return "; ".join([*found, *([f"and {counted(more, 'more setting')}"] if more > 0 else [])])
+    more = len(names) - len(sentences)
+    return "; ".join([*sentences, *([f"and {counted(more, 'more setting')}"] if more > 0 else [])])
 
 
 def _value_in(settings: Mapping[str, Any], name: str) -> str:

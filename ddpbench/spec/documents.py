@@ -126,8 +126,8 @@ def _odd_parts(data: object, path: str) -> Iterator[Problem]:
 def _odd_text(text: str) -> str:
     if len(text) > MAX_CHARACTERS:
         return f"has {len(text):,} characters; must be {MAX_CHARACTERS:,} at most"
-    found = unprintable(text)
-    return f"holds the control character {found}; leave it out" if found else ""
+    character = unprintable(text)
+    return f"holds the control character {character}; leave it out" if character else ""
 
 
 def huge_numbers(data: object, path: str = "") -> Iterator[Problem]:
@@ -147,7 +147,7 @@ def huge_numbers(data: object, path: str = "") -> Iterator[Problem]:
 def stated_scope(text: str) -> str:
     """Return the `scope` of an experiment's text; empty if it is not set, or if the text cannot be read."""
     try:
-        found = parse(text).get("scope")
+        scope = parse(text).get("scope")
     except ValueError:
         return ""
-    return found if isinstance(found, str) else ""
+    return scope if isinstance(scope, str) else ""

@@ -183,16 +183,16 @@ def _env(data: object, problems: list[Problem]) -> dict[str, str]:
     if not isinstance(data, dict):
         problems.append(Problem(path="env", message=f"must be a table, not {shortened(data)}"))
         return {}
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for name, value in data.items():
         if why := environment.refused(name):
             problems.append(Problem(path=f"env.{name}", message=why))
             continue
         try:
-            found[name] = Variable.model_validate({"value": value}).value
+            variables[name] = Variable.model_validate({"value": value}).value
         except ValidationError as error:
             problems += [Problem(path=f"env.{name}", message=one.message) for one in explain(error, "", [])]
-    return found
+    return variables
 
 
 def _say_misspelt(data: Mapping[str, Any], axes: Mapping[str, Any], on_note: Callable[[str], None]) -> None:

@@ -165,22 +165,22 @@ class Links:
             ValueError: the text cannot be parsed.
         """
         first, *rest = text.split("; ")
-        found: dict[str, Any] = {"bandwidth": tuple(parse_bit_rate(part) for part in first.split(", "))}
+        values: dict[str, Any] = {"bandwidth": tuple(parse_bit_rate(part) for part in first.split(", "))}
         for part in rest:
             if match := re.fullmatch(r"local (.+)", part):
-                found["local_bandwidth"] = parse_bit_rate(match[1])
+                values["local_bandwidth"] = parse_bit_rate(match[1])
             elif match := re.fullmatch(r"(\d+) racks(?:, uplink (.+))?", part):
-                found["racks"] = int(match[1])
-                found["uplink"] = parse_bit_rate(match[2]) if match[2] else None
+                values["racks"] = int(match[1])
+                values["uplink"] = parse_bit_rate(match[2]) if match[2] else None
             elif match := re.fullmatch(r"latency (.+)", part):
-                found["latency_s"] = parse_seconds(match[1])
+                values["latency_s"] = parse_seconds(match[1])
             elif match := re.fullmatch(r"loss (.+) %", part):
-                found["loss"] = float(match[1]) / 100
+                values["loss"] = float(match[1]) / 100
             elif match := re.fullmatch(r"(shared|own) storage", part):
-                found["storage"] = match[1]
+                values["storage"] = match[1]
             else:
                 raise ValueError(f"{part!r} says nothing of links")
-        return cls(**found)
+        return cls(**values)
 
 
 def fabric_overrides(text: str) -> list[str]:

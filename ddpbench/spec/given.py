@@ -50,7 +50,7 @@ def as_toml(name: str, value: Any, depth: int = 0) -> Any:
 
 
 def _key(name: str, key: Any) -> str:
-    found = as_toml(f"{name}, a key", key)
-    if not isinstance(found, str):
+    text = as_toml(f"{name}, a key", key)
+    if not isinstance(text, str):
         raise RequestError(f"{name}: {shortened(key)} is of type {type(key).__name__}: keys are texts")
-    return found
+    return text

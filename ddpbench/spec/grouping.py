@@ -415,12 +415,12 @@ def varied(cases: Iterable[Case], name: str) -> list[str]:
     groups: dict[Hashable, list[dict[str, Any]]] = {}
     for case in cases:
         groups.setdefault(_WHOSE[name](case), []).append(OPTIONS[name](case))
-    found: dict[str, None] = {}
+    keys: dict[str, None] = {}
     for members in groups.values():
         for key in dict.fromkeys(key for options in members for key in options):
             if len({_told(name, key, options) for options in members}) > 1:
-                found[key] = None
-    return list(found)
+                keys[key] = None
+    return list(keys)
 
 
 def option_word(name: str, key: str, case: Case) -> str:

@@ -32,8 +32,8 @@ def local_rate(fabric: str, ranks_per_node: int) -> float | None:
 
 def without_latency(fabrics: Iterable[str]) -> bool:
     """Return whether there are emulated links, none of which adds latency."""
-    found = [links_of(fabric) for fabric in fabrics if fabric]
-    return bool(found) and all(links is not None and not links.latency_s for links in found)
+    every = [links_of(fabric) for fabric in fabrics if fabric]
+    return bool(every) and all(links is not None and not links.latency_s for links in every)
 
 
 @cache

@@ -137,8 +137,8 @@ def _plan_case(
     if batch is None or options is None or fabric is None:
         return None
     device, backend = _device_and_backend(setting, devices)
-    if fabric and (found := [*_against_fabric(setting, backend)]):
-        problems += found
+    if fabric and (conflicts := [*_against_fabric(setting, backend)]):
+        problems += conflicts
         return None
     crosses = fabric or setting["fabric.bandwidth"] is None
     laid = _Laid(
@@ -339,8 +339,10 @@ def _device_and_backend(setting: Mapping[str, Any], devices: Devices) -> tuple[s
 
 def _env_json(setting: Mapping[str, Any], *, uses_backend: bool) -> str:
     """Return a combination's variables as JSON; those of transports only if data are moved."""
-    found = {name.removeprefix("env."): value for name, value in setting.items() if name.startswith("env.")}
-    return environment.to_json(found if uses_backend else environment.without_transport(found))
+    variables = {
+        name.removeprefix("env."): value for name, value in setting.items() if name.startswith("env.")
+    }
+    return environment.to_json(variables if uses_backend else environment.without_transport(variables))
 
 
 def _chosen(asked: str, usual: str, choice: Sequence[str], *, own: bool = False) -> str:

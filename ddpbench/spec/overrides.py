@@ -41,11 +41,11 @@ def places(name: str, models: Models, *, emulated: bool = True) -> list[str]:
         emulated: whether there is a fabric: without one, a name that another section also has does not mean
         the fabric's.
     """
-    found = [f"{section}.{name}" for section, model in _SECTIONS.items() if name in model.model_fields]
-    found += [f"options.{owner}.{name}" for owner, model in models.items() if name in model.model_fields]
-    if len(found) > 1 and not emulated:
-        found = [key for key in found if not key.startswith("fabric.")]
-    return found
+    keys = [f"{section}.{name}" for section, model in _SECTIONS.items() if name in model.model_fields]
+    keys += [f"options.{owner}.{name}" for owner, model in models.items() if name in model.model_fields]
+    if len(keys) > 1 and not emulated:
+        keys = [key for key in keys if not key.startswith("fabric.")]
+    return keys
 
 
 def whole_keys(override: str) -> list[str]:
@@ -88,10 +88,12 @@ class GivenSettings:
 
     def add(self, override: str) -> tuple[str, str] | None:
         """Add an override; return it with an earlier one whose value it replaces, as `contradiction` does."""
-        if not (found := _read(override, [])):
+        if not (setting := _read(override, [])):
             return None
-        keys = found[0]
-        return self.put(keys if _is_whole(keys) else _whole(keys, {}, [], emulated=True) or keys, *found[1:])
+        keys = setting[0]
+        return self.put(
+            keys if _is_whole(keys) else _whole(keys, {}, [], emulated=True) or keys, *setting[1:]
+        )
 
     def put(self, keys: Sequence[str], value: Any, text: str) -> tuple[str, str] | None:
         """Add a parsed override, as `add` does."""
@@ -137,8 +139,8 @@ def with_whole_options(overrides: Iterable[str], models: Models, problems: list[
     written: list[str] = []
     for text in overrides:
         name, equals, value = text.partition("=")
-        if found := _owned(setting_keys(name.strip()), models, problems):
-            written.append(f"{'.'.join(map(quoted, found))}{equals}{value}")
+        if full_key := _owned(setting_keys(name.strip()), models, problems):
+            written.append(f"{'.'.join(map(quoted, full_key))}{equals}{value}")
             continue
         axis, dot, bare = name.strip().rpartition(".")
         if axis in ("", "axes") and bare not in _TOP_LEVEL and not places(bare, {}):
@@ -159,8 +161,8 @@ def _owned(keys: list[str], models: Models, problems: list[Problem]) -> list[str
     """
     if not _lacks_owner(keys) or keys[-1] in models:
         return []
-    found = [key for key in places(keys[-1], models) if key.startswith("options.")]
-    key = _meant(keys[-1], found, problems)
+    candidates = [key for key in places(keys[-1], models) if key.startswith("options.")]
+    key = _meant(keys[-1], candidates, problems)
     if not key:
         return []
     return ["axes", *_split(key)] if keys[0] == "axes" else _split(key)
@@ -171,12 +173,12 @@ def quoted(part: str) -> str:
     return part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else toml_text(part)
 
 
-def _meant(name: str, found: Sequence[str], problems: list[Problem]) -> str:
+def _meant(name: str, candidates: Sequence[str], problems: list[Problem]) -> str:
     """Return the only key that a bare name may stand for; empty if there is no such key or several."""
-    if len(found) > 1:
-        message = f"{name} may be {' or '.join(found)}: write the one that is meant"
+    if len(candidates) > 1:
+        message = f"{name} may be {' or '.join(candidates)}: write the one that is meant"
         problems.append(Problem(path="--set", message=message))
-    return found[0] if len(found) == 1 else ""
+    return candidates[0] if len(candidates) == 1 else ""
 
 
 class Owner(NamedTuple):
@@ -239,7 +241,7 @@ def apply(
     if isinstance(data.get("axes"), dict) and not documents.too_deep(data["axes"]):
         problems += written_twice(data["axes"], "axes")
         data["axes"] = dotted(data["axes"])
-    read = [found for text in overrides if (found := _read(text, problems))]
+    read = [setting for text in overrides if (setting := _read(text, problems))]
     # the meaning of options' names depends on strategies and workloads, which another override may give
     whole = [(keys, value, text) for keys, value, text in read if _is_whole(keys) and not _lacks_owner(keys)]
     for one in whole:
@@ -265,14 +267,14 @@ def _parts(settings: Iterable[_Setting]) -> list[list[str]]:
 def _whole(keys: list[str], models: Models, problems: list[Problem], *, emulated: bool) -> list[str]:
     """Return the parts of the key that a bare name stands for; empty if there is no such key or several."""
     axis, name = keys[0] == "axes", keys[-1]
-    found = places(name, models, emulated=emulated)
+    candidates = places(name, models, emulated=emulated)
     if axis:
-        found = [key for key in found if not key.startswith("budget.")]
-        if not found:
+        candidates = [key for key in candidates if not key.startswith("budget.")]
+        if not candidates:
             return keys  # an unknown axis, which is reported with the known ones
-    elif not found:
+    elif not candidates:
         problems.append(Problem(path=name, message=f"unknown setting; {_near(name, models)}"))
-    key = _meant(name, found, problems)
+    key = _meant(name, candidates, problems)
     if axis and key:
         return ["axes", key.removeprefix("base.")]
     return _split(key) if key else []
@@ -478,10 +480,10 @@ def _axes_asked(settings: Sequence[list[str]]) -> list[str]:
 
 
 def _value_at(data: Mapping[str, Any], keys: Sequence[str]) -> Any:
-    found: Any = data
+    value: Any = data
     for key in keys:
-        found = found.get(key) if isinstance(found, dict) else None
-    return found
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
 
 
 def place_of(table: dict[str, Any], name: str) -> tuple[dict[str, Any], str] | None:
@@ -490,6 +492,6 @@ def place_of(table: dict[str, Any], name: str) -> tuple[dict[str, Any], str] | N
         return table, name
     for key, inner in table.items():
         rest = name.removeprefix(f"{key}.")
-        if rest != name and isinstance(inner, dict) and (found := place_of(inner, rest)):
-            return found
+        if rest != name and isinstance(inner, dict) and (place := place_of(inner, rest)):
+            return place
     return None

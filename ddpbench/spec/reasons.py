@@ -81,18 +81,18 @@ def _pieces_reason(
     """Return why this workload's model cannot be cut into a piece for each rank, or None."""
     if not strategy.pieces:
         return None
-    found = workload.pieces(strategy.pieces)
-    if not found:
+    pieces = workload.pieces(strategy.pieces)
+    if not pieces:
         able = [name for name in catalog.workload_names() if catalog.workload(name).pieces(strategy.pieces)]
         names = dict.fromkeys(name.partition(":")[0] for name in able)
         return f"{case.workload} cannot be cut into {strategy.pieces}: take {' or '.join(names)}"
     wanted = strategy.piece_count(case)
-    if strategy.pieces == "branches" and found != wanted:
-        return f"{case.workload} has {found} branches, a rank each: set world_size = {found}"
-    if found < wanted:
-        most = found * (case.world_size // wanted)  # as many replicas, with one layer per piece
+    if strategy.pieces == "branches" and pieces != wanted:
+        return f"{case.workload} has {pieces} branches, a rank each: set world_size = {pieces}"
+    if pieces < wanted:
+        most = pieces * (case.world_size // wanted)  # as many replicas, with one layer per piece
         few = f"too few for {wanted} stages: use a world size of {most} or less"
-        return f"{case.workload} has {found} layers to cut at, {few}"
+        return f"{case.workload} has {pieces} layers to cut at, {few}"
     return None
 
 

@@ -70,10 +70,10 @@ def _option_field(model: type[BaseModel] | None, key: str) -> FieldInfo | None:
     """Return an option; of a user's own class any keyword may be one, which only a rank can check."""
     if model is None:
         return None
-    found = model.model_fields.get(key)
-    if found is None and model.model_config.get("extra") == "allow" and key.isidentifier():
+    field = model.model_fields.get(key)
+    if field is None and model.model_config.get("extra") == "allow" and key.isidentifier():
         return FieldInfo(annotation=OwnValue)
-    return found
+    return field
 
 
 def is_own_option(name: str, models: Models) -> bool:

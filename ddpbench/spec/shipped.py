@@ -48,7 +48,7 @@ def _with_own(claim: PlannedClaim, run_id: str, known: Sequence[Sequence[Past]])
 def _histories(file: Path) -> list[tuple[Past, ...]]:
     """Return the history of each of a file's claims; empty if the file is missing or cannot be read."""
     try:
-        found = _Experiment.model_validate(parse(read_text(file)))
+        document = _Experiment.model_validate(parse(read_text(file)))
     except (OSError, ValueError, ValidationError):
         return []
-    return [past(claim.history) for claim in found.claims]
+    return [past(claim.history) for claim in document.claims]

@@ -174,8 +174,8 @@ def drawing(families: Sequence[str] = ()) -> Iterator[set[str]]:
         show = warnings.showwarning
 
         def note(message: Warning | str, *rest: Any, **more: Any) -> None:
-            if found := missing_glyphs([str(message)]):
-                missing.update(found)
+            if missing_now := missing_glyphs([str(message)]):
+                missing.update(missing_now)
             else:
                 show(message, *rest, **more)
 

@@ -65,12 +65,12 @@ class Painter:
         new = self._dealt.answers(lambda done: self._progress("drawing figures", before + done, count))
         self._dealt = None
         by_number = {**self._kept, **dict(zip(self._left, new, strict=True))}
-        found = [by_number[number] for number in range(count)]
+        in_order = [by_number[number] for number in range(count)]
         if self._code and self._code == code_stamp():
             for number, name in self._names.items():
-                if name and not found[number].missing:  # a font for it may be installed later
-                    keep(name, self._code, found[number])
-        return found
+                if name and not in_order[number].missing:  # a font for it may be installed later
+                    keep(name, self._code, in_order[number])
+        return in_order
 
 
 def _area(picture: Picture) -> float:

@@ -61,8 +61,8 @@ def stamped(png: bytes, digest: str) -> bytes:
 
 def stamp_of(png: bytes) -> str:
     """Return the digest in a PNG's text chunk; empty if it has no such chunk."""
-    found = (data for name, data in _chunks(png) if _is_stamp(name, data))
-    return next(found, b"\0").partition(b"\0")[2].decode("ascii")
+    stamps = (data for name, data in _chunks(png) if _is_stamp(name, data))
+    return next(stamps, b"\0").partition(b"\0")[2].decode("ascii")
 
 
 def _is_stamp(name: bytes, data: bytes) -> bool:

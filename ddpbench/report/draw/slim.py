@@ -110,10 +110,10 @@ def _relative(path: str) -> str:
             begin_x, begin_y = x, y
         steps.append((command.lower(), moved))
     return "".join(
-        letter + letter.join(_joined(values) for values in found)
+        letter + letter.join(_joined(values) for values in points)
         if letter == "m"  # further points after a move are lines
-        else letter + _joined(itertools.chain.from_iterable(found))
-        for letter, found in (
+        else letter + _joined(itertools.chain.from_iterable(points))
+        for letter, points in (
             (letter, [values for _, values in members])
             for letter, members in itertools.groupby(steps, key=lambda step: step[0])
         )
@@ -133,22 +133,22 @@ def _place_by_attributes(node: Element) -> None:
     """Turn the translation of a letter or a marker into its position, which is shorter."""
     if node.tag != f"{_SVG}use" or "x" in node.attrib:
         return
-    found = _TRANSLATE.fullmatch(node.attrib.get("transform", ""))
-    if found:
+    translation = _TRANSLATE.fullmatch(node.attrib.get("transform", ""))
+    if translation:
         del node.attrib["transform"]
-        for name, value in zip("xy", found.groups(), strict=True):
+        for name, value in zip("xy", translation.groups(), strict=True):
             if value != "0":
                 node.set(name, value)
 
 
 def _write_styles_once(root: Element) -> None:
     """Turn styles into classes; one that occurs once stays where it is."""
-    found = Counter(
+    counts = Counter(
         node.attrib["style"] for node in root.iter() if "style" in node.attrib and node is not root
     )
     classes = {
         style: _letters(place)
-        for place, style in enumerate(style for style, count in found.most_common() if count > 1)
+        for place, style in enumerate(style for style, count in counts.most_common() if count > 1)
     }
     for node in root.iter():
         if node.attrib.get("style") in classes:

@@ -381,9 +381,9 @@ def _step_ms(row: Row) -> Interval | None:
 
 
 def _line(axes: Axes, line: Series, value: _Value) -> None:
-    found = [(rate, own) for row in line.rows if (own := value(row)) is not None and (rate := _rate(row))]
+    points = [(rate, own) for row in line.rows if (own := value(row)) is not None and (rate := _rate(row))]
     look = line.look
-    xs, values = [rate for rate, _ in found], [value for _, value in found]
+    xs, values = [rate for rate, _ in points], [value for _, value in points]
     axes.plot(xs, [value.value for value in values], color=look.colour, linewidth=0.9, zorder=2)
     axes.errorbar(
         xs,

@@ -97,17 +97,17 @@ def section(breakdown: Sequence[StepParts], checks: Checked, rows: Sequence[Row]
 def _apart(bars: Iterable[Bar]) -> list[str]:
     """Return the note on marked cases; empty if instrumented steps are like timed ones."""
     every = list(bars)
-    found = [bar for bar in every if bar.apart and bar.overhead is not None]
-    if not found:
+    marked = [bar for bar in every if bar.apart and bar.overhead is not None]
+    if not marked:
         return []
-    found.sort(key=lambda bar: -abs(bar.overhead or 0))
+    marked.sort(key=lambda bar: -abs(bar.overhead or 0))
     names = every[0].row.names.of(bar.row.case for bar in every)
     cases = [
         f"{names.short(bar.row.case)} ({percent(abs(off))} {'longer' if off > 0 else 'shorter'})"
-        for bar in found[:4]
+        for bar in marked[:4]
         if (off := bar.overhead or 0.0)
     ]
-    more = [f"{len(found) - 4} more"] if len(found) > 4 else []
+    more = [f"{len(marked) - 4} more"] if len(marked) > 4 else []
     text = (
         f"{_STAR} marks cases whose instrumented steps take another time than their timed ones: the parts do "
         f"not describe the timed steps. These are {series_of([*cases, *more])}."
@@ -172,8 +172,8 @@ def _scales(bars: Sequence[Bar]) -> list[Sequence[Bar]]:
 
 
 def _picture(panel: str, bars: Sequence[Bar], missing: Mapping[str, str], index: int = 0) -> Picture:
-    found = f"of the shorter steps, {_heading(bars)}" if index else headline(_heading(bars))
-    heading = f"{panel} · {found}" if panel else headline(found)
+    finding = f"of the shorter steps, {_heading(bars)}" if index else headline(_heading(bars))
+    heading = f"{panel} · {finding}" if panel else headline(finding)
     overheads = [bar.overhead for bar in bars if bar.overhead is not None]
     marks = []
     if overheads:
@@ -246,11 +246,11 @@ class _Texts:
 
 def _texts(bars: Sequence[Bar]) -> list[_Texts]:
     """Return each bar's parts as in its table, milliseconds: figure and heading show the same digits."""
-    found = []
+    texts = []
     for row in _table(bars).evenly_rounded().rows:
         *parts, overlapped = (cell.text for cell in row[2 : 3 + len(style.PHASES)])
-        found.append(_Texts(Parts(**dict(zip(style.PHASES, parts, strict=True))), overlapped))
-    return found
+        texts.append(_Texts(Parts(**dict(zip(style.PHASES, parts, strict=True))), overlapped))
+    return texts
 
 
 def _heading(bars: Sequence[Bar]) -> str:

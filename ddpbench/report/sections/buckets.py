@@ -268,12 +268,12 @@ def _longer(stand: Standing | None) -> Interval | None:
 
 def _digits(rows: Sequence[Row], standings: Mapping[str, Standing]) -> int:
     """Return the decimals of the table's column of differences."""
-    found = [
+    decimals = [
         longer.decimals_in_column()
         for row in rows
         if (longer := _longer(standings.get(row.case_id))) is not None
     ]
-    return max(found, default=0)
+    return max(decimals, default=0)
 
 
 def _words(row: Row, standings: Mapping[str, Standing]) -> str:

@@ -112,7 +112,7 @@ def _comparable(shown: Sequence[Row], across: Across) -> bool:
     caps: dict[int | str, set[BucketCap]] = {}
     for row in shown:
         caps.setdefault(_key(row, across), set()).add(row.case.bucket_cap_mb)
-    return sum(len(found) > 1 for found in caps.values()) > 1
+    return sum(len(line_caps) > 1 for line_caps in caps.values()) > 1
 
 
 def _frame_words(shown: Sequence[Row], standings: Mapping[str, Standing]) -> str:

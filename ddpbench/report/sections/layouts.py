@@ -67,10 +67,10 @@ def _groups(rows: Sequence[Row]) -> list[list[Row]]:
     """Return groups of rows that differ only in nodes; the most ranks first, without oversubscription if
     possible.
     """
-    found: dict[Key, list[Row]] = {}
+    groups: dict[Key, list[Row]] = {}
     for row in rows:
-        found.setdefault(alike_but(row, "nodes", "ranks_per_node"), []).append(row)
-    several = [sorted(group, key=lambda row: row.case.nodes) for group in found.values() if len(group) > 1]
+        groups.setdefault(alike_but(row, "nodes", "ranks_per_node"), []).append(row)
+    several = [sorted(group, key=lambda row: row.case.nodes) for group in groups.values() if len(group) > 1]
     several = [group for group in several if sum(_has(row) for row in group) > 1]
     several.sort(
         key=lambda group: (

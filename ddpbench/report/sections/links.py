@@ -47,9 +47,9 @@ def section(steps: StepResults, rows: Sequence[Row]) -> Section | None:
         for index, lines in enumerate(shown)
     ]
     maps = [
-        found
+        drawn_map
         for index, (name, members) in enumerate(_maps(rows))
-        if (found := heatmap.picture(name, members, caps, index, across="link")) is not None
+        if (drawn_map := heatmap.picture(name, members, caps, index, across="link")) is not None
     ]
     pictures = [*curves, *split(maps)[0], *([_dots(groups[:MOST_GROUPS], raw)] if groups else [])]
     if not pictures:
@@ -72,11 +72,11 @@ def _has(row: Row) -> bool:
 
 def _maps(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
     """Return a strategy's bucket caps over several fabrics, at one world size: the one with most cases first."""
-    found: dict[Key, list[Row]] = {}
+    groups: dict[Key, list[Row]] = {}
     for row in rows:
         if row.case.fabric and row.case.bucket_cap_mb is not None and row.case.world_size > 1:
-            found.setdefault(alike_but(row, "fabric", "bucket_cap_mb"), []).append(row)
-    several = [_with_caps(members) for members in found.values()]
+            groups.setdefault(alike_but(row, "fabric", "bucket_cap_mb"), []).append(row)
+    several = [_with_caps(members) for members in groups.values()]
     return [("", members) for members in sorted(several, key=lambda members: -len(members)) if members]
 
 
@@ -95,11 +95,11 @@ def _groups(rows: Sequence[Row]) -> list[list[Row]]:
     If both vary, the options of one fabric are in one group. Groups that are not oversubscribed, and those
     with the most ranks, come first.
     """
-    found: dict[Key, list[Row]] = {}
+    groups: dict[Key, list[Row]] = {}
     for row in rows:
-        found.setdefault(alike_but(row, "fabric", "workload_options_json"), []).append(row)
+        groups.setdefault(alike_but(row, "fabric", "workload_options_json"), []).append(row)
     several: list[list[Row]] = []
-    for members in found.values():
+    for members in groups.values():
         by_fabric: dict[str, list[Row]] = {}
         for row in members:
             by_fabric.setdefault(row.case.fabric, []).append(row)

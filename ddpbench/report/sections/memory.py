@@ -84,7 +84,7 @@ def section(rows: Sequence[Row]) -> Section | None:
 
 def _kept(rows: Sequence[Row]) -> list[Kept]:
     words = variant_words(rows)
-    found: dict[tuple[Any, ...], Kept] = {}
+    by_state: dict[tuple[Any, ...], Kept] = {}
     for row in rows:
         held = row.held_bytes
         if not row.ok or traits_of(row.case).one_process or held is None:
@@ -96,15 +96,15 @@ def _kept(rows: Sequence[Row]) -> list[Kept]:
             row.case.world_size,
             held,
         )
-        before = found.get(key)
+        before = by_state.get(key)
         peaks = (row.peak_memory_bytes, before.peak if before is not None else None)
-        found[key] = Kept(
+        by_state[key] = Kept(
             row=row if before is None else before.row,
             words=words[row.case_id],
             held=held,
             peak=max((peak for peak in peaks if peak is not None), default=None),
         )
-    return list(found.values())
+    return list(by_state.values())
 
 
 def _model(row: Row) -> Key:

@@ -103,11 +103,11 @@ def section(network: Sequence[NetworkResult], rows: Sequence[Row]) -> Section | 
 
 def _points(network: Sequence[NetworkResult], rows: Sequence[Row]) -> dict[str, Point]:
     by_id = {row.case_id: row for row in rows}
-    found: dict[str, Point] = {}
+    by_case: dict[str, Point] = {}
     for one in network:
         if (row := by_id.get(one.case_id)) is None:
             continue
-        found[row.case_id] = Point(
+        by_case[row.case_id] = Point(
             row=row,
             time_ms=one.network_s.scaled(1e3),
             formula=one.formula,
@@ -118,7 +118,7 @@ def _points(network: Sequence[NetworkResult], rows: Sequence[Row]) -> dict[str, 
             formula_bytes=one.formula_bytes,
             rounds=one.rounds,
         )
-    return found
+    return by_case
 
 
 def _lines(panel: Panel, points: Mapping[str, Point]) -> list[Line]:
@@ -133,15 +133,15 @@ def _lines(panel: Panel, points: Mapping[str, Point]) -> list[Line]:
             if point is not None and row.case.nodes > 1 and not row.oversubscribed:
                 by_shape.setdefault(row.case.world_size // row.case.nodes, []).append(point)
         shape = max(by_shape, key=lambda a_node: len(by_shape[a_node]), default=0)
-        found = sorted(by_shape.get(shape, []), key=lambda point: point.row.case.nodes)
-        if len({point.row.case.nodes for point in found}) > 1:
+        shaped = sorted(by_shape.get(shape, []), key=lambda point: point.row.case.nodes)
+        if len({point.row.case.nodes for point in shaped}) > 1:
             each = f", {shape} ranks per node" if shape > 1 else ""
             lines.append(
                 Line(
                     name=f"{item.name}{each}",
                     strategy=item.strategy,
                     variant=item.variant,
-                    points=tuple(found),
+                    points=tuple(shaped),
                 )
             )
     return lines

@@ -55,12 +55,12 @@ def section(steps: StepResults, rows: Sequence[Row]) -> Section | None:
 
 def _groups(rows: Sequence[Row]) -> list[list[Row]]:
     """Return groups of rows that differ only in precision; not oversubscribed ones and the most ranks first."""
-    found: dict[Key, list[Row]] = {}
+    groups: dict[Key, list[Row]] = {}
     for row in rows:
         key = alike_but(row, "precision")
-        found.setdefault(key, []).append(row)
+        groups.setdefault(key, []).append(row)
     several = [
-        sorted(g, key=lambda row: _ORDER.index(row.case.precision)) for g in found.values() if len(g) > 1
+        sorted(g, key=lambda row: _ORDER.index(row.case.precision)) for g in groups.values() if len(g) > 1
     ]
     several = [group for group in several if sum(row.ok for row in group) > 1]
     several.sort(
@@ -157,14 +157,20 @@ def _table(
 
     def cells(group: Sequence[Row], row: Row) -> tuple[Cell, ...]:
         flops, mfu = row.flops_per_sample, row.mfu
-        found = words.get(row.case_id)
-        word = found.cell if found is not None else "the reference" if row.case.precision == "full" else ""
+        judgement = words.get(row.case_id)
+        word = (
+            judgement.cell
+            if judgement is not None
+            else "the reference"
+            if row.case.precision == "full"
+            else ""
+        )
         return (
             Cell(text=_name(group)),
             Cell(text=row.case.precision, key=float(_ORDER.index(row.case.precision))),
             Cell.estimate(row.samples_per_s if row.ok else None),
             Cell.estimate(row.step_time_s.scaled(1e3) if row.step_time_s and row.ok else None),
-            Cell.estimate(found.ratio if found is not None and found.ratio.has_ends else None),
+            Cell.estimate(judgement.ratio if judgement is not None and judgement.ratio.has_ends else None),
             Cell(text=word if row.ok else row.status),
             Cell(text="" if flops is None else number(flops / 1e9), key=flops, number=True),
             *([Cell(text="" if mfu is None else percent(mfu), key=mfu, number=True)] if with_mfu else []),

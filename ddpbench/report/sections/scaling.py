@@ -312,8 +312,8 @@ def _plot(axes: Axes, xs: Sequence[float], item: Series, estimates: Sequence[Int
 def _on_grid(
     item: Series, sizes: Sequence[int], value: Callable[[Row], Interval | None]
 ) -> list[Interval | None]:
-    found = {row.case.world_size: value(row) for row in item.rows if _has(row)}
-    return [found.get(size) for size in sizes]
+    by_size = {row.case.world_size: value(row) for row in item.rows if _has(row)}
+    return [by_size.get(size) for size in sizes]
 
 
 _APART = 0.05

@@ -197,8 +197,8 @@ def _heading(panel: Panel, groups: _Groups) -> str:
 
 def _bound_of(row: Row, bounds: Mapping[Hashable, Row]) -> Interval | None:
     """Return the throughput of the independent ranks that compute as a case does; None if there are none."""
-    found = bounds.get(grouping.deciding("compute", row.case))
-    return found.samples_per_s if found is not None else None
+    bound = bounds.get(grouping.deciding("compute", row.case))
+    return bound.samples_per_s if bound is not None else None
 
 
 def _beside(shown: Sequence[tuple[str, Row]], rows: Sequence[Row]) -> str:

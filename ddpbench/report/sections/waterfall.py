@@ -189,11 +189,11 @@ def _left_out(falls: Sequence[Fall]) -> tuple[str, ...]:
 def _falls(losses: Sequence[Loss], rows: Sequence[Row]) -> list[Fall]:
     by_id = {row.case_id: row for row in rows}
     panels = {row.case_id: panel.name for panel in panels_of(rows) for row in panel.rows}
-    found: dict[str, list[Loss]] = {}
+    by_case: dict[str, list[Loss]] = {}
     for loss in losses:
-        found.setdefault(loss.case_id, []).append(loss)
+        by_case.setdefault(loss.case_id, []).append(loss)
     falls: list[Fall] = []
-    for case_id, items in found.items():
+    for case_id, items in by_case.items():
         row = by_id.get(case_id)
         if row is None or not row.ok:
             continue

@@ -63,9 +63,9 @@ def proofs_line(proofs: Sequence[Proved]) -> str:
     if not made:
         return f"Proved before timing: nothing; {_comparisons(proofs)} {_NOT_MADE}"
     share = f"{failed:,} of " if failed else "all "
-    found = f"{share if len(made) > 1 else ''}{_comparisons(made)} {'failed' if failed else 'passed'}"
+    outcome = f"{share if len(made) > 1 else ''}{_comparisons(made)} {'failed' if failed else 'passed'}"
     rest = f"; {counted(left_out, 'other')} {_NOT_MADE}" if left_out else ""
-    return f"Proved before timing: {found}{rest}"
+    return f"Proved before timing: {outcome}{rest}"
 
 
 _NOT_MADE = "could not be made, for the reasons in the notes"

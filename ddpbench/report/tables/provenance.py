@@ -13,8 +13,8 @@ from ddpbench.units import format_bit_rate, with_minus
 
 def machine_table(machine: Mapping[str, object], part: str, caption: str) -> Table:
     """Return `identity` or `context` of machine.json, flattened."""
-    found = machine.get(part)
-    pairs = list(_flat(found)) if isinstance(found, Mapping) else []
+    facts = machine.get(part)
+    pairs = list(_flat(facts)) if isinstance(facts, Mapping) else []
     rows = tuple((Cell(text=name), Cell(text=value)) for name, value in pairs)
     return Table(caption=caption, columns=(Column("What"), Column("Found")), rows=rows, sortable=False)
 

@@ -57,11 +57,11 @@ class Cost:
 def costs_of(saved: Sequence[CheckpointCost], rows: Sequence[Row]) -> list[Cost]:
     """Return checkpoint costs by case and method: not oversubscribed cases and the most ranks first."""
     by_id = {row.case_id: row for row in rows if row.ok}
-    found: list[Cost] = []
+    costs: list[Cost] = []
     for cost in saved:
         if (row := by_id.get(cost.case_id)) is None:
             continue
-        found.append(
+        costs.append(
             Cost(
                 row=row,
                 method=cost.method,
@@ -78,8 +78,8 @@ def costs_of(saved: Sequence[CheckpointCost], rows: Sequence[Row]) -> list[Cost]
                 steps_for_1_percent=cost.steps_for_small_share,
             )
         )
-    found.sort(key=lambda cost: (cost.row.oversubscribed, -cost.row.case.world_size, cost.row.strategy_name))
-    return found
+    costs.sort(key=lambda cost: (cost.row.oversubscribed, -cost.row.case.world_size, cost.row.strategy_name))
+    return costs
 
 
 def checkpoint_picture(costs: Sequence[Cost]) -> Picture:

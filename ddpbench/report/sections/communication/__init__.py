@@ -27,10 +27,10 @@ def section(transfers: Sequence[TransferResult], rows: Sequence[Row]) -> Section
             groups.setdefault(one.group, []).append(one)
     pictures: list[Picture] = []
     bound: list[str] = []
-    drawn, others = split([(by_id[found[0].case_id], found) for found in groups.values()])
-    for row, found in drawn:
-        curves = curves_of(found)
-        cases = [by_id[case_id] for case_id in dict.fromkeys(one.case_id for one in found)]
+    drawn, others = split([(by_id[results[0].case_id], results) for results in groups.values()])
+    for row, results in drawn:
+        curves = curves_of(results)
+        cases = [by_id[case_id] for case_id in dict.fromkeys(one.case_id for one in results)]
         pictures.append(picture(row, cases, rows, curves, len(pictures)))
         bound += [sentence for curve in curves if (sentence := bound_by(row, curve))]
     absent = ""

@@ -55,11 +55,11 @@ class TransferCurve:
 
 def curves_of(results: Sequence[TransferResult]) -> list[TransferCurve]:
     """Return the transfers of one strategy as curves, their sizes ascending."""
-    found: dict[tuple[str, int], list[TransferResult]] = {}
+    by_curve: dict[tuple[str, int], list[TransferResult]] = {}
     for one in results:
-        found.setdefault((one.op, one.world_size), []).append(one)
+        by_curve.setdefault((one.op, one.world_size), []).append(one)
     curves = []
-    for index, ((op, world_size), sizes) in enumerate(sorted(found.items())):
+    for index, ((op, world_size), sizes) in enumerate(sorted(by_curve.items())):
         line = sizes[-1]  # equal in each of them
         curves.append(
             TransferCurve(

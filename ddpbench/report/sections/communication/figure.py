@@ -148,8 +148,8 @@ def _cap_lines(caps: Sequence[BucketCap], curves: Sequence[TransferCurve]) -> di
     """Return the caps near the sizes drawn, each with its bytes; the default's is 25 MiB."""
     sizes = [point.bytes for curve in curves for point in curve.points]
     low, high = min(sizes) / 2, max(sizes) * 2
-    found = {cap: MIB * (25.0 if isinstance(cap, str) else cap) for cap in caps if cap is not None}
-    return {cap: size for cap, size in found.items() if low <= size <= high}
+    cap_bytes = {cap: MIB * (25.0 if isinstance(cap, str) else cap) for cap in caps if cap is not None}
+    return {cap: size for cap, size in cap_bytes.items() if low <= size <= high}
 
 
 def _looks_alike(point: Point, curve: TransferCurve) -> bool:
