@@ -186,7 +186,7 @@ def noise_of(
     if comparison is None or comparison.standard_error is None or not comparison.paired:
         reason = next((case.error for case in (first, second) if case.error), "")
         hint = f": {reason}" if reason else "; run more rounds"
-        raise RecordError(f"{run.path}: both launches of {len(both)} of 2 rounds needed are there{hint}")
+        raise RecordError(f"{run.path}: {len(both)} of the 2 rounds needed have both launches{hint}")
     ratio = comparison.time_ratio()
     low, high = _ends(ratio)
     spread, shared = _spread(both), {mine.pair for mine, _ in both}
@@ -301,7 +301,7 @@ def _twins(cases: list[CaseRun], run: RunDir) -> tuple[CaseRun, CaseRun]:
         twin = by_case.get(replace(case.case, replicate=case.case.replicate + 1))
         if twin is not None:
             return case, twin
-    raise RecordError(f"{run.path} has no two cases that differ in nothing but replicate")
+    raise RecordError(f"{run.path} has no two cases that differ only in replicate")
 
 
 def _flag_counts(*cases: CaseRun) -> dict[str, int]:

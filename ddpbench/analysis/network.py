@@ -114,8 +114,8 @@ def pieces_of(run: CaseRun) -> int:
 def beyond_formula_s(run: CaseRun) -> float:
     """Return the exposed communication of a step that its links do not explain even if nothing is hidden, seconds.
 
-    The remaining time is spent in the library that sends, or in the machine that emulates the links. It is 0 where
-    there is no formula, and where links have more than a rate: latency, losses, storage that shares them.
+    The remaining time is spent in the library that sends, or in the machine that emulates the links. It is 0
+    without a formula, and where links have more than a rate: latency, losses, storage that shares them.
     """
     links = links_of(run.case.fabric)
     if links is None or run.parts is None or not links.rates_alone:

@@ -595,7 +595,7 @@ def test_what_sharing_cores_may_have_cost_decides_nothing(
 
 
 def test_the_truth_is_within_what_is_allowed_for_shared_cores() -> None:
-    """Of 1,000 pairs that are equal on separate cores, but not on shared ones, hardly any is decided."""
+    """Hardly any of 1,000 pairs that are equal on separate cores, but not on shared ones, is decided."""
     dice, wrong = random.Random(2005), 0
     for _ in range(TRIALS):
         delays = [dice.uniform(0.0, 0.4) for _ in range(2)]  # the true effect of sharing on each step

@@ -108,7 +108,7 @@ def test_statistics_are_pytest_benchmarks_own() -> None:
 
 
 def test_what_a_format_does_not_hold_is_said(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(RequestError, match="take csv or parquet for its steps"):
+    with pytest.raises(RequestError, match="use csv or parquet for its steps"):
         exported(run, "openmetrics", "steps")
     assert run_cli(["export", str(run.path / "none"), "--format", "csv"]) == 2
     assert "none" in capsys.readouterr().err

@@ -114,7 +114,7 @@ def test_equal_sides_in_turn_are_told_apart_in_at_most_one_split_of_twenty() -> 
 
 
 def test_students_interval_looked_at_after_every_round_is_wrong_far_too_often() -> None:
-    """The same rounds and splits, with the interval that a sequential comparison must not use."""
+    """These are the same rounds and splits, with the interval that a sequential comparison must not use."""
     assert students(of_splits(), looks=True).low > 3 * ALPHA
 
 

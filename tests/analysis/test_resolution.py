@@ -203,7 +203,7 @@ def test_the_interval_of_a_deviation_covers() -> None:
 
 
 def test_the_widest_interval_is_a_number() -> None:
-    """One degree of freedom, twelve cases, and times 16 decades apart."""
+    """This is one degree of freedom, twelve cases, and times 16 decades apart."""
     found = Interval.around(1e16, 5000.0)
     assert found.low is not None
     assert found.low > 0

@@ -208,7 +208,7 @@ def test_what_a_file_may_not_hold(tmp_path: Path, extra: dict[str, Any], sentenc
 
 def test_what_is_no_file_of_ours(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
-    with pytest.raises(RequestError, match="there is no such file"):
+    with pytest.raises(RequestError, match="does not exist"):
         read_saved(path)
     for text, sentence in (
         ("{}", "has no benchmarks"),
@@ -332,7 +332,7 @@ def test_names_are_those_of_pytest_benchmarks_storage(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["0001", "../up", "a/b", "", ".hidden", "-x", "a b"])
 def test_what_is_no_name(name: str) -> None:
-    with pytest.raises(RequestError, match="is no name for a baseline"):
+    with pytest.raises(RequestError, match="invalid baseline name"):
         Baselines().save(name, b"{}")
 
 
@@ -370,10 +370,8 @@ def test_only_what_is_in_the_storage_and_means_the_name_is_removed(
     assert notes.exists()
     capsys.readouterr()
     here = f"is no baseline saved in .benchmarks/{machine_folder()}"
-    for (
-        name,
-        said,
-    ) in (  # paths that exist, names that are similar to one, and a name without a machine's folder
+    # Paths that exist, names that are similar to one, and a name without a machine's folder.
+    for name, said in (
         ("a", f"'a' {here}; saved there: main_old, 0001_main"),
         ("notes.json", f"'notes.json' {here}; saved there: main_old, 0001_main"),
         ("note.json", f"'note.json' {here}; saved there: main_old, 0001_main"),
@@ -384,7 +382,7 @@ def test_only_what_is_in_the_storage_and_means_the_name_is_removed(
         assert capsys.readouterr().err == f"ddpbench: {said}\n"
     assert run_cli(["baseline", "remove", "main"]) == 0
     assert not saved.exists()
-    assert old.exists(), "main is no number of it"
+    assert old.exists(), "main is not its name"
 
 
 @pytest.mark.parametrize(

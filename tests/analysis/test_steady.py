@@ -71,7 +71,7 @@ def test_recorded_launches_are_steady_and_with_a_decay_are_not(recorded: Launche
 
 
 def test_rates_on_recorded_steps(recorded: Launches) -> None:
-    # One launch in two, at random, has its steps reversed: any recorded trend cancels in the mean, while the
+    # Random launches, every second on average, have their steps reversed: recorded trends cancel in the mean, while the
     # steps' correlation, their tails and the differences between launches stay.
     rng = np.random.default_rng(20)
     rate = {}

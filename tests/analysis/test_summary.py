@@ -337,7 +337,7 @@ def test_noise_tells_what_is_asked_for(run: RunDir) -> None:
 
 def test_noise_needs_a_replicate_and_two_rounds(run: RunDir) -> None:
     write_plan(run, [SINGLE, DDP])
-    with pytest.raises(RecordError, match="no two cases that differ in nothing but replicate"):
+    with pytest.raises(RecordError, match="no two cases that differ only in replicate"):
         noise_of(run)
 
 
@@ -346,7 +346,7 @@ def test_noise_of_one_round_is_refused(run: RunDir) -> None:
     write_plan(run, [DDP, twin], Budget(rounds_min=3, rounds_max=3))
     for case in (DDP, twin):
         write_launch(run, case, 0, [RankLaunch()] * 2)
-    with pytest.raises(RecordError, match=r"1 of 2 rounds needed.*measured in 1 of at least 3"):
+    with pytest.raises(RecordError, match=r"1 of the 2 rounds needed.*measured in 1 of at least 3"):
         noise_of(run)
 
 

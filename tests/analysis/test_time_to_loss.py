@@ -73,7 +73,7 @@ def row_of(run: RunDir, case: Case) -> dict[str, Any]:
 
 
 def test_the_time_to_a_loss_runs_to_the_slowest_rank_without_the_agreeing_between_groups(run: RunDir) -> None:
-    """One device: 32 steps are half below and half above 2 at step 56. Two ranks, batches twice as large: over 16
+    """A single device: 32 steps are half below and half above 2 at step 56. Two ranks, batches twice as large: over 16
     steps, at step 28. With 30 steps and a second group's 26 the 50 ms between them are not counted.
     """
     write(

@@ -41,14 +41,16 @@ def _csv(run: RunDir, table: str) -> bytes:
 
 def _parquet(run: RunDir, table: str) -> bytes:
     if importlib.util.find_spec("pyarrow") is None:
-        raise RequestError("--format parquet needs pyarrow: pip install pyarrow, or take --format csv")
+        raise RequestError("--format parquet needs pyarrow: pip install pyarrow, or use --format csv")
     content: bytes = TABLES[table](run).to_parquet(None, index=False)
     return content
 
 
 def _only_cases(name: str, table: str) -> None:
     if table != "cases":
-        raise RequestError(f"--format {name} has a run's cases alone: take csv or parquet for its {table}")
+        raise RequestError(
+            f"--format {name} holds only the cases of a run: use csv or parquet for its {table}"
+        )
 
 
 def _pytest_benchmark(run: RunDir, table: str) -> bytes:

@@ -58,7 +58,7 @@ def answer_of(
     claimed: Finding | None = None,
     withheld: Mapping[str, Violation] = MappingProxyType({}),
 ) -> tuple[Finding, ...]:
-    """Return one or two sentences; always at least one, which says why where there is no answer.
+    """Return one or two sentences; always at least one, which without an answer says why.
 
     Args:
         cases: a run's cases.

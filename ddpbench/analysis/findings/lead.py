@@ -95,7 +95,7 @@ def _kind(run: CaseRun) -> tuple[str, str]:
 
 
 def _lead(by: dict[tuple[str, str], CaseRun], ring: str, families: Families) -> tuple[float, Finding] | None:
-    """Return the lead as a ratio, and its sentence; None where there is no lead, or it cannot be compared."""
+    """Return the lead as a ratio, and its sentence; None without a lead, or it cannot be compared."""
 
     def against(a: tuple[str, str], b: tuple[str, str]) -> Judgement | None:
         return families.judge(by[a], by[b]) if a in by and b in by else None

@@ -70,7 +70,7 @@ class Baselines:
         if len(numbered) > 1 and not whole:
             listed = ", ".join(path.stem for path in numbered)
             raise RequestError(
-                f"{text} is the number of several saved baselines: {listed}; give one's whole name"
+                f"{text} is the number of several saved baselines: {listed}; give the full name of one"
             )
         found = whole or numbered or named
         if not found:
@@ -86,8 +86,8 @@ class Baselines:
         """
         if not _NAME.fullmatch(name) or name.isdecimal():
             raise RequestError(
-                f"{shortened(name)} is no name for a baseline: give letters, digits, '_', '-', '.' or '+', not "
-                "digits alone, for those are the numbers of what is saved"
+                f"invalid baseline name {shortened(name)}: use letters, digits, '_', '-', '.' or '+', and not digits "
+                "alone, which are the numbers of saved baselines"
             )
         folder = self.storage / machine_folder()
         first = 1 + max((_number(path) for path in self.entries()), default=0)

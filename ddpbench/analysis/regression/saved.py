@@ -67,7 +67,7 @@ def read_saved(path: Path, name: str = "") -> Side:
     every = [one for one in data["benchmarks"] if isinstance(one, dict)]
     own = [one for one in every if not _missing(one)]
     if not own:
-        raise IdentityError(f"{path} has no benchmark of ddpbench's: {_why_none(every)}")
+        raise IdentityError(f"{path} has no benchmark written by ddpbench: {_why_none(every)}")
     extras = [_checked(path, one) for one in own]
     if (failed := sum(extra.launches_failed for extra in extras)) > MAX_LAUNCHES:
         raise damaged(
@@ -94,7 +94,7 @@ def _loaded(path: Path) -> dict[str, Any]:
     try:
         data = parse_json(read_text(path, _MOST_BYTES), finite=False, most=_MOST_VALUES)
     except FileNotFoundError:
-        raise RequestError(f"{path}: there is no such file") from None
+        raise RequestError(f"{path} does not exist") from None
     except UnreadableError as error:
         raise IdentityError(str(error)) from None
     except (OSError, ValueError) as error:
@@ -231,7 +231,7 @@ def _case(columns: Mapping[str, Any]) -> Case:
             return checked_case(reading)
         except ValueError as error:
             problem = problem or error
-    raise problem or ValueError("it describes no case")
+    raise problem or ValueError("its columns do not describe a case")
 
 
 def _timings(extra: _Extra, case: Case) -> list[Timing]:
