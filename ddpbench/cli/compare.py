@@ -156,8 +156,8 @@ def _of_two(arguments: argparse.Namespace) -> Changes:
     if differing and not arguments.across:
         listed = "\n".join(f"  {line}" for line in differing)
         raise IdentityError(
-            "the runs were measured under other conditions: a difference would not be the program's. Compare them all "
-            f"the same with --across\n{listed}"
+            "the runs were measured under other conditions, so that a difference may not come from the program. "
+            f"Compare them anyway with --across\n{listed}"
         )
     return changes_of(base, new, drift=arguments.drift, unlike=differing)
 

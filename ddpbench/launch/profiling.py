@@ -75,7 +75,7 @@ def prepare_profile(request: ProfileRequest) -> PreparedProfile:
     planned = expand(experiment, TableCatalog(folder, batches), devices)
     if len(planned) != 1 or planned[0].case.strategy != "single":
         raise RequestError(
-            f"{command('profile', request.workload)}: --set made it several cases; a profile is of one"
+            f"{command('profile', request.workload)}: --set gives several cases; a profile needs one"
         )
     entry = within_precision(within_gpus(planned[0], devices), devices)
     if entry.skip_reason is not None:

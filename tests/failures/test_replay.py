@@ -134,7 +134,7 @@ def test_a_sweep_of_a_replay_records_its_pace_and_no_loss_and_refuses_another_pr
         (["mlp", "--device", "cuda"], "no GPU torch can use"),
         (["replay:resnet50-v100"], "replays a profile already"),
         (["mlp", "--set", "options.gpt.block_size=4"], "'gpt' is not used by this experiment"),
-        (["mlp", "--set", "axes.local_batch=[2,4]"], "several cases; a profile is of one"),
+        (["mlp", "--set", "axes.local_batch=[2,4]"], "several cases; a profile needs one"),
         (["gone.py:Mine"], "there is no file"),
     ],
 )

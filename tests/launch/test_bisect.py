@@ -98,7 +98,7 @@ def test_commits_come_oldest_first_and_must_come_from_the_good_one(tmp_path: Pat
         commits_between(tmp_path, "main", made[0])
     with pytest.raises(RequestError, match="has no such commit"):
         commits_between(tmp_path, "nope", "main")
-    with pytest.raises(RequestError, match="begins with no -"):
+    with pytest.raises(RequestError, match="cannot start with -"):
         commits_between(tmp_path, "--all", "main")
 
 

@@ -177,7 +177,7 @@ def beside_this_code(words: Sequence[str]) -> tuple[SideSpec, SideSpec]:
     new = SideSpec(name="new", path=str(here) if base.ref or base.path else "")
     if _unnamed(base) == _unnamed(new):
         raise RequestError(
-            f"{command('--base', *words)}: that is the code that is worked on: both sides are the same"
+            f"{command('--base', *words)}: that is the code in the working directory: both sides are the same"
         )
     check_there(base)
     return base, new
@@ -490,7 +490,7 @@ def commit_named(top: Path, name: str) -> str:
         RequestError: there is none.
     """
     if name.startswith("-"):
-        raise RequestError("a commit's name begins with no -")
+        raise RequestError("a commit's name cannot start with -")
     done = _ask(top, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
     if done.returncode:
         shallow = _ask(top, "rev-parse", "--is-shallow-repository").stdout.strip() == "true"

@@ -194,7 +194,7 @@ def check_alike(sources: Sequence[Source]) -> None:
     if lines:
         listed = "\n".join(lines)
         raise IdentityError(
-            "these runs were measured on unlike machines or by unlike programs, so that their results do not belong "
+            "these runs were measured on different machines or by different programs, so their results do not belong "
             f"in one curve: merge those that are alike, and report the others separately\n{listed}"
         )
 

@@ -251,7 +251,7 @@ class _Where:
 
 
 def _given_by(node: ast.expr) -> Sequence[ast.expr]:
-    """Return the expressions of which the value of an expression is one, or a part of one."""
+    """Return the expressions whose values an expression may have, or may be a part of."""
     match node:
         case ast.Attribute() | ast.Subscript() | ast.Starred() | ast.NamedExpr():
             return [node.value]

@@ -1,4 +1,4 @@
-"""Finds names of a script's top level that hang on its own model or optimizer, of which the class makes others."""
+"""Find names at a script's top level that depend on its model or optimizer, of which the class makes new ones."""
 
 from __future__ import annotations
 

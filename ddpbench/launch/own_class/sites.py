@@ -59,7 +59,7 @@ class Sites:
         return None if held is None else held is inside
 
     def _gives_taken(self, site: ast.AST, statement: ast.Assign) -> bool:
-        """Return whether the class has what an assignment gives to one of its targets."""
+        """Return whether the class has the value that an assignment binds to one of its targets."""
         value = statement.value
         for target in statement.targets:
             if isinstance(target, ast.Tuple | ast.List) and isinstance(value, ast.Tuple | ast.List):

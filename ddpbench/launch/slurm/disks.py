@@ -198,7 +198,7 @@ def fetch(run: Path, where: str, nodes: str, count: int, request: Request, *, jo
     if not found:
         if refused := re.findall(r"^(\S+) refused: (.+)$", said, flags=re.MULTILINE):
             raise RefusedFolderError(f"{refused[0][1]} (on {refused[0][0]})")
-        raise UnreachableError(f"no node of {nodes} said what it has of the run")
+        raise UnreachableError(f"no node of {nodes} sent its records of the run")
     most = max(found, key=lambda name: found[name])
     left_out = " ".join(f"--exclude=./{name}" for name in sorted(_LEFT_OUT))
     packing = f'{_CHECK}\nrun={where}\nown_folder "$run" >&2 && tar -c -z -C "$run" {left_out} .'

@@ -442,7 +442,7 @@ def test_a_text_that_its_user_has_edited_is_not_replaced(
     before = {path.name: path.read_bytes() for path in edited.parent.iterdir()}
     capsys.readouterr()
     assert cli([*words, "--steps", "9"]) == 2
-    assert f"{edited} is not as ddpbench has written it, and would be lost" in capsys.readouterr().err
+    assert f"{edited} was changed after ddpbench wrote it, and would be lost" in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in edited.parent.iterdir()} == before
     edited.unlink()
     assert cli([*words, "--steps", "9"]) == 0

@@ -269,7 +269,7 @@ def test_one_case_is_chosen_by_a_part_of_its_label(month: Path, capsys: pytest.C
     assert out.startswith("ddp · 2 ranks · default buckets changed over 20 runs")
     assert "single" not in out
     assert run_cli(["history", str(month), "--case", "fsdp"]) == 2
-    assert "--case fsdp: no case is called so" in capsys.readouterr().err
+    assert "--case fsdp: no such case" in capsys.readouterr().err
 
 
 def test_cases_are_matched_as_two_runs_are(tmp_path: Path) -> None:

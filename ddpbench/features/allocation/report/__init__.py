@@ -58,7 +58,7 @@ def _check_unchanged(contents: Mapping[Path, bytes], written: str) -> None:
             old = read_bytes(path, MOST_NOTES)
             if old != content and _digest(old) not in written:
                 raise OutputError(
-                    f"{path} is not as ddpbench has written it, and would be lost: rename it, or give another --out"
+                    f"{path} was changed after ddpbench wrote it, and would be lost: rename it, or give another --out"
                 )
 
 

@@ -75,8 +75,8 @@ def read_sides(
             [f"  and {more} more"] if more > 0 else []
         )
         raise IdentityError(
-            "the runs were measured under other conditions: a change would not be the program's. Draw them all the "
-            "same with --across\n" + "\n".join(listed)
+            "the runs were measured under other conditions, so that a change may not come from the program. "
+            "Draw them anyway with --across\n" + "\n".join(listed)
         )
     return sides
 

@@ -156,9 +156,7 @@ def history_of(sides: Sequence[Side], *, only: str = "", alpha: float = ALPHA) -
     if not kept:
         known = sorted(name for name, _ in called.values())
         near = meant(only, {*known, *" ".join(known).split()})
-        raise RequestError(
-            f"{command('--case', only)}: no case is called so; {near}known: {', '.join(known)}"
-        )
+        raise RequestError(f"{command('--case', only)}: no such case; {near}known: {', '.join(known)}")
     pointed = [(first, _points(runs, sides)) for first, runs in kept]
     counts = [sum(point.step is not None for point in points) for _, points in pointed]
     level = level_each(counts, alpha)

@@ -460,7 +460,7 @@ def check(training: Training) -> None:
     whole = strategy.whole_state and (strategy.replicas_equal or case.world_size == 1)
     if not whole or training.place.processes != case.world_size or training.samples != case.local_batch:
         raise ValueError(
-            f"recovery is measured where every rank holds the whole model, which under {case.strategy} it does not: "
+            f"recovery needs the whole model on every rank, which this case of {case.strategy} does not have: "
             'set recovery = "off"'
         )
     if training.shards_itself or training.workload.owns_step:

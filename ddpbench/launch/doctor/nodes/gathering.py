@@ -81,7 +81,7 @@ class _Line:
         """
         while b"\n" not in self._data[:most]:
             if len(self._data) >= most:
-                raise ConnectionResetError("it says what no node says")
+                raise ConnectionResetError("its message is not a node's")
             self.connection.settimeout(max(0.01, deadline - time.monotonic()))
             if time.monotonic() > deadline:
                 raise TimeoutError("timed out")
