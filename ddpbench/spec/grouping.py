@@ -367,7 +367,7 @@ def differing(cases: Iterable[Case], names: Iterable[str] = tuple(FACETS)) -> li
     return [name for name in names if len(set(map(_VALUES[name], every))) > 1]
 
 
-def told(case: Case) -> list[str]:
+def qualifiers(case: Case) -> list[str]:
     """Return the words that must accompany a case's numbers: emulated, replayed, dilated, shrunk, ..."""
     return [
         _env_word(case) if name == "env_json" else facet.word(case)
@@ -418,7 +418,7 @@ def varied(cases: Iterable[Case], name: str) -> list[str]:
     keys: dict[str, None] = {}
     for members in groups.values():
         for key in dict.fromkeys(key for options in members for key in options):
-            if len({_told(name, key, options) for options in members}) > 1:
+            if len({_option_text(name, key, options) for options in members}) > 1:
                 keys[key] = None
     return list(keys)
 
@@ -427,10 +427,10 @@ def option_word(name: str, key: str, case: Case) -> str:
     """Return a case's value of one of its options `name` (`options_json`, ...) in words; empty if it lacks
     the option.
     """
-    return _told(name, key, OPTIONS[name](case))
+    return _option_text(name, key, OPTIONS[name](case))
 
 
-def _told(name: str, key: str, options: Mapping[str, Any]) -> str:
+def _option_text(name: str, key: str, options: Mapping[str, Any]) -> str:
     value = options.get(key)
     if name == "env_json" and value == environment.UNSET:
         return "unset"

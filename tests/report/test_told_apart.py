@@ -115,7 +115,9 @@ def test_what_a_link_passes_at_once_is_told() -> None:
 
 def test_many_variables_are_counted() -> None:
     def words(count: int) -> list[str]:
-        return grouping.told(case_of("ddp", 2, env_json=json.dumps({f"A{n}": "1" for n in range(count)})))
+        return grouping.qualifiers(
+            case_of("ddp", 2, env_json=json.dumps({f"A{n}": "1" for n in range(count)}))
+        )
 
     assert words(2) == ["A0=1, A1=1"]
     assert words(3) == ["3 environment variables set"]

@@ -185,11 +185,11 @@ def test_the_batch_of_a_panel_is_the_one_that_scaling_holds_fixed() -> None:
 
 
 def test_what_a_number_may_not_be_shown_without() -> None:
-    assert grouping.told(BASE) == []
+    assert grouping.qualifiers(BASE) == []
     replay = replace(
         BASE, fabric="1 Gbit/s", compute="replayed", dilation=2.0, precision="bf16", loader_workers=2
     )
-    assert grouping.told(replay) == [
+    assert grouping.qualifiers(replay) == [
         "2 loader workers",
         "emulated 1 Gbit/s link",
         "replayed computation",

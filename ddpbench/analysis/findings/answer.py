@@ -165,7 +165,7 @@ class _Places:
     def labels(self, choices: Sequence[Choice]) -> list[str]:
         """Return the labels that must accompany the numbers, except the panels' differences where these are named."""
         said = {word for one in choices for word in self._names.apart(one.chosen.case, self.fields)}
-        every = list(dict.fromkeys(word for one in choices for word in grouping.told(one.chosen.case)))
+        every = list(dict.fromkeys(word for one in choices for word in grouping.qualifiers(one.chosen.case)))
         return [word for word in every if word not in said] + (
             ["emulated links"]
             if any(one.chosen.case.fabric for one in choices) and "fabric" in self.fields
@@ -418,7 +418,7 @@ def _checkpoint(cases: Sequence[CaseRun]) -> Finding | None:
     return Finding(
         kind="answer",
         text=sentence(text),
-        tags=(run.case.workload, *grouping.told(run.case), *launch_tags(costs[0].launches)),
+        tags=(run.case.workload, *grouping.qualifiers(run.case), *launch_tags(costs[0].launches)),
         evidence="checkpoints",
         verdict="note",
         cases=(run.case_id,),

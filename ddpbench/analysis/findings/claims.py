@@ -384,7 +384,7 @@ def _size(held: HeldPair) -> tuple[str, ...]:
 
 def _labels(runs: Sequence[CaseRun]) -> list[str]:
     """Return the labels that must accompany the numbers; for links that differ, only that they are emulated."""
-    facets = [grouping.told(run.case) for run in runs]
+    facets = [grouping.qualifiers(run.case) for run in runs]
     linked = {run.case.fabric for run in runs if run.case.fabric}
     words = dict.fromkeys(
         word

@@ -407,7 +407,7 @@ def _place(run: CaseRun, apart: _Apart, family: Sequence[CaseRun] = ()) -> tuple
 def _labels(run: CaseRun, apart: _Apart) -> tuple[str, ...]:
     """Return the labels that must accompany the numbers, except those in the sentence."""
     said = apart.of(run.case)
-    return tuple(word for word in grouping.told(run.case) if word not in said)
+    return tuple(word for word in grouping.qualifiers(run.case) if word not in said)
 
 
 def _cap(run: CaseRun) -> str:

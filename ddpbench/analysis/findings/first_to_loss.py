@@ -86,7 +86,7 @@ def _limits(
     group: Sequence[CaseRun], family: Sequence[CaseRun], judged: Sequence[CaseRun], groups: int
 ) -> list[str]:
     limits = [group[0].case.workload]
-    limits += list(dict.fromkeys(word for run in group for word in grouping.told(run.case)))
+    limits += list(dict.fromkeys(word for run in group for word in grouping.qualifiers(run.case)))
     missed = [run for run in group if run not in family]
     if missed and family:
         limits.append(f"not in every launch: {listed([_who(run, group) for run in missed])}")

@@ -74,7 +74,7 @@ def _finding(series: Sequence[_ByNodes], sizes: Sequence[int]) -> Finding | None
         tags=(
             f"at {most} nodes {names[1]} takes {plain(judged.ratio)} times as long",
             "network time: while any rank transfers, computing or not",
-            *grouping.told(worst[most].case),
+            *grouping.qualifiers(worst[most].case),
             *conditions(runs, late=False),
             *launch_tags(judged.rounds, judged.comparisons),
         ),

@@ -34,7 +34,7 @@ def one_process_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
             kind="threads",
             text=text,
             tags=(
-                *grouping.told(case),
+                *grouping.qualifiers(case),
                 *(["{:,} and {:,} samples per step".format(*batches)] if len(set(batches)) > 1 else []),
                 *conditions(families.one_process),
                 *judged.size_tags,

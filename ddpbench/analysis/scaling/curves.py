@@ -154,7 +154,7 @@ def _shared(run: CaseRun) -> tuple[str, ...]:
     """Return workload, scaling and batch, and the labels that must accompany a number."""
     case = run.case
     scaling = f"{FACETS['scaling'].word(case)} with a {batch_words(case)}"
-    return (case.workload, scaling, *grouping.told(case))
+    return (case.workload, scaling, *grouping.qualifiers(case))
 
 
 WORTH_SHARING = 20

@@ -149,4 +149,4 @@ def recovery_finding(cases: Sequence[CaseRun]) -> Finding | None:
 
 
 def _told(run: CaseRun) -> list[str]:
-    return [words for words in grouping.told(run.case) if words != RECOVERIES[run.case.recovery]]
+    return [words for words in grouping.qualifiers(run.case) if words != RECOVERIES[run.case.recovery]]
