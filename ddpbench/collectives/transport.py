@@ -46,7 +46,7 @@ class Transport:
             return
         work = self._direct.send([part], to, _TAG)
         self.sent[to] += part.numel() * part.element_size()
-        # Not waited for: two ranks that did would each wait for the other to receive.
+        # Not waited for: two ranks that both waited here would each wait for the other to receive.
         self._sends.append((to, work))
 
     def receive(self, part: torch.Tensor, source: int) -> Arrival:

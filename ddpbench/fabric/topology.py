@@ -215,8 +215,8 @@ def _check(links: Links, nodes: int, ranks_per_node: int) -> None:
         raise FabricError(f"a fabric of {nodes} nodes: one machine's has at most {MAX_NODES}")
     if links.local_bandwidth is not None and nodes * ranks_per_node > MAX_SPACES:
         raise FabricError(
-            f"{nodes} x {ranks_per_node} ranks with links of their own (local_bandwidth) are {nodes * ranks_per_node} "
-            f"network namespaces; one machine's fabric has at most {MAX_SPACES}: leave local_bandwidth out, or "
+            f"{nodes} x {ranks_per_node} ranks with separate links (local_bandwidth) need {nodes * ranks_per_node} "
+            f"network namespaces; a machine's fabric has at most {MAX_SPACES}: leave local_bandwidth out, or "
             "use fewer nodes"
         )
     if nodes * ranks_per_node > MAX_RANKS:
@@ -233,13 +233,13 @@ def _check(links: Links, nodes: int, ranks_per_node: int) -> None:
     for rate in given:
         if rate is not None and not (math.isfinite(rate) and rate >= MIN_RATE):
             raise FabricError(
-                f"a link of {format_bit_rate(rate)} cannot be made: {format_bit_rate(MIN_RATE)} is the least; "
+                f"a link of {format_bit_rate(rate)} cannot be made: {format_bit_rate(MIN_RATE)} is the slowest; "
                 "where links are slowed, dilate or shrink by less"
             )
     if not 0 <= links.latency_s <= MAX_LATENCY_S:
         raise FabricError(
-            f"a delay of {format_seconds(links.latency_s)} cannot be made: {format_seconds(MAX_LATENCY_S)} is most; "
-            "where time is dilated, dilate by less"
+            f"a delay of {format_seconds(links.latency_s)} cannot be made: {format_seconds(MAX_LATENCY_S)} is the "
+            "longest; where time is dilated, dilate by less"
         )
 
 

@@ -97,7 +97,9 @@ def _run(flows: Sequence[Flow], spaces: Spaces, ready: int) -> None:
     for thread in accepting:
         thread.join()
     if len(receivers) != len(flows):
-        raise FabricError(f"of {len(flows)} connections {len(receivers)} were accepted in {_CONNECT_S:g} s")
+        raise FabricError(
+            f"only {len(receivers)} of {len(flows)} connections were accepted in {_CONNECT_S:g} s"
+        )
     # No thread sends before all are ready: on a machine that this overloads, threads would start slowly.
     started = threading.Event()
     for receiver in receivers:

@@ -135,7 +135,7 @@ class Replica(ABC):
 
         Return the rank's loss, detached. Only for strategies that have no `step_reason`.
         """
-        raise NotImplementedError(f"{type(self).__name__} makes no steps of a workload's own")
+        raise NotImplementedError(f"{type(self).__name__} cannot make a workload's own steps")
 
     @abstractmethod
     def gradients_of(self, inputs: Any, targets: Any) -> torch.Tensor:

@@ -152,7 +152,9 @@ class ThreadedReplica(Replica):
 
         recorder, count = self.job.recorder, self.job.world_size
         with recorder.span("scatter"):
-            shards = [map_tensors(clone, shard) for shard in chunk(inputs, count)]  # as on separate devices
+            shards = [
+                map_tensors(clone, shard) for shard in chunk(inputs, count)
+            ]  # separate, as on several devices
         with recorder.span("replicate"):
             replicas = [replicate(self.job.model, alias=number == 0) for number in range(count)]
         with recorder.span("forward"):

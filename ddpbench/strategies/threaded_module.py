@@ -159,9 +159,7 @@ class _Threads(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *slopes: torch.Tensor | None) -> Any:
-        if (
-            torch.is_grad_enabled()
-        ):  # with create_graph: what comes back has no graph, and would count as constant
+        if torch.is_grad_enabled():  # with create_graph: the result has no graph, and would count as constant
             raise CannotTrainError(
                 "its step takes gradients of gradients (create_graph=True), which the threads that stand in for GPUs "
                 "on CPUs do not have"

@@ -92,7 +92,7 @@ def _like(value: Any, parts: Any) -> Any:
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*parts)
     if not isinstance(value, list | tuple):
-        same = copy(value)  # of a dataclass, which may be frozen, or make more of what it is made with
+        same = copy(value)  # a dataclass may be frozen, or change its arguments when it is made
         for name, part in parts.items():
             object.__setattr__(same, name, part)
         return same

@@ -60,7 +60,7 @@ def batch_of(found: type[Any]) -> int | None:
     if batch is None or callable(batch) or hasattr(batch, "__get__"):
         return None
     if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
-        raise ValueError(f"batch = {batch!r} is no number of samples: give one, such as batch = 32")
+        raise ValueError(f"batch = {batch!r} is not a number of samples; use one, such as batch = 32")
     return batch
 
 
@@ -75,8 +75,8 @@ def check_updates(found: type[Any]) -> None:
     own = [value for each in found.__mro__ for value in vars(each).values()]
     if not any(_names(getattr(each, "__code__", None), "before_update") for each in own):
         raise ValueError(
-            "before_update() is never called where step() makes the updates: do in step(), between backward() and the "
-            "update, what it does, and leave it out"
+            "before_update() is never called if step() makes the updates: move its code into step(), between "
+            "backward() and the update, and remove it"
         )
 
 
@@ -119,7 +119,7 @@ class PlainWorkload(Workload[BaseModel]):
         own = self._own(**dict(options)) if self.owns_step else self.instance(options)
         if isinstance(getattr(own, "model", None), torch.nn.Module):
             raise TypeError(
-                f"{self._own.__name__}.model is a module that is made already: give its class, or a function or method "
+                f"{self._own.__name__}.model is a module, not a class: give its class, or a function or method "
                 "that makes a new one on each call"
             )
         try:
@@ -150,7 +150,7 @@ class PlainWorkload(Workload[BaseModel]):
         make = method_of(self.instance(options), "dataset")
         if missing := {"RANK", "WORLD_SIZE"} - os.environ.keys():
             raise ValueError(
-                f"{' and '.join(sorted(missing))} left the environment: the class must leave them there"
+                f"the environment lacks {' and '.join(sorted(missing))}, which the class must not remove"
             )
         place = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
         wanted = inspect.signature(make).parameters
@@ -180,7 +180,7 @@ class PlainWorkload(Workload[BaseModel]):
         found: Iterable[Any] = method_of(own, "loader")(rank, world_size, batch)
         if not hasattr(type(found), "__iter__"):
             raise TypeError(
-                f"loader() returned {what(found)}; it must return what gives batches, as a DataLoader does"
+                f"loader() returned {what(found)}; it must return an iterable of batches, such as a DataLoader"
             )
         return found
 

@@ -71,7 +71,7 @@ class ModelWithStep(OwnModel):
 
     def __deepcopy__(self, _memo: Any) -> ModelWithStep:
         raise TypeError(
-            "a model with a step of its own cannot be copied: its object may hold anything; make another"
+            "a model whose class has step() cannot be copied, since its object may hold anything: make another"
         )
 
 

@@ -50,8 +50,8 @@ def noting_optimizer(
         )
     if isinstance(scheduler, torch.optim.Optimizer):
         raise TypeError(
-            "optimizer() returned two optimizers; which of them updates when is for a step(self, model, batch, "
-            "optimizers) to say"
+            "optimizer() returned two optimizers: write step(self, model, batch, optimizers), which decides when "
+            "each of them updates"
         )
     if callable(getattr(own, "before_update", None)):
         before, network = method_of(own, "before_update"), holder_of(parameters).network
@@ -71,7 +71,7 @@ def with_hooks(optimizer: torch.optim.Optimizer) -> None:
         optimizer.__dict__.setdefault("defaults", {})
         torch.optim.Optimizer.__setstate__(
             optimizer, {}
-        )  # as torch does for one that was pickled before it had them
+        )  # as torch does for an optimizer that was pickled before hooks existed
 
 
 def _wants_value(scheduler: Any) -> bool:

@@ -138,7 +138,7 @@ class Profile(BaseModel, extra="forbid", frozen=True):
     @model_validator(mode="after")
     def _whole(self) -> Profile:
         if not self.parameters:
-            raise ValueError("parameters: there are none; a replay needs gradients")
+            raise ValueError("parameters: empty; a replay needs gradients")
         if len(self.parameters) > MAX_PARAMETERS:
             raise ValueError(f"parameters: {len(self.parameters):,}; must be {MAX_PARAMETERS:,} at most")
         elements = sum(parameter.elements for parameter in self.parameters)
@@ -146,7 +146,7 @@ class Profile(BaseModel, extra="forbid", frozen=True):
             raise ValueError(f"parameters: {shortened(elements)} numbers; {limits.DIMENSION.words}")
         twice = [name for name, count in Counter(p.name for p in self.parameters).items() if count > 1]
         if twice:
-            raise ValueError(f"parameters: {_listed(twice)} stands there twice")
+            raise ValueError(f"parameters: {_listed(twice)} is listed twice")
         end = self.backward_s.mean
         if end <= 0:
             raise ValueError("backward_s: 0 s; gradients need a backward that takes time")
@@ -205,7 +205,7 @@ def parse_profile(text: str) -> Profile:
         data = parse_json(text, finite=False)  # the model says which number is not finite
     except json.JSONDecodeError as error:
         ends = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated")
-        raise ValueError(f"it is {'cut off' if ends else 'no JSON'}: {error}") from None
+        raise ValueError(f"it is {'truncated' if ends else 'not JSON'}: {error}") from None
     except ValueError as error:
         raise ValueError(f"{error}; {_ADVICE}") from None
     found = data.get("schema") if isinstance(data, dict) else None
@@ -290,7 +290,7 @@ def _content(path: Path) -> bytes:
             raise ValueError("it is not a regular file")
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
-        raise ValueError(f"it is larger than {MAX_BYTES >> 20} MiB, which no profile is")
+        raise ValueError(f"it is larger than {MAX_BYTES >> 20} MiB, the limit of a profile")
     return content
 
 

@@ -222,14 +222,14 @@ def test_one_node_without_a_store_has_nothing_to_prove() -> None:
             "1 Gbit/s; latency 20 s",
             2,
             1,
-            "a delay of 20 s cannot be made: 10 s is most; where time is dilated",
+            "a delay of 20 s cannot be made: 10 s is the longest; where time is dilated",
         ),
-        ("10 kbit/s", 2, 1, "a link of 10 kbit/s cannot be made: 1 Mbit/s is the least"),
+        ("10 kbit/s", 2, 1, "a link of 10 kbit/s cannot be made: 1 Mbit/s is the slowest"),
         (
             "1 Gbit/s; local 1 Gbit/s",
             100,
             8,
-            "100 x 8 ranks with links of their own (local_bandwidth) are 800",
+            "100 x 8 ranks with separate links (local_bandwidth) need 800",
         ),
     ],
 )

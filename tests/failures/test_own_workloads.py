@@ -340,7 +340,7 @@ def test_a_rank_says_which_batch_a_class_states(server: ServerProcess, tmp_path:
     assert stated_batch(server, f"{tmp_path}/states.py:Wrong", tmp_path) is None
     said = inspected(server, case_of(f"{tmp_path}/states.py:Wrong"), tmp_path, 60.0)["problem"]
     assert "class Wrong in" in said
-    assert "batch = 'many' is no number of samples" in said
+    assert "batch = 'many' is not a number of samples" in said
 
 
 def test_a_module_that_does_not_end_is_told_at_once(

@@ -60,7 +60,7 @@ def test_a_cut_off_profile(tmp_path: Path) -> None:
     whole = (tmp_path / "tiny.json").read_text(encoding="utf-8")
     (tmp_path / "tiny.json").write_text(whole[: len(whole) // 2], encoding="utf-8")
     said = refused("sweep", path, "--dry-run")
-    assert f"base.workload: profile {tmp_path}/tiny.json: it is cut off" in said
+    assert f"base.workload: profile {tmp_path}/tiny.json: it is truncated" in said
 
 
 def test_another_schema_and_negative_times(tmp_path: Path) -> None:

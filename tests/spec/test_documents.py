@@ -93,7 +93,7 @@ def test_a_file_that_is_too_large_is_not_read_whole(tmp_path: Path) -> None:
         file.truncate(1 << 40)  # a TiB of nothing
     with pytest.raises(ExperimentError, match=f"it must be {MAX_BYTES >> 20} MiB at most"):
         load_experiment(path, CATALOG)
-    with pytest.raises(ValueError, match="is larger than 64 MiB, which no profile is"):
+    with pytest.raises(ValueError, match="is larger than 64 MiB, the limit of a profile"):
         read_profile(path)
 
 

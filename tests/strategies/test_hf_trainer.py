@@ -129,7 +129,7 @@ def out_of_turn(rank: int, processes: int) -> str:
 @pytest.mark.ranks
 def test_another_number_of_batches_per_update_is_reported() -> None:
     assert run_ranks(out_of_turn, 1) == [
-        "the Trainer's loop asked for its batch where its update was due: it takes other steps than one update a batch"
+        "the Trainer's loop asked for its batch where its update was due: it must make one update per batch"
     ]
 
 

@@ -104,11 +104,11 @@ def test_one_that_sends_what_it_keeps_wrongly_is_refused(
         ),
         ("RaisesLater", "failed", r"rank \d in proof: \w+Error: [^;]* \([^ ]*own_hooks\.py:\d+\)$"),
         ("Raises", "failed", r"KeyError: 'of mine' \(.*own_hooks\.py:\d+\)"),
-        ("KeepsNothing", "failed", r"KeepsNothing: kept\(\) gave 3 numbers of bucket 0, which has"),
+        ("KeepsNothing", "failed", r"KeepsNothing: kept\(\) returned 3 numbers for bucket 0, which has"),
         (
             "KeepsNone",
             "failed",
-            r"KeepsNone: its kept\(\) returned None of bucket 0; it must return a tensor",
+            r"KeepsNone: its kept\(\) returned None for bucket 0; it must return a tensor",
         ),
         (
             "CountsNothing",

@@ -57,7 +57,7 @@ def test_it_may_be_closed_before_it_began_and_between_halves() -> None:
 def test_a_loop_out_of_turn_is_an_error() -> None:
     loop = loop_of([], ends_after=1)
     loop.gradients_of(1)
-    with pytest.raises(LoopEndedError, match="at its update"):
+    with pytest.raises(LoopEndedError, match="waits for its update"):
         loop.gradients_of(2)
     loop.update()
     with pytest.raises(LoopEndedError, match="ended by itself"):
@@ -67,7 +67,7 @@ def test_a_loop_out_of_turn_is_an_error() -> None:
         for batch in loop.batches():
             assert batch
 
-    with pytest.raises(LoopEndedError, match="other steps than one update a batch"):
+    with pytest.raises(LoopEndedError, match="it must make one update per batch"):
         Inverted("Looper", skips).gradients_of(1)
 
 

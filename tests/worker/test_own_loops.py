@@ -84,7 +84,7 @@ def test_a_models_attribute_called_network_is_not_taken_for_the_model(network: A
         ("Backbone", r"two calls of model\(\) gave models that share parameters \(0\.0\.weight, "),
         ("Wraps", r"Wraps\.model\(\) wants a process group, .*: return the bare module"),
         ("WrapsLightly", r"model\(\) returned a DataParallel: return the bare module"),
-        ("Two", r"optimizer\(\) returned two optimizers; which of them updates when is for a step"),
+        ("Two", r"optimizer\(\) returned two optimizers: write step"),
         ("NeverSteps", r"64 steps called no optimizer with a gradient to apply"),
         ("OtherNets", r"its optimizer is over the parameters of another model than the one that trains"),
         ("ReturnsNothing", r"its loss is None; it must be a scalar"),

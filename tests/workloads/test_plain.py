@@ -185,7 +185,7 @@ def test_a_model_that_is_no_module_is_refused() -> None:
     [
         ("dataset", None, r"dataset\(\) returned None; it must return a dataset"),
         ("dataset", iter([1]), r"dataset\(\) returned a list_iterator; it must return a dataset"),
-        ("loader", None, r"loader\(\) returned None; it must return what gives batches"),
+        ("loader", None, r"loader\(\) returned None; it must return an iterable of batches"),
     ],
 )
 def test_data_of_no_use_are_refused(
@@ -292,7 +292,7 @@ def test_the_classes_batch_is_its_local_batch_where_an_experiment_gives_none(
 
 @pytest.mark.parametrize("batch", [0, -2, 2.5, True, "32"])
 def test_a_batch_that_is_no_number_of_samples_is_refused(batch: object) -> None:
-    with pytest.raises(ValueError, match="is no number of samples: give one, such as batch = 32"):
+    with pytest.raises(ValueError, match="is not a number of samples; use one, such as batch = 32"):
         PlainWorkload(with_batch(batch=batch))
 
 
@@ -310,7 +310,9 @@ class CallingItself(UpdatesAnyhow):
 
 
 def test_a_before_update_that_nothing_would_call_is_refused_with_what_to_do() -> None:
-    with pytest.raises(ValueError, match=r"never called where step.. makes the updates: do in step"):
+    with pytest.raises(
+        ValueError, match=r"never called if step.. makes the updates: move its code into step"
+    ):
         PlainWorkload(UpdatesAnyhow)
     assert PlainWorkload(CallingItself).owns_step  # its step calls it
     assert PlainWorkload(type("Without", (UpdatesAnyhow,), {"before_update": None})).owns_step
@@ -364,7 +366,5 @@ def test_the_optimizer_of_a_step_is_given_parameters_where_it_asks_for_them(
 def test_a_model_that_is_made_already_is_refused_with_what_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Stepping, "model", nn.Sequential(nn.Linear(2, 1)))
     workload = PlainWorkload(Stepping)
-    with pytest.raises(
-        TypeError, match="model is a module that is made already: give its class, or a function"
-    ):
+    with pytest.raises(TypeError, match="model is a module, not a class: give its class, or a function"):
         workload.model(workload.options())

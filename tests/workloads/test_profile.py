@@ -76,15 +76,15 @@ def test_what_is_written_is_read_back() -> None:
 @pytest.mark.parametrize("keep", [0.1, 0.3, 0.5, 0.7, 0.9, 0.999])
 def test_a_cut_off_file_is_refused(keep: float) -> None:
     text = parsed().dumps().rstrip()
-    with pytest.raises(ValueError, match="it is cut off"):
+    with pytest.raises(ValueError, match="it is truncated"):
         parse_profile(text[: int(keep * len(text))])
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "it is cut off"),
-        ("nonsense", "it is no JSON"),
+        ("", "it is truncated"),
+        ("nonsense", "it is not JSON"),
         ("[1, 2]", "it is not a profile"),
         ('{"a": 1}', "it is not a profile"),
         (json.dumps(data(schema={"name": "chrome trace", "version": 1})), "it is not a profile"),
@@ -108,8 +108,8 @@ def test_another_schema_is_refused(text: str, said: str) -> None:
         ({"backward_s": [1, 2, 3]}, r"the interval \[2, 3\] does not hold its mean 1"),
         ({"backward_s": 0}, "gradients need a backward that takes time"),
         ({"backward_s": float("nan")}, "backward_s.mean: nan given; must be 0 s to 1 day"),
-        ({"parameters": []}, "parameters: there are none"),
-        ({"parameters": changed(1, name="a.weight")}, r"a\.weight stands there twice"),
+        ({"parameters": []}, "parameters: empty"),
+        ({"parameters": changed(1, name="a.weight")}, r"a\.weight is listed twice"),
         (
             {"parameters": changed(1, ready_s=0.5)},
             r"the gradient of a\.bias is ready after 0\.5 s, .* \(0\.02 s\)",

@@ -124,7 +124,7 @@ def _join(job: Job) -> None:
     )
     rank, world_size = job.rank, job.world_size
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="You are using a Backend")  # which RPC does itself
+        warnings.filterwarnings("ignore", message="You are using a Backend")  # RPC uses it itself
         rpc.init_rpc(_name(rank), rank=rank, world_size=world_size, rpc_backend_options=options)  # type: ignore[no-untyped-call]
 
 

@@ -107,7 +107,7 @@ class BucketHook:
             self._group = None
 
     def _sent(self, bucket: GradBucket, buffer: torch.Tensor) -> Summed:
-        # Buckets leave in the order of their indices; of several modules, or backwards, each has a separate number.
+        # Buckets leave in the order of their indices; those of several modules or backwards are numbered on.
         recorder, number = self._recorder, self._number(self._left)
         ranks = None if self._among is None else self._among.size()
         self._left += 1

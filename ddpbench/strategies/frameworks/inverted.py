@@ -80,7 +80,7 @@ class Inverted:
 
     def _expect(self, state: str) -> None:
         if self._at != state:
-            raise LoopEndedError(f"{self._name}'s loop is at its {self._at}, and not at its {state}")
+            raise LoopEndedError(f"{self._name}'s loop waits for its {self._at}, not for its {state}")
 
     def _enter(self, wanted: str) -> None:
         """Run the loop until it waits for something, which must be what is wanted."""
@@ -91,8 +91,8 @@ class Inverted:
             raise LoopEndedError(f"{self._name}'s loop ended by itself")
         if self._at != wanted:
             raise LoopEndedError(
-                f"{self._name}'s loop asked for its {self._at} where its {wanted} was due: it takes other steps than "
-                "one update a batch"
+                f"{self._name}'s loop asked for its {self._at} where its {wanted} was due: it must make "
+                "one update per batch"
             )
 
     def _leave(self, state: str) -> None:

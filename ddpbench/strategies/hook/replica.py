@@ -81,7 +81,7 @@ class UserHook(BucketHook):
         self._left += 1
         start = self.last_start = recorder.mark()
         averaged: Summed = self._strategy.hook(self.state, bucket)
-        if not isinstance(averaged, torch._C.Future):  # of which torch.futures.Future is one
+        if not isinstance(averaged, torch._C.Future):  # the base of torch.futures.Future
             raise TypeError(
                 f"{self._strategy.name}: its hook() returned a {type(averaged).__name__}; it must return a "
                 "torch.futures.Future that will hold the averaged bucket"
@@ -183,14 +183,14 @@ class CompensatedHookReplica(HookReplica, CompensatedReplica):
             memory: Any = self.strategy.kept(self._hook.state, number)
             if not isinstance(memory, torch.Tensor):
                 raise TypeError(
-                    f"{self.strategy.name}: its kept() returned {shortened(memory)} of bucket {number}; it must return "
-                    "a tensor as long as the bucket"
+                    f"{self.strategy.name}: its kept() returned {shortened(memory)} for bucket {number}; it must "
+                    "return a tensor as long as the bucket"
                 )
             memory = as_real(memory).reshape(-1)
             sizes = [as_real(parameter).numel() for parameter in parameters]
             if len(memory) != sum(sizes):
                 raise ValueError(
-                    f"{self.strategy.name}: kept() gave {len(memory):,} numbers of bucket {number}, which has "
+                    f"{self.strategy.name}: kept() returned {len(memory):,} numbers for bucket {number}, which has "
                     f"{sum(sizes):,}"
                 )
             parts = torch.split(memory, sizes)

@@ -85,7 +85,7 @@ class PostLocalSgdReplica(PeriodicReplica):
             self.optimizer.step()
         _, averages = self.due(self._averager.step)
         start = recorder.mark()
-        self._averager.average_parameters(self.optimizer.param_groups)  # of parameters that have a gradient
+        self._averager.average_parameters(self.optimizer.param_groups)  # only parameters that have a gradient
         if averages:
             end = recorder.mark()
             recorder.add_span("synchronize", start, end)

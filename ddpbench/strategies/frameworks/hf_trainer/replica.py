@@ -181,7 +181,7 @@ def _forget(model: torch.nn.Module) -> None:
     """Remove what accelerate has left on a model and in this process, so that the model can be prepared again."""
     from accelerate.state import AcceleratorState, GradientState
 
-    if "_original_forward" in model.__dict__:  # it had put autocast around it
+    if "_original_forward" in model.__dict__:  # accelerate had wrapped it in autocast
         del model.__dict__["_original_forward"], model.__dict__["forward"]
     model.__dict__.pop("_is_accelerate_prepared", None)
     AcceleratorState._reset_state(reset_partial_state=True)

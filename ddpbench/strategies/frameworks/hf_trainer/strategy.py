@@ -31,7 +31,7 @@ class HfTrainer(Strategy[HfTrainerOptions]):
         "transformers.trainer",
         "accelerate",
         "deepspeed",
-    )  # accelerate imports that too, where it is there
+    )  # accelerate imports it too, if it is installed
     variants = (
         {"accumulate": 2},
         {"find_unused_parameters": False},

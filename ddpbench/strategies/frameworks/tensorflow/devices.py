@@ -94,7 +94,7 @@ def _addresses(ranks: int) -> list[str]:
     """
     if not dist.is_initialized():
         raise RuntimeError(
-            f"{ranks} ranks of tf_multi_worker tell each other their addresses by torch.distributed"
+            f"{ranks} ranks of tf_multi_worker exchange addresses by torch.distributed: start it first"
         )
     host = _own_address()
     with socket.socket() as probe:

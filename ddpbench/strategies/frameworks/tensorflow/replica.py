@@ -135,7 +135,7 @@ class TfReplica(Replica):
         else:
             self._loss.fill_(float(self._step(*self._batch)))
         self._batch = self._reduced = None
-        if self._noted:  # not in timed steps, which nobody asks for gradients
+        if self._noted:  # not in timed steps, whose gradients nobody reads
             self.job.model.zero_grad(set_to_none=True)
             self._noted = False
 
@@ -161,7 +161,7 @@ class TfReplica(Replica):
             RuntimeError: no batch was given whose step is still to be made.
         """
         if self._batch is None:
-            raise RuntimeError("gradients are those of a batch, between gradients_of and apply")
+            raise RuntimeError("there are gradients only between gradients_of and apply")
         if self._reduced is None:
             tf, recorder, local = self._tf, self.job.recorder, self._strategy.experimental_local_results
             with recorder.span("forward"), tf.GradientTape() as tape:
