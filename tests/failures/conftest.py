@@ -47,7 +47,7 @@ measured_s = "{measured}"
 
 
 def worker_processes() -> list[psutil.Process]:
-    """Fork servers, ranks and holders of fabrics of these tests that are alive."""
+    """Return the fork servers, ranks and holders of fabrics of these tests that are alive."""
     found: list[psutil.Process] = []
     for process in started():
         with contextlib.suppress(psutil.Error):
@@ -58,12 +58,12 @@ def worker_processes() -> list[psutil.Process]:
 
 @pytest.fixture(autouse=True)
 def clean(nothing_left_behind: None) -> None:
-    """Every test here is held to it."""
+    """Apply to every test here: nothing may be left behind."""
 
 
 @pytest.fixture
 def no_base_case(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests that have nothing to say of speed-ups: each launch of a launcher's takes ten seconds of a core."""
+    """Leave the base case out of tests without speed-ups: each launch of a launcher takes ten seconds of a core."""
     monkeypatch.setattr("ddpbench.spec.matrix._add_base_cases", lambda planned, devices: None)
 
 
@@ -82,19 +82,19 @@ def command(*arguments: object) -> list[str]:
 
 
 def run_cli(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command in this process, which has imported already what each of its own would import anew."""
-    out, told = io.StringIO(), io.StringIO()
+    """Run a command in this process, which has already imported what a new process would have to import."""
+    out, err = io.StringIO(), io.StringIO()
     at_end = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
         for name, value in environment.items():
             patch.setenv(name, value)
         try:
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(told):
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 code = run([str(argument) for argument in arguments])
         except SystemExit as stop:
             code = int(stop.code or 0)
         finally:
             for number, handler in at_end.items():
                 signal.signal(number, handler)
-    return subprocess.CompletedProcess(command(*arguments), code, out.getvalue(), told.getvalue())
+    return subprocess.CompletedProcess(command(*arguments), code, out.getvalue(), err.getvalue())

@@ -37,7 +37,7 @@ class Net(nn.Module):
 
 
 class Sound(Workload[NoOptions]):
-    """Nothing is wrong with this one."""
+    """A sound workload."""
 
     name = "sound"
     options = NoOptions
@@ -75,7 +75,7 @@ class RaisesOnRank1(Sound):
 
 
 class RaisesAfterTheFailure(Sound):
-    """Every rank raises that an agent of torchrun has started again."""
+    """Every rank that an agent of torchrun has restarted raises."""
 
     def trouble(self) -> Any:
         def fail(_: torch.Tensor) -> torch.Tensor:
@@ -85,14 +85,14 @@ class RaisesAfterTheFailure(Sound):
 
 
 class Dropping(Sound):
-    """Half of what it computes is dropped at random, so that its losses tell of its generator."""
+    """Half of its values are dropped at random, so that its losses show the generator."""
 
     def model(self, options: NoOptions) -> nn.Module:
         return nn.Sequential(nn.Linear(16, 32), nn.Dropout(0.5), nn.ReLU(), nn.Linear(32, 4))
 
 
 class UntimedTransfers(Sound):
-    """As over a backend that does not tell when a transfer ends."""
+    """Transfers are untimed, as over a backend that doesn't report when they end."""
 
     def trouble(self) -> Any:
         Case.times_transfers = property(lambda _: False)  # type: ignore[method-assign,assignment]
@@ -125,7 +125,7 @@ class StopsOnRank1(Sound):
 
 
 class OutOfMemory(Sound):
-    """A rank may use no more data memory, and asks for 4 GiB."""
+    """A rank's data memory is limited, and it asks for 4 GiB."""
 
     def trouble(self) -> Any:
         def allocate(outputs: torch.Tensor) -> torch.Tensor:
@@ -175,7 +175,7 @@ class BatchNorm(Sound):
 
 
 class Exits(Sound):
-    """Ends the process behind the harness's back, as if all were well."""
+    """Ends the process without the harness's knowledge, as if all were well."""
 
     def trouble(self) -> Any:
         return lambda _: os._exit(0)
@@ -189,7 +189,7 @@ class ExitsOnRank1(Sound):
 
 
 class HangsInDataOnRank1(Sound):
-    """Rank 1 is given no batch; rank 0 waits for it in a collective."""
+    """Rank 1 gets no batch; rank 0 waits for it in a collective."""
 
     def dataset(self, options: NoOptions) -> TensorDataset:
         return Stuck(*super().dataset(options).tensors)
@@ -203,11 +203,11 @@ class Stuck(TensorDataset):
 
 
 class RaisesUntilMarked(Sound):
-    """Rank 1 raises as long as a file is not there."""
+    """Rank 1 raises as long as a file is missing."""
 
     def trouble(self) -> Any:
-        mended = Path(os.environ.get("DDPBENCH_TEST_MARK", "/nonexistent/mark")).exists()
-        return None if mended else RaisesOnRank1.trouble(self)  # type: ignore[arg-type]
+        fixed = Path(os.environ.get("DDPBENCH_TEST_MARK", "/nonexistent/mark")).exists()
+        return None if fixed else RaisesOnRank1.trouble(self)  # type: ignore[arg-type]
 
 
 class KillsTheServer(Sound):
@@ -228,13 +228,13 @@ class KillsTheServer(Sound):
 
 
 class StopsTheServer(KillsTheServer):
-    """The same, but the server is stopped."""
+    """Like `KillsTheServer`, but the server is stopped."""
 
     number = signal.SIGSTOP
 
 
 class WaitsWhileMarked(Sound):
-    """Every rank waits as long as a file is there."""
+    """Every rank waits as long as a file exists."""
 
     def trouble(self) -> Any:
         while Path(os.environ.get("DDPBENCH_TEST_MARK", "/nonexistent/mark")).exists():

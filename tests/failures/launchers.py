@@ -18,10 +18,10 @@ TIMEOUT_S = 150.0
 
 @dataclass(frozen=True)
 class Ended:
-    """A process that has ended, and what it said on standard error."""
+    """A process that has ended, and its standard error."""
 
     code: int
-    told: str
+    stderr: str
 
 
 def free_port() -> int:
@@ -32,12 +32,12 @@ def free_port() -> int:
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("TORCHELASTIC")}
-    # The test's own imports are no part of the job's.
+    # The test's own imports don't belong to the job.
     return {**inherited, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", **(extra or {})}
 
 
 def plan(experiment: Path, out: Path, *settings: str, nodes: int = 2, ranks: int = 1) -> Path:
-    """Writes a run directory for nodes that are all this machine."""
+    """Write a run directory for nodes that are all this machine."""
     names = ",".join(["127.0.0.1"] * nodes)
     overrides = [word for setting in settings for word in ("--set", setting)]
     result = run_cli(
@@ -63,8 +63,8 @@ def await_all(processes: Sequence[subprocess.Popen[str]]) -> list[Ended]:
     ended: list[Ended] = []
     try:
         for process in processes:
-            _, told = process.communicate(timeout=TIMEOUT_S)
-            ended.append(Ended(process.returncode, told))
+            _, errors = process.communicate(timeout=TIMEOUT_S)
+            ended.append(Ended(process.returncode, errors))
     finally:
         for process in processes:
             if process.poll() is None:
@@ -81,7 +81,7 @@ def agents(
     env: Sequence[Mapping[str, str]] = ({}, {}),
     worker: Sequence[object] = (),
 ) -> list[subprocess.Popen[str]]:
-    """A torchrun agent for each run directory, on loopback; started in reverse, as nodes are in no order."""
+    """Start a torchrun agent for each run directory, on loopback; in reverse, since nodes come in any order."""
     port = free_port()
     shape = [f"--nnodes={len(run_dirs)}", f"--nproc-per-node={ranks}"]
     started: list[subprocess.Popen[str]] = []
@@ -108,7 +108,7 @@ def slots(
     env: Sequence[Mapping[str, str]] = ({}, {}),
     worker: Sequence[object] = (),
 ) -> list[subprocess.Popen[str]]:
-    """What a launcher of one's own would start: `ranks` slots for each run directory, each a node."""
+    """Start what a user's own launcher would: `ranks` slots for each run directory, each a node."""
     port = free_port()
     counts = [ranks] * len(run_dirs) if isinstance(ranks, int) else ranks
     return [

@@ -47,7 +47,7 @@ class Items(Dataset):
 
 
 class Sound:
-    """Nothing is wrong with this one."""
+    """A sound class."""
 
     model = Net
 
@@ -66,7 +66,7 @@ class Tuned(Sound):
 
 
 class Endless(IterableDataset):
-    """Goes on for ever, with other items in every rank."""
+    """Yields items endlessly, others in every rank."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -78,7 +78,7 @@ class Endless(IterableDataset):
 
 
 class Endlessly(Sound):
-    """An endless stream that shards itself by the rank it is told."""
+    """An endless stream that shards itself by the rank that it gets."""
 
     def dataset(self, rank: int) -> Any:  # type: ignore[override]
         return Endless(rank)
@@ -92,7 +92,7 @@ class EndlesslyTheSame(Sound):
 
 
 class Stream(IterableDataset):
-    """So many items, and an end."""
+    """This many items, and an end."""
 
     def __init__(self, count: int) -> None:
         self.items = Items(count, seed=int(os.environ.get("RANK", "0")))
@@ -109,14 +109,14 @@ class TooShort(Sound):
 
 
 class UsedUp(Sound):
-    """A generator has only one pass to give."""
+    """A generator that has only one pass."""
 
     def loader(self, rank: int, world_size: int, batch: int) -> Any:
         return iter(list(DataLoader(Items(64, seed=rank), batch_size=batch)))
 
 
 class OwnLoader(Sound):
-    """A loader of its own; the last batch of a pass is smaller."""
+    """Brings its own loader; the last batch of a pass is smaller."""
 
     def loader(self, rank: int, world_size: int, batch: int) -> Any:
         data = Items(258)
@@ -132,14 +132,14 @@ class Uneven(Sound):
 
 
 class UnevenUntold(Sound):
-    """As before, and no length tells of it beforehand."""
+    """Rank 1 has fewer batches, and no length shows it beforehand."""
 
     def dataset(self) -> Any:
         return Stream(64 - 16 * int(os.environ.get("RANK", "0")))
 
 
 class WrongBatch(Sound):
-    """A loader that gives what it likes."""
+    """A loader that ignores the batch size."""
 
     def loader(self, rank: int, world_size: int, batch: int) -> Any:
         return DataLoader(Items(), batch_size=32)
@@ -154,7 +154,7 @@ class Vector(Sound):
 
 
 class Number(Sound):
-    """A loss that is no tensor."""
+    """A loss that is a number, not a tensor."""
 
     def loss(self, model: nn.Module, batch: Any) -> Any:
         return float(super().loss(model, batch))
@@ -178,7 +178,7 @@ class OtherModel(Sound):
 
 
 class NoModule(Sound):
-    """A model that is none."""
+    """A model that is not a module."""
 
     def model(self) -> Any:
         return lambda features, kind: features
@@ -206,14 +206,14 @@ class Dies(Sound):
 
 
 class Leaves(Sound):
-    """Leaves without a word."""
+    """Ends the process without a message."""
 
     def model(self) -> Any:
         os._exit(0)
 
 
 class Forks(Sound):
-    """Its constructor forks, and the child comes back from it as its parent does."""
+    """Its constructor forks, and the child returns from it as its parent does."""
 
     def __init__(self) -> None:
         os.fork()
@@ -223,7 +223,7 @@ KEPT: list[Any] = []
 
 
 class Litters(Sound):
-    """Leaves something of every kind behind and notes what; then waits, if it is to."""
+    """Leaves something of every kind behind and notes what; then waits, if asked to."""
 
     def __init__(self, notes: str, waits: bool = False) -> None:
         self.notes, self.waits = Path(notes), waits
@@ -233,7 +233,7 @@ class Litters(Sound):
             return Net()
         if not (forked := os.fork()):
             time.sleep(600)
-        run_away = "sleep 600 >/dev/null 2>&1 & echo $!"  # in a session of its own, and without a parent
+        run_away = "sleep 600 >/dev/null 2>&1 & echo $!"  # in a separate session, and without a parent
         found = subprocess.run(
             ["sh", "-c", run_away], capture_output=True, check=True, start_new_session=True
         )
@@ -242,7 +242,9 @@ class Litters(Sound):
         loader = DataLoader(TensorDataset(torch.ones(4)), num_workers=1, multiprocessing_context="forkserver")
         KEPT.append(iter(loader))
         next(KEPT[-1])
-        Path(f"/dev/shm/torch_{os.getpid()}_1_0").touch()  # as of one that died before it could unlink it
+        Path(
+            f"/dev/shm/torch_{os.getpid()}_1_0"
+        ).touch()  # like that of a process that died before it could unlink it
         found = {
             "processes": [forked, int(found.stdout)],
             "files": [
@@ -253,22 +255,22 @@ class Litters(Sound):
                 process.current_process()._config["tempdir"],
             ],
         }
-        beside = self.notes.with_suffix(".new")
-        beside.write_text(json.dumps(found), encoding="utf-8")
-        beside.replace(self.notes)
+        fresh = self.notes.with_suffix(".new")
+        fresh.write_text(json.dumps(found), encoding="utf-8")
+        fresh.replace(self.notes)
         time.sleep(600 if self.waits else 0)
         return Net()
 
 
 class Sleeps(Sound):
-    """Never gets there."""
+    """Never finishes."""
 
     def model(self) -> Any:
         time.sleep(600)
 
 
 class Masked(Sound):
-    """A mean over as many samples as carry a mark: no mean over a batch's samples, and in float32 only."""
+    """A mean over the samples that carry a mark: not a mean over a batch's samples, and only in float32."""
 
     def loss(self, model: nn.Module, batch: Any) -> Any:
         outputs = model(batch["features"].float(), batch["kind"])

@@ -14,7 +14,7 @@ from ddpbench.strategies import Job, Replica, Strategy
 
 
 class Mine:
-    """A workload."""
+    """A plain workload."""
 
     def model(self) -> nn.Module:
         return nn.Linear(8, 1)
@@ -32,7 +32,7 @@ class Options(BaseModel, extra="forbid", frozen=True):
 
 
 class Averages(Strategy[Options]):
-    """All gradients, one after the other, after the whole backward pass."""
+    """Averages all gradients, one after the other, after the whole backward pass."""
 
     options = Options
     algorithm = "all_reduce"

@@ -29,7 +29,7 @@ WIDTH = int(at_start.get("TEST_WIDTH", 3))
 
 
 class Measured:
-    """As wide as the variable said when the process was started."""
+    """A model as wide as the variable said when the process started."""
 
     batch = 4
 
@@ -76,7 +76,7 @@ EXPECTED = {
     for strategy in ("ddp", "single")
     for value, width in (("5", 5), ("", 3))
 }
-"""The shell's own, 9, reaches nobody."""
+"""The shell's own value, 9, reaches no rank."""
 
 
 def test_a_sweeps_ranks_have_the_variables_from_their_start(experiment: Path, tmp_path: Path) -> None:
@@ -109,8 +109,8 @@ def test_a_rank_that_another_launcher_started_has_them_too(experiment: Path, tmp
         place = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "TEST_WIDTH": "9"}
         started = [sys.executable, "-m", "ddpbench.worker", run, case["case_id"], "0"]
         (ended,) = await_all([start(started, place)])
-        assert ended.code == 0, ended.told
+        assert ended.code == 0, ended.stderr
         (rank,) = read_launch(RunDir(run).launch(case["case_id"], "measure", 0)).ranks
-        told = rank.last(RankStart)
-        assert told is not None
-        assert told.parameters == EXPECTED["single", case["env_json"]]
+        record = rank.last(RankStart)
+        assert record is not None
+        assert record.parameters == EXPECTED["single", case["env_json"]]

@@ -1,4 +1,4 @@
-"""Sweeps over an emulated network: real ranks in its namespaces, what they sent, and that nothing of it stays."""
+"""Sweeps over an emulated network: real ranks in its namespaces, what they sent, and that nothing of it is left."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def experiment(tmp_path: Path) -> Path:
 
 
 def host_network() -> tuple[set[str], list[str]]:
-    """The host's interfaces, and its named namespaces."""
+    """Return the host's interfaces, and its named namespaces."""
     named = Path("/run/netns")
     return set(psutil.net_if_addrs()), sorted(path.name for path in named.iterdir()) if named.is_dir() else []
 
@@ -81,7 +81,7 @@ def test_every_link_carries_what_the_algorithm_sends(
     assert fabric["privileged"] is privileged
     assert len(fabric["asked_bit_per_s"]) == 8  # both directions of four links
     for asked, reached in zip(fabric["asked_bit_per_s"], fabric["reached_bit_per_s"], strict=True):
-        assert 2 / 3 <= reached / asked <= 1.05  # slower where other work has the cores
+        assert 2 / 3 <= reached / asked <= 1.05  # slower if other work has the cores
 
     frame = ddpbench.load(run).set_index("strategy")
     gradient = frame.loc["single", "gradient_bytes"]
@@ -93,7 +93,7 @@ def test_every_link_carries_what_the_algorithm_sends(
         for column in ("node_sent_bytes", "node_received_bytes"):
             # A few kilobytes are on their way when a block's counters are read, at either end.
             assert 0.99 * count < row[column] < 1.1 * count, (strategy, column)
-        # What was sent cannot have left faster than the link: 31.25 MB/s.
+        # The bytes cannot have left faster than the link: 31.25 MB/s.
         assert row["step_time_s"] > 0.99 * count / 31.25e6
     assert pd.isna(frame.loc["single", "fabric"])
 
@@ -227,8 +227,8 @@ def test_what_earlier_sessions_proved_stays_recorded(experiment: Path, tmp_path:
     for cases in ([case, slower], [slower]):
         with Fabrics(run, lambda what: None) as made:
             made.make(cases)
-    told = json.loads(run.fabrics.read_text(encoding="utf-8"))
-    assert [fabric["links"] for fabric in told] == ["250 Mbit/s", "50 Mbit/s"]
+    fabrics = json.loads(run.fabrics.read_text(encoding="utf-8"))
+    assert [fabric["links"] for fabric in fabrics] == ["250 Mbit/s", "50 Mbit/s"]
 
 
 def prepared(experiment: Path) -> Prepared:

@@ -1,4 +1,4 @@
-"""Two sides measured in turn: commits of a repository, folders, settings; what they cannot be, and their ends."""
+"""Two sides measured in turn: commits of a repository, folders, settings; invalid sides, and how they end."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def repository(tmp_path: Path) -> Path:
 @pytest.mark.thorough
 def test_a_slower_commit_is_found_and_gated(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = repository.parent / "out"
-    code, told, said = compare(
+    code, out_text, said = compare(
         repository,
         "bench/step.toml",
         "--base",
@@ -56,8 +56,8 @@ def test_a_slower_commit_is_found_and_gated(repository: Path, monkeypatch: pytes
         "3%",
         "--json",
     )
-    assert code == 1, told + said
-    data = json.loads(told)
+    assert code == 1, out_text + said
+    data = json.loads(out_text)
     (case,) = data["cases"]
     assert case["verdict"] == "slower"
     assert case["ratio"]["low"] > 1.03
@@ -69,7 +69,7 @@ def test_a_slower_commit_is_found_and_gated(repository: Path, monkeypatch: pytes
     order = read_comparison(out).order
     assert len(order) == case["rounds"]
     for first, second in zip(order[::2], order[1::2], strict=False):
-        assert {first, second} == {"base", "new"}  # whoever is first alternates
+        assert {first, second} == {"base", "new"}  # the sides alternate in going first
     again = run_cli("compare", out, "--json")
     assert json.loads(again.stdout)["cases"] == data["cases"]
     assert not [
@@ -80,7 +80,7 @@ def test_a_slower_commit_is_found_and_gated(repository: Path, monkeypatch: pytes
 
 
 def blocks_of(out: Path, side: str, number: int) -> list[tuple[int, int, str]]:
-    """When each timed block of a launch began and ended, ns, of which side."""
+    """Return when each timed block of a launch began and ended, ns, and of which side."""
     (launch,) = (out / side / "cases").glob(f"*/launch-{number:02}")
     found = []
     for line in next(launch.glob("rank-00000*.jsonl")).read_text().splitlines():
@@ -98,7 +98,7 @@ def outcome_of(out: Path, side: str, number: int) -> dict[str, Any]:
 
 ALIKE_SIDES = ("bench/step.toml", "--base", "fast", "--new", "env=NOTHING=1", "--rounds", 3)
 ALIKE = (*ALIKE_SIDES, "--total", "1 s")
-"""Sides that differ in nothing, for the fewest rounds."""
+"""Sides without a difference, for the fewest rounds."""
 
 
 def test_blocks_of_both_sides_are_in_turn_and_never_at_once(repository: Path) -> None:
@@ -179,13 +179,13 @@ def test_an_own_loader_with_workers_keeps_its_turn_and_that_is_told(repository: 
     because = (
         "launches are measured in turn, not blocks of their steps: the workload's own loader has workers"
     )
-    assert said.count(because) == 2, said  # of either side
+    assert said.count(because) == 2, said  # for either side
     assert not any(outcome_of(out, side, 0)["noise"]["in_turn"] for side in ("base", "new"))
 
 
 @dataclass
 class Ready:
-    """A side that is ready, as it describes itself."""
+    """A side that is ready, in its own description."""
 
     words: str = "base"
     at_turnstile: bool = True
@@ -242,7 +242,10 @@ def test_without_a_socket_whole_launches_are_in_turn_and_that_is_told(
     made = turns.Turns((), tmp_path, heard, turns="blocks")  # type: ignore[arg-type]
     assert made._opened() is None
     assert made.turns == "launches"
-    assert "launches are measured in turn, not blocks of their steps: there can be no socket" in heard.told[0]
+    assert (
+        "launches are measured in turn, not blocks of their steps: there can be no socket"
+        in heard.messages[0]
+    )
     assert not list(long.iterdir())
 
 
@@ -300,7 +303,7 @@ def compare(folder: Path, *words: object) -> tuple[int, str, str]:
 @pytest.mark.thorough
 def test_settings_are_sides_too_and_uncommitted_changes_are_said(repository: Path) -> None:
     (repository / "bench" / "train.py").write_text(TRAIN.format(sleep=0.002))
-    code, told, said = compare(
+    code, out_text, said = compare(
         repository,
         *(
             "bench/step.toml",
@@ -313,8 +316,8 @@ def test_settings_are_sides_too_and_uncommitted_changes_are_said(repository: Pat
         ),
         *("--out", repository.parent / "out", "--total", "1 min", "--json"),
     )
-    assert code == 0, told + said
-    (case,) = json.loads(told)["cases"]
+    assert code == 0, out_text + said
+    (case,) = json.loads(out_text)["cases"]
     assert case["verdict"] == "faster"  # a sample of twice as many takes half the time
     assert "has uncommitted changes or new files, and is measured as it is" in said
 
@@ -338,26 +341,26 @@ def test_settings_are_sides_too_and_uncommitted_changes_are_said(repository: Pat
 )
 def test_what_cannot_be_a_side_is_refused(repository: Path, words: tuple[str, ...], sentence: str) -> None:
     out = repository.parent / "new" / "out"
-    code, told, said = compare(repository, "bench/step.toml", *words, "--out", out)
-    assert code == 2, told + said
+    code, out_text, said = compare(repository, "bench/step.toml", *words, "--out", out)
+    assert code == 2, out_text + said
     assert sentence in said
-    assert not out.parent.exists()  # it would hold nothing, and stand in the way of the next
+    assert not out.parent.exists()  # it would hold nothing, and block the next one
 
 
 def test_a_commit_that_does_not_work_is_named(repository: Path) -> None:
     (repository / "bench" / "train.py").write_text("from a_package_that_nobody_has import Measured\n")
     git(repository, "commit", "-qam", "broken")
-    code, told, said = compare(
+    code, out_text, said = compare(
         repository, "bench/step.toml", "--base", "fast", "--new", "main", "--out", repository.parent / "out"
     )
-    assert code == 2, told + said
+    assert code == 2, out_text + said
     assert "new (ref=main)" in said
     assert "a_package_that_nobody_has" in said
     assert not worker_processes()
 
 
 def begun(folder: Path, out: Path) -> subprocess.Popen[str]:
-    """A comparison of the tagged commit with what lies there, which a test is to end."""
+    """Start a comparison of the tagged commit with the working tree, which a test is to end."""
     return compare_begun(folder, "bench/step.toml", "--base", "fast", "--new", ".", "--out", out)
 
 
@@ -394,8 +397,8 @@ def test_an_ended_comparison_leaves_nothing_and_keeps_its_rounds(
     while worker_processes():
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    told = json.loads(run_cli("compare", out, "--json").stdout)
-    assert told["cases"][0]["rounds"] >= 2
+    comparison = json.loads(run_cli("compare", out, "--json").stdout)
+    assert comparison["cases"][0]["rounds"] >= 2
     assert not list(temporary.glob("ddpbench-turns-*"))
 
 
@@ -454,11 +457,11 @@ def test_a_guilty_commit_is_found_on_real_ranks(repository: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    told = json.loads(done.stdout)
-    assert told["commits"] == [git(repository, "rev-parse", "main~3")]
-    assert told["ratio"]["low"] > 1
-    assert "slow" in {one["verdict"] for one in told["tried"]}
-    assert all(one["verdict"] == "slow" or one["why"] == "undecided in its time" for one in told["tried"])
+    answer = json.loads(done.stdout)
+    assert answer["commits"] == [git(repository, "rev-parse", "main~3")]
+    assert answer["ratio"]["low"] > 1
+    assert "slow" in {one["verdict"] for one in answer["tried"]}
+    assert all(one["verdict"] == "slow" or one["why"] == "undecided in its time" for one in answer["tried"])
 
 
 @pytest.mark.parametrize("words", [(), ("--turns", "launches"), ("--turns", "blocks")])
@@ -479,7 +482,7 @@ def test_bisect_takes_turns_in_what_it_is_told(
 
 @pytest.mark.thorough
 def test_the_script_for_ci_gates(repository: Path) -> None:
-    """What docs/ci has for people's own pipelines, run as it is."""
+    """Run what docs/ci has for users' own pipelines, as it is."""
     programs = repository.parent / "bin"
     programs.mkdir()
     (programs / "ddpbench").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ddpbench "$@"\n')
@@ -509,7 +512,7 @@ def test_the_script_for_ci_gates(repository: Path) -> None:
 
 @pytest.mark.thorough
 def test_a_sides_code_comes_before_what_is_installed(repository: Path) -> None:
-    """The package that an environment has, too, as after pip install of the change that is to be measured."""
+    """It comes even before the environment's package, as after pip install of the change to be measured."""
     installed = repository.parent / "site-packages"
     (installed / "speed").mkdir(parents=True)
     (installed / "speed" / "__init__.py").write_text("SLEEP = 0.002\n")
@@ -537,7 +540,7 @@ def test_a_sides_code_comes_before_what_is_installed(repository: Path) -> None:
 @pytest.mark.thorough
 def test_an_experiment_that_no_commit_has_is_measured_with_each_sides_own_code(repository: Path) -> None:
     (repository / "bench" / "other.toml").write_text(EXPERIMENT)
-    code, told, said = compare(
+    code, out_text, said = compare(
         repository,
         "bench/other.toml",
         "--base",
@@ -548,8 +551,8 @@ def test_an_experiment_that_no_commit_has_is_measured_with_each_sides_own_code(r
         repository.parent / "out",
         "--json",
     )
-    assert code == 0, told + said
-    (case,) = json.loads(told)["cases"]
+    assert code == 0, out_text + said
+    (case,) = json.loads(out_text)["cases"]
     assert case["verdict"] == "slower", case
 
 
@@ -559,8 +562,10 @@ def test_code_that_both_sides_would_share_is_refused(repository: Path) -> None:
     (away / "step.toml").write_text(EXPERIMENT)
     (away / "train.py").write_text(TRAIN.format(sleep=0.002))
     out = repository.parent / "out"
-    code, told, said = compare(repository, away / "step.toml", "--base", "fast", "--new", ".", "--out", out)
-    assert code == 2, told + said
+    code, out_text, said = compare(
+        repository, away / "step.toml", "--base", "fast", "--new", ".", "--out", out
+    )
+    assert code == 2, out_text + said
     assert "outside its code: put the experiment into the repository" in said
 
 
@@ -569,7 +574,7 @@ def test_sides_whose_cases_all_fail_are_told_as_such(repository: Path) -> None:
     (repository / "bench" / "train.py").write_text(
         TRAIN.format(sleep=0.002).replace("return nn.functional", "1 / 0\n        return nn.functional")
     )
-    code, told, said = compare(
+    code, out_text, said = compare(
         repository,
         "bench/step.toml",
         "--base",
@@ -581,8 +586,8 @@ def test_sides_whose_cases_all_fail_are_told_as_such(repository: Path) -> None:
         "--fail-on",
         "3%",
     )
-    assert code in (1, 2), told + said
-    assert "division by zero" in told + said
+    assert code in (1, 2), out_text + said
+    assert "division by zero" in out_text + said
 
 
 @pytest.mark.thorough
@@ -628,7 +633,7 @@ if "ddpbench.launch.interleave.turn" in sys.orig_argv:
 def test_a_side_that_hangs_outside_of_a_launch_is_ended_and_named(
     repository: Path, monkeypatch: pytest.MonkeyPatch, code: str, line: int, patience: str, doing: str
 ) -> None:
-    """Where it stood is told, and nothing of it is left."""
+    """The message says where it hung, and nothing of it is left."""
     (repository / "sitecustomize.py").write_text(code)
     (repository / "bench" / "step.toml").write_text(EXPERIMENT.replace('"single"', '"ddp"'))
     monkeypatch.setattr(turns, patience, 5.0)
@@ -658,7 +663,7 @@ def test_a_side_that_hangs_outside_of_a_launch_is_ended_and_named(
 def test_a_side_that_stops_while_the_other_waits_for_its_turn_is_ended_and_named(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is the second of its round: nobody listens to it, and the first says all the time that it waits."""
+    """It is the second of its round: nothing listens to it, and the first reports all the time that it waits."""
     monkeypatch.setattr(turns, "SILENT_S", 12.0)
     monkeypatch.setattr(turns, "_END_S", 2.0)
     monkeypatch.chdir(repository)
@@ -668,7 +673,7 @@ def test_a_side_that_stops_while_the_other_waits_for_its_turn_is_ended_and_named
     class Stopping(Heard):
         def round_made(self, number: int, left_s: float) -> None:
             if not stopped:
-                stopped.append(read_comparison(out).order[0])  # who was first is second in the next round
+                stopped.append(read_comparison(out).order[0])  # the first side is second in the next round
                 (side,) = (
                     one
                     for one in started()
@@ -696,16 +701,16 @@ def test_a_side_that_stops_while_the_other_waits_for_its_turn_is_ended_and_named
 
 
 class Heard:
-    """Hears of a comparison."""
+    """A listener of a comparison."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.messages: list[str] = []
 
     def begun(self, out: Path) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def event(self, text: str) -> None:
-        self.told.append(text)
+        self.messages.append(text)
 
     def round_made(self, number: int, left_s: float) -> None:
-        """Nothing."""
+        """Do nothing."""

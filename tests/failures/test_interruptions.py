@@ -22,7 +22,7 @@ pytestmark = pytest.mark.multiprocess
 
 
 def finished(run: Path) -> dict[str, float]:
-    """Every finished launch, and when its outcome was written."""
+    """Return every finished launch, and when its outcome was written."""
     return {
         str(path.parent.relative_to(run)): path.stat().st_mtime
         for path in run.glob("cases/*/*/outcome.json")
@@ -31,7 +31,7 @@ def finished(run: Path) -> dict[str, float]:
 
 
 def by_session(run: Path) -> list[list[tuple[str, int]]]:
-    """(purpose, round) of each session's launches, the sessions as sessions.json lists them."""
+    """Return (purpose, round) of each session's launches, with sessions in the order of sessions.json."""
     found: dict[str, list[tuple[str, int]]] = {}
     for name in finished(run):
         outcome = json.loads((run / name / "outcome.json").read_text(encoding="utf-8"))
@@ -77,7 +77,7 @@ def test_a_killed_controller_leaves_nothing_and_resumes(
             assert process.poll() is None
             time.sleep(0.01)
     time.sleep(0.15)  # into the next launch
-    while not worker_processes():  # between two rounds' servers there is none for a moment
+    while not worker_processes():  # between two rounds' servers there may be none for a moment
         assert process.poll() is None
         time.sleep(0.01)
     process.kill()
@@ -122,10 +122,10 @@ def test_ctrl_c_says_how_to_resume(
     process = start(experiment, run)
     await_launches(process, run, 3)
     process.send_signal(number)
-    _, told = process.communicate(timeout=60)
-    assert process.returncode == 130, told
-    assert f"resume with: ddpbench sweep {run}" in told
-    assert "Traceback" not in told
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert f"resume with: ddpbench sweep {run}" in errors
+    assert "Traceback" not in errors
     sessions = json.loads((run / "sessions.json").read_text(encoding="utf-8"))["sessions"]
     assert [session["stop_reason"] for session in sessions] == ["interrupted"]
     assert "rounds so far; resume with" in (run / "cases.csv").read_text(encoding="utf-8")
@@ -137,7 +137,7 @@ def test_a_round_that_two_sessions_shared_is_made_up_for(
 ) -> None:
     """Interrupted in the middle of its second round. Two rounds are wanted together: the third is run in any case.
 
-    What its ranks listen on meanwhile nobody reaches from another host.
+    No other host reaches what its ranks listen on meanwhile.
     """
     experiment = write_experiment([workload("Sound")], rounds=2, measured="1 s", target_half_width=0.99)
     text = experiment.read_text(encoding="utf-8")
@@ -228,7 +228,7 @@ def test_torn_and_corrupted_records(tmp_path: Path) -> None:
 
 
 def fill_disk(ballast: Path) -> None:
-    """Writes until nothing more fits."""
+    """Write until nothing more fits."""
     with ballast.open("wb", buffering=0) as file:
         try:
             while True:
@@ -256,14 +256,14 @@ def test_a_full_disk_loses_nothing(write_experiment: Callable[..., Path], small_
     await_launches(process, run, 3)
     ballast = small_disk / "ballast"
     fill_disk(ballast)
-    _, told = process.communicate(timeout=60)
-    assert process.returncode == 1, told
-    assert "Traceback" not in told
-    assert "resume" in told
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1, errors
+    assert "Traceback" not in errors
+    assert "resume" in errors
     before = finished(run)
     ballast.unlink()
     result = run_cli("sweep", run)
-    assert result.returncode == 0, result.stderr[-2000:] + told
+    assert result.returncode == 0, result.stderr[-2000:] + errors
     after = finished(run)
     assert before.items() <= after.items()
     assert len(after) == 8

@@ -55,7 +55,9 @@ def test_every_launcher_carries_a_sweep(
     assert sums.to_list() == pytest.approx(frame["startup_s"].to_list())
     imports = dict(zip(frame["launcher"], frame["startup_imports_s"], strict=True))
     others = [seconds for launcher, seconds in imports.items() if launcher != "local"]
-    assert imports["local"] < 0.1 < min(others)  # a fork has imported everything: nobody else's rank has
+    assert (
+        imports["local"] < 0.1 < min(others)
+    )  # a fork has imported everything: no other launcher's rank has
     page = (run / "report.html").read_text(encoding="utf-8")
     assert "What does it take until the first step is made?" in page
 
@@ -106,7 +108,7 @@ def test_an_mpiexec_that_speaks_no_pmi_is_refused_before_anything_starts(
 @pytest.mark.usefixtures("no_base_case")
 @pytest.mark.parametrize("launcher", ["torchrun"])
 def test_a_rank_that_hangs_is_ended(write_experiment: WriteExperiment, tmp_path: Path, launcher: str) -> None:
-    # It holds for starting, too, which takes seconds beside other tests.
+    # It applies to starting, too, which takes seconds during other tests.
     experiment = write_experiment([workload("HangsInDataOnRank1")], rounds=1, hang_timeout="20 s")
     result = run_cli("sweep", with_launchers(experiment, [launcher]), "--out", tmp_path / "run")
     assert result.returncode == 1, result
@@ -114,7 +116,7 @@ def test_a_rank_that_hangs_is_ended(write_experiment: WriteExperiment, tmp_path:
     (row,) = frame[frame["strategy"] == "ddp"].itertuples()
     assert row.status == "hung", row
     assert "rank 1" in row.error, row.error
-    assert "faulty.py" in row.error, row.error  # its stack tells where
+    assert "faulty.py" in row.error, row.error  # its stack shows where
 
 
 @pytest.mark.parametrize(

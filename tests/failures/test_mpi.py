@@ -1,4 +1,4 @@
-"""MPI beside gloo in real sweeps: whoever starts the ranks, on emulated links too; and where there is no MPI."""
+"""MPI in addition to gloo in real sweeps: under every launcher, on emulated links too; and without an MPI library."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_torchruns_ranks_form_mpis_world(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_mpiexecs_ranks_form_it_too(tmp_path: Path) -> None:
-    """Its own process manager knows of as many ranks; a case may have fewer."""
+    """mpiexec's own process manager knows of as many ranks; a case may have fewer."""
     run = plan(written(tmp_path), tmp_path / "run", nodes=1, ranks=2)
     line = (
         "RANK=$PMI_RANK WORLD_SIZE=$PMI_SIZE LOCAL_RANK=$PMI_RANK NODE_RANK=0 MASTER_ADDR=127.0.0.1 "
@@ -102,8 +102,8 @@ def test_mpiexecs_ranks_form_it_too(tmp_path: Path) -> None:
 def test_a_kill_leaves_nothing_in_shared_memory(tmp_path: Path, killed: str) -> None:
     run = tmp_path / "run"
     path = written(tmp_path, rounds=5)
-    told = run_cli("sweep", path, "--out", run, "--dry-run")
-    assert told.returncode == 0
+    planned = run_cli("sweep", path, "--out", run, "--dry-run")
+    assert planned.returncode == 0
     sweep = subprocess.Popen(
         [sys.executable, "-m", "ddpbench", "sweep", path, "--out", run, "--set", "budget.measured_s='20 s'"],
         stdout=subprocess.DEVNULL,
@@ -157,7 +157,7 @@ def _rank_of_mpi(sweep: int) -> int:
 @pytest.mark.root
 @pytest.mark.links
 def test_mpi_stays_on_emulated_links(tmp_path: Path) -> None:
-    """At 100 Mbit/s a step's gradients need their time on the link, whoever moves them: nothing goes by memory."""
+    """At 100 Mbit/s a step's gradients need their time on the link, from any rank: nothing goes by memory."""
     run = tmp_path / "run"
     path = written(tmp_path, '[fabric]\nbandwidth = "100mbit"\nnodes = 2\n', rounds=2)
     done = run_cli("sweep", path, "--out", run)

@@ -1,4 +1,4 @@
-"""Strategies from a user's own file on real ranks: proved and measured, or refused in a sentence."""
+"""Strategies from a user's own file on real ranks: proved and measured, or refused with a message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's own workload that does not work: a sentence before anything is launched, or at the right moment after."""
+"""A user's own workload that does not work: a message before anything is launched, or as soon as possible after."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_its_options_are_held_against_its_constructor(
 
 
 def litter(notes: Path) -> tuple[list[int], list[str]]:
-    """The processes and files that `Litters` noted, as far as they are still there."""
+    """Return the processes and files that `Litters` noted, as far as they still exist."""
     noted = json.loads(notes.read_text(encoding="utf-8"))
     return alive(noted["processes"], 0), [file for file in noted["files"] if Path(file).exists()]
 
@@ -196,7 +196,7 @@ with ServerProcess({"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}, folder
     "killed", ["controller", pytest.param("guard", marks=pytest.mark.thorough), "server"]
 )
 def test_whoever_is_killed_nothing_is_left(tmp_path: Path, nothing_left_behind: None, killed: str) -> None:
-    """Not even what left its process group, its session and its parent, nor its names in shared memory."""
+    """Not even processes that left their process group, session and parent, nor names in shared memory."""
     notes, run = tmp_path / "notes", tmp_path / "run"
     run.mkdir()
     options = json.dumps({"notes": str(notes), "waits": True})
@@ -276,7 +276,7 @@ SOUND = ["Sound", "Endlessly", "OwnLoader", "Masked", "Pairs"]
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDir, dict[str, LaunchOutcome]]:
-    """Two ranks of each: what can only be seen when there are several."""
+    """Return two ranks' outcomes of each: for faults that only show with several ranks."""
     folder = tmp_path_factory.mktemp("own")
     path = folder / "own.toml"
     names = [*SOUND, "EndlesslyTheSame", "Uneven", "UnevenUntold"]
@@ -329,7 +329,7 @@ def test_a_loss_that_is_no_mean_over_samples_is_noted_and_no_fault_of_the_strate
 
 
 def test_a_rank_says_which_batch_a_class_states(server: ServerProcess, tmp_path: Path) -> None:
-    """Of a class that inherits it, which the text of its file alone does not tell; one that is wrong says none."""
+    """For a class that inherits it, which its file's text alone does not show; one with a wrong value states none."""
     (tmp_path / "states.py").write_text(
         "class Base:\n    batch = 32\n    model = dataset = loss = dict\n"
         "class Mine(Base):\n    pass\n"
@@ -346,7 +346,7 @@ def test_a_rank_says_which_batch_a_class_states(server: ServerProcess, tmp_path:
 def test_a_module_that_does_not_end_is_told_at_once(
     server: ServerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not after the second time that is given it, when a step of it is tried."""
+    """It is reported before the second time limit, in which a step would be tried."""
     (tmp_path / "loops.py").write_text("while True:\n    pass\n", encoding="utf-8")
     (tmp_path / "ends.py").write_text(
         "class Mine:\n    batch = 32\n    model = dataset = loss = dict\n", encoding="utf-8"

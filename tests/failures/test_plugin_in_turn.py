@@ -24,7 +24,7 @@ def test_step(ddp_benchmark):
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A suite whose step became slower by half with its last, uncommitted change; `empty` is without a workload."""
+    """Make a suite whose step became slower by half with its last, uncommitted change; `empty` has no workload."""
     folder = tmp_path / "project"
     (folder / "tests").mkdir(parents=True)
     (folder / "pytest.ini").write_text("[pytest]\n")
@@ -42,7 +42,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def gate(folder: Path, *words: str, code: int) -> str:
-    """What pytest prints of the suite with a gate of 3 %; it exits with this code."""
+    """Return what pytest prints of the suite with a gate of 3 %; check that it exits with this code."""
     done = subprocess.run(
         [
             *(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist"),
@@ -81,7 +81,7 @@ def test_a_change_that_is_slower_than_its_commit_fails_its_test(repository: Path
 
 @pytest.mark.thorough
 def test_a_faster_checkout_of_the_same_case_passes_from_a_folder_below(repository: Path) -> None:
-    """The workload is the checkout's own, wherever in the repository pytest is started."""
+    """The workload is the checkout's own, from any folder of the repository in which pytest is started."""
     checkout = repository.parent / "checkout"
     git(repository, "worktree", "add", "-q", str(checkout), "fast")
     (checkout / "tests" / "train.py").write_text(TRAIN.format(sleep=0.03))
@@ -122,7 +122,7 @@ def test_another_interpreter_is_a_side_and_time_ends_it(repository: Path) -> Non
 
 @pytest.mark.thorough
 def test_what_the_base_cannot_run_is_measured_and_said(repository: Path) -> None:
-    """As a test that is new, or a commit that lacks what it needs; a gate of nothing else is not passed."""
+    """For example a new test, or a commit that lacks what it needs; a gate of nothing else does not pass."""
     said = gate(repository, "--ddpbench-baseline=ref=empty", "--ddpbench-rounds=3", code=1)
     assert "test_step: not comparable: base (ref=empty): " in said
     assert "there is no file" in said

@@ -1,4 +1,4 @@
-"""Ranks that Ray Train starts, when something goes wrong: it is told as with any launcher, and nothing is left."""
+"""Ranks that Ray Train starts, when something goes wrong: reported as with any launcher, and nothing is left."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _ended(
         assert time.monotonic() < deadline
         assert sweep.poll() is None
         time.sleep(0.05)
-    # Ray names its processes anew, over the environment by which tests find theirs: they are looked for beneath.
+    # Ray renames its processes, over the environment by which tests find theirs: search beneath this process.
     below = psutil.Process(sweep.pid).children(recursive=True)
     lines = {one.pid: " ".join(one.cmdline()) for one in below}
     drivers = [pid for pid, line in lines.items() if "-m ddpbench.worker.ray " in line]
@@ -134,7 +134,7 @@ def _ended(
     (folder,) = {line.partition("--session-dir=")[2].partition("/r/session_")[0] for line in lines.values()
                  if "--session-dir=" in line}  # fmt: skip
     page = folder.removesuffix(".d")
-    # Of a sweep that was killed they go with a launch an hour later.
+    # A launch an hour later removes the files of a killed sweep.
     request.addfinalizer(lambda: [Path(page + end).unlink(missing_ok=True) for end in (".json", "")])
     request.addfinalizer(lambda: shutil.rmtree(folder, ignore_errors=True))
     assert Path(folder).is_dir()
@@ -151,7 +151,7 @@ def _ended(
         if whom == "sweep":
             sweep.wait(60)
             assert alive(lines, within_s=60) == []
-        else:  # the sweep goes on: of the launch nothing is left
+        else:  # the sweep continues: nothing of the launch is left
             assert alive((*drivers, *raylets, *ranks), within_s=60) == []
     finally:
         sweep.kill()
@@ -163,7 +163,7 @@ def _ended(
 
 @pytest.mark.thorough
 def test_the_files_of_a_killed_sweeps_ray_go_with_the_next_launch() -> None:
-    """A folder of which the process is gone."""
+    """A folder whose process is gone."""
     folder = Path(tempfile.gettempdir() if len(tempfile.gettempdir()) <= 16 else "/tmp")
     page = folder / f"ddpbench-page-{os.getpid()}"
     (page / "d/session_x").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Trainings that fail as planned, on real ranks under real agents of torchrun: they end as if nothing had been."""
+"""Trainings that fail as planned, on real ranks under real agents of torchrun: they end as if nothing had failed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WriteExperiment = Callable[..., Path]
 
 
 def of_failures(experiment: Path, kinds: list[str], *, agents: int = 2, every: int = 15) -> Path:
-    """The experiment with these failures; DDP at two ranks alone."""
+    """Return the experiment with these failures; only DDP at two ranks."""
     text = experiment.read_text(encoding="utf-8")
     base = f'launcher = "torchrun"\nagents = {agents}\nsnapshot_every = {every}\ncollective_timeout = "8 s"\n'
     text = text.replace("[axes]\n", f"{base}[axes]\nrecovery = {kinds}\n")
@@ -27,7 +27,7 @@ def of_failures(experiment: Path, kinds: list[str], *, agents: int = 2, every: i
 
 
 def launches(run: Path) -> dict[str, LaunchDir]:
-    """The folders of the measuring launches, by what fails in them."""
+    """Return the folders of the measuring launches, by what fails in them."""
     frame = ddpbench.load(run)
     return {
         row.recovery: RunDir(run).launch(row.case_id, "measure", 0)
@@ -62,7 +62,7 @@ def test_training_goes_on_where_its_last_snapshot_is(
         assert row["recovery_loss_difference"] == 0.0, kind  # every step's, in nine digits
         assert row["recovery_loss_steps"] > 90, kind
         assert bool(row["params_equal"]), kind
-        assert row["recovery_starting_s"] > 0.1, kind  # torch is imported anew
+        assert row["recovery_starting_s"] > 0.1, kind  # torch is imported again
         assert row["recovery_snapshot_bytes"] > 0, kind
     page = (run / "report.html").read_text(encoding="utf-8")
     assert "What does a failure cost, and how often is a snapshot worth while?" in page
@@ -96,7 +96,7 @@ def test_a_node_leaves_and_comes_back(write_experiment: WriteExperiment, tmp_pat
 
 @pytest.mark.thorough
 def test_restarts_that_are_used_up_are_said(write_experiment: WriteExperiment, tmp_path: Path) -> None:
-    """It fails at a step that every gang comes to."""
+    """It fails at a step that every gang reaches."""
     experiment = of_failures(
         write_experiment([workload("RaisesAfterTheFailure")], rounds=1), ["SIGKILL"], agents=1
     )

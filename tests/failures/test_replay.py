@@ -1,4 +1,4 @@
-"""Replays and profiles with something wrong about the request: a sentence, exit code 2, nothing started or left."""
+"""Replays and profiles with a wrong request: a message, exit code 2, nothing started or left."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PLAIN_DDP = ("--strategy", "ddp", "--algorithm", "all_reduce", "--schedule", "ov
 
 
 def experiment(folder: Path, profile: str = "tiny.json", base: str = "", **changes: Any) -> Path:
-    """A sweep of a profile that lies beside it."""
+    """Return an experiment with a profile next to it."""
     if changes.pop("write", True):
         (folder / "tiny.json").write_text(json.dumps(data(**changes)), encoding="utf-8")
     path = folder / "replayed.toml"

@@ -1,4 +1,4 @@
-"""Wrong requests: a sentence, no traceback, exit code 2, nothing started."""
+"""Wrong requests: a message, no traceback, exit code 2, nothing started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan's launches under torchrun and under launchers of one's own: carried out, resumed, refused, interrupted."""
+"""A plan's launches under torchrun and under users' own launchers: carried out, resumed, refused, interrupted."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_two_static_agents_carry_out_a_plan_and_resume_it(
     frame = ddpbench.load(run)
     assert set(frame["status"]) == {"ok"}, frame[["case_id", "status", "error"]].to_string()
     shapes = {(row.strategy, row.world_size, row.nodes, row.ranks_per_node) for row in frame.itertuples()}
-    # As few nodes as hold a case; `single` at one rank is the base case.
+    # The fewest nodes that hold a case; `single` at one rank is the base case.
     assert shapes == {("ddp", 2, 1, 2), ("ddp", 4, 2, 2), ("single", 1, 1, 1)}
     assert set(frame["launcher"]) == {"torchrun"}
     (case_id,) = frame[frame["world_size"] == 4]["case_id"]
@@ -64,7 +64,7 @@ def test_two_static_agents_carry_out_a_plan_and_resume_it(
     after = finished(run)
     changed = {name for name in before if after[name] != before[name]}
     assert changed == {str(undone.parent.relative_to(run))}
-    assert "launches done already: 5" in again[0].told
+    assert "launches done already: 5" in again[0].stderr
     assert [len(numbers) for numbers in by_session(run)] == [5, 1]  # in the order of sessions.json
 
 
@@ -78,8 +78,8 @@ def test_nodes_without_a_common_directory_send_their_records_to_the_leader(
     hosts = [{"DDPBENCH_HOST": name, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} for name in ("alpha", "beta")]
     ended = await_all(agents([planned, copy], c10d=True, env=hosts))
     assert [one.code for one in ended] == [0, 0], ended
-    assert "a directory of its own" in "".join(one.told for one in ended)
-    # Which of them leads is c10d's choice; its directory alone is whole.
+    assert "a separate directory" in "".join(one.stderr for one in ended)
+    # c10d chooses the one that leads; only its directory is complete.
     (leads,) = [run for run in (planned, copy) if finished(run)]
     frame = ddpbench.load(leads)
     assert set(frame["status"]) == {"ok"}, frame[["case_id", "status", "error"]].to_string()
@@ -135,7 +135,7 @@ def test_ranks_that_die_or_stop_are_named_and_the_next_launch_goes_on(
 def test_what_failed_is_done_again_only_where_that_is_asked_for(
     write_experiment: WriteExperiment, tmp_path: Path
 ) -> None:
-    mark = tmp_path / "mended"
+    mark = tmp_path / "fixed"
     env = [{"DDPBENCH_TEST_MARK": str(mark)}] * 2
     run = plan(write_experiment([workload("RaisesUntilMarked")], rounds=1), tmp_path / "run")
     first = await_all(slots([run, run], env=env))
@@ -162,9 +162,9 @@ def test_an_own_workload_that_does_not_work_is_refused_before_any_launch(
     ended = await_all(slots([run, run]))
     assert [one.code for one in ended] == [2, 2], ended
     for one in ended:
-        assert f"{FAULTY}:NoParameters: " in one.told
-        assert "has no parameters to train" in one.told
-        assert "Traceback" not in one.told
+        assert f"{FAULTY}:NoParameters: " in one.stderr
+        assert "has no parameters to train" in one.stderr
+        assert "Traceback" not in one.stderr
     assert not list(run.glob("cases/*"))
 
 
@@ -205,12 +205,12 @@ def test_nodes_with_another_torch_or_another_copy_are_refused_by_name(
     ended = await_all(slots([run, tmp_path / "b"], env=hosts))
     assert [one.code for one in ended] == [2, 2], ended
     for one in ended:
-        assert "Traceback" not in one.told
-        assert f"torch: {torch.__version__} on alpha" in one.told
-        assert "9.9.9 on beta" in one.told
-        assert "experiment.toml, digest: " in one.told
-        assert str(tmp_path / "a") in one.told
-        assert str(tmp_path / "b") in one.told
+        assert "Traceback" not in one.stderr
+        assert f"torch: {torch.__version__} on alpha" in one.stderr
+        assert "9.9.9 on beta" in one.stderr
+        assert "experiment.toml, digest: " in one.stderr
+        assert str(tmp_path / "a") in one.stderr
+        assert str(tmp_path / "b") in one.stderr
     assert not list(tmp_path.glob("?/cases/*"))
 
 
@@ -222,17 +222,17 @@ def test_a_missing_copy_and_too_few_slots_are_refused(
     run = plan(experiment, tmp_path / "run", ranks=2)
     missing = await_all(slots([run, tmp_path / "nothing"]))
     assert [one.code for one in missing] == [2, 2], missing
-    assert f"{tmp_path / 'nothing'} is not a run directory: plan.json is missing" in missing[0].told
+    assert f"{tmp_path / 'nothing'} is not a run directory: plan.json is missing" in missing[0].stderr
     few = await_all(slots([run, run]))
     assert [one.code for one in few] == [2, 2], few
-    assert "2 nodes with 1 slot each came" in few[0].told
-    assert "needs 2 x 2 (nodes x ranks)" in few[0].told
-    assert "Traceback" not in few[0].told
+    assert "2 nodes with 1 slot each came" in few[0].stderr
+    assert "needs 2 x 2 (nodes x ranks)" in few[0].stderr
+    assert "Traceback" not in few[0].stderr
     assert not list(run.glob("cases/*"))
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({"RANK": "0", "WORLD_SIZE": "2"}, "LOCAL_RANK, MASTER_ADDR and MASTER_PORT are missing"),
         ({}, "RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT are missing"),
@@ -240,15 +240,15 @@ def test_a_missing_copy_and_too_few_slots_are_refused(
 )
 @pytest.mark.parametrize("launch", [[], ["single-w1-0", "0"]])
 def test_half_an_environment_is_refused_in_a_sentence(
-    tmp_path: Path, given: dict[str, str], told: str, launch: list[str]
+    tmp_path: Path, given: dict[str, str], message: str, launch: list[str]
 ) -> None:
     import sys
 
     (ended,) = await_all([start([sys.executable, "-m", "ddpbench.worker", tmp_path, *launch], given)])
     assert ended.code == 2
-    assert told in ended.told
-    assert "torchrun --nproc-per-node" in ended.told
-    assert "Traceback" not in ended.told
+    assert message in ended.stderr
+    assert "torchrun --nproc-per-node" in ended.stderr
+    assert "Traceback" not in ended.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -266,7 +266,7 @@ def test_an_ended_torchrun_leaves_nothing_and_the_other_node_ends_too(
         assert all(process.poll() is None for process in processes), await_all(processes)
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    # torch has torchrun's store listen on every interface; what ranks and slots listen on, nobody else reaches.
+    # torch has torchrun's store listen on every interface; no other host reaches what ranks and slots listen on.
     assert {address for whose, address in ports if whose == "ddpbench"} == {"127.0.0.1"}
     processes[1].send_signal(number)
     before = finished(run)
@@ -278,7 +278,7 @@ def test_an_ended_torchrun_leaves_nothing_and_the_other_node_ends_too(
         time.sleep(0.1)
     assert before.items() <= finished(run).items()
     if number == signal.SIGINT:
-        assert "was interrupted" in ended[0].told
+        assert "was interrupted" in ended[0].stderr
 
 
 @pytest.mark.thorough

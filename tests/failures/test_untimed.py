@@ -1,4 +1,4 @@
-"""A backend that does not tell when a transfer ends, such as gloo on GPUs: step times, and empty columns."""
+"""A backend that does not report when a transfer ends, such as gloo on GPUs: step times, and empty columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fork server as users have it: what all other tests start imports less (`tests/lighter`)."""
+"""The fork server as users have it: the one that all other tests start imports less (`tests/lighter`)."""
 
 from __future__ import annotations
 

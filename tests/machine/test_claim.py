@@ -1,4 +1,4 @@
-"""A claim that another user holds, perhaps for no sweep at all, and the way around it."""
+"""A claim that another user holds, perhaps without a sweep, and the way around it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be ano
 
 @contextmanager
 def stranger_with(*names: str, how: str = "listens") -> Iterator[None]:
-    """Another user's process that holds names and measures nothing."""
+    """Start another user's process that holds names and measures nothing."""
     with subprocess.Popen(
         [sys.executable, "-S", "-c", HOLDS, str(STRANGER), how, *names],
         stdin=subprocess.PIPE,
@@ -50,7 +50,7 @@ def stranger_with(*names: str, how: str = "listens") -> Iterator[None]:
 
 @pytest.fixture(params=["listens", "is silent"])
 def stranger(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Another user's process that holds a core's name."""
+    """Start another user's process that holds a core's name."""
     with stranger_with(f"ddpbench-core-{CORE}", how=request.param):
         yield request.param
 
@@ -84,7 +84,7 @@ def test_with_own_claims_alone_a_stranger_stops_nobody_and_ones_own_sweep_does(
 
 @pytest.fixture(params=["told by the kernel", "listed alone"])
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel that says whose a socket is, and one, or a sandbox, that lists sockets and no more."""
+    """Test with a kernel that says who owns a socket, and with one, or a sandbox, that only lists sockets."""
 
     def none() -> Iterator[tuple[str, object]]:
         raise OSError("no answer")
@@ -173,10 +173,10 @@ def test_a_name_that_looks_like_a_list_of_names_stops_nobody(monkeypatch: pytest
 
 @needs_root
 def test_who_cannot_be_told_from_ones_own_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel that tells nothing, of a process that this user does not see, which answers nobody any more."""
+    """A kernel that tells nothing, on a process that this user does not see, which answers no more connections."""
     monkeypatch.setenv("DDPBENCH_CLAIMS", "own")
-    for told in ("_asked", "_listed", "_processes"):
-        monkeypatch.setattr(names, told, lambda *_: {})
+    for query in ("_asked", "_listed", "_processes"):
+        monkeypatch.setattr(names, query, lambda *_: {})
     with stranger_with(f"ddpbench-core-{CORE}"), ExitStack() as waiting:
         for _ in range(4):
             one = waiting.enter_context(socket.socket(socket.AF_UNIX))

@@ -1,4 +1,4 @@
-"""Whose processor time is whose: helpers beneath ranks, and nobody else's children."""
+"""The owners of processor time: helpers beneath ranks, and not others' children."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_helpers_are_what_ranks_have_started() -> None:
         while watch.helper_cpu_s < 0.3 and time.monotonic() < deadline:
             time.sleep(0.2)
             watch.tick(computing=False)
-        assert 0.3 <= watch.helper_cpu_s < 0.5  # of the second it is its own time
+        assert 0.3 <= watch.helper_cpu_s < 0.5  # its own part of the second
     finally:
         for one in ranks:
             subprocess.run(["pkill", "-P", str(one.pid)], check=False)
@@ -35,7 +35,7 @@ BURN_AND_END = "import time\nwhile time.process_time() < 0.3: pass"
 
 
 def test_own_time_is_of_all_beneath_be_they_alive_or_not() -> None:
-    """A grandchild that burns and ends is waited for by its parent, which ends in the midst; another keeps running."""
+    """A grandchild that burns and ends is waited for by its parent, which ends midway; another keeps running."""
     middle = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BURN_AND_END!r}])"
     before, began = own_cpu_s(), time.process_time()
     subprocess.run([sys.executable, "-c", middle], check=True)

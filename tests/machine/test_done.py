@@ -1,4 +1,4 @@
-"""What a sweep takes as done: a proof that one case gives to others."""
+"""Launches that a sweep takes as done: a proof that one case gives to others."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_proof_is_borrowed_from_a_run_of_the_same_session_code_and_torch_alone
     if changed:
         assert done.borrow_proof(entry, lenders) is borrowed
     else:
-        lender.machine.write_text(run.machine.read_text())  # alike: what else is wrong decides
+        lender.machine.write_text(run.machine.read_text())  # equal: the other fault decides
         assert done.borrow_proof(entry, lenders) is borrowed
     assert done.finished(entry, "proof", 0) is borrowed
     assert run.launch(entry.case.case_id, "proof").outcome.exists() is borrowed

@@ -41,8 +41,8 @@ def test_of_caps_with_the_same_buckets_the_default_is_run_and_stands_for_the_oth
     expected = [("default", (1.0, 5.0)), (0.18, ())]
     assert caps(found) == [(world, *one) for world in (1, 2) for one in expected]
     assert found[-1].case.strategy == "single"
-    (told,) = sentences(found)
-    assert told == (
+    (line,) = sentences(found)
+    assert line == (
         "mlp:small: bucket caps default, 1 MiB and 5 MiB make the same buckets and are run once; caps that make "
         "others: 0.088, 0.044 and 0.022 MiB"
     )

@@ -1,4 +1,4 @@
-"""How long a sweep says that it will take, with launches and their times by hand."""
+"""The time that a sweep expects to take, with launches and their times by hand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def plan() -> Plan:
 
 
 def begun(plan: Plan, *, shared: bool) -> tuple[Done, Expected]:
-    """A sweep whose cases are proved, and whose first round is done: each launch took as long."""
+    """Return a sweep whose cases are proved, and whose first round is done: each launch took as long."""
     done = Done(RunDir(Path("/nowhere")), plan)
     expected = Expected(plan, done, shared=shared)
     for entry in plan.runnable:
@@ -42,7 +42,7 @@ def begun(plan: Plan, *, shared: bool) -> tuple[Done, Expected]:
 def test_a_round_to_come_starts_servers_only_where_those_that_run_do_not_serve_it(
     plan: Plan, shared: bool, starts: int
 ) -> None:
-    """In the second round; where sweeps share the machine the servers that were started first serve on."""
+    """In the second round; where sweeps share the machine the first round's servers continue to serve."""
     done, expected = begun(plan, shared=shared)
     launches_s = (ROUNDS - 1) * len(plan.runnable) * TOOK_S
     assert expected.left_s(1) == pytest.approx(launches_s + starts * SERVER_START_S)
@@ -51,7 +51,7 @@ def test_a_round_to_come_starts_servers_only_where_those_that_run_do_not_serve_i
 
 
 def test_what_is_told_to_be_needed_is_more_than_the_budget_that_has_no_room_for_it(plan: Plan) -> None:
-    """Three rounds are left, each with a start of servers, and a second less than they take, of 100 s."""
+    """Three rounds are left, each with a start of servers, and the budget of 100 s is a second too short."""
     done, expected = begun(plan, shared=False)
     expected.server_start_s = 4.0
     warned: list[str] = []
@@ -60,9 +60,9 @@ def test_what_is_told_to_be_needed_is_more_than_the_budget_that_has_no_room_for_
     noted: list[str] = []
     room = Room(budget, warned.append, noted.append)
     room.tell("after round 1", 3 * round_s - 1.0, 1, done, expected)
-    (told,) = warned
-    assert told.startswith(f"after round 1, {ROUNDS} rounds take about 1 min 41 s: ")
-    assert f"has room for {ROUNDS - 1} of them" in told
+    (warning,) = warned
+    assert warning.startswith(f"after round 1, {ROUNDS} rounds take about 1 min 41 s: ")
+    assert f"has room for {ROUNDS - 1} of them" in warning
     room.tell("after round 1", 3 * round_s + 1.0, 1, done, expected)
     assert len(warned) == 1
     assert [each.endswith("has room for them") for each in noted] == [True]

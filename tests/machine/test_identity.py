@@ -1,4 +1,4 @@
-"""Identity: what refuses a resume, and that all of it is named."""
+"""Identity: the facts that refuse a resume, all of which are named."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def test_what_digests_are_of_is_told_in_words() -> None:
     }
     with pytest.raises(IdentityError) as caught:
         check_identity(record(), record("y", workload="gpt:nano"), Path("run"), apart)
-    told = str(caught.value)
-    assert "the experiment file changed: b.c: [1] there, [2] here; b.d: unset there, 'x' here" in told
-    assert "a workload or strategy, or its source changed: replay:a.json or train.py" in told
+    message = str(caught.value)
+    assert "the experiment file changed: b.c: [1] there, [2] here; b.d: unset there, 'x' here" in message
+    assert "a workload or strategy, or its source changed: replay:a.json or train.py" in message
     many = settings_apart("\n".join(f"k{n} = 1" for n in range(5)), "k0 = 1\nother = 2")
     assert many.count(" there, ") == 3
     assert many.endswith("; and 2 more settings")
@@ -84,7 +84,7 @@ def test_several_nodes_are_one_machine_in_whatever_order_they_come() -> None:
         "cores": {"a, node 1 of 2 there": [0, 1], "b": [0, 1], "a, node 2 of 2 there": [2, 3]},
         "slots": [1, 2, 1],  # of b, of a's first, of a's second
     }
-    # Which of two equal nodes has more slots is no difference, nor are their names.
+    # It makes no difference which of two equal nodes has more slots, nor do their names.
     other = nodes_record([("c", 2, alike), ("d", 1, alike)], {}, {})
     check_identity(nodes_record([("a", 1, alike), ("b", 2, alike)], {}, {}), other, Path("run"))
 
@@ -96,16 +96,16 @@ def test_two_sweeps_do_not_share_a_gpu() -> None:
             claimed([90_011], ["GPU-7f"]),
         ):
             pass
-        with claimed([90_011], ["GPU-80", ""]):  # one that torch does not distinguish is nobody's
+        with claimed([90_011], ["GPU-80", ""]):  # one that torch does not distinguish belongs to nobody
             pass
 
 
 def test_cores_are_claimed_while_the_context_lasts() -> None:
-    # Far beyond any machine's cores, so that no real sweep is met.
+    # Far beyond any machine's cores, so that no real sweep holds them.
     with claimed([90_001, 90_002]):
         with pytest.raises(Exception, match="core 90002"), claimed([90_003, 90_002]):
             pass
-        with claimed([90_003]):  # the failed claim let go of what it had
+        with claimed([90_003]):  # the failed claim released what it had
             pass
     with claimed([90_001]):
         pass
@@ -173,7 +173,7 @@ def test_files_of_a_repository_in_a_folder_that_others_can_write_are_not_used(
 def test_a_repository_without_its_objects_has_no_program_fetch_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str]
 ) -> None:
-    """Like one from an archive, a partial clone by its settings: git would ask its remote for what is not there."""
+    """Like one from an archive, a partial clone by its settings: git would ask its remote for missing objects."""
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
     here.mkdir()
     elsewhere.mkdir()

@@ -1,4 +1,4 @@
-"""What a watchdog makes of what it sees, with times by hand."""
+"""A watchdog's conclusions from what it sees, with times by hand."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_only_a_change_is_a_sign_of_life() -> None:
     assert seen.hangs(13.1, timeout_s=10.0)
     seen.explain_hang([], 10.0, "budget.hang_timeout")
     assert "rank 0 made no step in timed steps after 5 steps" in seen.hang
-    assert not seen.hangs(99.0, timeout_s=10.0)  # told once
+    assert not seen.hangs(99.0, timeout_s=10.0)  # reported once
 
 
 def test_who_is_stopped_holds_the_others_up_and_else_who_made_fewest_steps() -> None:
@@ -143,7 +143,7 @@ def test_a_rank_without_a_record_is_not_ok(tmp_path: object) -> None:
 def test_who_could_not_write_for_want_of_room_is_not_to_blame(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A rank whose log is on the full disk, too, ends with an exit code and not a word."""
+    """A rank whose log is on the full disk, too, ends with an exit code and without a message."""
     run, case = RunDir(tmp_path), case_of()
     write_launch(run, case, 0, [RankLaunch()], outcome=None)
     directory = run.launch(case.case_id, "measure", 0)
@@ -151,19 +151,19 @@ def test_who_could_not_write_for_want_of_room_is_not_to_blame(
     seen.exited(0, 0, 0.0, now=1.0)
     seen.exited(1, 1, 0.0, now=1.0)
     took = Took(started_utc="", wall_s=1.0, server_s=0.0)
-    told: dict[str, Any] = {"oom": False, "took": took, "noise": Noise()}
+    known: dict[str, Any] = {"oom": False, "took": took, "noise": Noise()}
 
     def full(path: Path, mode: int = 0o666) -> BinaryIO:
         if is_unfinished(path.name):
             raise OSError(errno.ENOSPC, "No space left on device")
-        return create_file(path, mode)  # of a page that was left
+        return create_file(path, mode)  # for a page that was left
 
     with monkeypatch.context() as patch:
         patch.setattr("ddpbench.records.files.create_file", full)
         with pytest.raises(OSError, match="No space left"):
-            conclude(directory, LaunchRequest(case=case, purpose="measure"), seen, **told)
+            conclude(directory, LaunchRequest(case=case, purpose="measure"), seen, **known)
     assert not directory.outcome.exists()
-    assert conclude(directory, LaunchRequest(case=case, purpose="measure"), seen, **told).status == "failed"
+    assert conclude(directory, LaunchRequest(case=case, purpose="measure"), seen, **known).status == "failed"
     assert directory.outcome.exists()
     assert not list(directory.path.glob(".*"))
 
@@ -174,7 +174,7 @@ def test_who_could_not_write_for_want_of_room_is_not_to_blame(
         ("ok", ["failed"], False, False),
         ("ok", ["failed", "hung"], True, False),
         ("ok", ["failed", "ok", "failed"], False, False),
-        ("ok", ["ok", "failed", "ok"], False, True),  # as often as was asked: one failure more is no matter
+        ("ok", ["ok", "failed", "ok"], False, True),  # as often as was asked: one more failure doesn't matter
         ("diverged", [], True, False),
         ("diverged", ["ok", "ok"], True, False),
     ],
@@ -336,7 +336,7 @@ def test_a_rank_that_leaves_first_is_named_whatever_the_others_say_of_it(tmp_pat
 def test_a_rank_that_ended_without_a_record_gives_way_to_one_that_recorded_its_failure(
     tmp_path: Path,
 ) -> None:
-    """Ray ends the other ranks with code 1 where one has failed, and may report their ends first."""
+    """Ray ends the other ranks with code 1 if one has failed, and may report their ends first."""
     run, case = RunDir(tmp_path), case_of()
     own = RankLaunch(status="failed", error="RuntimeError: the forward pass is broken")
     write_launch(run, case, 0, [own], outcome=None)

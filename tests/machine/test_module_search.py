@@ -29,11 +29,11 @@ from tests.synthetic import case_of
 
 
 class _StartedError(Exception):
-    """Instead of a process."""
+    """Raised instead of starting a process."""
 
 
 def found_first(env: dict[str, str], folder: Path) -> str:
-    """The file that a process of this environment imports as `queue`, as torchrun starts ranks: without -P."""
+    """Return the file that a process of this environment imports as `queue`, started without -P as by torchrun."""
     code = "import queue; print(queue.__file__)"
     (folder / "look.py").write_text(code, encoding="utf-8")
     line = [sys.executable, "-m", "look"] if "PYTHONSAFEPATH" not in env else [sys.executable, "-c", code]
@@ -43,7 +43,7 @@ def found_first(env: dict[str, str], folder: Path) -> str:
 def test_ranks_and_servers_look_for_no_module_in_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file `queue.py` there would be run by every rank: another user's, where all can write."""
+    """A file `queue.py` there would be run by every rank: another user's, if all can write there."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "queue.py").write_text("", encoding="utf-8")
     seen: list[dict[str, str]] = []
@@ -73,7 +73,7 @@ def test_ranks_and_servers_look_for_no_module_in_the_working_directory(
 def test_own_workloads_find_modules_of_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, wins: bool
 ) -> None:
-    """A module named as `python -m` names it comes before Python's own, as there; one named by its file after all."""
+    """A module named as for `python -m` comes before Python's own, as there; one named by its file comes last."""
     folder = tmp_path / "elsewhere"
     folder.mkdir()
     source = "class Own:\n    model = dataset = loss = None\n"
@@ -97,7 +97,7 @@ def test_own_workloads_find_modules_of_the_working_directory(
 def test_where_everybody_can_write_modules_of_python_come_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, whose: str, name: str
 ) -> None:
-    """A file next to a workload, called as a module that it imports, may be another user's: /tmp/colorsys.py."""
+    """A file next to a workload, with the name of a module that it imports, may be another user's: /tmp/colorsys.py."""
     place = tmp_path if ".py" in name else tmp_path / "package"
     place.mkdir(exist_ok=True)
     source = "import colorsys\nclass Own:\n    whose = colorsys.__file__\n"
@@ -120,7 +120,7 @@ def test_where_everybody_can_write_modules_of_python_come_first(
 
 
 MISSING = "no_such_optional_part"
-"""Module that a library looks for, as torch for triton: nobody has installed it."""
+"""Module that a library looks for, as torch does for triton, and that is not installed."""
 PLANTED = "import sys\nsys.planted = __name__\n"
 LIBRARY = f"""
 import importlib.util
@@ -137,7 +137,7 @@ USES = "import a_library\n{more}class Own:\n    look = staticmethod(a_library.lo
 
 @pytest.fixture
 def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The working directory, in which everybody can write: files for libraries and for entry points are there."""
+    """Make a working directory in which everybody can write, with files for libraries and for entry points."""
     folder = tmp_path / "shared"
     folder.mkdir()
     (folder / f"{MISSING}.py").write_text(PLANTED, encoding="utf-8")
@@ -171,7 +171,7 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_no_library_finds_what_is_planted_where_everybody_can_write(
     shared: Path, name: str, first: bool
 ) -> None:
-    """Neither while a user's file is imported nor later, by name or as an entry point; the user's own imports do."""
+    """Neither during the import of a user's file nor later, by name or as an entry point; the user's own imports do."""
     place = shared if "/" not in name else shared.parent / name.partition("/")[0]
     (place / "of_own.py").write_text(USES.format(more="import in_shared\n"), encoding="utf-8")
     named = name if "/" not in name else f"{shared.parent / name}"

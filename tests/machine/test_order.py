@@ -1,4 +1,4 @@
-"""The order of launches: balanced over rounds, from a seed of each run's own, and the same on resume."""
+"""The order of launches: balanced over rounds, from each run's own seed, and the same on resume."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def orders_of(cases: int, rounds_min: int, rounds: int, seed: int = 1) -> ORDER:
 
 
 def sums(orders: Sequence[Sequence[str]]) -> list[int]:
-    """Each case's positions added up."""
+    """Return the sum of each case's positions."""
     return [sum(order.index(case) for order in orders) for case in sorted(orders[0])]
 
 
@@ -55,7 +55,7 @@ def test_positions_add_up_to_the_same_for_every_case(cases: int, rounds_min: int
         off = max(abs(2 * own - n * (cases - 1)) for own in sums(orders[:n]))
         if n % 2 == 0 if rounds_min == 1 else (n - rounds_min) % 2 == 0:
             assert off == n * (cases - 1) % 2
-        else:  # one order is not made up for
+        else:  # one order is not balanced by another
             assert off <= cases - 1 + (cases % 2 == 0)
     assert all(sorted(order) == sorted(orders[0]) for order in orders)
 
@@ -87,14 +87,14 @@ def test_the_seed_decides_the_order() -> None:
 def drifted(
     orders: ORDER, rng: np.random.Generator, *, drift: float = 0.05, noise: float = 0.005
 ) -> np.ndarray:
-    """Log step times of equal cases by round, when each round's last launch is slower than its first by `drift`."""
+    """Return log step times of equal cases by round, in which the last launch is slower than the first by `drift`."""
     cases = sorted(orders[0])
     places = np.array([[order.index(case) for case in cases] for order in orders]) / (len(cases) - 1)
     return np.log1p(drift * places) + rng.normal(0, noise, places.shape)
 
 
 def off_and_covered(orders: ORDER, rng: np.random.Generator, repeats: int) -> tuple[np.ndarray, np.ndarray]:
-    """Of each case its mean log ratio to the first over repeats, and how often the 95 % interval holds 0."""
+    """Return each case's mean log ratio to the first over repeats, and how often the 95 % interval holds 0."""
     logs, held = [], []
     for _ in range(repeats):
         times = np.exp(drifted(orders, rng))
@@ -109,7 +109,7 @@ def off_and_covered(orders: ORDER, rng: np.random.Generator, repeats: int) -> tu
 
 
 def shuffled_each_round(cases: int, rounds: int, seed: int) -> ORDER:
-    """The order as it was: every round shuffled by itself, from a seed that was always 0."""
+    """Return the earlier order: every round shuffled separately, from a seed that was always 0."""
     import random
 
     found: ORDER = []
@@ -146,7 +146,7 @@ def flat(orders: ORDER) -> list[tuple[int, str]]:
 
 def test_how_far_mean_positions_are_apart() -> None:
     order = flat([["a", "b", "c"], ["a", "c", "b"], ["c", "b", "a"]])
-    # of two rounds a's mean is 0, b's and c's 1.5 of 2; of three all but c's 1: a 2/3, b 4/3, c 1
+    # In two rounds a's mean is 0, b's and c's 1.5 of 2; in three all but c's 1: a 2/3, b 4/3, c 1.
     assert position_spread(order, 2) == pytest.approx(1.5 / 2)
     assert position_spread(order, 3) == pytest.approx((4 / 3 - 2 / 3) / 2)
     assert position_spread(flat([["a"]]), 1) is None
@@ -161,7 +161,7 @@ def experiment(tmp_path: Path) -> Path:
 
 
 def kept(prepared: Prepared) -> RunDir:
-    """A run that was begun and has measured nothing yet."""
+    """Return a run that was begun and has measured nothing yet."""
     run = prepared.run
     run.create()
     run.experiment.write_text(prepared.experiment.to_toml(), encoding="utf-8")
@@ -205,7 +205,7 @@ def test_a_resumed_run_keeps_its_order_and_its_digest(experiment: Path, tmp_path
 
 
 def test_the_order_that_is_stored_is_the_one_resumed(experiment: Path, tmp_path: Path) -> None:
-    """As in a run of an older version, whose seed gave another order."""
+    """An older version's run has another order, by another seed."""
     run = kept(prepare(SweepRequest(experiment=experiment, out=tmp_path / "run")))
     plan = json.loads(run.plan.read_text(encoding="utf-8"))
     plan["launches"].reverse()

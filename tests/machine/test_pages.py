@@ -1,4 +1,4 @@
-"""The pages of launches by another launcher: none is left, and those of killed sweeps go with the next."""
+"""The pages of launches by another launcher: none is left, and the next launch removes those of killed sweeps."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_what_may_be_somebody_elses_stays(temporary: Path) -> None:
 def test_what_ranks_are_told_lies_where_nobody_else_can_put_a_file(
     temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another user who sees a launch's files appear could take the next one's name, and so have each launch fail."""
+    """Another user who sees a launch's files appear could take the next one's name, and so make each launch fail."""
     monkeypatch.setattr(launched.subprocess, "Popen", _refuse)
     directory = RunDir(temporary / "run").launch(CASE.case_id, "measure", 0)
     directory.path.mkdir(parents=True)

@@ -21,7 +21,7 @@ def test_loader_workers_get_cores_of_their_own_while_there_are_some() -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_beside_gpus_they_share_the_ranks_cores_at_every_number_of_ranks(ranks: int) -> None:
-    """Else those of one rank would be on the other socket, and those of all GPUs' ranks next to them."""
+    """Otherwise one rank's would be on the other socket, and those of all GPUs' ranks next to them."""
     near = [(0, 1, 2, 3), (0, 1, 2, 3), (4, 5, 6, 7), (4, 5, 6, 7)][:ranks]
     found = deal(EIGHT, ranks, threads=1, loader_workers=2, nearby=near)
     assert found == [Stand(cores=own) for own in near]

@@ -1,4 +1,4 @@
-"""A port for later is free, and is none that others are given meanwhile."""
+"""A port for later is free, and the system gives it to no other process meanwhile."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ddpbench.machine.ports import _NOT_GIVEN_AWAY, free_port
 
 
 def test_nobody_who_asks_for_any_port_gets_it() -> None:
-    assert max(_NOT_GIVEN_AWAY) < 32768  # the lowest that Linux gives away, unless told otherwise
+    assert max(_NOT_GIVEN_AWAY) < 32768  # the lowest that Linux gives by default
     port = free_port()
     assert port in _NOT_GIVEN_AWAY
     with socket.socket() as use:

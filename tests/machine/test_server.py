@@ -1,4 +1,4 @@
-"""The controlling side's end of the fork server: what it hears, in which order, and that nothing is lost."""
+"""The controlling side of the fork server: the reports that it gets, in which order, and that nothing is lost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Connected = tuple[ServerProcess, socket.socket]
 
 @pytest.fixture
 def connected(monkeypatch: pytest.MonkeyPatch) -> Iterator[Connected]:
-    """A client whose server is this test."""
+    """Return a client whose server is this test."""
     ours, theirs = socket.socketpair()
     running = running_on(ours)
     monkeypatch.setattr(server_module, "start_server", lambda *_, **__: running)
@@ -53,13 +53,13 @@ def say(server: socket.socket, *events: dict[str, object]) -> None:
 
 
 class _AskedToWaitError(Exception):
-    """What this test's `waiting` raises."""
+    """Raised by this test's `waiting`."""
 
 
 def test_only_who_waits_for_the_server_itself_shows_life_beside(
     connected: Connected, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While a rank runs its watcher tells how it goes: an older state told beside would hide its steps."""
+    """While a rank runs, its watcher reports its state: an older state in between would hide its steps."""
 
     def waiting() -> None:
         raise _AskedToWaitError
@@ -149,7 +149,7 @@ def test_a_server_that_an_import_spoilt_is_replaced_by_one_that_does_not_import(
         return client.launch([{ASKED: "5", "RANK": "0"}], LaunchDir(Path("/none")), request)
 
     def asked(of: socket.socket) -> list[tuple[str, bool]]:
-        """What was asked for, and of ranks whether their start is counted from a later moment."""
+        """Return the requests, and for ranks whether their start is counted from a later moment."""
         lines = of.recv(1 << 16).decode().splitlines()
         return [
             (said["do"], any(int(rank["env"][ASKED]) > 5 for rank in said.get("ranks", ())))
@@ -185,7 +185,7 @@ def test_a_server_that_an_import_spoilt_is_replaced_by_one_that_does_not_import(
 def test_a_server_that_stays_stopped_is_ended_and_named(
     connected: Connected, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that goes on meanwhile is not."""
+    """A server that continues meanwhile is not ended."""
     client, _ = connected
     monkeypatch.setattr(running_server, "_LOOK_S", 0.0)
     with subprocess.Popen(["sleep", "60"]) as stopped:

@@ -1,4 +1,4 @@
-"""Messages about a fork server that ends at once: its log is named only where it stays."""
+"""Messages about a fork server that ends at once: its log is named only if it stays."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _batches() -> None:
 
 @pytest.fixture
 def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interpreter that ends at once."""
+    """Set up an interpreter that ends at once."""
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho broken >&2\nexit 1\n", encoding="utf-8")
     python.chmod(0o755)

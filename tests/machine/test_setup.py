@@ -1,4 +1,4 @@
-"""A machine's setup is read from the system's own files, and what they do not say is left out."""
+"""A machine's setup is read from the system's own files, and values that they lack are left out."""
 
 from __future__ import annotations
 

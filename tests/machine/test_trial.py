@@ -1,4 +1,4 @@
-"""The line on a class of a user once it was tried."""
+"""The line on a user's class once it was tried."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose turn it is: one side at a time, the other at each offer, and no side left waiting by one that has ended."""
+"""The turn of two sides: one side at a time, the other at each offer, and no side left waiting by an ended one."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_a_rank_that_is_killed_holds_nobody_up_once_its_side_gives_the_turn_back
         other.join()  # it has the turn now
         rank._socket.shutdown(2)
         offering.join(PATIENCE_S)
-        base.give()  # of what it does not have
+        base.give()  # though it does not have the turn
         new.give()
         assert new.take() >= 0
         return
@@ -240,7 +240,7 @@ def test_a_side_that_is_ahead_after_a_failed_launch_waits_for_the_other_to_come_
     alone = Side(turnstile, "new", [], lambda turn: turn.meet() and None).start()
     again.join()  # it was there first, and warms up
     meeting = Side(turnstile, "base", [], lambda turn: turn.meet() and None).start()
-    alone.join()  # nobody is at its place any more
+    alone.join()  # no side is at its place any more
     Side(turnstile, "new", [], lambda turn: turn.offer() and None).start().join()
     assert not meeting.ended  # though base has warmed up
     new_side.give()
@@ -349,7 +349,7 @@ def test_a_rank_that_is_dying_while_its_side_goes_on_is_not_given_the_turn(turns
     offering = threading.Thread(target=lambda: _offered(rank), daemon=True)
     offering.start()
     other.join(PATIENCE_S)
-    base.give()  # while its rank, which is to die, waits still
+    base.give()  # while its rank, which is to die, still waits
     again = threading.Thread(target=base.take, daemon=True)
     again.start()
     _until(lambda: [entry.side for entry in turnstile._waiting] == ["base"] and again.is_alive())

@@ -1,4 +1,4 @@
-"""Blocks, warm-up and stopping, exactly, with a clock that moves only when told to."""
+"""Blocks, warm-up and stopping, exactly, with a clock that only moves by hand."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_blocks_processor_time_is_of_its_steps_alone(monkeypatch: pytest.Monke
 
 
 def test_warm_up_ends_when_steps_stop_changing() -> None:
-    # 2 ms falling by a tenth a step to 1 ms: from step 10 on steps are alike.
+    # 2 ms falling by a tenth per step to 1 ms: from step 10 on steps are alike.
     work, _, _, calls = stepper(lambda n: max(1_000_000, 2_000_000 - 100_000 * n))
     warmup = warm_up(work, lambda: True, measured_s=10.0)
     assert warmup.steady
@@ -100,7 +100,7 @@ def test_warm_up_that_never_settles_is_flagged_within_a_fifth_of_the_budget() ->
 
 
 def noisy(spread: float, fall: float, over: int, seed: int) -> Callable[[int], int]:
-    """Steps of 1 ms with noise, which begin longer by `fall` and come down to it over so many steps."""
+    """Return steps of 1 ms with noise, which start longer by `fall` and reach 1 ms after `over` steps."""
     rng = random.Random(seed)
     return lambda n: round(1e6 * (1 + fall * max(0.0, 1 - n / over)) * rng.lognormvariate(0, spread))
 
@@ -121,7 +121,7 @@ def test_rates_of_the_warm_up_s_own_verdict(least: Least) -> None:
 
 
 def test_a_change_that_is_found_keeps_the_warm_up_going_beyond_its_share() -> None:
-    # 90 ms a step, 1.5 s measured: three blocks of four take 1.4 s where the share is 0.3 s. A clear fall goes on.
+    # 90 ms per step, 1.5 s measured: three blocks of four take 1.4 s where the share is 0.3 s. A clear fall continues.
     work, _, _, _ = stepper(lambda n: round(90e6 * (1 + 0.3 * max(0.0, 1 - n / 30))))
     warmup = warm_up(work, lambda: True, measured_s=1.5)
     assert warmup.steady

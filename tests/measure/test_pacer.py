@@ -1,4 +1,4 @@
-"""Pacing with a clock that moves only when told to: deadlines, lateness and what is learned of oversleeping."""
+"""Pacing with a clock that only moves by hand: deadlines, lateness and what is learned of oversleeping."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_step_may_have_many_updates_or_none() -> None:
     pacer.end_step()
     pacer.begin().until(500_000)
     pacer.end_step()
-    assert pacer.take() == ((50, 0), 40)  # of the first step its worst; the mean of both updates
+    assert pacer.take() == ((50, 0), 40)  # the first step's worst; the mean of both updates
     pacer.end_step()
     assert pacer.take() == ((0,), 0)
 
@@ -76,7 +76,7 @@ def test_a_moment_that_is_past_is_not_waited_for_and_noted_as_late() -> None:
     second.until(500_000)
     pacer.updated(0)
     pacer.end_step()
-    assert pacer.take()[0] == (200_000, 0)  # of each step its worst; the second was in time
+    assert pacer.take()[0] == (200_000, 0)  # each step's worst; the second was in time
     assert pacer.take() == ((), 0)
 
 
@@ -136,7 +136,7 @@ def test_sleeps_of_another_length_are_learned_apart_and_an_interruption_teaches_
     pacer.begin().until(1_000_000)
     pacer.updated(0)
     pacer.end_step()
-    assert pacer.take()[0][1] < 50  # what long sleeps taught is not taken off a short one
+    assert pacer.take()[0][1] < 50  # what long sleeps taught is not subtracted from a short one
     host.overslept_ns = 9_000_000
     pacer.begin().until(1_000_000)
     host.overslept_ns = 40_000
@@ -200,5 +200,5 @@ def test_the_real_clock_is_never_early(offset_ms: int) -> None:
     start = pacer.now()
     run = pacer.begin()
     run.until(offset_ms * 1e6)
-    # The first sleep has nothing learned to take off.
+    # The first sleep has nothing learned to subtract.
     assert pacer.now() - start >= offset_ms * 1_000_000

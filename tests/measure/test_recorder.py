@@ -1,4 +1,4 @@
-"""What a recorder keeps, with a fake clock."""
+"""The contents of a recorder, with a fake clock."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_what_a_rank_is_blocked_in_interrupts_the_span_around_it() -> None:
     clock = FakeClock()
     recorder = StepRecorder(clock)
     recorder.begin_step(0)
-    with recorder.span("forward"):  # begins with a wait, and has another in it
+    with recorder.span("forward"):  # starts with a wait, and has another in it
         for computed in (7, 11):
             with recorder.span("synchronize"):
                 clock.advance(5)
@@ -110,7 +110,7 @@ def test_what_a_rank_is_blocked_in_interrupts_the_span_around_it() -> None:
     start = recorder.mark()
     clock.advance(2)
     recorder.add_span("optimizer", start, recorder.mark())
-    with recorder.span("synchronize"):  # beside it, not within
+    with recorder.span("synchronize"):  # next to it, not within
         clock.advance(4)
     recorder.end_step()
     (step,) = recorder.records()
@@ -152,7 +152,7 @@ def test_what_is_forgotten_is_in_no_record() -> None:
 
 
 def test_what_is_no_fact_of_a_transfer_is_refused() -> None:
-    """A strategy of the user's own may misspell one: it would be left out of the records."""
+    """A user's own strategy may misspell one: it would be left out of the records."""
     recorder = StepRecorder(FakeClock())
     recorder.begin_step(0)
     mark = recorder.mark()

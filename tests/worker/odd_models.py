@@ -1,4 +1,4 @@
-"""Users' classes whose models have other types than float32, or results that differ each time."""
+"""Users' classes whose models have other types than float32, or results that are not repeatable."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def words() -> TensorDataset:
 
 
 class Classes:
-    """Common base of most of them."""
+    """Common base of most classes here."""
 
     dataset: Any = staticmethod(numbers)
 
@@ -38,7 +38,7 @@ class Classes:
 
 
 class Spectral(nn.Module):
-    """Complex weights multiply the Fourier coefficients of the signal."""
+    """A model in which complex weights multiply the Fourier coefficients of the signal."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Double(Classes):
 
 
 class OnlyNarrow(Classes):
-    """Its loss makes its batch bfloat16, so that the model cannot be computed in float64."""
+    """Its loss casts its batch to bfloat16, so that the model cannot be computed in float64."""
 
     def model(self) -> nn.Module:
         return nn.Linear(16, 4).bfloat16()
@@ -176,7 +176,7 @@ class SlowlyStateful(Classes):
 
 
 class Renormalised(Classes):
-    """`max_norm` has the forward write into the weights that it looks up."""
+    """`max_norm` makes the forward write to the weights that it looks up."""
 
     dataset = staticmethod(words)
 
@@ -195,7 +195,7 @@ class MadeByNumpy(Classes):
 
 
 class MadeByItsOwn(Classes):
-    """Initial weights that no seed reaches."""
+    """Initial weights that don't depend on the seed."""
 
     def model(self) -> nn.Module:
         made = nn.Linear(16, 4)
@@ -205,7 +205,7 @@ class MadeByItsOwn(Classes):
 
 
 class StepDraws:
-    """Its own step draws from a source that no seed reaches."""
+    """Its own step draws from a source that the seed doesn't set."""
 
     dataset = staticmethod(numbers)
 
@@ -270,7 +270,7 @@ class PartsMatter(Classes):
 
 
 class WarmedUp(Classes):
-    """Dropout, under a rate that begins at zero."""
+    """Dropout, under a rate that starts at zero."""
 
     def model(self) -> nn.Module:
         return nn.Sequential(nn.Linear(16, 8), nn.Dropout(0.3), nn.Linear(8, 4))

@@ -1,4 +1,4 @@
-"""Users' classes with what training loops have, and with what makes an optimizer train nothing; named by this path."""
+"""Users' classes with common parts of training loops, and with optimizers that train nothing; named by this path."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def loss_of(model: nn.Module, batch: Any) -> torch.Tensor:
 
 
 class Functions:
-    """All its parts are functions of the script."""
+    """A class whose parts are all functions of the script."""
 
     model = build
     dataset = data
@@ -37,7 +37,7 @@ class Functions:
 
 
 class Hollow(Functions):
-    """A parameter without an element, as a mask of no classes."""
+    """A parameter without an element, such as a mask of no classes."""
 
     def model(self) -> nn.Module:
         model = build()
@@ -68,7 +68,7 @@ class OneBuffer(Functions):
 
 
 class Streams(Functions):
-    """An iterable dataset that each rank takes its share of."""
+    """An iterable dataset of which each rank takes its share."""
 
     def dataset(self, rank: int, world_size: int) -> Any:
         return Every(rank, world_size)
@@ -86,7 +86,7 @@ class Every(IterableDataset[Any]):
 
 
 class TakesOut(Functions):
-    """Its loss takes the labels out of the batch, as Trainers of the HF kind do, and scales the features in place."""
+    """Its loss takes the labels out of the batch, as HF Trainers do, and scales the features in place."""
 
     def dataset(self) -> Any:
         return [{"features": features, "label": label} for features, label in data()]
@@ -113,14 +113,14 @@ class TakesOutInStep(TakesOut):
 
 
 class Pretrained(Functions):
-    """A model as `from_pretrained` of transformers gives it."""
+    """A model as transformers' `from_pretrained` returns it."""
 
     def model(self) -> nn.Module:
         return build().eval()
 
 
 class Clipped(Functions):
-    """Gradients are clipped far below what they are, and the learning rate falls with every update."""
+    """Gradients are clipped far below their size, and the learning rate falls with every update."""
 
     def optimizer(self, model: nn.Module) -> Any:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
@@ -165,7 +165,7 @@ class Outputs(Functions):
 
 
 class WarmsUp(Functions):
-    """A schedule that begins with a learning rate of zero."""
+    """A schedule that starts with a learning rate of zero."""
 
     def optimizer(self, parameters: Any) -> Any:
         optimizer = torch.optim.SGD(parameters, lr=0.1)
@@ -173,7 +173,7 @@ class WarmsUp(Functions):
 
 
 class Narrow(Functions):
-    """Autocast in its own hand."""
+    """Enters autocast itself."""
 
     def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
         with torch.autocast("cpu", torch.bfloat16):
@@ -181,7 +181,7 @@ class Narrow(Functions):
 
 
 class AnotherModels(Groups):
-    """The natural line, and wrong: it makes another model, and that one's optimizer."""
+    """The natural code, and wrong: it makes another model, and that model's optimizer."""
 
     def optimizer(self, parameters: Any) -> torch.optim.Optimizer:
         return self.model().configure_optimizers(1e-2)
@@ -195,7 +195,7 @@ class Part(Functions):
 
 
 class Strange(Functions):
-    """A weight of the loss is trained beside the model."""
+    """A weight of the loss is trained in addition to the model."""
 
     def __init__(self) -> None:
         self.weight = nn.Parameter(torch.ones(()))
@@ -225,7 +225,7 @@ class Frozen(Functions):
 
 
 class Cached(Functions):
-    """One model for all."""
+    """A single model for all calls."""
 
     def __init__(self) -> None:
         self.made = build()
@@ -242,28 +242,28 @@ class Backbone(Cached):
 
 
 class Wraps(Functions):
-    """DDP in its own hand."""
+    """Wraps its model in DDP itself."""
 
     def model(self) -> nn.Module:
         return DistributedDataParallel(build())
 
 
 class WrapsLightly(Functions):
-    """DataParallel in its own hand."""
+    """Wraps its model in DataParallel itself."""
 
     def model(self) -> nn.Module:
         return nn.DataParallel(build())
 
 
 class Two(Functions):
-    """Two optimizers, and no word of which updates when."""
+    """Two optimizers, without saying which updates when."""
 
     def optimizer(self, model: Any) -> Any:
         return torch.optim.SGD(model[0].parameters(), lr=0.1), torch.optim.SGD(model[2].parameters(), lr=0.1)
 
 
 class NoOptimizer(Functions):
-    """Forgets to return it."""
+    """Forgets to return the optimizer."""
 
     def optimizer(self, parameters: Any) -> Any:
         torch.optim.SGD(parameters, lr=0.1)
@@ -304,7 +304,7 @@ class Gan:
 
 
 class LeavesOut(Functions):
-    """A step that leaves out an update where its loss is low, which it is from the first."""
+    """A step that skips an update if its loss is low, which it is from the start."""
 
     def optimizer(self, model: nn.Module) -> Any:
         return torch.optim.SGD(model.parameters(), lr=0.1)
@@ -319,7 +319,7 @@ class LeavesOut(Functions):
 
 
 class Loop(Functions):
-    """One network: gradients of two halves added up, clipped, and a schedule, all in its own hand."""
+    """A single network: gradients of two halves added up, clipped, and a schedule, all by its own code."""
 
     loss = None  # type: ignore[assignment]
 
@@ -342,7 +342,7 @@ class Loop(Functions):
 
 
 class ScaledLoop(Functions):
-    """Autocast and a scaler in its own hand."""
+    """Autocast and a scaler by its own code."""
 
     loss = None  # type: ignore[assignment]
     factor = 1.0
@@ -384,7 +384,7 @@ class ReturnsNothing(Loop):
 
 
 class Uneven(Loop):
-    """The second rank makes a backward more, and would wait for ever."""
+    """The second rank makes one more backward, and would wait forever."""
 
     def step(self, model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
         if batch[1].sum() % 2:
@@ -398,12 +398,12 @@ class GradientOfEach(Loop):
     def step(self, model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
         optimizer, _ = optimizer
         scores = model(batch[0])
-        found = []
+        gradients = []
         for loss in (nn.functional.cross_entropy(scores, batch[1]), scores.square().mean()):
             optimizer.zero_grad()
             loss.backward(retain_graph=True)
-            found.append([each.grad.clone() for each in model.parameters()])
-        for each, *grads in zip(model.parameters(), *found, strict=True):
+            gradients.append([each.grad.clone() for each in model.parameters()])
+        for each, *grads in zip(model.parameters(), *gradients, strict=True):
             each.grad = sum(grads)
         optimizer.step()
         return loss
@@ -430,7 +430,7 @@ class Accumulates(Loop):
 
 
 class AdamAccumulates(Accumulates):
-    """By Adam, whose first update of a number tells no more of its gradient than the sign."""
+    """With Adam, whose first update of a number shows only the sign of its gradient."""
 
     def optimizer(self, model: nn.Module) -> Any:
         return torch.optim.Adam(model.parameters(), lr=0.01), None
@@ -440,7 +440,7 @@ class AdamAccumulates(Accumulates):
 
 
 class Overflows(ScaledLoop):
-    """A scaler whose first scale is too large: it leaves out the first steps."""
+    """A scaler whose first scale is too large: it skips the first steps."""
 
     factor = 16.0
 
@@ -467,7 +467,7 @@ class Critic(Gan):
 
 
 class CriticFirst(Critic):
-    """The generator has its turn in the first step of five; the others only ask it for samples."""
+    """The generator has its turn in the first step of five; the others only take samples from it."""
 
     def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
         real, _ = batch
@@ -486,7 +486,7 @@ class CriticFirst(Critic):
 
 
 class Slowly(Functions):
-    """The usual warm-up of a transformer: its first updates are less than float32 can hold beside 1."""
+    """The usual warm-up of a transformer: its first updates are smaller than float32 can add to 1."""
 
     def model(self) -> nn.Module:
         return nn.Sequential(nn.Linear(6, 16), nn.LayerNorm(16), nn.Tanh(), nn.Linear(16, 3))
@@ -515,7 +515,7 @@ class ScheduleFirst(Loop):
 
 
 class Checkpointed(Loop):
-    """Activations are computed again in backward, by a backward of its own."""
+    """Activations are recomputed in backward, by a second backward."""
 
     def step(self, model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
         features, label = batch
@@ -530,7 +530,7 @@ class Checkpointed(Loop):
 
 
 class Closure(Loop):
-    """An optimizer that calls a closure, some times a step."""
+    """An optimizer that calls a closure several times per step."""
 
     def optimizer(self, model: Any) -> Any:
         return torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=2)
@@ -547,7 +547,7 @@ class Closure(Loop):
 
 
 class OneCycle(Functions):
-    """A schedule with an end that a benchmark goes beyond."""
+    """A schedule with an end, beyond which a benchmark goes."""
 
     def optimizer(self, parameters: Any) -> Any:
         optimizer = torch.optim.SGD(parameters, lr=0.1)
@@ -555,19 +555,19 @@ class OneCycle(Functions):
 
 
 class Number(Loop):
-    """Returns the loss's value, and not the loss."""
+    """Returns the loss's value instead of the loss."""
 
     def step(self, model: nn.Module, batch: Any, optimizer: Any) -> Any:
         return super().step(model, batch, optimizer).item()
 
 
 class ReachesThrough(Functions):
-    """Calls more of its model than a wrapper has."""
+    """Uses attributes of its model that a wrapper lacks."""
 
     loss = None  # type: ignore[assignment]
 
     class Net(nn.Module):
-        """Knows its cost."""
+        """A network that knows its cost."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -584,7 +584,7 @@ class ReachesThrough(Functions):
 
 
 class OtherBranch(Loop):
-    """What a rank's loss reaches depends on its samples."""
+    """The parameters that a rank's loss reaches depend on its samples."""
 
     def model(self) -> nn.Module:
         return nn.ModuleDict({"left": build(), "right": build()})
@@ -607,21 +607,21 @@ class Evaluated(Loop):
 
 
 class EvaluatesWrongly(Loop):
-    """Its step is sound, and the loss that evaluation would compute is none."""
+    """Its step is sound, but evaluation cannot compute its loss."""
 
     def loss(self, model: nn.Module, batch: Any) -> Any:
         return model(batch[0])
 
 
 class ClosureWithoutStep(Functions):
-    """An optimizer that computes the loss again itself, and no step that would let it."""
+    """An optimizer that recomputes the loss itself, without a step that would let it."""
 
     def optimizer(self, model: Any) -> torch.optim.Optimizer:
         return torch.optim.LBFGS(model.parameters(), lr=0.1)
 
 
 class Sparse(Functions):
-    """An embedding of which a batch's gradient holds a few rows, as the optimizer for such wants it."""
+    """An embedding whose gradient holds a few rows per batch, with the optimizer for sparse gradients."""
 
     class Net(nn.Module):
         """Words to a number."""
@@ -640,7 +640,7 @@ class Sparse(Functions):
 
 
 class SparseLoop(Sparse):
-    """The same in a step of its own."""
+    """A sparse embedding in a class that makes its own step."""
 
     def optimizer(self, model: Any) -> Any:
         return torch.optim.SGD(model.parameters(), lr=0.1)
@@ -687,7 +687,7 @@ class Plain(Functions):
 
 
 class DecaysByItsBatch(Plain):
-    """Weights decay by what the rank's own samples are."""
+    """Weights decay by a factor that the rank's own samples decide."""
 
     def step(self, model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
         loss = super().step(model, batch, optimizer)
@@ -705,7 +705,7 @@ class GoesAround(Plain):
 
 
 class NeverAverages(Plain):
-    """Keeps ddp from averaging where it can."""
+    """Keeps ddp from averaging where possible."""
 
     def step(self, model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
         waits = getattr(model, "no_sync", nullcontext)
@@ -742,7 +742,7 @@ class Recomputes(Drops):
 
 
 class Recomputed(nn.Module):
-    """A module whose activations are computed again."""
+    """A module whose activations are recomputed."""
 
     def __init__(self, layers: nn.Module) -> None:
         super().__init__()
@@ -753,7 +753,7 @@ class Recomputed(nn.Module):
 
 
 class OfTheLastModel(Functions):
-    """Computes with the model that was made last, whichever it is given."""
+    """Computes with the model that was made last, not the one it is given."""
 
     made: nn.Module
 
@@ -773,7 +773,7 @@ class Infinite(Functions):
 
 
 class Mends(Infinite):
-    """Sets the values of a gradient that are not finite to zero before the update."""
+    """Sets infinite and NaN values of a gradient to zero before the update."""
 
     def before_update(self, model: nn.Module) -> None:
         for each in model.parameters():
@@ -782,7 +782,7 @@ class Mends(Infinite):
 
 
 class Explodes(Functions):
-    """Its second update leaves what float32 can hold."""
+    """Its second update exceeds float32's range."""
 
     def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
         return model(batch[0]).square().mean()

@@ -12,4 +12,4 @@ torch.set_num_threads(2)
 
 
 class Threaded(Double):
-    """Nothing more than that."""
+    """The plain class under another name."""

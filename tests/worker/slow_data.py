@@ -15,7 +15,7 @@ from ddpbench.workloads import NoOptions, Workload
 
 
 class Samples(Dataset[Any]):
-    """Samples that each take a while to come by."""
+    """Samples that each take a while to load."""
 
     def __init__(self, sleep_s: float) -> None:
         self.sleep_s = sleep_s
@@ -45,7 +45,7 @@ class Net(nn.Module):
 
 
 class SlowData(Workload[NoOptions]):
-    """Two milliseconds a sample, and next to no computation."""
+    """Two milliseconds per sample, and next to no computation."""
 
     name = "slow_data"
     options = NoOptions
@@ -62,7 +62,7 @@ class SlowData(Workload[NoOptions]):
 
 
 class QuickData(SlowData):
-    """Forty milliseconds of computation, of which fetching samples is far less than 1 % on a slow machine too."""
+    """Forty milliseconds of computation; loading samples takes far less than 1 % of that, even on a slow machine."""
 
     def model(self, options: NoOptions) -> nn.Module:
         return Net(0.04)
@@ -88,7 +88,7 @@ class Large(Small):
 
 
 class KilledWhileSaving(Small):
-    """Its rank 0 is killed from outside when its state is asked for."""
+    """Its rank 0 is killed when its state is asked for."""
 
     def model(self, options: NoOptions) -> nn.Module:
         model = Net()

@@ -1,4 +1,4 @@
-"""A task that is soon learned, and a strategy with a rank that does not train; for tests of losses."""
+"""A task that is learned quickly, and a strategy with a rank that does not train; for tests of losses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEARNING_RATE, MOMENTUM = 0.05, 0.9
 
 
 class Signs(Dataset[Any]):
-    """Points, and which side of a bent line they are on."""
+    """Points, and the side of a bent line that they are on."""
 
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(5)
@@ -56,7 +56,7 @@ class Sides(Workload[NoOptions]):
 
 
 class Explodes(Sides):
-    """The same with a learning rate at which the loss is soon no number."""
+    """The task with a learning rate at which the loss soon becomes NaN."""
 
     def loss(self, outputs: Any, targets: Any) -> torch.Tensor:
         return super().loss(outputs, targets) * 1e30
@@ -80,7 +80,7 @@ class Served(Strategy[NoOptions]):
 
 
 class ServedReplica(Replica):
-    """Zeros of rank 0, and gradients of the others, divided by the number of those."""
+    """Zeros on rank 0, and the other ranks' gradients, divided by their number."""
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)

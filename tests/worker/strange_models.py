@@ -1,4 +1,4 @@
-"""Users' models of which some strategy cannot train: named by this path, each sound in one process."""
+"""Users' models that some strategy cannot train: named by this path, each sound in one process."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ class Lazy(Sound):
 
 
 class KeepsStatistics(nn.Sequential):
-    """Batch normalisation stays as it is in training, as fine-tuning of detectors has it."""
+    """Batch normalisation stays in evaluation mode in training, as when detectors are fine-tuned."""
 
     def train(self, mode: bool = True) -> Any:
         super().train(mode)
@@ -210,7 +210,7 @@ class Plateau(Sound):
 
 
 class Broken(Sound):
-    """Raises an exception in forward when it has a process group: nothing that torch says of the model."""
+    """Raises an exception in forward if it has a process group; none of torch's messages on models."""
 
     def loss(self, model: Any, batch: Any) -> torch.Tensor:
         if torch.distributed.is_initialized():
@@ -240,7 +240,7 @@ class GathersHooked(Gathers):
 
 
 class AsksInStep(Gathers):
-    """Does so in a step."""
+    """Gathers in its own step."""
 
     loss: Any = None
 
@@ -275,7 +275,7 @@ class Packed(Sound):
 
 
 class Images(Sound):
-    """A list of images, as detectors take: none of its tensors has a dimension for samples."""
+    """A list of images, as detectors take them: none of its tensors has a dimension for samples."""
 
     def dataset(self) -> Any:
         return [(features.reshape(4, 4)[:3], label) for features, label in data()]
@@ -292,7 +292,7 @@ class Images(Sound):
 
 
 class PackedLoader(Packed):
-    """Does so from a loader, which says how many there are."""
+    """Packs them in its loader, which says how many there are."""
 
     def loader(self, rank: int, world_size: int, batch: int) -> Any:
         own = Packed().dataset()[rank::world_size]
@@ -303,7 +303,7 @@ class PackedLoader(Packed):
 
 
 class OneLength(torch.optim.Optimizer):
-    """Moves all parameters together by a vector of one length."""
+    """An optimizer that moves all parameters together by a vector of one length."""
 
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, {"lr": 0.1})
@@ -384,7 +384,7 @@ class Stateful(Sound):
 
 
 class OfEight(nn.Module):
-    """Takes batches of 8 alone, as code with a batch size written into it does."""
+    """Takes only batches of 8, as code with a fixed batch size does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -435,7 +435,7 @@ class Thaws(Sound):
 
 
 class ByRank(Sound):
-    """Its loss is another one on each rank."""
+    """Its loss differs between ranks."""
 
     def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
         return super().loss(model, batch) * (1 + int(os.environ["RANK"]))
@@ -453,7 +453,7 @@ class ByRankInStep(ByRank):
 
 
 class ByAskedRank(Sound):
-    """Its loss is another one on each rank, which it asks for."""
+    """Its loss differs between ranks, by the rank that it asks torch for."""
 
     def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
         return Sound.loss(self, model, batch) * (1 + dist.get_rank())
@@ -468,7 +468,7 @@ class ByAskedRankInStep(ByAskedRank, ByRankInStep):
 
 
 class Logs(Sound):
-    """Its first rank alone logs, and the others wait for it."""
+    """Only its first rank logs, and the others wait for it."""
 
     def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
         loss = Sound.loss(self, model, batch)
@@ -484,7 +484,7 @@ class LogsInStep(Logs, ByRankInStep):
 
 
 class LogsUnguarded(Sound):
-    """Its first rank alone logs, without a look whether there is a group."""
+    """Only its first rank logs, without checking for a group."""
 
     def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
         loss = super().loss(model, batch)
@@ -509,7 +509,7 @@ class SetsGradients(LogsUnguarded):
 
 
 class SetsAveragedGradients(SetsGradients):
-    """Sets the mean over ranks."""
+    """Sets the mean over ranks as gradients."""
 
     def of_all(self, gradient: torch.Tensor) -> torch.Tensor:
         dist.all_reduce(gradient)
@@ -524,7 +524,7 @@ class CompiledInStep(Compiled, ByRankInStep):
 
 
 class FrozenByRank(Sound):
-    """Trains other parameters on each rank."""
+    """Trains different parameters on each rank."""
 
     def model(self) -> nn.Module:
         made = layers()
@@ -550,7 +550,7 @@ class WritesInputs(Sound):
 
 
 class InBackward(Sound):
-    """Saves memory: each parameter's optimizer steps in a hook, once its gradient is there."""
+    """Saves memory: each parameter's optimizer steps in a hook, once its gradient is ready."""
 
     def optimizer(self, model: nn.Module) -> list[torch.optim.Optimizer]:
         own = {each: torch.optim.SGD([each], lr=0.1) for each in model.parameters()}
@@ -586,7 +586,7 @@ class InDataclass(Sound):
 
 
 class Unseen:
-    """Holds tensors where nobody looks."""
+    """Holds tensors where no search finds them."""
 
     def __init__(self, x: torch.Tensor, wanted: torch.Tensor) -> None:
         self.x, self.wanted = x, wanted
@@ -638,7 +638,7 @@ class NoSync(TwoBackwards):
 
 
 class Drawing(nn.Module):
-    """Gives a distribution, as policies and probabilistic models do."""
+    """Returns a distribution, as policies and probabilistic models do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -649,7 +649,7 @@ class Drawing(nn.Module):
 
 
 class Policy(Sound):
-    """A step that draws random numbers, so that nothing but what the model returns shows that replicas are lost."""
+    """A step that draws random numbers, so that only the model's return value shows that replicas are lost."""
 
     def model(self) -> nn.Module:
         return Drawing()

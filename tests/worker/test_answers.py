@@ -1,4 +1,4 @@
-"""Answers of a user's own replica in a proof: refused in a sentence where nothing can be made of them."""
+"""Return values of a user's own replica in a proof: invalid ones are refused with a sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of gradients that a probe finds without computing, held against the buckets that DDP itself builds."""
+"""The order of gradients that a probe finds without computing, compared with the buckets that DDP itself builds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CAPS = ("default", 0.05, 0.2, 1)
 
 
 def found_and_built(_rank: int, _processes: int, workload: str) -> tuple[list[int], list[tuple[int, ...]]]:
-    """The gradients as the probe finds them, and what DDP's reducer rebuilt under each cap."""
+    """Return the gradients that the probe finds, and those that DDP's reducer rebuilt under each cap."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
 

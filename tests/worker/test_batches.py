@@ -1,4 +1,4 @@
-"""What ranks are fed: different samples, together all of them, shuffled anew each epoch."""
+"""The ranks' batches: different samples, together all of them, reshuffled each epoch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
 
 
 def epochs(world: int, rank: int, count: int, *, samples: int = 24, local_batch: int = 2) -> list[list[int]]:
-    """The numbers of the samples per rank sees, epoch by epoch."""
+    """Return the numbers of the samples that a rank gets, epoch by epoch."""
     numbers = torch.arange(samples)
     case = Case(
         workload="x",
@@ -56,7 +56,7 @@ def test_every_epoch_has_an_order_of_its_own() -> None:
 
 
 def test_a_step_of_all_ranks_is_the_one_process_step_of_the_same_seed() -> None:
-    # What proof and strong scaling rest on: the ranks' shares of an epoch are the whole epoch's, dealt in turn.
+    # Proof and strong scaling rely on this: the ranks' shares of an epoch are the whole epoch's, dealt in turn.
     whole = epochs(1, 0, 1, local_batch=4)[0]
     shares = [epochs(2, rank, 1, local_batch=2)[0] for rank in range(2)]
     assert [number for pair in zip(*shares, strict=True) for number in pair] == whole
@@ -109,7 +109,9 @@ def test_what_a_loss_takes_out_of_a_batch_in_memory_is_there_the_next_time() -> 
 
 def test_a_loss_that_writes_into_batches_in_memory_is_refused() -> None:
     batches = in_memory((({"x": torch.ones(2)}, None) for _ in itertools.count()), lambda: None)
-    for _ in range(MEMORY_BATCHES + 1):  # in the second pass it is known what writing again does
+    for _ in range(
+        MEMORY_BATCHES + 1
+    ):  # in the second pass it is known whether writing again changes anything
         next(batches)[0]["x"].div_(255)
     with pytest.raises(ValueError, match=r'writes into its batch, which memory gives again.*data = "loader"'):
         next(batches)
@@ -141,7 +143,7 @@ def test_no_further_batch_is_kept_above_the_bound(mebibytes: int, kept: int) -> 
 
 
 class Numbers(IterableDataset):
-    """So many numbers, then an end; a pass can be begun again."""
+    """This many numbers, then an end; a pass can be started again."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -175,7 +177,7 @@ def test_too_short_a_stream_says_what_it_gave_and_what_is_needed() -> None:
 
 
 class Divided(Numbers):
-    """Each loader worker gives a part of its own."""
+    """A dataset of which each loader worker gives its own part."""
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         info = get_worker_info()

@@ -1,4 +1,4 @@
-"""What a launch does beside its timed steps, on real ranks: evaluation, checkpoints, data in memory, workers."""
+"""A launch's work in addition to its timed steps, on real ranks: evaluation, checkpoints, data in memory, workers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FILE = Path(__file__).parent / "slow_data.py"
 
 def sweep(folder: Path, workload: str, rest: str, *, rounds: int = 1) -> RunDir:
     text = f"""
-question = "What happens beside training?"
+question = "What happens around training?"
 [base]
 {f'workload = "{FILE}:{workload}"' if workload else ""}
 local_batch = 4
@@ -44,9 +44,9 @@ hang_timeout = "20 s"
 
 
 def launches(run: RunDir) -> dict[str, LaunchDir]:
-    """The first measuring launch of each case, by strategy."""
-    found = [next(iter(run.launches(path.name))) for path in sorted((run.path / "cases").iterdir())]
-    return {directory.path.parent.name.partition("-")[0]: directory for directory in found}
+    """Return the first measuring launch of each case, by strategy."""
+    folders = [next(iter(run.launches(path.name))) for path in sorted((run.path / "cases").iterdir())]
+    return {directory.path.parent.name.partition("-")[0]: directory for directory in folders}
 
 
 BOTH = 'evaluation = true\ncheckpoint = true\n[axes]\nstrategy = ["single", "ddp"]\nworld_size = [1, 2]\n'
@@ -83,7 +83,7 @@ def test_evaluation_and_checkpoints_follow_the_training_of_one_rank_and_of_two(t
                 (checkpoint.write_ns is None) == (checkpoint.method == "plain" and rank.rank > 0)
                 for checkpoint in saved
             )
-        # What all ranks hold is written once: together they write as much as one rank alone.
+        # State that all ranks hold is written once: together they write as much as one rank alone.
         case_id = directory.path.parent.name
         (cost,) = (one for one in summarize(run).checkpoints if (one.case_id, one.method) == (case_id, "dcp"))
         assert cost.writers == processes
@@ -111,10 +111,10 @@ def test_slow_data_is_called_input_bound_and_quick_data_is_not(tmp_path: Path) -
     assert inputs.loc[(slow, "loader"), "verdict"] == "input-bound"
     assert inputs.loc[(slow, "loader"), "waited_s"] > 0.008  # four samples of 2 ms
     assert inputs.loc[(slow, "memory"), "waited_s"] < 0.002
-    (found,) = [finding for finding in summary.conclusions.findings if "is input-bound" in finding.line]
-    assert found.evidence == "inputs"
-    assert "SlowData" in found.line
-    assert "is input-bound without loader workers" in found.line
+    (input_bound,) = [finding for finding in summary.conclusions.findings if "is input-bound" in finding.line]
+    assert input_bound.evidence == "inputs"
+    assert "SlowData" in input_bound.line
+    assert "is input-bound without loader workers" in input_bound.line
     assert inputs.loc[(quick, "loader"), "verdict"] != "input-bound"
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints of one process: that they are whole, what is recorded of them, and that nothing stays behind."""
+"""Checkpoints of one process: they are complete, their records are right, and nothing stays behind."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_checkpoint_is_whole_and_is_gone_afterwards(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("at", [1, 4])  # a plain one, and one of DCP
+@pytest.mark.parametrize("at", [1, 4])  # a plain one, and one by DCP
 def test_a_full_disk_is_told_in_a_sentence_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
@@ -124,7 +124,7 @@ def test_a_runs_id_never_leads_a_folder_elsewhere(run_id: str) -> None:
 
 
 def planted(folder: Path, owner: int) -> Path:
-    """Return this user's file in a folder of this user's in what `owner` has given a checkpoints' folder's name."""
+    """Make this user's file in its folder, within a folder of `owner` with the name of a checkpoints' folder."""
     thesis = folder / "results" / "thesis.txt"
     thesis.parent.mkdir(parents=True)
     thesis.write_text("mine", encoding="utf-8")
@@ -139,7 +139,7 @@ OTHERS = [
     ),
     pytest.param(-1, id="mine-which-others-may-write"),
 ]
-"""Whose a planted folder is. One of this user's in which others may write can have been moved there."""
+"""Owners of a planted folder. One of this user's in which others may write can have been moved there."""
 
 
 @pytest.mark.parametrize("owner", OTHERS)
@@ -188,7 +188,7 @@ def test_a_failure_is_planned_in_no_planted_folder(tmp_path: Path, owner: int) -
 def test_what_has_the_name_after_a_launch_is_left_unless_it_is_ones_own(
     tmp_path: Path, owner: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The controlling side removes there what ranks could not that were killed."""
+    """The controlling side removes there what killed ranks could not."""
     shared = tmp_path / "scratch"
     shared.mkdir()
     shared.chmod(0o1777)
@@ -210,7 +210,7 @@ def test_what_has_the_name_after_a_launch_is_left_unless_it_is_ones_own(
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders to other users")
 @pytest.mark.parametrize("what", ["folder", "writable", "link"])
 def test_a_node_whose_folder_another_user_has_made_writes_nothing_there(tmp_path: Path, what: str) -> None:
-    """Rank 0 has made that of its node; DCP writes on every node."""
+    """Rank 0 has made its node's folder; DCP writes on every node."""
     folder, aim = tmp_path / "snapshots", tmp_path / "aim"
     aim.mkdir()
     os.chown(aim, 65534, 65534)
@@ -231,7 +231,7 @@ def test_a_node_with_a_disk_of_its_own_makes_the_folder_there(tmp_path: Path) ->
     saver = replace(saver_of(folder, lambda: None), rank=1)
     saver._join()
     assert folder.stat().st_mode & 0o777 == 0o700
-    saver._join()  # which rank 0 may have made, or another rank of this node
+    saver._join()  # rank 0 may have made it, or another rank of this node
     assert list(folder.iterdir()) == []
 
 

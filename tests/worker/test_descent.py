@@ -1,4 +1,4 @@
-"""Training to a loss on real ranks: the curve held against a plain loop in one process, and when it ends."""
+"""Training to a loss on real ranks: the curve compared with a plain loop in one process, and when it ends."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def train(
     target_loss: TargetLoss,
     before: int = 0,
 ) -> tuple[list[LossCurve], int]:
-    """A rank's records, and how many steps it made; `before` batches are taken first."""
+    """Return a rank's records, and how many steps it made; `before` batches are taken first."""
     if strategy == "served":
         strategies.TABLE["served"] = strategies.Entry("tests.worker.small_task:Served", "a server")
     values: dict[str, Any] = {
@@ -91,13 +91,13 @@ def ranks(
 
 
 def job(records: list[list[LossCurve]]) -> list[float]:
-    """The job's loss by step."""
+    """Return the job's loss by step."""
     return mean_losses([[loss for record in own for loss in record.losses] for own in records])
 
 
 @cache
 def plain_loop(batch: int = GLOBAL_BATCH) -> list[float]:
-    """One process's losses, its data dealt out and its updates written out (torch.optim.SGD's formula)."""
+    """Return one process's losses, with its data divided and its updates written out (torch.optim.SGD's formula)."""
     data = Signs()
     torch.manual_seed(SEED)
     model = make_model().double()
@@ -131,7 +131,9 @@ def apart(own: list[float], expected: list[float]) -> float:
 def test_a_synchronous_strategy_has_one_devices_losses_over_the_same_batch(
     strategy: str, processes: int
 ) -> None:
-    """Recorded in seven digits: half a unit of the last is 5e-7 at most. Twelve samples do not divide the hundred."""
+    """Losses are recorded in seven digits: half a unit of the last is 5e-7 at most. Twelve samples do not divide the
+    hundred.
+    """
     assert apart(job(ranks(strategy, processes)), plain_loop()) < 1e-6
 
 
@@ -162,7 +164,7 @@ def test_weak_scaling_takes_another_path() -> None:
 def test_ranks_stop_together_once_the_mean_loss_is_low_enough() -> None:
     expected = plain_loop()
     means = [math.fsum(expected[end - 32 : end]) / 32 for end in range(32, STEPS + 1)]
-    assert means[0] > means[9] > means[-1]  # or this test says little
+    assert means[0] > means[9] > means[-1]  # otherwise this test shows little
     target = (means[8] + means[9]) / 2
     reached = next(number for number, mean in enumerate(means, start=32) if mean <= target)
     records = ranks("ddp", 2, TargetLoss(loss=target, steps=1000, seconds=600.0))
@@ -190,6 +192,6 @@ def test_it_gives_up_after_its_steps_and_after_its_seconds() -> None:
 def test_a_loss_that_is_no_number_ends_it_on_all_ranks() -> None:
     changes = {"workload": f"{FILE}:Explodes", "dtype": "float32"}
     for records, beats in run_ranks(train, 2, "ddp", changes, NEVER):
-        told = sum(len(record.step_ns) for record in records)
-        assert told < beats < STEPS  # the group in which it happened is not told, and nothing follows
+        recorded = sum(len(record.step_ns) for record in records)
+        assert recorded < beats < STEPS  # the group in which it happened is not recorded, and nothing follows
         assert all(math.isfinite(loss) for record in records for loss in record.losses)

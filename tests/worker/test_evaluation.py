@@ -1,4 +1,4 @@
-"""Evaluation: what it leaves as it was, and how its blocks are cut."""
+"""Evaluation: the state that it leaves unchanged, and how its blocks are cut."""
 
 from __future__ import annotations
 

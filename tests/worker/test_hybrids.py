@@ -1,4 +1,4 @@
-"""A launch each of shards and pipelines with and without replicas: samples, bytes, and that reports' checks hold."""
+"""Launches of shards and pipelines with and without replicas: samples, bytes, and that reports' checks hold."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def test_hybrids_count_the_job_s_samples_once_and_hold_what_they_say(tmp_path: P
     plan = read_plan(run)
     frame = load(run).set_index("case_id")
     cases = {entry.case.case_id: entry.case for entry in plan.cases if entry.case.strategy != "single"}
-    found = {(case.strategy, case.options["replicas"]) for case in cases.values()}
-    assert found == {("fsdp", 1), ("fsdp", 2), ("pipeline", 1), ("pipeline", 2)}
+    hybrids = {(case.strategy, case.options["replicas"]) for case in cases.values()}
+    assert hybrids == {("fsdp", 1), ("fsdp", 2), ("pipeline", 1), ("pipeline", 2)}
     namer = Namer(cases.values())
     names = {case_id: namer.full(case) for case_id, case in cases.items()}
     assert len(set(names.values())) == 4
@@ -70,7 +70,7 @@ def test_hybrids_count_the_job_s_samples_once_and_hold_what_they_say(tmp_path: P
         assert held == case.options["replicas"] * row["gradient_bytes"]
     whole = read_cases(run, plan)
     checked = check_cases(case_results(whole, plan.target_half_widths(), {}))
-    # One launch, of ranks that share cores: how long its instrumented steps take is chance.
+    # A single launch, of ranks that share cores: how long its instrumented steps take is chance.
     assert {violation.invariant for violation in checked.violations} <= {"instrumented_as_timed"}, (
         checked.line
     )

@@ -1,4 +1,4 @@
-"""The leader's watch over other slots, with times by hand."""
+"""The leader's watch over other slots, with a clock set by hand."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ JOB = 3
 SEAT = Seat(rank=1, node=1, local_rank=0, host="b", cores=(0,), physical=1, gpus=0, gpu_cores=())
 
 
-class Told:
+class FakeMeeting:
     """The meeting and the clock of a leader that watches one other slot."""
 
     def __init__(self) -> None:
@@ -39,72 +39,72 @@ class Told:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Told:
-    found = Told()
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeMeeting:
+    meeting = FakeMeeting()
     for module in (hearing, watch):
-        monkeypatch.setattr(module.time, "monotonic", lambda: found.now)
-    return found
+        monkeypatch.setattr(module.time, "monotonic", lambda: meeting.now)
+    return meeting
 
 
-def watch_of(told: Told, *, hang_timeout_s: float = 1e9) -> Any:
-    slot: Any = SimpleNamespace(meeting=told)
+def watch_of(fake: FakeMeeting, *, hang_timeout_s: float = 1e9) -> Any:
+    slot: Any = SimpleNamespace(meeting=fake)
     found = watch.Watch(slot, JOB, [SEAT], hang_timeout_s=hang_timeout_s)
     found.look()
     return found
 
 
-def look_for(told: Told, watch: Any, seconds: float) -> None:
-    """Looks every second."""
+def look_for(fake: FakeMeeting, watch: Any, seconds: float) -> None:
+    """Look every second."""
     for _ in range(round(seconds)):
-        told.now += 1.0
+        fake.now += 1.0
         watch.look()
 
 
-def test_a_slot_whose_rank_is_under_way_is_soon_missed(told: Told) -> None:
-    told.state = {"tick": 2, "job": JOB, "steps": 0, "phase": "starting"}
-    watch = watch_of(told)
-    look_for(told, watch, LOST_S)
+def test_a_slot_whose_rank_is_under_way_is_soon_missed(fake: FakeMeeting) -> None:
+    fake.state = {"tick": 2, "job": JOB, "steps": 0, "phase": "starting"}
+    watch = watch_of(fake)
+    look_for(fake, watch, LOST_S)
     with pytest.raises(LaunchError, match="has not been heard of for 20 s"):
-        look_for(told, watch, 1.0)
+        look_for(fake, watch, 1.0)
 
 
-def test_a_slot_may_take_its_time_to_import_as_long_as_it_shows_life(told: Told) -> None:
-    watch = watch_of(told)
+def test_a_slot_may_take_its_time_to_import_as_long_as_it_shows_life(fake: FakeMeeting) -> None:
+    watch = watch_of(fake)
     for tick in range(2, 12):
-        told.state = {"tick": tick, "job": JOB - 1}
-        look_for(told, watch, LOST_BEFORE_S)
-    told.state = {"tick": 12, "job": JOB, "steps": 0, "phase": "starting"}
+        fake.state = {"tick": tick, "job": JOB - 1}
+        look_for(fake, watch, LOST_BEFORE_S)
+    fake.state = {"tick": 12, "job": JOB, "steps": 0, "phase": "starting"}
     watch.look()
-    assert watch.states == [told.state]
+    assert watch.states == [fake.state]
 
 
-def test_a_slot_that_is_gone_before_its_rank_is_there_is_soon_missed(told: Told) -> None:
-    watch = watch_of(told)
-    look_for(told, watch, LOST_BEFORE_S)
+def test_a_slot_that_is_gone_before_its_rank_is_there_is_soon_missed(fake: FakeMeeting) -> None:
+    watch = watch_of(fake)
+    look_for(fake, watch, LOST_BEFORE_S)
     with pytest.raises(
         LaunchError, match=r"slot 1 \(node 1, b, local rank 0\) has not been heard of for 40 s"
     ):
-        look_for(told, watch, 1.0)
+        look_for(fake, watch, 1.0)
 
 
-def test_a_job_that_was_stopped_as_a_whole_is_not_lost(told: Told) -> None:
-    """The leader goes on first, and finds the others as silent as it was itself."""
-    watch = watch_of(told)
-    look_for(told, watch, LOST_BEFORE_S - 1)
-    told.now += 3600
+def test_a_job_that_was_stopped_as_a_whole_is_not_lost(fake: FakeMeeting) -> None:
+    """The leader continues first, and finds the others as silent as it was itself."""
+    watch = watch_of(fake)
+    look_for(fake, watch, LOST_BEFORE_S - 1)
+    fake.now += 3600
     watch.look()
-    look_for(told, watch, LOST_BEFORE_S)
+    look_for(fake, watch, LOST_BEFORE_S)
 
 
 def test_a_slot_that_is_gone_while_servers_start_is_soon_missed(
-    told: Told, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    fake: FakeMeeting, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def passes(seconds: float) -> None:
-        told.now += seconds
+        fake.now += seconds
 
     monkeypatch.setattr(leader.time, "sleep", passes)
     slot = SimpleNamespace(
-        meeting=told,
+        meeting=fake,
         seats=[SEAT],
         lives=lambda: None,
         check_stop=lambda: None,
@@ -112,30 +112,32 @@ def test_a_slot_that_is_gone_while_servers_start_is_soon_missed(
         run=tmp_path,
     )
     leads = object.__new__(leader.Leader)
-    leads._slot, leads._meeting = slot, told  # type: ignore[assignment]
+    leads._slot, leads._meeting = slot, fake  # type: ignore[assignment]
     with pytest.raises(LaunchError, match="has not been heard of for 40 s"):
         leads._await_ready(JOB)
-    assert LOST_BEFORE_S < told.now < LOST_BEFORE_S + 1
+    assert LOST_BEFORE_S < fake.now < LOST_BEFORE_S + 1
 
 
-def test_a_stopped_fork_server_is_named_and_not_the_rank_whose_end_it_does_not_tell(told: Told) -> None:
-    """The rank may have ended long ago; then a later word of the server's end does not replace the cause."""
-    told.state = {"tick": 2, "job": JOB, "steps": 9, "phase": "finishing", "server_stopped": True}
-    watch = watch_of(told, hang_timeout_s=1.0)
-    told.now = 2.0
+def test_a_stopped_fork_server_is_named_and_not_the_rank_whose_end_it_does_not_tell(
+    fake: FakeMeeting,
+) -> None:
+    """The rank may have ended long ago; a later report of the server's end then does not replace the cause."""
+    fake.state = {"tick": 2, "job": JOB, "steps": 9, "phase": "finishing", "server_stopped": True}
+    watch = watch_of(fake, hang_timeout_s=1.0)
+    fake.now = 2.0
     watch.look()
-    assert told.put_ == [("order", {"end": JOB, "stacks": False})]
+    assert fake.put_ == [("order", {"end": JOB, "stacks": False})]
     cause = "the fork server of slot 1 (node 1, b, local rank 0) was stopped (by SIGSTOP or a debugger) and was ended"
     assert watch.seen.server_gone == cause
     assert not watch.seen.hang
-    told.state = told.state | {"tick": 3, "gone": "the fork server ended with exit code -9", "cpu_s": 0.0}
+    fake.state = fake.state | {"tick": 3, "gone": "the fork server ended with exit code -9", "cpu_s": 0.0}
     watch.look()
     assert watch.seen.server_gone == cause
     assert watch.over
 
 
 class Slots:
-    """A leader without any slots, whose clock only launches move: each takes as long as it is told."""
+    """A leader without any slots, whose clock only launches move: each takes the time that it is given."""
 
     def __init__(
         self, patch: pytest.MonkeyPatch, folder: Path, *, total_s: float = 1e6, rounds: int = 2
@@ -185,12 +187,12 @@ class Slots:
 def test_slots_get_fresh_servers_after_a_measured_round_and_proofs_bear_nothing_of_a_start(
     shared: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Where sweeps share the cores no number counts, and servers serve on."""
+    """If sweeps share the cores, no number counts, and servers continue to serve."""
     monkeypatch.setenv("DDPBENCH_SHARED_MACHINE", "1" if shared else "0")
     slots = Slots(monkeypatch, tmp_path)
     slots.started_s = 3.0
     assert slots.leader._work("as estimated") == "rounds_max"
-    # What others are told, and what it does itself.
+    # The messages to others, and what it does itself.
     assert slots.ordered == [False, False, False, False, not shared, not shared]
     assert (
         slots.launched
@@ -205,7 +207,7 @@ def test_slots_get_fresh_servers_after_a_measured_round_and_proofs_bear_nothing_
 def test_nothing_is_launched_that_would_end_after_the_budget(
     total_s: float, launches: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Two proofs of 0.5 s, then rounds of two launches of 10 s: a round that has no room is not begun."""
+    """Two proofs of 0.5 s, then rounds of two launches of 10 s: a round without room is not begun."""
     monkeypatch.setenv("DDPBENCH_SHARED_MACHINE", "1")
     slots = Slots(monkeypatch, tmp_path, total_s=total_s)
     assert slots.leader._work("as estimated") == ("rounds_max" if launches == 4 else "budget")
@@ -215,7 +217,7 @@ def test_nothing_is_launched_that_would_end_after_the_budget(
 def test_what_the_budget_has_room_for_is_told_as_an_ordinary_sweep_tells_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Five rounds of 20 s under 50 s: two fit, which shows after the first."""
+    """Five rounds of 20 s under 50 s: two fit, which is known after the first."""
     monkeypatch.setenv("DDPBENCH_SHARED_MACHINE", "1")
     slots = Slots(monkeypatch, tmp_path, total_s=50.0, rounds=5)
     assert slots.leader._work("as estimated") == "budget"

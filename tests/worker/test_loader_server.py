@@ -1,4 +1,4 @@
-"""Loader workers and the process that forks them end with their rank, also where nobody is left to end them."""
+"""Loader workers and the process that forks them end with their rank, even if no process is left to end them."""
 
 from __future__ import annotations
 

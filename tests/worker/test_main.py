@@ -1,4 +1,4 @@
-"""`python -m ddpbench.worker` as launchers start it: what stands between them and a rank or a slot."""
+"""`python -m ddpbench.worker` as launchers start it: the processes between them and a rank or a slot."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ def test_a_rank_that_is_started_alone_has_a_guard(
 
 
 def test_a_slot_that_is_stopped_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
+    messages: list[str] = []
 
     def end_if_stopped(text: str) -> None:
-        told.append(text)
+        messages.append(text)
         raise Reached
 
     monkeypatch.setattr(worker, "end_if_stopped", end_if_stopped)
     monkeypatch.setattr(sys, "argv", ["worker", str(tmp_path)])
     with pytest.raises(Reached):
         worker.main()
-    assert "run the same lines again to resume" in told[0]
+    assert "run the same lines again to resume" in messages[0]
 
 
 @pytest.mark.parametrize("torchrun", [True, False])

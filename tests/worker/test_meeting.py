@@ -46,11 +46,11 @@ def place(rank: int, port: int, address: str = "127.0.0.1", **changes: Any) -> S
 
 
 def lives() -> None:
-    """The launcher always does."""
+    """Do nothing: the launcher always lives."""
 
 
 class Job:
-    """A leader and a follower that have agreed on a job, and somebody else at their port."""
+    """A leader and a follower that have agreed on a job, and a stranger at their port."""
 
     def __init__(self, key: bytes) -> None:
         self.port = free_port()
@@ -85,8 +85,8 @@ def test_slots_hear_each_other(job: Job) -> None:
 def test_who_leaves_first_says_why_for_all(job: Job) -> None:
     job.follower.stop("the disk is full\udcff" + "x" * 10_000, 1)
     job.leader.stop("slot 0 was interrupted", 1)  # by the launcher, since slot 1 has left
-    (told,) = job.leader.get("stop")
-    assert told["why"].startswith("the disk is full")
+    (stopped,) = job.leader.get("stop")
+    assert stopped["why"].startswith("the disk is full")
 
 
 def test_records_that_a_stranger_changed_are_not_taken(job: Job) -> None:
@@ -117,11 +117,11 @@ JOBS: dict[str, dict[str, Any]] = {
 
 
 class EnoughError(Exception):
-    """One job is done."""
+    """A job is done."""
 
 
 def follow_one_job(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Has a slot carry out the job that is in the store, and return what it launched; after one it is over."""
+    """Make a slot carry out the job that is in the store, and return what it launched; after one job it ends."""
     launched: list[Any] = []
     plan = StoredPlan(
         experiment="x",
@@ -171,7 +171,7 @@ def test_a_strangers_job_is_not_obeyed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With a key none of them; without one, when strangers can seal as slots do, none that is not in the plan."""
+    """With a key none is run; without one, strangers can seal as slots do, and only cases of the plan run."""
     here = job if with_key else keyless
     text = json.dumps(JOBS[what]).replace("{}", str(tmp_path / EVIL))
     here.stranger.set("p/job/0", text if with_key else keyless.leader.seals.seal("job/0", text.encode()))
@@ -200,7 +200,7 @@ def listening(port: int) -> set[str]:
 
 
 def outward() -> str | None:
-    """An address of this host that others could reach."""
+    """Return an address of this host that others could reach, or None."""
     for addresses in psutil.net_if_addrs().values():
         for one in addresses:
             if one.family == socket.AF_INET and not one.address.startswith("127."):
@@ -226,7 +226,7 @@ def test_the_store_listens_on_the_named_interface_alone(job: Job) -> None:
     [
         ("localhost", "127.0.0.1", "127.0.0.1"),
         ("this-host", "127.0.1.1", None),  # as Debian names itself: others know it by another address
-        ("this-host", "203.0.113.1", None),  # nobody's here: behind address translation
+        ("this-host", "203.0.113.1", None),  # no interface's here: behind address translation
     ],
 )
 def test_where_a_name_means_something_else_here_torch_listens_everywhere(
@@ -235,10 +235,10 @@ def test_where_a_name_means_something_else_here_torch_listens_everywhere(
     port = free_port()
     entry = (socket.AF_INET, socket.SOCK_STREAM, 6, "", (resolved, port))
     monkeypatch.setattr(meetings.socket, "getaddrinfo", lambda *_, **__: [entry])
-    found = meetings._listener(place(0, port, name))
-    assert (None if found is None else found.getsockname()[0]) == bound
-    if found is not None:
-        found.close()
+    listener = meetings._listener(place(0, port, name))
+    assert (None if listener is None else listener.getsockname()[0]) == bound
+    if listener is not None:
+        listener.close()
 
 
 def test_a_taken_port_is_said_in_a_sentence() -> None:
@@ -260,7 +260,7 @@ def test_a_slot_waits_for_no_longer_than_it_says() -> None:
 @pytest.mark.parametrize(("late", "words"), [(["card/1"], "slot 1"), (["card/1", "card/2"], "slots 1, 2")])
 def test_slots_that_did_not_come_are_named(late: list[str], words: str) -> None:
     put: list[Any] = []
-    meeting = SimpleNamespace(join_s=-1.0, missing=lambda _: late, put=lambda *told: put.append(told))
+    meeting = SimpleNamespace(join_s=-1.0, missing=lambda _: late, put=lambda *values: put.append(values))
     slot: Any = SimpleNamespace(
         place=place(0, 1, slots=3), meeting=meeting, _start_s=0.0, lives=lives, check_stop=lives
     )

@@ -1,4 +1,4 @@
-"""MPI as a process group: each operation's result on real ranks, what it refuses, and what is left of it."""
+"""MPI as a process group: each operation's result on real ranks, its refusals, and what is left of it."""
 
 from __future__ import annotations
 
@@ -28,43 +28,43 @@ def group_of_all() -> Any:
 
 def each_operation(rank: int, size: int) -> dict[str, Any]:
     group = group_of_all()
-    found: dict[str, Any] = {"name": group.group_name, "size": group.size(), "rank": group.rank()}
+    results: dict[str, Any] = {"name": group.group_name, "size": group.size(), "rank": group.rank()}
     for dtype in (torch.float32, torch.float64, torch.int64, torch.uint8, torch.float16, torch.bfloat16):
         tensor = torch.full((5,), rank + 1, dtype=dtype)
         dist.all_reduce(tensor, group=group)
-        found[f"sum of {dtype}"] = tensor
+        results[f"sum of {dtype}"] = tensor
     tensor = torch.tensor([float(rank + 1), -float(rank)])
     for name in ("MAX", "MIN", "PRODUCT", "AVG"):
         other = tensor.clone()
         dist.all_reduce(other, getattr(dist.ReduceOp, name), group=group)
-        found[name] = other
+        results[name] = other
     tensor = torch.full((2,), float(rank))
     dist.broadcast(tensor, src=size - 1, group=group)
-    found["broadcast"] = tensor
+    results["broadcast"] = tensor
     tensor = torch.full((2,), rank + 1.0)
     dist.reduce(tensor, dst=1, group=group)
-    found["reduce"] = tensor if rank == 1 else None
+    results["reduce"] = tensor if rank == 1 else None
     own = torch.arange(2.0) + 10 * rank
     parts = [torch.zeros(2) for _ in range(size)]
     dist.all_gather(parts, own, group=group)
-    found["all_gather"] = torch.stack(parts)
+    results["all_gather"] = torch.stack(parts)
     dist.gather(own, parts if rank == 0 else None, dst=0, group=group)
-    found["gather"] = torch.stack(parts)
+    results["gather"] = torch.stack(parts)
     dist.scatter(own, [part + 1 for part in parts] if rank == 0 else None, src=0, group=group)
-    found["scatter"] = own
+    results["scatter"] = own
     whole = torch.zeros(2 * size)
     group.all_gather_single(whole, own).wait()
-    found["into one"] = whole
-    group.all_gather_single(whole, whole[2 * rank : 2 * rank + 2]).wait()  # it lies there already: FSDP's way
-    found["in place"] = whole
+    results["into one"] = whole
+    group.all_gather_single(whole, whole[2 * rank : 2 * rank + 2]).wait()  # it is there already: FSDP's way
+    results["in place"] = whole
     options = dist.ReduceScatterOptions()
     options.reduceOp = dist.ReduceOp.SUM
     share = torch.zeros(2)
     group.reduce_scatter_single(share, torch.arange(2.0 * size) + rank, options).wait()
-    found["reduce_scatter"] = share
+    results["reduce_scatter"] = share
     exchanged = torch.zeros(size)
     dist.all_to_all_single(exchanged, torch.arange(float(size)) + 10 * rank, group=group)
-    found["all_to_all"] = exchanged
+    results["all_to_all"] = exchanged
     message = torch.zeros(100_000)
     works = [
         dist.irecv(message, (rank - 1) % size, group=group),
@@ -73,41 +73,41 @@ def each_operation(rank: int, size: int) -> dict[str, Any]:
     for work in works:
         assert work is not None
         work.wait()
-    found["message"] = message[[0, -1]]
+    results["message"] = message[[0, -1]]
     pair = dist.new_group([0, 1], backend=process_group.NAME)
     tensor = torch.ones(1)
     if rank < 2:
         dist.all_reduce(tensor, group=pair)
-    found["pair"] = tensor
+    results["pair"] = tensor
     dist.barrier(group=group)
-    found["segments"] = [path.name for path in Path("/dev/shm").glob("mpich_shm_*")]
-    return found
+    results["segments"] = [path.name for path in Path("/dev/shm").glob("mpich_shm_*")]
+    return results
 
 
 def test_each_operation() -> None:
     size = 3
-    for rank, found in enumerate(run_ranks(each_operation, size)):
-        assert (found["rank"], found["size"]) == (rank, size)
-        assert found["name"]
-        for name, total in found.items():
+    for rank, results in enumerate(run_ranks(each_operation, size)):
+        assert (results["rank"], results["size"]) == (rank, size)
+        assert results["name"]
+        for name, total in results.items():
             if name.startswith("sum of"):
                 assert total.tolist() == [6] * 5, name
-        assert found["MAX"].tolist() == [3, 0]
-        assert found["MIN"].tolist() == [1, -2]
-        assert found["PRODUCT"].tolist() == [6, 0]
-        assert found["AVG"].tolist() == [2, -1]
-        assert found["broadcast"].tolist() == [2, 2]
+        assert results["MAX"].tolist() == [3, 0]
+        assert results["MIN"].tolist() == [1, -2]
+        assert results["PRODUCT"].tolist() == [6, 0]
+        assert results["AVG"].tolist() == [2, -1]
+        assert results["broadcast"].tolist() == [2, 2]
         if rank == 1:
-            assert found["reduce"].tolist() == [6, 6]
-        assert found["all_gather"].tolist() == [[0, 1], [10, 11], [20, 21]]
-        assert found["scatter"].tolist() == [10 * rank + 1, 10 * rank + 2]
-        assert found["into one"].tolist() == [1, 2, 11, 12, 21, 22]
-        assert found["in place"].tolist() == [1, 2, 11, 12, 21, 22]
-        assert found["reduce_scatter"].tolist() == [3 * (2 * rank) + 3, 3 * (2 * rank + 1) + 3]
-        assert found["all_to_all"].tolist() == [rank, 10 + rank, 20 + rank]
-        assert found["message"].tolist() == [(rank - 1) % size] * 2
-        assert found["pair"].tolist() == ([2] if rank < 2 else [1])
-        assert found["segments"] == []  # nothing that a killed rank would leave behind
+            assert results["reduce"].tolist() == [6, 6]
+        assert results["all_gather"].tolist() == [[0, 1], [10, 11], [20, 21]]
+        assert results["scatter"].tolist() == [10 * rank + 1, 10 * rank + 2]
+        assert results["into one"].tolist() == [1, 2, 11, 12, 21, 22]
+        assert results["in place"].tolist() == [1, 2, 11, 12, 21, 22]
+        assert results["reduce_scatter"].tolist() == [3 * (2 * rank) + 3, 3 * (2 * rank + 1) + 3]
+        assert results["all_to_all"].tolist() == [rank, 10 + rank, 20 + rank]
+        assert results["message"].tolist() == [(rank - 1) % size] * 2
+        assert results["pair"].tolist() == ([2] if rank < 2 else [1])
+        assert results["segments"] == []  # nothing that a killed rank would leave behind
 
 
 def failed(act: Callable[[], Any]) -> str:
@@ -134,16 +134,16 @@ def refusals(rank: int, size: int) -> dict[str, str]:
 
 
 def test_what_fails_is_told_to_who_waits() -> None:
-    for found in run_ranks(refusals, 2):
-        assert "contiguous" in found["strided"]
-        assert "torch.bool" in found["type"]
-        assert "float16" in found["half"]
-        assert "MPI_ERR_ROOT" in found["call"] or "root" in found["call"].lower()
-        assert found["its future"]
+    for results in run_ranks(refusals, 2):
+        assert "contiguous" in results["strided"]
+        assert "torch.bool" in results["type"]
+        assert "float16" in results["half"]
+        assert "MPI_ERR_ROOT" in results["call"] or "root" in results["call"].lower()
+        assert results["its future"]
 
 
 def nested(rank: int, size: int) -> Any:
-    """A callback of one call makes another and waits for it, as PowerSGD's do."""
+    """Make a call in the callback of another and wait for it, as PowerSGD's do."""
     group = group_of_all()
 
     def again(future: Any) -> torch.Tensor:
@@ -157,7 +157,7 @@ def nested(rank: int, size: int) -> Any:
 
 
 def test_a_callback_may_make_another_call() -> None:
-    assert [found.tolist() for found in run_ranks(nested, 2)] == [[8.0] * 3] * 2
+    assert [results.tolist() for results in run_ranks(nested, 2)] == [[8.0] * 3] * 2
 
 
 def test_what_killed_ranks_left_is_removed_and_nothing_else() -> None:

@@ -23,10 +23,10 @@ def test_gradients_are_those_of_one_process(backend: str, strategies: list[str])
     what = ["--strategy", *strategies, "--workload", "mlp:small", "--world-size", "2"]
     result = run_cli("verify", *what, "--backend", backend, "--json")
     assert result.returncode == 0, result
-    told = json.loads(result.stdout)
+    entries = json.loads(result.stdout)
     compared = [
         proof
-        for entry in told
+        for entry in entries
         for proof in entry["proofs"]
         if proof["dtype"] == "float64"
         and proof["compared"].startswith("gradients")

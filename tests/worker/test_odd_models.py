@@ -1,4 +1,4 @@
-"""Users' models as they are: their types, sources of randomness and settings are kept, or the change is reported."""
+"""Users' models stay as they are: types, sources of randomness and settings are kept, or the change is reported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BOTH = "bfloat16 and float32"
 
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
-    """Gives back the threads and variables of this process, which a file of classes changes."""
+    """Restore the threads and variables of this process, which a file of classes changes."""
     threads, variables = torch.get_num_threads(), dict(os.environ)
     os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "OMP_NUM_THREADS": "1"}
     yield
@@ -54,7 +54,7 @@ def training_of(case: Case, rank: int = 0, processes: int = 1) -> Any:
 
 
 def proved(case: Case, rank: int = 0, processes: int = 1) -> tuple[list[Proof], str]:
-    """Return a case's comparisons, and what is said of the model."""
+    """Return a case's comparisons, and the sentence on the model."""
     from ddpbench.worker.training.control import AloneControl, GroupControl
     from ddpbench.worker.verify.proof import Prover
 
@@ -66,13 +66,13 @@ def proved(case: Case, rank: int = 0, processes: int = 1) -> tuple[list[Proof], 
 def of_two(
     rank: int, processes: int, name: str, strategy: str
 ) -> tuple[list[tuple[str, str, bool, str]], str]:
-    found, fault = proved(case_of(name, strategy, processes), rank, processes)
-    return [(one.compared, one.dtype, one.passed, one.note) for one in found], fault
+    proofs, fault = proved(case_of(name, strategy, processes), rank, processes)
+    return [(one.compared, one.dtype, one.passed, one.note) for one in proofs], fault
 
 
 def accumulating(rank: int, processes: int, name: str) -> list[tuple[str, bool, float]]:
-    found, _ = proved(case_of(name, "ddp", processes, accumulate=2), rank, processes)
-    return [(one.compared, one.passed, one.error) for one in found]
+    proofs, _ = proved(case_of(name, "ddp", processes, accumulate=2), rank, processes)
+    return [(one.compared, one.passed, one.error) for one in proofs]
 
 
 def inspected(name: str, **settings: Any) -> dict[str, Any]:
@@ -129,25 +129,25 @@ def test_a_batch_of_another_type_than_the_model_is_refused_with_what_to_do() -> 
 
 
 def test_what_is_proved_says_in_which_types() -> None:
-    found, _ = proved(case_of("Mixed"))
-    assert {one.dtype for one in found} == {DOUBLE, BOTH}
-    assert all(one.passed for one in found)
-    limits = {one.dtype: one.tolerance for one in found if one.compared == "gradients, same shards"}
+    proofs, _ = proved(case_of("Mixed"))
+    assert {one.dtype for one in proofs} == {DOUBLE, BOTH}
+    assert all(one.passed for one in proofs)
+    limits = {one.dtype: one.tolerance for one in proofs if one.compared == "gradients, same shards"}
     assert limits == {DOUBLE: 1e-10, BOTH: 16 * 2**-8}  # of bfloat16: 8 bits of fraction, half a unit
     double, _ = proved(case_of("Double"))
     assert {one.dtype for one in double} == {"float64"}
 
 
 def test_where_float64_cannot_be_computed_the_update_is_compared_in_the_types_there_are() -> None:
-    found, _ = proved(case_of("OnlyNarrow"))
-    left_out, *others = found
+    proofs, _ = proved(case_of("OnlyNarrow"))
+    left_out, *others = proofs
     assert left_out.note.startswith("the workload computes in bfloat16 only, so float64 is not compared (")
     (update,) = [one for one in others if one.compared == "update, same gradients"]
     assert (update.dtype, update.tolerance, update.note) == ("bfloat16", 0.5, "")
 
 
 def half_the_gradient(rank: int, processes: int) -> list[tuple[str, str, bool]]:
-    """A strategy that forgets the imaginary part of what it averages."""
+    """Prove a strategy that forgets the imaginary part of its averages."""
     from ddpbench.strategies.master import MasterReplica
 
     right = MasterReplica.gradients_of
@@ -160,21 +160,21 @@ def half_the_gradient(rank: int, processes: int) -> list[tuple[str, str, bool]]:
         return loss
 
     MasterReplica.gradients_of = wrong  # type: ignore[method-assign]
-    found, _ = proved(case_of("Complex", "master", processes), rank, processes)
-    return [(one.compared, one.dtype, one.passed) for one in found]
+    proofs, _ = proved(case_of("Complex", "master", processes), rank, processes)
+    return [(one.compared, one.dtype, one.passed) for one in proofs]
 
 
 @pytest.mark.multiprocess
 def test_complex_models_are_proved_as_complex() -> None:
     for strategy in ("ddp", "master"):
-        for found, _ in run_ranks(of_two, 2, "Complex", strategy):
-            assert all(passed for _, _, passed, _ in found)
-            assert {dtype for _, dtype, _, _ in found} == {
+        for proofs, _ in run_ranks(of_two, 2, "Complex", strategy):
+            assert all(passed for _, _, passed, _ in proofs)
+            assert {dtype for _, dtype, _, _ in proofs} == {
                 "complex128 and float64 (cast from complex64 and float32)",
                 "complex64 and float32",
             }
-    for found in run_ranks(half_the_gradient, 2):
-        verdicts = {passed for compared, _, passed in found if compared == "gradients, same shards"}
+    for proofs in run_ranks(half_the_gradient, 2):
+        verdicts = {passed for compared, _, passed in proofs if compared == "gradients, same shards"}
         assert verdicts == {False}
 
 
@@ -220,9 +220,9 @@ def test_autocast_of_a_class_without_float32_is_skipped_with_the_reason() -> Non
 
 @pytest.mark.multiprocess
 def test_zero1_leaves_frozen_parameters_of_another_type_out() -> None:
-    for found, _ in run_ranks(of_two, 2, "Frozen", "zero1"):
-        assert all(passed for _, _, passed, _ in found)
-        assert "update, same gradients" in {compared for compared, *_ in found}
+    for proofs, _ in run_ranks(of_two, 2, "Frozen", "zero1"):
+        assert all(passed for _, _, passed, _ in proofs)
+        assert "update, same gradients" in {compared for compared, *_ in proofs}
 
 
 def threaded() -> Case:
@@ -279,17 +279,17 @@ def test_cores_and_variables_are_put_back(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("name", ["DrawsFromNumpy", "DrawsFromRandom"])
 def test_what_a_forward_draws_from_random_or_numpy_is_seeded_as_torch_is(name: str) -> None:
-    found, _ = proved(case_of(name))
-    same = [one for one in found if one.compared == "gradients, same shards"]
+    proofs, _ = proved(case_of(name))
+    same = [one for one in proofs if one.compared == "gradients, same shards"]
     assert [(one.passed, one.note, one.error) for one in same] == [(True, "", 0.0)] * 2
-    assert {one.passed for one in found} == {True}
+    assert {one.passed for one in proofs} == {True}
 
 
 @pytest.mark.multiprocess
 def test_a_model_whose_gradients_differ_each_time_is_named_and_not_the_strategy() -> None:
-    for found, fault in run_ranks(of_two, 2, "DrawsFromItsOwn", "ddp"):
-        assert ({passed for _, _, passed, _ in found}, fault) == ({True}, "")
-        (note,) = {note for compared, *_, note in found if compared == "gradients, same shards"}
+    for proofs, fault in run_ranks(of_two, 2, "DrawsFromItsOwn", "ddp"):
+        assert ({passed for _, _, passed, _ in proofs}, fault) == ({True}, "")
+        (note,) = {note for compared, *_, note in proofs if compared == "gradients, same shards"}
         assert note.startswith(
             "the model gives other gradients from the same state, batch and seeds: it draws from a source that no seed "
         )
@@ -297,49 +297,49 @@ def test_a_model_whose_gradients_differ_each_time_is_named_and_not_the_strategy(
 
 @pytest.mark.multiprocess
 def test_what_accumulates_is_held_against_the_same_parts_of_a_batch() -> None:
-    for found in run_ranks(accumulating, 2, "PartsMatter"):
-        assert all(passed for _, passed, _ in found)
-        assert [error < 1e-6 for compared, _, error in found if compared == "gradients, same shards"] == [
+    for proofs in run_ranks(accumulating, 2, "PartsMatter"):
+        assert all(passed for _, passed, _ in proofs)
+        assert [error < 1e-6 for compared, _, error in proofs if compared == "gradients, same shards"] == [
             True
         ] * 2
 
 
 def test_an_update_after_a_rate_of_zero_is_compared_from_the_gradients_it_is_made_of() -> None:
-    found, _ = proved(case_of("WarmedUp"))
-    assert {one.passed for one in found} == {True}
-    assert [one.error < 1e-5 for one in found if one.compared == "update, same gradients"] == [True] * 2
+    proofs, _ = proved(case_of("WarmedUp"))
+    assert {one.passed for one in proofs} == {True}
+    assert [one.error < 1e-5 for one in proofs if one.compared == "update, same gradients"] == [True] * 2
 
 
 def test_a_step_whose_results_differ_each_time_is_named_and_its_base_case_is_not_lost() -> None:
-    found, _ = proved(case_of("StepDraws"))
+    proofs, _ = proved(case_of("StepDraws"))
     (note,) = [
-        one.note for one in found if (one.compared, one.dtype) == ("parameters, same samples", "float64")
+        one.note for one in proofs if (one.compared, one.dtype) == ("parameters, same samples", "float64")
     ]
     assert note.startswith(
         "the step gives other parameters from the same state, batch and seeds: it draws from a "
     )
-    assert {one.passed for one in found} == {True}
+    assert {one.passed for one in proofs} == {True}
 
 
 def test_state_that_a_model_keeps_between_forwards_does_not_fail_a_proof() -> None:
-    found, _ = proved(case_of("Stateful"))
-    assert [one.note for one in found if one.note] == []
-    assert {one.passed for one in found} == {True}
-    assert [one.error < 1e-4 for one in found if one.compared == "gradients, whole batch"] == [True, True]
+    proofs, _ = proved(case_of("Stateful"))
+    assert [one.note for one in proofs if one.note] == []
+    assert {one.passed for one in proofs} == {True}
+    assert [one.error < 1e-4 for one in proofs if one.compared == "gradients, whole batch"] == [True, True]
 
 
 def test_state_that_changes_slowly_is_not_taken_for_a_loss_that_is_no_mean() -> None:
-    found, _ = proved(case_of("SlowlyStateful", "data_parallel", 4))
-    assert {one.passed for one in found} == {True}
-    notes = {(one.compared, one.dtype): one.note for one in found}
+    proofs, _ = proved(case_of("SlowlyStateful", "data_parallel", 4))
+    assert {one.passed for one in proofs} == {True}
+    notes = {(one.compared, one.dtype): one.note for one in proofs}
     assert notes["gradients, whole batch", "float32"] == ""
     assert not [note for note in notes.values() if "not a mean over samples" in note]
 
 
 def test_weights_that_a_forward_writes_are_named_and_the_base_case_is_not_lost() -> None:
-    found, fault = proved(case_of("Renormalised"))
-    assert ({one.passed for one in found}, fault) == ({True}, "")
-    notes = {one.compared: one.note for one in found if one.note}
+    proofs, fault = proved(case_of("Renormalised"))
+    assert ({one.passed for one in proofs}, fault) == ({True}, "")
+    notes = {one.compared: one.note for one in proofs if one.note}
     assert list(notes) == ["update, same gradients"]
     assert notes["update, same gradients"].startswith(
         "the model's forward writes into its own parameters (0.weight), as nn.Embedding(max_norm=...) does"
@@ -351,8 +351,8 @@ def test_weights_that_a_forward_writes_are_named_and_the_base_case_is_not_lost()
 
 @pytest.mark.multiprocess
 def test_replicas_that_differ_because_a_forward_writes_weights_are_the_models_fault() -> None:
-    for found, fault in run_ranks(of_two, 2, "Renormalised", "ddp"):
-        failed = [(compared, note) for compared, _, passed, note in found if not passed]
+    for proofs, fault in run_ranks(of_two, 2, "Renormalised", "ddp"):
+        failed = [(compared, note) for compared, _, passed, note in proofs if not passed]
         assert [compared for compared, _ in failed] == ["final replicas"] * 2
         assert all(note == fault for _, note in failed)
         assert "(0.weight)" in fault
@@ -360,13 +360,13 @@ def test_replicas_that_differ_because_a_forward_writes_weights_are_the_models_fa
 
 @pytest.mark.multiprocess
 def test_initial_weights_of_numpy_are_alike_on_all_ranks_and_others_are_named() -> None:
-    for found, _ in run_ranks(of_two, 2, "MadeByNumpy", "ddp"):
-        assert all(passed for _, _, passed, _ in found)
-    for found, fault in run_ranks(of_two, 2, "MadeByItsOwn", "ddp"):
+    for proofs, _ in run_ranks(of_two, 2, "MadeByNumpy", "ddp"):
+        assert all(passed for _, _, passed, _ in proofs)
+    for proofs, fault in run_ranks(of_two, 2, "MadeByItsOwn", "ddp"):
         assert fault.startswith(
             "two calls of model() give other parameters under the same seeds: it draws from a "
         )
-        assert (found[0][0], found[0][2], found[0][3]) == ("initial state", False, fault)
+        assert (proofs[0][0], proofs[0][2], proofs[0][3]) == ("initial state", False, fault)
 
 
 def test_a_model_that_drops_layers_is_skipped_under_fsdp_and_told() -> None:

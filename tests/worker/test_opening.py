@@ -1,4 +1,4 @@
-"""What the leading slot settles before anything is launched, with a fork server that answers by hand."""
+"""The leading slot's steps before any launch, with a fork server whose answers are written by hand."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TRIED = {"parameters": 1, "gradient_bytes": 4, "batch": "x", "made_s": 0.5, "ste
 
 
 class Server:
-    """Knows a model with ten gradients of 36 KiB, and what trying an own class gave."""
+    """A fork server that knows a model with ten gradients of 36 KiB, and the result of an own class's trial."""
 
     def __init__(self, facts: dict[str, Any]) -> None:
         self.facts = facts
@@ -91,7 +91,7 @@ def planned(folder: Path, workload: str = "mlp:small", **given: str) -> RunDir:
     ],
 )
 def test_another_job_may_have_other_cores_of_the_same_nodes(before: Any, now: Any, same: bool) -> None:
-    """A queue gives a job that goes on whatever is free; how many they are must not change."""
+    """A queue gives a continued job any free cores; only their number must not change."""
     one, other = ({"identity": {"cpu": "x", "cores": cores}} for cores in (before, now))
     assert (_cores_counted(one) == _cores_counted(other)) is same
 
@@ -150,7 +150,7 @@ def test_a_run_that_has_launches_keeps_its_cases(tmp_path: Path) -> None:
 
 
 def test_a_step_that_only_a_rank_finds_skips_what_cannot_make_it(tmp_path: Path) -> None:
-    """Its base class is of an installed package, say."""
+    """Its base class may be an installed package's."""
     (tmp_path / "train.py").write_text("class Mine:\n    pass\n", encoding="utf-8")
     given = {'strategy = "ddp"': "", "[axes]": '[axes]\nstrategy = ["ddp", "post_local_sgd"]'}
     run = planned(tmp_path, f"{tmp_path}/train.py:Mine", **given)
@@ -191,7 +191,7 @@ def piped(path: Path) -> None:
 
 def endless(path: Path) -> None:
     with path.open("ab") as file:
-        file.truncate(2**40)  # sparse: it takes no room
+        file.truncate(2**40)  # sparse: it takes no space
 
 
 def changed(**values: Any) -> Callable[[Path], None]:
@@ -255,7 +255,7 @@ def test_a_slot_says_in_its_card_that_its_directory_leads_elsewhere(
 
 
 def test_a_slot_says_in_its_card_that_others_can_exchange_its_checkpoints(tmp_path: Path) -> None:
-    """The directory is one of the node's own."""
+    """The directory is the node's own."""
     run, scratch = planned(tmp_path), tmp_path / "scratch"
     scratch.mkdir()
     scratch.chmod(0o777)
@@ -269,7 +269,7 @@ def test_a_slot_says_in_its_card_that_others_can_exchange_its_checkpoints(tmp_pa
 
 
 class Opening:
-    """The store of a job whose slots have nothing to say against it."""
+    """The store of a job whose slots have no objections."""
 
     def __init__(self, run: RunDir) -> None:
         self.refusal = ""

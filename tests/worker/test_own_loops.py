@@ -1,4 +1,4 @@
-"""A user's optimizer, schedule, clipping and autocast: looked into before anything is launched, and proved."""
+"""A user's optimizer, schedule, clipping and autocast: checked before anything is launched, and proved."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ SOUND = [*WITH_LOSS, *WITH_STEP]
 @pytest.mark.parametrize("name", SOUND)
 @pytest.mark.usefixtures("alone")
 def test_what_training_loops_have_is_taken(name: str) -> None:
-    found = inspected(name)
-    assert "problem" not in found, found
-    assert found.get("autocast") == ("bf16" if name in ("Narrow", "ScaledLoop", "Overflows") else None)
-    assert found.get("step", False) == (name in WITH_STEP)
+    facts = inspected(name)
+    assert "problem" not in facts, facts
+    assert facts.get("autocast") == ("bf16" if name in ("Narrow", "ScaledLoop", "Overflows") else None)
+    assert facts.get("step", False) == (name in WITH_STEP)
 
 
 @pytest.mark.usefixtures("alone")
@@ -122,7 +122,7 @@ def proofs(
     world_size: int | None = None,
     options: dict[str, Any] | None = None,
 ) -> list[tuple[str, str, float, bool, str]]:
-    """A case's comparisons: what, in which type, the error, whether it passed, the note."""
+    """Return a case's comparisons: what, in which type, the error, whether it passed, the note."""
     from ddpbench.records import Proof
     from ddpbench.worker.place import Place
     from ddpbench.worker.training.control import GroupControl
@@ -149,22 +149,24 @@ SPOKEN = {"Gan": "the step draws random numbers"}
 def test_clipping_schedules_and_groups_are_the_same_under_every_exact_strategy(
     name: str, strategy: str
 ) -> None:
-    told = run_ranks(proofs, 2, name, strategy)[0]
-    assert all(passed for *_, passed, _ in told), told
+    comparisons = run_ranks(proofs, 2, name, strategy)[0]
+    assert all(passed for *_, passed, _ in comparisons), comparisons
     updates = [
-        error for compared, dtype, error, *_ in told if compared.startswith("update") and dtype == "float64"
+        error
+        for compared, dtype, error, *_ in comparisons
+        if compared.startswith("update") and dtype == "float64"
     ]
-    assert updates, told
+    assert updates, comparisons
     assert updates[0] < 1e-6
 
 
 @pytest.mark.ranks
 def test_autocast_in_the_users_hand_is_named_in_the_proof() -> None:
-    told = run_ranks(proofs, 2, "Narrow", "ddp")[0]
-    assert all(passed for *_, passed, _ in told), told
-    types = {dtype for _, dtype, *_ in told}
+    comparisons = run_ranks(proofs, 2, "Narrow", "ddp")[0]
+    assert all(passed for *_, passed, _ in comparisons), comparisons
+    types = {dtype for _, dtype, *_ in comparisons}
     assert types == {"float64", "float32, its own bf16 autocast"}
-    assert not [note for *_, note in told if "not a mean over samples" in note]
+    assert not [note for *_, note in comparisons if "not a mean over samples" in note]
 
 
 @pytest.mark.ranks
@@ -183,31 +185,31 @@ def test_what_changes_its_batch_is_proved(name: str, strategy: str) -> None:
 @pytest.mark.parametrize("strategy", EXACT)
 @pytest.mark.parametrize("name", ["Gan", "Loop", "ScaledLoop", "Critic", "CriticFirst", "ScheduleFirst"])
 def test_a_step_of_its_own_trains_as_replicas_in_lockstep_do(name: str, strategy: str) -> None:
-    told = run_ranks(proofs, 2, name, strategy)[0]
-    assert all(passed for *_, passed, _ in told), told
+    comparisons = run_ranks(proofs, 2, name, strategy)[0]
+    assert all(passed for *_, passed, _ in comparisons), comparisons
     (error,) = [
         error
-        for compared, dtype, error, *_ in told
+        for compared, dtype, error, *_ in comparisons
         if compared == "parameters, same samples" and dtype == "float64"
     ]
     assert error < 1e-9
-    assert ("final replicas" in {compared for compared, *_ in told}) == (strategy != "fsdp")
+    assert ("final replicas" in {compared for compared, *_ in comparisons}) == (strategy != "fsdp")
 
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("name", ["Gan", "Loop", "ScaledLoop"])
 def test_replicas_in_threads_train_as_one_process_does(name: str) -> None:
-    told = run_ranks(proofs, 1, name, "data_parallel", 2)[0]
-    assert all(passed for *_, passed, _ in told), told
-    (compared,) = [each for each in told if each[:2] == ("parameters, same samples", "float64")]
+    comparisons = run_ranks(proofs, 1, name, "data_parallel", 2)[0]
+    assert all(passed for *_, passed, _ in comparisons), comparisons
+    (compared,) = [each for each in comparisons if each[:2] == ("parameters, same samples", "float64")]
     assert compared[2] < 1e-9
     assert compared[4].startswith(SPOKEN[name]) if name in SPOKEN else not compared[4]
 
 
 @pytest.mark.ranks
 def test_a_step_that_leaves_out_its_updates_is_told_so() -> None:
-    told = run_ranks(proofs, 1, "LeavesOut", "data_parallel", 2)[0]
-    assert [note for compared, *_, note in told if compared == "parameters, same samples"] == [
+    comparisons = run_ranks(proofs, 1, "LeavesOut", "data_parallel", 2)[0]
+    assert [note for compared, *_, note in comparisons if compared == "parameters, same samples"] == [
         "in 64 steps the step called no optimizer: does a condition of it leave out the updates?"
     ] * 2
 
@@ -249,16 +251,16 @@ def test_a_loss_that_evaluation_cannot_compute_is_refused_where_it_would(
 ) -> None:
     from ddpbench.worker.verify.inspection import inspect_workload
 
-    found = inspect_workload(replace(case_of("EvaluatesWrongly"), evaluation=evaluation))
+    facts = inspect_workload(replace(case_of("EvaluatesWrongly"), evaluation=evaluation))
     assert (
         "its loss(), which evaluation computes, failed: TypeError: loss(model, batch) returned a tensor"
-        in found.get("problem", "")
+        in facts.get("problem", "")
     ) is refused
 
 
 @pytest.mark.usefixtures("alone")
 def test_what_a_step_without_an_update_holds_is_what_it_leaves() -> None:
-    """Three of four only accumulate: their gradients are there at the end, and no optimizer has any state yet."""
+    """Three of four steps only accumulate: their gradients exist at the end, and no optimizer has any state yet."""
     from ddpbench.measure.recorder import NullRecorder
     from ddpbench.worker.rank.measuring import Measurement
 
@@ -274,13 +276,13 @@ def test_what_a_step_without_an_update_holds_is_what_it_leaves() -> None:
             bytes_each,
             0,
         )
-    updating = measuring._held()  # drops its gradients at the end: what was there before the update counts
+    updating = measuring._held()  # drops its gradients at the end: those before the update count
     assert updating.gradient_bytes == bytes_each
     assert updating.optimizer_bytes == bytes_each  # momentum
 
 
 def test_the_random_state_of_all_that_a_step_may_draw_from_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of CUDA's generators with torch's functions for them replaced: `tests/gpu` has the real ones."""
+    """For CUDA's generators torch's functions are replaced: `tests/gpu` has the real ones."""
     import random
 
     import numpy as np
@@ -370,8 +372,8 @@ def test_ddp_sends_sparse_gradients_by_the_librarys_all_reduce_alone() -> None:
     case = case_of("Sparse", "ddp", 2)
     others = [replace(case, algorithm="ring"), replace(case, options_json='{"compression": "fp16"}')]
     facts = {case.workload: inspected("Sparse")}
-    found = within_own([PlannedCase(case=each) for each in (case, *others)], facts)
-    assert [str(each.skip_reason).partition(" sends")[0] for each in found] == [
+    planned = within_own([PlannedCase(case=each) for each in (case, *others)], facts)
+    assert [str(each.skip_reason).partition(" sends")[0] for each in planned] == [
         "None",
         "ring",
         "compression = 'fp16'",
@@ -381,21 +383,21 @@ def test_ddp_sends_sparse_gradients_by_the_librarys_all_reduce_alone() -> None:
 @pytest.mark.ranks
 @pytest.mark.parametrize("name", ["Sparse", "SparseLoop"])
 def test_sparse_gradients_are_proved_where_they_can_be_sent(name: str) -> None:
-    told = run_ranks(proofs, 2, name, "ddp")[0]
-    assert all(passed for *_, passed, _ in told), told
-    assert {dtype for _, dtype, *_ in told} == {"float64", "float32"}
+    comparisons = run_ranks(proofs, 2, name, "ddp")[0]
+    assert all(passed for *_, passed, _ in comparisons), comparisons
+    assert {dtype for _, dtype, *_ in comparisons} == {"float64", "float32"}
 
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("name", ["Accumulates", "Checkpointed", "Closure"])
 @pytest.mark.parametrize("strategy", ["ddp", "master"])
 def test_a_step_may_accumulate_compute_again_and_be_called_back(name: str, strategy: str) -> None:
-    told = run_ranks(proofs, 2, name, strategy)[0]
-    assert all(passed for *_, passed, _ in told), told
+    comparisons = run_ranks(proofs, 2, name, strategy)[0]
+    assert all(passed for *_, passed, _ in comparisons), comparisons
 
 
 def forget(part: str) -> None:
-    """Have the strategy leave this part of a network unwrapped, in this process."""
+    """Make the strategy leave this part of a network unwrapped, in this process."""
     from ddpbench.strategies import own_step
 
     each_part = own_step.each_part
@@ -409,36 +411,36 @@ def forget(part: str) -> None:
 
 
 def unwrapped(rank: int, processes: int, name: str, strategy: str) -> list[tuple[str, str, float, bool, str]]:
-    """The same with a strategy that forgets the generator."""
+    """Return the proofs with a strategy that forgets the generator."""
     forget("maker")
     return proofs(rank, processes, name, strategy)
 
 
 @pytest.mark.ranks
 def test_a_network_that_is_not_aggregated_is_found_however_seldom_its_turn_is() -> None:
-    told = run_ranks(unwrapped, 2, "Critic", "ddp")[0]
-    failed = {(compared, dtype) for compared, dtype, _, passed, _ in told if not passed}
-    assert ("parameters, same samples", "float64") in failed, told
-    assert ("parameters, same samples", "float32") in failed, told
+    comparisons = run_ranks(unwrapped, 2, "Critic", "ddp")[0]
+    failed = {(compared, dtype) for compared, dtype, _, passed, _ in comparisons if not passed}
+    assert ("parameters, same samples", "float64") in failed, comparisons
+    assert ("parameters, same samples", "float32") in failed, comparisons
 
 
 def lone_judge(
     rank: int, processes: int, name: str, strategy: str
 ) -> list[tuple[str, str, float, bool, str]]:
-    """Proofs with a strategy that forgets the discriminator."""
+    """Return the proofs with a strategy that forgets the discriminator."""
     forget("judge")
     return proofs(rank, processes, name, strategy)
 
 
-def held_in_float64(told: list[tuple[str, str, float, bool, str]]) -> tuple[float, bool, str]:
-    (found,) = [each for each in told if each[:2] == ("parameters, same samples", "float64")]
-    return found[2:]
+def held_in_float64(comparisons: list[tuple[str, str, float, bool, str]]) -> tuple[float, bool, str]:
+    (comparison,) = [each for each in comparisons if each[:2] == ("parameters, same samples", "float64")]
+    return comparison[2:]
 
 
 def one_left_out(
     rank: int, processes: int, name: str, strategy: str
 ) -> list[tuple[str, str, float, bool, str]]:
-    """Proofs with a DDP that does not average the last parameter."""
+    """Return the proofs with a DDP that does not average the last parameter."""
     from torch.nn.parallel import DistributedDataParallel
 
     make = DistributedDataParallel.__init__
@@ -474,9 +476,9 @@ def test_what_a_step_leaves_frozen_is_compared_too() -> None:
 @pytest.mark.ranks
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_an_update_made_of_a_ranks_samples_fails_where_ranks_hold_parts_too(strategy: str) -> None:
-    told = run_ranks(proofs, 2, "DecaysByItsBatch", strategy)[0]
-    failed = [note for *_, passed, note in told if not passed]
-    assert failed, told
+    comparisons = run_ranks(proofs, 2, "DecaysByItsBatch", strategy)[0]
+    failed = [note for *_, passed, note in comparisons if not passed]
+    assert failed, comparisons
     assert all("it computes with the samples of its rank after backward()" in note for note in failed)
     assert not any("random" in note for note in failed)
 
@@ -518,7 +520,7 @@ def test_gradients_of_gradients_through_threads_are_refused_and_not_lost() -> No
 def first_replica_only(
     rank: int, processes: int, name: str, strategy: str, world_size: int
 ) -> list[tuple[str, str, float, bool, str]]:
-    """Proofs of a DataParallel in threads that leaves out all replicas' gradients but the first's."""
+    """Return the proofs of a DataParallel in threads that drops all replicas' gradients but the first's."""
     from ddpbench.strategies.data_parallel import ThreadedReplica
 
     whole = ThreadedReplica._reduce
@@ -548,15 +550,15 @@ def test_threads_cannot_draw_again_in_backward_what_they_drew() -> None:
 
 @pytest.mark.ranks
 def test_training_that_overflows_in_one_process_is_not_held_against_the_strategy() -> None:
-    told = run_ranks(proofs, 2, "Explodes", "fsdp")[0]
-    (narrow,) = (each for each in told if each[:2] == ("parameters, same samples", "float32"))
+    comparisons = run_ranks(proofs, 2, "Explodes", "fsdp")[0]
+    (narrow,) = (each for each in comparisons if each[:2] == ("parameters, same samples", "float32"))
     assert narrow[3]
     assert "not finite after these updates in one process either" in narrow[4]
-    assert all(passed for *_, passed, _ in told)
+    assert all(passed for *_, passed, _ in comparisons)
 
 
 def no_update(rank: int, processes: int, name: str, strategy: str) -> list[tuple[str, str, float, bool, str]]:
-    """The same with a ZeRO-1 that updates nothing."""
+    """Return the proofs with a ZeRO-1 that updates nothing."""
     from ddpbench.strategies.zero1 import replica
 
     replica.SharedOutOptimizer.step = lambda self, *_, **__: None  # type: ignore[method-assign]
@@ -566,8 +568,10 @@ def no_update(rank: int, processes: int, name: str, strategy: str) -> list[tuple
 @pytest.mark.ranks
 @pytest.mark.parametrize("name", ["Functions", "WarmsUp"])
 def test_an_update_that_is_left_out_is_found_under_a_schedule_that_begins_at_zero_too(name: str) -> None:
-    told = run_ranks(no_update, 2, name, "zero1")[0]
-    assert "update, same gradients" in {compared for compared, _, _, passed, _ in told if not passed}, told
+    comparisons = run_ranks(no_update, 2, name, "zero1")[0]
+    assert "update, same gradients" in {
+        compared for compared, _, _, passed, _ in comparisons if not passed
+    }, comparisons
 
 
 @pytest.mark.ranks
@@ -587,7 +591,7 @@ def test_a_module_that_one_rank_does_not_call_is_waited_for_though_ddp_searches(
 
 
 def spans(rank: int, processes: int, name: str, strategy: str) -> tuple[float, int]:
-    """Of some recorded steps: the spans' time over the steps', and how many bytes a step sent."""
+    """Return, of some recorded steps, the spans' time over the steps', and the bytes that a step sent."""
     from ddpbench.measure.clock import HostClock
     from ddpbench.measure.recorder import StepRecorder
     from ddpbench.records import CommRecord, StepRecord

@@ -48,7 +48,7 @@ def test_a_rank_needs_no_master_where_it_meets_nobody_or_in_a_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         ({"RANK": "x"}, "RANK='x' in the environment is not a number"),
         ({"RANK": "-1"}, "RANK='-1' in the environment is not a number"),
@@ -56,8 +56,8 @@ def test_a_rank_needs_no_master_where_it_meets_nobody_or_in_a_file() -> None:
         ({"MASTER_PORT": "70000"}, "MASTER_PORT=70000 in the environment is not a port"),
     ],
 )
-def test_wrong_values_are_told(wrong: dict[str, str], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_wrong_values_are_told(wrong: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         SlotPlace.from_environment({**WHOLE, **wrong})
 
 

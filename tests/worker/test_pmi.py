@@ -1,4 +1,4 @@
-"""What an MPI library is answered: lines of PMI-1, and where ranks stand."""
+"""Answers to an MPI library: lines of PMI-1, and the ranks' nodes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class DictStore:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "told"),
+    ("nodes", "blocks"),
     [
         (["a"], "(vector,(0,1,1))"),
         (["a", "a", "a"], "(vector,(0,1,3))"),
@@ -43,8 +43,8 @@ class DictStore:
         (["a", "a", "b"], "(vector,(0,1,2),(1,1,1))"),
     ],
 )
-def test_nodes_are_told_in_blocks(nodes: list[str], told: str) -> None:
-    assert pmi.mapping(nodes) == told
+def test_nodes_are_told_in_blocks(nodes: list[str], blocks: str) -> None:
+    assert pmi.mapping(nodes) == blocks
 
 
 def test_what_one_rank_puts_another_gets() -> None:
@@ -81,8 +81,8 @@ def test_a_barrier_opens_for_all_and_each_anew() -> None:
 
 def test_another_process_manager_is_left_out() -> None:
     given = {"PMI_PORT": "x:1", "PMIX_RANK": "3", "PMI_RANK": "9", "PATH": "/bin"}
-    told = pmi.environment(7, rank=1, size=4, given=given)
-    assert told == {"PATH": "/bin", "PMI_FD": "7", "PMI_RANK": "1", "PMI_SIZE": "4"}
+    variables = pmi.environment(7, rank=1, size=4, given=given)
+    assert variables == {"PATH": "/bin", "PMI_FD": "7", "PMI_RANK": "1", "PMI_SIZE": "4"}
 
 
 def test_a_library_is_answered_over_its_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:

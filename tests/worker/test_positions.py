@@ -1,4 +1,4 @@
-"""The job's order of samples: the same at any number of ranks, gone on with anywhere, and told by what came."""
+"""The job's order of samples: the same at any number of ranks, continued anywhere, and reported by what came."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Squares(Dataset[tuple[torch.Tensor, torch.Tensor]]):
 
 
 def taken(steps: int, *, ranks: int, first: int = 0, workers: int = 0) -> list[list[Any]]:
-    """What each rank takes in so many steps."""
+    """Return the samples that each rank takes in `steps` steps."""
     return [
         list(
             islice(
@@ -43,11 +43,11 @@ def taken(steps: int, *, ranks: int, first: int = 0, workers: int = 0) -> list[l
     ]
 
 
-def places(found: list[list[Any]]) -> list[int]:
-    """All places, step by step and rank by rank."""
+def places(batches: list[list[Any]]) -> list[int]:
+    """Return all places, step by step and rank by rank."""
     return [
         place
-        for step in zip(*found, strict=True)
+        for step in zip(*batches, strict=True)
         for runs, _ in step
         for first, count in runs
         for place in range(first, first + count)
@@ -55,14 +55,14 @@ def places(found: list[list[Any]]) -> list[int]:
 
 
 def test_ranks_take_the_order_together_across_passes() -> None:
-    found = taken(12, ranks=2)
-    assert places(found) == list(range(12 * 2 * BATCH))
-    inputs = [int(value) for step in zip(*found, strict=True) for _, (x, _) in step for value in x]
+    batches = taken(12, ranks=2)
+    assert places(batches) == list(range(12 * 2 * BATCH))
+    inputs = [int(value) for step in zip(*batches, strict=True) for _, (x, _) in step for value in x]
     assert sorted(inputs[:SAMPLES]) == list(range(SAMPLES))  # a pass is all samples
     assert sorted(inputs[SAMPLES : 2 * SAMPLES]) == list(range(SAMPLES))
     assert inputs[:SAMPLES] != inputs[SAMPLES : 2 * SAMPLES]  # in another order
-    assert found[0][0][1][0].dtype == torch.float64
-    assert found[0][0][1][1].dtype == torch.int64
+    assert batches[0][0][1][0].dtype == torch.float64
+    assert batches[0][0][1][1].dtype == torch.int64
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])

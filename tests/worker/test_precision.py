@@ -1,4 +1,4 @@
-"""Autocast and the loss's scale: what is computed in what, in every thread and strategy; which updates are left out."""
+"""Autocast and the loss's scale: the types computed in, in every thread and strategy; the updates that are skipped."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def one_weight(value: float) -> nn.Linear:
 
 
 def small_mean_square(outputs: Any, targets: Any) -> torch.Tensor:
-    """A 32nd of the mean square: its slopes times the first scale of 65536 still fit into fp16."""
+    """Return a 32nd of the mean square: its slopes times the first scale of 65536 still fit into fp16."""
     return (outputs.float() - targets).square().mean() / 32
 
 
@@ -92,7 +92,7 @@ def test_a_step_is_the_one_worked_out_by_hand(name: str, scale: int) -> None:
 
 
 def test_another_thread_computes_in_the_same_precision() -> None:
-    # Autocast is a thread's own: data_parallel's replicas run in others than the step.
+    # Autocast belongs to a thread: data_parallel's replicas run in other threads than the step.
     wrapped = precision_of("bf16", CPU).wrap(one_weight(2.0))
     with ThreadPoolExecutor(1) as thread:
         assert thread.submit(wrapped, INPUTS).result().dtype == torch.bfloat16
@@ -154,7 +154,7 @@ class Yes(Workload[NoOptions]):
         return TensorDataset(torch.randn(32, 4), torch.rand(32, 1))
 
     def loss(self, outputs, targets):
-        # Of bf16 outputs and float32 targets torch computes it under autocast alone.
+        # For bf16 outputs and float32 targets torch computes it only under autocast.
         return nn.functional.binary_cross_entropy(outputs, targets)
 """
 
@@ -164,9 +164,9 @@ def test_an_own_loss_is_tried_in_the_precision_that_it_will_run_in(tmp_path: Pat
     path = tmp_path / f"own_{name}.py"
     path.write_text(OWN, encoding="utf-8")
     case = Case(workload=f"{path}:Yes", strategy="single", precision=name, local_batch=4, global_batch=4)
-    found = inspect_workload(case)
-    assert "problem" not in found, found
-    assert 0 < found["loss"] < 5  # the workload's own, without a scale
+    facts = inspect_workload(case)
+    assert "problem" not in facts, facts
+    assert 0 < facts["loss"] < 5  # the workload's own, without a scale
 
 
 @pytest.mark.multiprocess
@@ -200,4 +200,4 @@ def test_every_strategy_is_proved_in_every_precision() -> None:
         (name,) = set(whole) - {"float64"}
         unit = 2**-8 if "bf16" in name else 2**-11
         assert whole[name].tolerance == AUTOCAST_ROUNDOFFS * unit
-        assert unit / 50 < whole[name].error < 4 * unit  # rounding there is, and no more than that
+        assert unit / 50 < whole[name].error < 4 * unit  # there is rounding, and no more than that

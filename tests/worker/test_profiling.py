@@ -1,4 +1,4 @@
-"""A profile's arithmetic by hand, and a replay's profile against the profile it replays."""
+"""A profile's arithmetic by hand, and a replay's profile compared with the profile that it replays."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def test_the_notes_cost_is_taken_off_each_moment_in_the_order_in_which_they_were
 
 
 def test_an_interval_is_students() -> None:
-    found = interval([1.0, 2.0, 3.0])
+    seconds = interval([1.0, 2.0, 3.0])
     half = 4.302652729911275 * 1.0 / math.sqrt(3)  # t(2, 0.975) from a table, a deviation of 1
-    assert found.mean == 2.0
-    assert found.low == max(0.0, 2.0 - half)
-    assert found.high == pytest.approx(2.0 + half)
+    assert seconds.mean == 2.0
+    assert seconds.low == max(0.0, 2.0 - half)
+    assert seconds.high == pytest.approx(2.0 + half)
     assert interval([5.0]).low is None
     assert interval([1.0, 1.2], end=1.05).mean == 1.05

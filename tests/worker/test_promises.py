@@ -1,4 +1,4 @@
-"""A strategy that breaks what it promises does not pass its proof: each kind of promise, broken on purpose."""
+"""A strategy that breaks its promise does not pass its proof: each kind of promise, broken on purpose."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def proofs(rank: int, processes: int, kind: str, breaks: str) -> dict[str, bool]:
-    """What a case's proof compares, and whether it passed in every type."""
+    """Return the comparisons of a case's proof, and whether each passed in every type."""
     _break(breaks)
-    found: dict[str, bool] = {}
+    passed: dict[str, bool] = {}
     for record in every_proof(rank, processes, kind):
-        found[record.compared] = found.get(record.compared, True) and record.passed
-    return found
+        passed[record.compared] = passed.get(record.compared, True) and record.passed
+    return passed
 
 
 def every_proof(rank: int, processes: int, kind: str) -> list[Any]:
-    """All comparisons of a case's proof, in order."""
+    """Return all comparisons of a case's proof, in order."""
     from ddpbench.records import Proof
     from ddpbench.worker.place import Place
     from ddpbench.worker.training.control import GroupControl
@@ -62,7 +62,7 @@ def every_proof(rank: int, processes: int, kind: str) -> list[Any]:
 
 
 def out_of_memory(rank: int, processes: int) -> list[tuple[str, bool, str]]:
-    """What is proved where one rank cannot hold the whole batch of all."""
+    """Return the comparisons if one rank cannot hold the whole batch of all."""
     from ddpbench.worker.verify.proof import Prover
 
     right = Prover.gradient
@@ -77,12 +77,12 @@ def out_of_memory(rank: int, processes: int) -> list[tuple[str, bool, str]]:
 
 
 def test_a_whole_batch_too_large_for_a_rank_is_left_out_on_all() -> None:
-    for found in run_ranks(out_of_memory, 2):
-        whole = [note for compared, _, note in found if compared == "gradients, whole batch"]
+    for comparisons in run_ranks(out_of_memory, 2):
+        whole = [note for compared, _, note in comparisons if compared == "gradients, whole batch"]
         assert len(whole) == 2
         assert all("does not fit into a GPU's memory" in note for note in whole)
-        assert all(passed for _, passed, _ in found)
-        assert [note for compared, _, note in found if compared == "gradients, same shards"] == ["", ""]
+        assert all(passed for _, passed, _ in comparisons)
+        assert [note for compared, _, note in comparisons if compared == "gradients, same shards"] == ["", ""]
 
 
 def _break(what: str) -> None:
@@ -123,7 +123,7 @@ def _break(what: str) -> None:
 
 
 def _average_once() -> None:
-    """Has DDP average the first step's gradients alone."""
+    """Make DDP average only the first step's gradients."""
     from torch.nn.parallel import DistributedDataParallel
 
     averaged = DistributedDataParallel.forward
@@ -139,7 +139,7 @@ def _average_once() -> None:
 
 
 def _send_none_of(what: str, replica: Any) -> None:
-    """Keeps the gradients of some parameters back for ever: with what is kept the sums are right still."""
+    """Keep the gradients of some parameters back forever: with the kept part, the sums are still right."""
     right, kept = replica.gradients_of, replica.kept
 
     def gradients_of(self: Any, inputs: Any, targets: Any) -> torch.Tensor:
@@ -158,7 +158,7 @@ def _send_none_of(what: str, replica: Any) -> None:
 
 
 def _old_answer(right: Any) -> Any:
-    """A server that sends the parameters which it had in the beginning."""
+    """Return an answer of a server that sends the parameters which it had at the start."""
     first: list[torch.Tensor] = []
 
     def answer(self: Any, worker: int, parameters: list[torch.Tensor]) -> None:
@@ -188,6 +188,6 @@ def _old_answer(right: Any) -> Any:
     ],
 )
 def test_a_broken_promise_is_seen_for_what_it_is(kind: str, breaks: str, broken: set[str]) -> None:
-    for found in run_ranks(proofs, 2, kind, breaks):
-        assert {compared for compared, passed in found.items() if not passed} == broken
-        assert len(found) >= 2
+    for outcomes in run_ranks(proofs, 2, kind, breaks):
+        assert {compared for compared, passed in outcomes.items() if not passed} == broken
+        assert len(outcomes) >= 2

@@ -1,4 +1,4 @@
-"""The proof's arithmetic: what counts as equal, worked out by hand."""
+"""The proof's arithmetic: which values count as equal, worked out by hand."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_missing_average_is_an_error_of_one() -> None:
 
 
 def test_a_gradient_that_is_all_rounding_is_judged_by_the_whole() -> None:
-    # Attention's key bias: zero in exact arithmetic. 1e-9 of noise beside a gradient of norm 1 is no error.
+    # Attention's key bias: zero in exact arithmetic. Noise of 1e-9 next to a gradient of norm 1 is not an error.
     reference = [torch.tensor([1.0]), torch.tensor([1e-12])]
     own = [torch.tensor([1.0]), torch.tensor([1e-9])]
     assert relative_error(own, reference) == pytest.approx(1e-9 / SMALL_GRADIENT, rel=1e-2)
@@ -68,7 +68,7 @@ def held_change(own: Tensors, expected: Tensors, writes: list[str] | None = None
 
 
 def test_ranks_agree_on_as_many_values_whatever_the_forward_of_one_writes() -> None:
-    """Each takes part in a collective, which would pair with another or wait for ever."""
+    """Each rank takes part in a collective, which would pair with another or wait forever."""
     made = {"kept": torch.ones(2), "written": torch.ones(2)}
     plain, written = held_change(made, made), held_change(made, made, ["written"])
     assert plain[0].passed
@@ -90,7 +90,7 @@ def test_values_that_are_not_finite_on_one_side_alone_fail(
 
 @pytest.fixture
 def tf32(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """TF32 is allowed, as a user's script may allow it."""
+    """Allow TF32, as a user's script may do."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
@@ -101,7 +101,7 @@ def tf32(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("tf32")
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 def test_a_proof_on_a_gpu_goes_without_tf32(device: str) -> None:
-    """It rounds to 10 bits, and a shard and the whole batch are rounded apart."""
+    """TF32 rounds to 10 bits, and a shard and the whole batch are rounded differently."""
     begun: list[tuple[bool, str]] = []
 
     def check_even(_: object) -> None:
@@ -135,7 +135,7 @@ def test_small_values_of_one_type_are_averaged_with_one_message(monkeypatch: pyt
         "complex": torch.tensor([1j]),
     }
     before = {name: value.clone() for name, value in values.items()}
-    found = Prover.average(prover, values)
+    averages = Prover.average(prover, values)
     assert messages == [
         (5, torch.float32),
         (7, torch.float32),
@@ -150,9 +150,9 @@ def test_small_values_of_one_type_are_averaged_with_one_message(monkeypatch: pyt
         "empty": torch.ones(0, dtype=torch.float64),
         "complex": torch.tensor([0.5j]),
     }
-    assert list(found) == list(expected)
+    assert list(averages) == list(expected)
     for name, value in expected.items():
-        torch.testing.assert_close(found[name], value, rtol=0, atol=0)
+        torch.testing.assert_close(averages[name], value, rtol=0, atol=0)
         assert torch.equal(values[name], before[name])
 
 

@@ -1,4 +1,4 @@
-"""Models that a strategy cannot train: their cases are skipped with torch's reason, and only those."""
+"""Models that a strategy cannot train: their cases are skipped with torch's reason, and no others are."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ def prover_of(
 
 
 def ended(rank: int, processes: int, name: str, strategy: str, options: dict[str, Any]) -> tuple[str, str]:
-    """Outcome of a case's proof on a rank, as its record would say; and why."""
+    """Return the outcome of a case's proof on a rank, in its record's form; and the reason."""
     from ddpbench.records import Proof
 
     prover, judged = prover_of(rank, processes, name, strategy, options)
     try:
         records = list(prover.run())
     except Exception as problem:
-        found: tuple[str, str] = judged._classify(problem)
-        return found
+        outcome: tuple[str, str] = judged._classify(problem)
+        return outcome
     wrong = [
         f"{each.compared}: {each.error:.2g}"
         for each in records
@@ -107,10 +107,10 @@ REFUSED = [
 def test_a_model_that_a_strategy_cannot_train_is_skipped_with_the_reason(
     name: str, strategy: str, said: str
 ) -> None:
-    found = run_ranks(ended, 2, name, strategy, {})
-    assert [status for status, _ in found] == ["skipped", "skipped"], found
-    assert all(reason.startswith(f"{strategy} cannot train this model") for _, reason in found)
-    assert all(said in reason for _, reason in found), found
+    outcomes = run_ranks(ended, 2, name, strategy, {})
+    assert [status for status, _ in outcomes] == ["skipped", "skipped"], outcomes
+    assert all(reason.startswith(f"{strategy} cannot train this model") for _, reason in outcomes)
+    assert all(said in reason for _, reason in outcomes), outcomes
 
 
 @pytest.mark.ranks
@@ -189,36 +189,40 @@ def test_replicas_in_threads_refuse_a_model_whose_copies_compute_with_the_first_
 def test_other_models_are_proved_and_other_errors_fail(
     name: str, strategy: str, options: dict[str, Any], status: str, said: str
 ) -> None:
-    found = run_ranks(ended, 2, name, strategy, options)
-    assert [each for each, _ in found] == [status, status], found
-    assert all(said in reason for _, reason in found), found
+    outcomes = run_ranks(ended, 2, name, strategy, options)
+    assert [each for each, _ in outcomes] == [status, status], outcomes
+    assert all(said in reason for _, reason in outcomes), outcomes
 
 
 def each_ended(rank: int, processes: int, strategies: list[str]) -> dict[str, tuple[str, str]]:
-    """Outcomes of proofs without DDP's switches, as skipped or failed, and with the one that the message names."""
-    found = {}
+    """Return outcomes of proofs without DDP's switches, as skipped or failed, and with the switch that the message
+    names.
+    """
+    outcomes = {}
     for strategy in strategies:
         for name, switch in (
             ("UnusedDecayed", "find_unused_parameters"),
             ("CheckpointedTwice", "static_graph"),
         ):
             for options in ({}, {switch: True}):
-                found[f"{strategy} {name} {bool(options)}"] = ended(rank, processes, name, strategy, options)
-    return found
+                outcomes[f"{strategy} {name} {bool(options)}"] = ended(
+                    rank, processes, name, strategy, options
+                )
+    return outcomes
 
 
 @pytest.mark.ranks
 def test_what_wraps_ddp_takes_the_switches_that_its_messages_name() -> None:
-    for found in run_ranks(each_ended, 2, ["zero1", "post_local_sgd"]):
+    for outcomes in run_ranks(each_ended, 2, ["zero1", "post_local_sgd"]):
         for strategy in ("zero1", "post_local_sgd"):
             for name, switch in (
                 ("UnusedDecayed", "find_unused_parameters"),
                 ("CheckpointedTwice", "static_graph"),
             ):
-                status, reason = found[f"{strategy} {name} False"]
+                status, reason = outcomes[f"{strategy} {name} False"]
                 assert status in ("failed", "skipped"), (strategy, name)
                 assert f"set options.{strategy}.{switch} = true" in reason
-                assert found[f"{strategy} {name} True"] == ("ok", "")
+                assert outcomes[f"{strategy} {name} True"] == ("ok", "")
 
 
 @pytest.mark.ranks
@@ -241,7 +245,7 @@ def test_what_wraps_ddp_takes_the_switches_that_its_messages_name() -> None:
 def test_what_the_class_does_is_not_held_against_the_strategy(name: str, strategy: str, said: str) -> None:
     for notes, failed, unexplained in run_ranks(noted, 2, name, strategy):
         assert not unexplained
-        assert bool(failed) == (name == "Thaws")  # which no such strategy averages from then on
+        assert bool(failed) == (name == "Thaws")  # no such strategy averages the thawed layer from then on
         assert any(said in note for note in notes), notes
 
 
@@ -285,7 +289,7 @@ def test_a_models_own_train_is_called_on_the_tried_model_alone(monkeypatch: pyte
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert "its model's train()" in inspect_workload(case_of("NeverSet", "single", 1))["problem"]
-    assert len(made) == 2  # a third has no room where a model is large
+    assert len(made) == 2  # a large model leaves no room for a third
 
 
 @pytest.mark.ranks
@@ -380,10 +384,10 @@ def test_updates_during_backward_are_left_to_strategies_that_average_nothing(
 
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "1")
-    found = inspect_workload(case_of("InBackward", "single", 1))
-    reason = _own_reason(case_of("InBackward", strategy, 1 if strategy == "single" else 2), found)
+    facts = inspect_workload(case_of("InBackward", "single", 1))
+    reason = _own_reason(case_of("InBackward", strategy, 1 if strategy == "single" else 2), facts)
     averages = strategy in ("ddp", "zero1", "fsdp", "master")
-    assert ("step during backward" in (reason or "")) is averages, (reason, found)
+    assert ("step during backward" in (reason or "")) is averages, (reason, facts)
 
 
 def test_a_parameter_that_some_gradients_lack_has_no_mean() -> None:

@@ -1,4 +1,4 @@
-"""Who may take part, who leads, where ranks stand: by hand for a few nodes."""
+"""Participants, the leading slot, and the places of ranks: by hand for a few nodes."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def test_every_difference_is_named_once_with_both_nodes_and_values() -> None:
     ]
     with pytest.raises(MachineError) as caught:
         check(cards)
-    told = str(caught.value).splitlines()
-    assert "install the same versions" in told[0]
-    assert told[1:] == [
+    lines = str(caught.value).splitlines()
+    assert "install the same versions" in lines[0]
+    assert lines[1:] == [
         "  torch: 2.13 on host0 (node 0, /runs/x), 2.9 on host1 (node 1, /runs/x)",
         "  plan.json, digest: 9 on host0 (node 0, /runs/x), 8 on host1 (node 1, /runs/x)",
     ]
@@ -157,11 +157,11 @@ def test_cores_a_launcher_has_bound_are_kept() -> None:
 
 
 def test_ranks_that_a_launcher_bound_to_the_same_cores_share_them() -> None:
-    """As by sockets: two ranks of each may use four cores, and each gets two of them."""
+    """For example by sockets: two ranks of each may use four cores, and each gets two of them."""
     masks = ((0, 1, 2, 3), (4, 5, 6, 7), (0, 1, 2, 3), (4, 5, 6, 7))
     bound = seat([card(rank, local_rank=rank, cores=masks[rank]) for rank in range(4)], 0)
-    found = stands(case(4, threads_per_rank=2), bound)
-    assert [stand.cores for stand in found] == [(0, 1), (4, 5), (2, 3), (6, 7)]
+    dealt = stands(case(4, threads_per_rank=2), bound)
+    assert [stand.cores for stand in dealt] == [(0, 1), (4, 5), (2, 3), (6, 7)]
     assert not oversubscribed(case(4, threads_per_rank=2), bound)
     assert oversubscribed(case(4, threads_per_rank=3), bound)
 

@@ -1,4 +1,4 @@
-"""What slots take for their own, and what for a stranger's."""
+"""Values that slots accept as their own, and those they take for a stranger's."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ KEY = b"k" * 32
 
 
 def seals(key: bytes = KEY, scope: str = "ddpbench/job/0", agreed: bytes | None = b"two numbers") -> Seals:
-    found = Seals(key, scope)
+    seals = Seals(key, scope)
     if agreed is not None:
-        found.begin_job(agreed)
-    return found
+        seals.begin_job(agreed)
+    return seals
 
 
 def test_what_a_slot_has_written_another_reads() -> None:
@@ -112,7 +112,7 @@ HOSTILE: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("name", "value"), HOSTILE)
 def test_what_is_no_message_is_refused_in_a_sentence(name: str, value: Any) -> None:
-    """As a stranger can write where there is no key; with one its seal is refused before."""
+    """A stranger can write like this without a key; with a key its seal is refused before."""
     with pytest.raises(StrangerError, match=f"{name} in the store is not a message of this ddpbench"):
         read_message(name, json.dumps(value).encode())
 
@@ -128,9 +128,9 @@ def test_what_is_no_json_is_refused_the_same_way(value: bytes) -> None:
 def test_messages_come_whole_with_defaults_for_what_was_not_said() -> None:
     assert read_message("order", b"{}") == {"end": None, "stacks": False}
     assert read_message("state/1", b'{"tick":3,"job":1}')["ready_s"] == 0.0
-    told = card(3, "1", 1, gpus=("A",)).to_json()
-    (again,) = read_message("verdict", json.dumps({"refusal": "", "leader": 0, "cards": [told]}).encode())[
+    fields = card(3, "1", 1, gpus=("A",)).to_json()
+    (again,) = read_message("verdict", json.dumps({"refusal": "", "leader": 0, "cards": [fields]}).encode())[
         "cards"
     ]
-    assert again == told
-    assert read_message("card/3", json.dumps(told | {"later": 1}).encode()) == told
+    assert again == fields
+    assert read_message("card/3", json.dumps(fields | {"later": 1}).encode()) == fields

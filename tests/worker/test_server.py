@@ -1,4 +1,4 @@
-"""The fork server's own end: what it says when it cannot serve, and what it looks at before it forks."""
+"""The fork server's side: its messages when it cannot serve, and its checks before it forks."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def test_a_thread_that_a_workloads_import_started_refuses_the_fork(
 ) -> None:
     imported: list[Case] = []
 
-    def forkable(**told: bool) -> None:
+    def forkable(**options: bool) -> None:
         if imported:
-            raise server._UnforkableError("2 threads", told["imported"])
+            raise server._UnforkableError("2 threads", options["imported"])
 
     monkeypatch.setattr(server, "_import_for", imported.append)
     monkeypatch.setattr(server, "_assert_forkable", forkable)
@@ -90,7 +90,7 @@ import transformers
 
 @pytest.mark.thorough
 def test_what_leaves_a_thread_when_imported_is_imported_by_the_ranks(tmp_path: Path) -> None:
-    """Some do, by what is installed beside them: another fork server leaves them to its ranks, which train."""
+    """Some imports do, depending on installed packages: another fork server leaves them to its ranks, which train."""
     processes = tmp_path / "processes"
     module = LEAVES_A_THREAD.format(folder=str(tmp_path), processes=str(processes))
     (tmp_path / "transformers.py").write_text(module, encoding="utf-8")
@@ -117,17 +117,17 @@ def test_a_process_with_a_thread_or_a_context_is_not_forked(
     thread = threading.Thread(target=left.wait, daemon=True)
     thread.start()
     when = "for a case" if imported else "at start"
-    with pytest.raises(server._UnforkableError, match=f"threads; something imported {when}") as told:
+    with pytest.raises(server._UnforkableError, match=f"threads; something imported {when}") as caught:
         server._assert_forkable(imported=imported)
-    assert told.value.args[1] is imported
+    assert caught.value.args[1] is imported
     left.set()
     thread.join()
     monkeypatch.setattr(os, "listdir", lambda _: ["1"])
     server._assert_forkable(imported=imported)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    with pytest.raises(server._UnforkableError, match=f"CUDA context; something imported {when}") as told:
+    with pytest.raises(server._UnforkableError, match=f"CUDA context; something imported {when}") as caught:
         server._assert_forkable(imported=imported)
-    assert told.value.args[1] is imported
+    assert caught.value.args[1] is imported
 
 
 def test_while_a_server_imports_torch_asks_the_driver_for_gpus_and_ranks_ask_as_ever(
@@ -185,5 +185,5 @@ for _ in range(2):
     ended = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
-    for told in map(float, ended.stdout.split()):
-        assert BURN_S <= told < 2 * BURN_S
+    for spent_s in map(float, ended.stdout.split()):
+        assert BURN_S <= spent_s < 2 * BURN_S

@@ -1,4 +1,4 @@
-"""Which ranks train on which samples, and how many of a step's samples count as theirs."""
+"""The ranks that train on each sample, and how many of a step's samples count as theirs."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_ranks_of_one_pipeline_take_its_share_and_all_shares_are_the_job_s_batch
     ranks = [training(strategy, rank, world_size, world_size, options) for rank in range(world_size)]
     count = max(dealt) + 1
     assert [one.samples for one in ranks] == [4 * world_size // count] * world_size
-    # whatever a rank takes: rates are made of these
+    # for any rank: rates are computed from these
     assert [one.share for one in ranks] == [4] * world_size
     batches = [next(one.batches()) for one in ranks]
     whole = next(training("single", 0, 1, world_size).batches())

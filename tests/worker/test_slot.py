@@ -1,4 +1,4 @@
-"""What a slot says to the others when it has to leave, with the store as a dictionary."""
+"""A slot's messages to the others when it has to leave, with the store as a dictionary."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Meeting:
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
         self.signals: tuple[signal.Signals, ...] = ()
-        """What arrives while a slot says its last words."""
+        """Signals that arrive while a slot reports its end."""
 
     def put(self, key: str, value: dict[str, Any]) -> None:
         self.values[key] = value
@@ -47,10 +47,10 @@ class Meeting:
 
 @pytest.fixture
 def meeting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Meeting]:
-    found = Meeting()
-    monkeypatch.setattr(entry, "_meet", lambda place, lives, key: found)
+    stand_in = Meeting()
+    monkeypatch.setattr(entry, "_meet", lambda place, lives, key: stand_in)
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield found
+    yield stand_in
     for number, handler in before.items():
         signal.signal(number, handler)
 
@@ -75,10 +75,10 @@ def test_a_plan_that_the_leader_alone_cannot_read_ends_all_slots_at_once(
     assert f"ddpbench: {why}" in capsys.readouterr().err
     monkeypatch.setattr(Slot, "attend", follow)
     assert entry.run(tmp_path / "b", env=environment(1)) == EXIT_REQUEST
-    told = capsys.readouterr().err
-    assert why in told
-    assert "slot 0 on " in told
-    assert "can be resumed" not in told
+    printed = capsys.readouterr().err
+    assert why in printed
+    assert "slot 0 on " in printed
+    assert "can be resumed" not in printed
 
 
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])

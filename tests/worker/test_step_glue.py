@@ -1,4 +1,4 @@
-"""What a timed step calls of ours: after a model's pass through the caches each Python function takes a microsecond."""
+"""Calls of ours in a timed step: after a model's pass through the caches each Python function takes a microsecond."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PACKAGE = str(Path(ddpbench.__file__).parent)
 MODELS = str(Path(PACKAGE) / "workloads")
 STEPS = 5
 MOST = 20
-"""Functions that a step may call, the workload's own apart; they are counted, not timed. It calls 19."""
+"""Most functions that a step may call, apart from the workload's; they are counted, not timed. It calls 19."""
 
 
 def harness() -> Harness:
@@ -38,13 +38,13 @@ def harness() -> Harness:
 
 
 def calls_of(steps: int, made: Harness) -> Counter[str]:
-    """Return which functions of the package so many steps call, how often."""
-    found: Counter[str] = Counter()
+    """Return the functions of the package that `steps` steps call, and how often."""
+    calls: Counter[str] = Counter()
 
     def note(frame: FrameType, event: str, _: Any) -> None:
         where = frame.f_code.co_filename
         if event == "call" and where.startswith(PACKAGE) and not where.startswith(MODELS):
-            found[frame.f_code.co_qualname] += 1
+            calls[frame.f_code.co_qualname] += 1
 
     made.loop.step()
     before = sys.getprofile()
@@ -54,13 +54,13 @@ def calls_of(steps: int, made: Harness) -> Counter[str]:
             made.loop.step()
     finally:
         sys.setprofile(before)
-    return found
+    return calls
 
 
 def test_a_timed_step_calls_few_functions_of_ours() -> None:
-    found = calls_of(STEPS, harness())
-    assert found["StepLoop.step"] == STEPS
-    assert sum(found.values()) <= MOST * STEPS, found
+    calls = calls_of(STEPS, harness())
+    assert calls["StepLoop.step"] == STEPS
+    assert sum(calls.values()) <= MOST * STEPS, calls
 
 
 def test_a_span_that_is_not_noted_costs_no_python_function(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Input fetched over a connection: as many bytes as asked for, ahead of the step, and what a broken store does."""
+"""Input fetched over a connection: as many bytes as asked for, ahead of the step, and the effect of a broken store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddpbench.worker.training.storage import AHEAD, StoreError, fetch, fetched
 
 
 class Store:
-    """A store on loopback that counts what it was asked for, and hangs up after `most` answers."""
+    """A store on loopback that counts what it was asked for, and closes the connection after `most` answers."""
 
     def __init__(self, most: int = 1000) -> None:
         self.asked: list[int] = []
@@ -63,7 +63,7 @@ def test_a_store_that_hangs_up_or_is_not_there_is_said() -> None:
 
 @pytest.mark.parametrize("where", ["sendall", "recv_into"])
 def test_a_connection_that_is_reset_is_a_store_that_hung_up(where: str) -> None:
-    """As it is where the store went with a request unread."""
+    """The connection is reset if the store closes it with a request unread."""
 
     class Connection:
         def sendall(self, _: bytes) -> None:

@@ -1,4 +1,4 @@
-"""A stream that is too short for the ranks of the largest case: found before anything is launched, where it can be."""
+"""A stream that is too short for the ranks of the largest case: found before anything is launched, if possible."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SLOW_S = 0.2
 
 
 class Shares(IterableDataset):
-    """Items, every so many of which are a rank's."""
+    """Items, every nth of which is a rank's."""
 
     def __init__(self, rank: int, world_size: int, pause_s: float = 0.0) -> None:
         self.rank, self.world_size, self.pause_s = rank, world_size, pause_s
@@ -57,7 +57,7 @@ class Slow(Sound):
 
 
 class Swallows(Sound):
-    """Whatever is raised in it, it tries again."""
+    """Tries again after any exception in it."""
 
     def dataset(self, rank: int, world_size: int) -> Any:  # type: ignore[override]
         while world_size > 1:
@@ -90,8 +90,8 @@ def test_the_rank_whose_part_is_too_short_is_named_before_anything_is_launched()
     one = case_of("Stream", 1)
     handler = signal.getsignal(signal.SIGALRM)
     assert "problem" not in inspect_workload(one, case_of("Stream", 4))
-    found = inspect_workload(one, case_of("Stream", 5))
-    assert found["problem"] == (
+    facts = inspect_workload(one, case_of("Stream", 5))
+    assert facts["problem"] == (
         f"{one.workload}: at 5 ranks, on rank 4, the dataset gave this rank 3 samples; one step of it needs 4: use a "
         "smaller batch or more data"
     )

@@ -1,4 +1,4 @@
-"""What ranks know of their passes over the data, and when that makes them uneven."""
+"""The ranks' knowledge of their passes over the data, and when that shows them uneven."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddpbench.worker.training.training import Training
 
 
 class Stream:
-    """Batches, over again with each iteration, that do not tell how many they are."""
+    """Batches, the same again with each iteration, without a length."""
 
     def __init__(self, batches: list[torch.Tensor]) -> None:
         self.batches = batches
@@ -24,22 +24,22 @@ class Stream:
 
 
 def rank_of(batches: int, taken: int, *, tells: bool) -> Training:
-    """A rank of two whose pass has so many batches; it has taken some, and its loader may tell how many there are."""
+    """Return one of two ranks, whose pass has `batches` batches and which took some; its loader may tell its length."""
     loader = [torch.zeros(2)] * batches
-    found = Training.__new__(Training)
-    found.loader = loader if tells else Stream(loader)
-    found.place = SimpleNamespace(processes=2)  # type: ignore[assignment]
-    found.workload = SimpleNamespace(whole_batches=True, samples_in=lambda _: None)  # type: ignore[assignment]
-    found._batch_types = set()
-    found.samples, found.device, found.dtype = 2, torch.device("cpu"), torch.float32
-    found._own_loader, found._passes, found._begun = True, [], 0
-    for _ in itertools.islice(found.batches(), taken):
+    training = Training.__new__(Training)
+    training.loader = loader if tells else Stream(loader)
+    training.place = SimpleNamespace(processes=2)  # type: ignore[assignment]
+    training.workload = SimpleNamespace(whole_batches=True, samples_in=lambda _: None)  # type: ignore[assignment]
+    training._batch_types = set()
+    training.samples, training.device, training.dtype = 2, torch.device("cpu"), torch.float32
+    training._own_loader, training._passes, training._begun = True, [], 0
+    for _ in itertools.islice(training.batches(), taken):
         pass
-    return found
+    return training
 
 
 def verdict(monkeypatch: pytest.MonkeyPatch, *ranks: Training) -> str:
-    """What the ranks' comparison says: each contributes its numbers in turn, as in a collective."""
+    """Return the message of the ranks' comparison: each contributes its numbers in turn, as in a collective."""
     lengths = [r._passes[0] if r._passes else training.steps_a_pass(r.loader) for r in ranks]
     gathered = iter([[-1 if n is None else n for n in lengths], [r._begun for r in ranks]])
     monkeypatch.setattr(training, "gather_number", lambda *_: next(gathered))
@@ -51,17 +51,17 @@ def verdict(monkeypatch: pytest.MonkeyPatch, *ranks: Training) -> str:
 
 
 def test_passes_of_different_lengths_are_uneven(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = verdict(monkeypatch, rank_of(5, 0, tells=True), rank_of(4, 0, tells=True))
-    assert "a pass has 5 batches on rank 0 and 4 on rank 1" in told
+    message = verdict(monkeypatch, rank_of(5, 0, tells=True), rank_of(4, 0, tells=True))
+    assert "a pass has 5 batches on rank 0 and 4 on rank 1" in message
     assert not verdict(monkeypatch, rank_of(5, 0, tells=True), rank_of(5, 0, tells=True))
 
 
 def test_a_rank_that_went_beyond_anothers_end_is_uneven(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = verdict(monkeypatch, rank_of(4, 6, tells=False), rank_of(9, 6, tells=False))
-    assert "a pass has 4 batches on rank 0 and more on rank 1" in told
+    message = verdict(monkeypatch, rank_of(4, 6, tells=False), rank_of(9, 6, tells=False))
+    assert "a pass has 4 batches on rank 0 and more on rank 1" in message
 
 
 def test_a_rank_that_took_less_than_a_pass_is_no_sign(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With data in memory per rank with larger batches stops sooner: here at 3, while the other has been round."""
+    """With data in memory a rank with larger batches stops sooner: here at 3, while the other has been round."""
     assert not verdict(monkeypatch, rank_of(4, 6, tells=False), rank_of(4, 3, tells=False))
     assert not verdict(monkeypatch, rank_of(4, 6, tells=False), rank_of(4, 4, tells=False))

@@ -1,4 +1,4 @@
-"""A sweep that trains down to a loss: the launch's phase, its place in the table, and what a resume does again."""
+"""A sweep that trains down to a loss: the launch's phase, its place in the table, and what a resume repeats."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ until_s = "200 s"
 
 
 class Estimates(Listener):
-    """What was told of the time left."""
+    """Records the reported time left."""
 
     def __init__(self) -> None:
         self.first_s = 0.0
@@ -108,5 +108,5 @@ def test_a_sweep_trains_to_a_loss_after_its_measured_steps_and_resumes(tmp_path:
 
 
 def losses_of(launch: LaunchDir) -> list[float]:
-    """Rank 0's."""
+    """Return rank 0's losses."""
     return [loss for part in read_launch(launch).ranks[0].of(LossCurve) for loss in part.losses]

@@ -1,4 +1,4 @@
-"""Users' classes whose updates keep state, draw at random, or come by gradients otherwise."""
+"""Users' classes whose updates keep state, draw at random, or get gradients in other ways."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FILE = Path(__file__).parent / "update_models.py"
 def each_ended(
     rank: int, processes: int, names: list[str], strategies: list[str]
 ) -> dict[tuple[str, str], tuple[str, str]]:
-    """The outcome of each class's proof under each strategy; `fsdp wrap=whole` is one with an option."""
+    """Return the outcome of each class's proof under each strategy; `fsdp wrap=whole` is one with an option."""
     test_refusals.FILE = FILE
     found = {}
     for name in names:
@@ -178,7 +178,7 @@ def test_what_updates_draw_is_named_where_it_makes_replicas_unequal_and_else_lef
 def each_noted(
     rank: int, processes: int, names: list[str], strategies: list[str]
 ) -> dict[tuple[str, str], tuple[set[str], set[str], str]]:
-    """Steps of each class's proof that passed without a note or failed, and the note on the model."""
+    """Return the steps of each class's proof that passed without a note or failed, and the note on the model."""
     found = {}
     for name in names:
         for strategy in strategies:
@@ -192,7 +192,7 @@ def each_noted(
 def each_reason(
     rank: int, processes: int, names: list[str], strategies: list[str]
 ) -> dict[tuple[str, str], tuple[bool, str]]:
-    """Return if each class's comparisons passed under each strategy, and why it is unproved; empty where it is not."""
+    """Return if each class's comparisons passed under each strategy, and why it is unproved; empty if it is proved."""
     found = {}
     for name in names:
         for strategy in strategies:
@@ -357,7 +357,7 @@ def test_an_optimizer_next_to_step_is_given_the_model(monkeypatch: pytest.Monkey
 def each_note(
     rank: int, processes: int, names: list[str], strategies: list[str]
 ) -> dict[tuple[str, str], list[str]]:
-    """The notes on each class's comparisons under each strategy."""
+    """Return the notes on each class's comparisons under each strategy."""
     found = {}
     for name in names:
         for strategy in strategies:
@@ -465,7 +465,7 @@ def test_gradients_that_the_graph_limits_are_held_against_one_process_too() -> N
 
 
 def replicas_planted(rank: int, processes: int, planted: str) -> set[str]:
-    """Return which comparisons fail where replicas in threads go wrong."""
+    """Return the comparisons that fail if replicas in threads go wrong."""
     from ddpbench.strategies.data_parallel import ThreadedReplica
 
     right = ThreadedReplica.gradients_of
@@ -570,7 +570,7 @@ def test_buffers_that_follow_the_samples_are_no_fault_of_a_strategys() -> None:
 def unlike(
     rank: int, processes: int, name: str, strategy: str, options: dict[str, Any] | None = None
 ) -> list[tuple[str, bool, str]]:
-    """Each comparison of a case whose last rank trains on other samples than it is to."""
+    """Return each comparison of a case whose last rank trains on wrong samples."""
     from ddpbench.strategies.own_step import OwnStep
     from ddpbench.strategies.trees import map_tensors
 

@@ -98,8 +98,8 @@ def test_a_script_that_forms_its_process_group_when_it_is_imported_is_tried(tmp_
 
 
 def tried(_rank: int, _processes: int, workload: str) -> list[int]:
-    """The batch that the class states, and its parameters, as the trial before a launch finds them."""
-    dist.destroy_process_group()  # that of these tests
+    """Return the batch that the class states, and its number of parameters, from the trial before a launch."""
+    dist.destroy_process_group()  # the group of these tests
     for name in TORCHRUNS:
         os.environ.pop(name, None)
     stated = _found({"case": None, "workload": workload})

@@ -1,4 +1,4 @@
-"""Users' classes whose updates keep state, draw at random, or come by gradients otherwise: named by this path."""
+"""Users' classes whose updates keep state, draw at random, or get gradients in other ways: named by this path."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def data() -> TensorDataset:
 def plain_step(
     model: Any, batch: Any, optimizer: Any, change: Callable[[Any], None] = lambda _: None
 ) -> torch.Tensor:
-    """Make an update; `change` is given the model with its gradients."""
+    """Make an update; `change` gets the model with its gradients."""
     optimizer.zero_grad()
     loss = nn.functional.mse_loss(model(batch[0]), batch[1])
     loss.backward()  # type: ignore[no-untyped-call]
@@ -104,7 +104,7 @@ class KeepsModel(Sound):
 
 
 class CountsLosses(Sound):
-    """Its loss weighs more with each of the first ones."""
+    """Its loss counts more with each of the first ones."""
 
     made = 0
 
@@ -134,7 +134,7 @@ class WrapsAdam(Sound):
 
 
 class HidesAdam(Sound):
-    """The inner one is in no attribute."""
+    """The inner optimizer is in no attribute."""
 
     def optimizer(self, parameters: Any) -> Any:
         outer = Warms(torch.optim.Adam(parameters))
@@ -167,7 +167,7 @@ STEP = [0]
 
 
 class CountsForAll(Sound):
-    """Its loss weighs more with each of the first ones, whichever model they are of."""
+    """Its loss counts more with each of the first ones, of any model."""
 
     def loss(self, model: Any, batch: Any) -> torch.Tensor:
         STEP[0] += 1
@@ -200,7 +200,7 @@ HIDDEN = random.Random(1)
 
 
 class CountsAndDraws(Sound):
-    """The count, for a log, changes nothing: what it draws does."""
+    """The count, for a log, changes nothing: its random draws do."""
 
     def loss(self, model: Any, batch: Any) -> torch.Tensor:
         STEP[0] += 1
@@ -263,7 +263,7 @@ class EstimatesRate(Sound):
 
 
 class Momentum(nn.Module):
-    """Has a second layer that follows the first, and begins as it: no forward changes it before an update."""
+    """A second layer follows the first, and starts as a copy: no forward changes it before an update."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -303,7 +303,7 @@ class DrawsInOptimizer(Sound):
 
 
 class OneLayer(Sound):
-    """A single number is all that is not a matrix."""
+    """A single number is its only parameter that is not a matrix."""
 
     def model(self) -> nn.Module:
         return nn.Linear(8, 1)
@@ -333,7 +333,7 @@ class FaintBias(Sound):
 
 
 class DrawsMildly(Sound):
-    """So little that float32 may pass for being within what Adam makes of rounding."""
+    """Draws so little that in float32 it may pass as Adam's amplified rounding."""
 
     def before_update(self, model: nn.Module) -> None:
         for each in model.parameters():
@@ -389,7 +389,7 @@ class DrawsBeforeUpdate(Sound):
 
 
 class Wrapping(torch.optim.Optimizer):
-    """An optimizer around another that does not call its base class, as some are published."""
+    """An optimizer around another that doesn't call its base class, as some published ones."""
 
     def __init__(self, inner: torch.optim.Optimizer) -> None:
         self.inner = inner
@@ -474,14 +474,14 @@ class Limited(nn.Module):
 
 
 class LimitsInGraph(Sound):
-    """An operation limits what goes back through it."""
+    """An operation limits the gradients that pass back through it."""
 
     def model(self) -> nn.Module:
         return Limited()
 
 
 class LimitsOutput(Sound):
-    """A hook of the output does."""
+    """A hook of the output limits them."""
 
     def loss(self, model: Any, batch: Any) -> torch.Tensor:
         found = model(batch[0])
@@ -491,7 +491,7 @@ class LimitsOutput(Sound):
 
 
 class Evolves(Sound):
-    """Comes by gradients without backward(), from calls of the model alone."""
+    """Gets gradients without backward(), from calls of the model alone."""
 
     def optimizer(self, model: nn.Module) -> Any:
         return torch.optim.SGD(model.parameters(), lr=0.01)
@@ -634,7 +634,7 @@ class PerSample(Stepping):
 
 
 class PutTogether(Stepping):
-    """Puts its gradients together of two backwards': what a strategy has averaged."""
+    """Combines its gradients from two backwards': those that a strategy has averaged."""
 
     def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
         taken = []
@@ -661,7 +661,7 @@ class DrawsInStep(Stepping):
 
 
 class DropsOut(Stepping):
-    """Draws in its forward alone."""
+    """Draws only in its forward."""
 
     def model(self) -> nn.Module:
         return nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.3), nn.Linear(16, 1))
@@ -671,7 +671,7 @@ class DropsOut(Stepping):
 
 
 class Coin(nn.Module):
-    """Leaves out a layer where a coin says so, for the whole batch at once."""
+    """Skips a layer by the toss of a coin, for the whole batch at once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -736,7 +736,7 @@ class ThawsInStep(Stepping):
 
 
 class ThawsLate(ThawsInStep):
-    """Does so when the proof has ended."""
+    """Does so after the proof has ended."""
 
     after = 10
 
@@ -793,7 +793,7 @@ class ObservesInStep(DropsOut):
 
 
 class ObservesInParts(ObservesInStep):
-    """Two networks, the first of which is looked at without gradients first."""
+    """Two networks, the first of which first runs without gradients."""
 
     def model(self) -> Any:
         return {"first": Observer(), "second": nn.Linear(8, 1)}
@@ -966,7 +966,7 @@ class HooksForOneStep(StepsPlainly):
 
 
 class LooksOn(HooksInStep):
-    """Hooks that change nothing, as those that log."""
+    """Hooks that change nothing, as loggers' do."""
 
     def model(self) -> nn.Module:
         made = Sound().model()
@@ -1001,7 +1001,7 @@ class ClipsWeights(StepsPlainly):
 
 
 class UpdatesOnFirstRank(StepsPlainly):
-    """Has the first rank alone update, as one that saves checkpoints does."""
+    """Updates only on the first rank, as code that saves checkpoints does."""
 
     def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
         optimizer.zero_grad()
@@ -1013,7 +1013,7 @@ class UpdatesOnFirstRank(StepsPlainly):
 
 
 class PenalizesOnFirstRank(StepsPlainly):
-    """Has a second backward on the first rank alone."""
+    """Makes a second backward on the first rank only."""
 
     def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
         def penalize(model: Any) -> None:
@@ -1024,7 +1024,7 @@ class PenalizesOnFirstRank(StepsPlainly):
 
 
 class SkipsByItsLoss(StepsPlainly):
-    """Leaves out the updates of a rank whose samples have a small loss."""
+    """Skips the updates of a rank whose samples have a small loss."""
 
     def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
         optimizer.zero_grad()
@@ -1036,14 +1036,14 @@ class SkipsByItsLoss(StepsPlainly):
 
 
 class RateByRank(Sound):
-    """Each rank has a learning rate of its own."""
+    """Each rank has a different learning rate."""
 
     def optimizer(self, parameters: Any) -> Any:
         return torch.optim.SGD(parameters, lr=0.01 * (1 + int(os.environ["RANK"])))
 
 
 class ScheduleByRank(Sound):
-    """The learning rate falls on one rank alone."""
+    """The learning rate falls on one rank only."""
 
     def optimizer(self, parameters: Any) -> Any:
         optimizer = torch.optim.SGD(parameters, lr=0.01)
@@ -1053,7 +1053,7 @@ class ScheduleByRank(Sound):
 
 
 class ScalesByRank(Sound):
-    """Scales gradients by the rank's number once they are averaged."""
+    """Multiplies gradients by the rank's number once they are averaged."""
 
     def before_update(self, model: nn.Module) -> None:
         for each in model.parameters():
@@ -1092,7 +1092,7 @@ class SumsInGroup(SumsAgain):
 
 
 class MeansAgain(SumsAgain):
-    """Means over ranks what is the same on all; its rate follows the number of ranks."""
+    """Averages over ranks what is the same on all; its rate follows the number of ranks."""
 
     def optimizer(self, parameters: Any) -> Any:
         return torch.optim.SGD(parameters, lr=0.01 * int(os.environ["WORLD_SIZE"]))
@@ -1125,7 +1125,7 @@ class Shares(Sound):
 
 
 class Branches(nn.Module):
-    """Adds a second head where a batch holds a negative target."""
+    """Adds a second head if a batch holds a negative target."""
 
     def __init__(self) -> None:
         super().__init__()
