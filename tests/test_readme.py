@@ -142,7 +142,7 @@ def test_every_sweep_can_be_planned(line: str, tmp_path: Path, capsys: pytest.Ca
 
 
 def test_every_question_has_an_experiment() -> None:
-    """Or another command: what stands beside a question is one of them."""
+    """Or another command, in the cell after the question."""
     rows = re.findall(r"(?m)^\| [^|]+\? \| (.+) \|$", README)
     assert len(rows) > 15
     names = {name for row in rows for name in re.findall(r"`(?:ddpbench sweep )?(\w+)`", row)}

@@ -101,7 +101,7 @@ class ModelFound:
 
     @property
     def or_cast(self) -> str:
-        """Return how an advice ends: a cast makes real parameters alike; complex ones would stay complex."""
+        """Return the end of a piece of advice: a cast makes real parameters alike; complex ones would stay complex."""
         return "" if self.are_complex else ', or set dtype = "float32", which casts them'
 
     @property

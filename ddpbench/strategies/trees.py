@@ -124,7 +124,7 @@ def samples(batch: Any) -> int:
     """Return how many samples a batch has: the length of its first tensor that has a length.
 
     Raises:
-        ValueError: there is no such tensor.
+        ValueError: no tensor has a length.
     """
     for tensor in tensors(batch):
         if tensor.dim():

@@ -87,7 +87,7 @@ def load_workload(name: str) -> Workload[Any]:
     """Return the workload of a name such as `gpt:nano`, or of a user's import path (in a rank only).
 
     Raises:
-        KeyError: there is no workload of that name or size.
+        KeyError: no workload has that name or size.
         ImportError: the user's file or module cannot be imported, or has no such class.
         ValueError: a replay's profile does not exist, or is not a profile.
     """

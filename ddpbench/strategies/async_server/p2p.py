@@ -101,7 +101,7 @@ class P2pWorker:
 
 
 def message(job: Job, worker: int, count: int) -> int:
-    """Return the number of a worker's exchange, which server and worker compute alike."""
+    """Return the number of a worker's exchange; server and worker compute the same."""
     return count * job.world_size + worker
 
 

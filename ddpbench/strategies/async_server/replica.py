@@ -114,7 +114,7 @@ class ServerReplica(OrderedReplica):
         return torch.zeros(())
 
     def apply(self) -> None:
-        """Do nothing: every update was made when its gradient had come."""
+        """Do nothing: every update was made when its gradient arrived."""
         self.optimizer.zero_grad(set_to_none=True)
 
     def log(self) -> list[tuple[int, int]]:

@@ -56,7 +56,7 @@ class Reducers:
         """Make the backward that aggregates, and note where it computes and where it only waits."""
         if self.hook is None:
             self._steps += 1
-            with recorder.span("backward"):  # the recorder is inactive, or there is no DDP
+            with recorder.span("backward"):  # the recorder is inactive, or no DDP was found
                 backward()
             return
         self.start_step()

@@ -90,7 +90,7 @@ def _addresses(ranks: int) -> list[str]:
     The ports may not be free later.
 
     Raises:
-        RuntimeError: there is no process group.
+        RuntimeError: the process group was not initialized.
     """
     if not dist.is_initialized():
         raise RuntimeError(

@@ -121,7 +121,7 @@ class TfMultiWorker(_Tf[TfMultiWorkerOptions]):
 
     Ranks exchange the addresses of their servers, as `TF_CONFIG`. Otherwise the loop is that of `tf_mirrored`, with one
     replica in each process and each rank's own share of the batch. A step returns the job's loss: the guide's loop sums
-    it over replicas. With one rank there is no cluster, and TensorFlow runs on this process's device.
+    it over replicas. With one rank it makes no cluster, and TensorFlow runs on this process's device.
     """
 
     name = "tf_multi_worker"
