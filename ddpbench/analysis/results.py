@@ -277,8 +277,8 @@ def _cells(result: Any) -> Iterator[tuple[str, Any]]:
             yield field.name, value
 
 
-def _ends(name: str, found: Interval | None) -> Iterator[tuple[str, float | None]]:
+def _ends(name: str, interval: Interval | None) -> Iterator[tuple[str, float | None]]:
     start, unit = (name.removesuffix("_s"), "_s") if name.endswith("_s") else (name, "")
-    yield name, None if found is None else found.value
-    yield f"{start}_ci_low{unit}", None if found is None else found.low
-    yield f"{start}_ci_high{unit}", None if found is None else found.high
+    yield name, None if interval is None else interval.value
+    yield f"{start}_ci_low{unit}", None if interval is None else interval.low
+    yield f"{start}_ci_high{unit}", None if interval is None else interval.high

@@ -93,15 +93,17 @@ def _texts(claims: Sequence[Decided]) -> Iterator[str]:
     yield f"of {len(claims)} claims {counted_claims}"
 
 
-def _named(found: Mapping[ClaimVerdict, Sequence[str]], named: Collection[ClaimVerdict], most: int) -> str:
+def _named(
+    by_verdict: Mapping[ClaimVerdict, Sequence[str]], named: Collection[ClaimVerdict], most: int
+) -> str:
     """Return up to `most` claims of each of these verdicts, and the number of others per verdict."""
     parts: list[str] = []
     for verdict in named:
         first, further, middle, last = _HEADS[verdict]
-        parts.append(f"{further if parts else first} {_in_a_row(found[verdict][:most], middle, last)}")
+        parts.append(f"{further if parts else first} {_in_a_row(by_verdict[verdict][:most], middle, last)}")
     left = {
         verdict: len(says) - (min(most, len(says)) if verdict in named else 0)
-        for verdict, says in found.items()
+        for verdict, says in by_verdict.items()
     }
     rest = {verdict: count for verdict, count in left.items() if count}
     return "; ".join([*parts, *([_counts(rest, more=" more")] if rest else [])])
@@ -119,10 +121,10 @@ def _in_a_row(says: Sequence[str], middle: str, last: str) -> str:
     )
 
 
-def _counts(found: Mapping[ClaimVerdict, int], after_first: str = "", more: str = "") -> str:
+def _counts(counts: Mapping[ClaimVerdict, int], after_first: str = "", more: str = "") -> str:
     """Return the number of claims per verdict: `1 more holds in part, 2 do not hold`."""
     first, *others = [
         f"{count}{more if not number else ''} {_COUNTED[verdict][count > 1]}"
-        for number, (verdict, count) in enumerate(found.items())
+        for number, (verdict, count) in enumerate(counts.items())
     ]
     return ", ".join([f"{first}{after_first}", *others])

@@ -140,17 +140,17 @@ class _Places:
         self.missing = [case for case in cases if grouping.panel(case) not in judged]
         self.noun = _PLURALS.get(self.fields[0], "settings") if len(self.fields) == 1 else "settings"
 
-    def words(self, one: Choice) -> list[str]:
+    def words(self, choice: Choice) -> list[str]:
         """Return the words that distinguish a panel."""
-        return self._names.apart(one.chosen.case, self.fields)
+        return self._names.apart(choice.chosen.case, self.fields)
 
-    def name(self, one: Choice) -> str:
+    def name(self, choice: Choice) -> str:
         """Return the chosen case's name, distinguished from all cases that were ranked anywhere."""
-        return called(one.chosen, self.family)
+        return called(choice.chosen, self.family)
 
-    def where(self, one: Choice) -> str:
+    def where(self, choice: Choice) -> str:
         """Return the panel's words in brackets, where there are several."""
-        return f" ({', '.join(self.words(one))})" if self.total > 1 else ""
+        return f" ({', '.join(self.words(choice))})" if self.total > 1 else ""
 
     def not_judged(self) -> str:
         """Return the panels without a choice."""
@@ -173,30 +173,30 @@ class _Places:
         )
 
 
-def _in_one(one: Choice) -> str:
+def _in_one(choice: Choice) -> str:
     """Return what to use in the only panel."""
-    name, ranks = called(one.chosen, one.ranked), counted(one.world, "rank")
-    gain = f"{plain(one.gain)} times {_base_rate([one])}" if one.gain is not None else ""
-    if one.loses and one.gain is not None:
-        return f"{_stay([one])}: at {ranks} {name} trains {plain(one.gain)} times its samples/s"
-    if len(one.ranked) == 1:
+    name, ranks = called(choice.chosen, choice.ranked), counted(choice.world, "rank")
+    gain = f"{plain(choice.gain)} times {_base_rate([choice])}" if choice.gain is not None else ""
+    if choice.loses and choice.gain is not None:
+        return f"{_stay([choice])}: at {ranks} {name} trains {plain(choice.gain)} times its samples/s"
+    if len(choice.ranked) == 1:
         return f"at {ranks} {name} trains {gain}"
-    names = Namer(run.case for run in one.ranked)
-    spoken = names.spoken_strategy(one.chosen.case)
-    if one.tied and gain and {run.case.strategy for run in one.tied} == {one.chosen.case.strategy}:
+    names = Namer(run.case for run in choice.ranked)
+    spoken = names.spoken_strategy(choice.chosen.case)
+    if choice.tied and gain and {run.case.strategy for run in choice.tied} == {choice.chosen.case.strategy}:
         kinds = [
             ", ".join(names.details(run.case, (*VARIANT, *SCALE))) or spoken
-            for run in (one.chosen, *one.tied)
+            for run in (choice.chosen, *choice.tied)
         ]
         start = f"use {spoken} at {ranks}: {gain}; "
         ends = (f"{listed(kinds)} cannot be told apart", f"{len(kinds)} kinds of it cannot be told apart")
         return fitting(start + end for end in ends)
-    if one.tied:
+    if choice.tied:
         at = f", at {gain}," if gain else ""
         start = f"no strategy wins at {ranks}: {name}{at} cannot be told"
-        return fitting(f"{start} apart from {words}" for words in _tied(one))
+        return fitting(f"{start} apart from {words}" for words in _tied(choice))
     start = f"use {name} at {ranks}{': ' if gain else ''}{gain}; "
-    return fitting(start + rest for rest in _rest(one))
+    return fitting(start + rest for rest in _rest(choice))
 
 
 def _base_rate(choices: Sequence[Choice]) -> str:
@@ -212,19 +212,19 @@ def _all_torch(choices: Sequence[Choice]) -> bool:
     return all(traits_of(one.chosen.case).engine == "torch" for one in choices)
 
 
-def _tied(one: Choice) -> list[str]:
+def _tied(choice: Choice) -> list[str]:
     """Return the others that may be as good, in texts of decreasing length."""
-    return [listed([called(run, one.ranked) for run in one.tied]), counted(len(one.tied), "other")]
+    return [listed([called(run, choice.ranked) for run in choice.tied]), counted(len(choice.tied), "other")]
 
 
-def _rest(one: Choice) -> list[str]:
+def _rest(choice: Choice) -> list[str]:
     """Return the standing of the others, in texts of decreasing length."""
-    others = one.behind
+    others = choice.behind
     if len(others) == 1:
         run, ratio = others[0]
-        less = ": it trains less than one rank does" if run in one.below_base else ""
+        less = ": it trains less than one rank does" if run in choice.below_base else ""
         end = f"takes {takes_longer(ratio, bare=True)}{less}"
-        return [f"a step of {called(run, one.ranked)} {end}", f"the other's step {end}"]
+        return [f"a step of {called(run, choice.ranked)} {end}", f"the other's step {end}"]
     # The statement on all of them uses the intervals' ends, not estimates.
     least = min(ratio.value if ratio.low is None else ratio.low for _, ratio in others)
     return [f"steps of the other {len(others)} take {takes_longer(Interval(value=least), bare=True)} or more"]
@@ -361,9 +361,9 @@ def _not_ranked(choices: Sequence[Choice], places: _Places) -> Iterator[str]:
         yield f"not ranked: {listed(list(dict.fromkeys(names)))} ({why})"
 
 
-def _named_as(one: Choice) -> str:
+def _named_as(choice: Choice) -> str:
     """Return why one of several undistinguished cases is named."""
-    if one.chosen is reference_of(one.ranked):
+    if choice.chosen is reference_of(choice.ranked):
         return "named as the reference: nothing is shown to be faster"
     return "named as the fastest of those that cannot be told apart, by its mean"
 

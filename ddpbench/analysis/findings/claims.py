@@ -165,11 +165,11 @@ def _before(history: Sequence[Past], verdict: ClaimVerdict, held: Sequence[HeldP
     )
 
 
-def _says_otherwise(one: Past, verdict: ClaimVerdict, held: Sequence[HeldPair]) -> bool:
+def _says_otherwise(past: Past, verdict: ClaimVerdict, held: Sequence[HeldPair]) -> bool:
     """Return whether an earlier verdict differs, in itself or in the parts that it concerns: refuted or undecided."""
-    if one.head != verdict or verdict != "holds in part":
-        return one.head != verdict
-    then = (" not " in one.verdict, "cannot tell" in one.verdict)
+    if past.head != verdict or verdict != "holds in part":
+        return past.head != verdict
+    then = (" not " in past.verdict, "cannot tell" in past.verdict)
     return then != tuple(
         any(pair.verdict == word for pair in held) for word in ("does not hold", "cannot tell")
     )
@@ -255,17 +255,17 @@ def _judgement(
     }
 
 
-def _of_faster(found: Judgement, lead: float) -> PairVerdict:
-    if found.verdict == "faster":
+def _of_faster(judgement: Judgement, lead: float) -> PairVerdict:
+    if judgement.verdict == "faster":
         return "holds"
-    refuted = found.verdict == "slower" or (found.verdict == "equivalent" and not lead)
+    refuted = judgement.verdict == "slower" or (judgement.verdict == "equivalent" and not lead)
     return "does not hold" if refuted else "cannot tell"
 
 
-def _of_equal(found: Judgement) -> PairVerdict:
-    if found.verdict == "equivalent" or found.small:
+def _of_equal(judgement: Judgement) -> PairVerdict:
+    if judgement.verdict == "equivalent" or judgement.small:
         return "holds"
-    return "does not hold" if found.beyond else "cannot tell"
+    return "does not hold" if judgement.beyond else "cannot tell"
 
 
 def _verdict(held: Sequence[HeldPair]) -> ClaimVerdict:
@@ -410,17 +410,17 @@ def _paths(pairs: Sequence[_Pair], names: Names) -> list[str]:
     return [f"{name}: another path of training" for name in dict.fromkeys(apart)]
 
 
-def _details(one: Decided, pairs: Sequence[_Pair], names: Names) -> Iterator[str]:
+def _details(claim: Decided, pairs: Sequence[_Pair], names: Names) -> Iterator[str]:
     """Yield the measured values, in texts of decreasing length. `names` distinguish each case from all of the run."""
-    if not one.pairs:
+    if not claim.pairs:
         yield "no two cases of this run are its two sides"
         return
-    words = _Words(one, rates=any(a.case.global_batch != b.case.global_batch for a, b in pairs))
-    if len(one.pairs) == 1:
-        yield from words.of_one(one.pairs[0], pairs[0], names)
-    elif one.verdict == "cannot tell":
+    words = _Words(claim, rates=any(a.case.global_batch != b.case.global_batch for a, b in pairs))
+    if len(claim.pairs) == 1:
+        yield from words.of_one(claim.pairs[0], pairs[0], names)
+    elif claim.verdict == "cannot tell":
         yield from words.undecided()
-    elif len({held.verdict for held in one.pairs}) > 1:
+    elif len({held.verdict for held in claim.pairs}) > 1:
         yield from words.in_part()
     else:
         yield from words.in_all()

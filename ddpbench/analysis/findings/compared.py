@@ -139,14 +139,14 @@ class _Apart:
 _DECIDED = ("faster", "slower", "equivalent")
 
 
-def decided_first(found: Sequence[Finding]) -> tuple[Finding, ...]:
+def decided_first(unordered: Sequence[Finding]) -> tuple[Finding, ...]:
     """Return decided findings, then notes, then undecided ones; of each kind in the order given.
 
     Where nothing was decided, a remark on too few rounds comes first: nothing after it is certain.
     """
-    decided = any(one.verdict in _DECIDED for one in found)
+    decided = any(one.verdict in _DECIDED for one in unordered)
     ranks = {"note": 1, "unresolved": 2, "too few": 2 if decided else -1}
-    return tuple(sorted(found, key=lambda one: ranks.get(one.verdict, 0)))
+    return tuple(sorted(unordered, key=lambda one: ranks.get(one.verdict, 0)))
 
 
 _Decision = tuple[_Pair, Judgement]

@@ -88,19 +88,19 @@ def _network_s(run: CaseRun) -> float:
     return network_time(network_timings(run)).value
 
 
-def _span(one: _ByNodes, few: int, most: int) -> str:
-    return f"{1e3 * _network_s(one[few]):,.0f} to {1e3 * _network_s(one[most]):,.0f} ms"
+def _span(series: _ByNodes, few: int, most: int) -> str:
+    return f"{1e3 * _network_s(series[few]):,.0f} to {1e3 * _network_s(series[most]):,.0f} ms"
 
 
-def _grown(one: _ByNodes, few: int, most: int) -> str:
+def _grown(series: _ByNodes, few: int, most: int) -> str:
     """Return the ratio of its times at `most` and `few` nodes, with its formula's; empty where no formula is known."""
-    _, least = formula_of(one[few].case, 1.0)
-    _, longest = formula_of(one[most].case, 1.0)
+    _, least = formula_of(series[few].case, 1.0)
+    _, longest = formula_of(series[most].case, 1.0)
     if not least or not longest:
         return ""
     times = [
         f"×{number:.{0 if number >= 9.95 else 1}f}"
-        for number in (_network_s(one[most]) / _network_s(one[few]), longest / least)
+        for number in (_network_s(series[most]) / _network_s(series[few]), longest / least)
     ]
     return f" ({times[0]}; theory: {times[1]})"
 

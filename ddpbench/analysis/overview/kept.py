@@ -43,8 +43,8 @@ def _stamp(code: bytes, run: RunDir, plan: StoredPlan) -> bytes:
     """
     digest = hashlib.sha256(code)
 
-    def add(name: str, found: os.stat_result | None) -> None:
-        digest.update(repr((os.fsencode(name), found and fingerprint(found))).encode())
+    def add(name: str, stat: os.stat_result | None) -> None:
+        digest.update(repr((os.fsencode(name), stat and fingerprint(stat))).encode())
 
     add(str(run.path), None)  # sentences name it
     digest.update(repr(plan).encode("utf-8", "surrogatepass"))

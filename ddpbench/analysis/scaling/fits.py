@@ -91,9 +91,9 @@ _JUDGED: dict[Goodness, str] = {
 }
 
 
-def fit_of(model: Model, law: Law, found: Mapping[str, Estimated]) -> Fit | None:
+def fit_of(model: Model, law: Law, estimates: Mapping[str, Estimated]) -> Fit | None:
     """Return the fit of a law, or None where the data do not give one."""
-    estimated, off = found[law], found[f"{law} residual"]
+    estimated, off = estimates[law], estimates[f"{law} residual"]
     if not np.isfinite(estimated.value).all() or not np.isfinite(off.value).all():
         return None
     sizes = [int(n) for n in (model.all_sizes if law == "usl" else model.sizes)]

@@ -74,7 +74,7 @@ def next_without_fit(
 
 
 def next_size(
-    model: Model, fits: Sequence[Fit], found: Mapping[str, Estimated], devices: int | None
+    model: Model, fits: Sequence[Fit], estimates: Mapping[str, Estimated], devices: int | None
 ) -> NextSize | None:
     """Return the size at which the laws disagree most, or at which the USL is least certain, relative to its value."""
     usable = [n for n in model.candidates if devices is None or n <= devices] or model.candidates
@@ -86,7 +86,7 @@ def next_size(
     for n in usable:
         index = model.candidates.index(n)
         label = ", extrapolated" if n > largest else ""
-        said = {fit.law: found[f"{fit.law} ahead"].interval(index) for fit in fits}
+        said = {fit.law: estimates[f"{fit.law} ahead"].interval(index) for fit in fits}
         said = {law: one for law, one in said.items() if math.isfinite(one.value)}
         options: list[tuple[float, str]] = []
         if len(said) == 2:

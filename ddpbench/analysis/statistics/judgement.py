@@ -24,13 +24,13 @@ TOO_FEW: Final = "too few"
 TOO_FEW_WORDS = "too few rounds"
 
 
-def percent_of(found: Interval, sign: str = "", *, bare: bool = False) -> str:
+def percent_of(share: Interval, sign: str = "", *, bare: bool = False) -> str:
     """Return a fraction as `85 % [78, 92]`, with the digits that its interval supports; `sign` is `+` for a difference.
 
     An end close to the margin is not rounded to it: `20 % [1.5, 42]`. With `bare` the interval is left out.
     """
-    value = 100 * found.value
-    ends = [None if end is None else 100 * end for end in (found.low, found.high)]
+    value = 100 * share.value
+    ends = [None if end is None else 100 * end for end in (share.low, share.high)]
     digits = decimals_borne(value, *ends, most=1)
     low, high = (None if end is None else f"{end:{sign}.{_digits_near_margin(end, digits)}f}" for end in ends)
     text = f"{value:{sign}.{digits}f} %"
@@ -236,6 +236,6 @@ class Standing:
         return "" if self.verdict == TOO_FEW else self.verdict
 
 
-def at_most(found: Iterable[Standing]) -> str:
+def at_most(standings: Iterable[Standing]) -> str:
     """Return `at most 1.6 % longer`, from the widest bound."""
-    return f"at most {format_at_most(max(one.longer for one in found))} longer"
+    return f"at most {format_at_most(max(one.longer for one in standings))} longer"

@@ -55,17 +55,17 @@ COPIES = "launches do not differ at all, as no clock measures: are these copies 
 """Reason given for launches without any scatter."""
 
 
-def shows_more(found: Interval, limit: float) -> bool:
+def shows_more(value: Interval, limit: float) -> bool:
     """Return whether a value is shown to be more than a limit: its interval exists and is entirely above.
 
     A finding denies that there is nothing to find, so its interval must exclude that; a value alone shows nothing.
     """
-    return found.low is not None and found.low > limit
+    return value.low is not None and value.low > limit
 
 
-def shows_less(found: Interval, limit: float) -> bool:
+def shows_less(value: Interval, limit: float) -> bool:
     """Return whether a value is shown to be less than a limit, likewise."""
-    return found.high is not None and found.high < limit
+    return value.high is not None and value.high < limit
 
 
 @lru_cache(maxsize=1024)
