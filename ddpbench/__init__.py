@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ddpbench.analysis.summary import RunSummary
     from ddpbench.launch.listener import Listener
     from ddpbench.launch.sweep.sweep import Sweep
-    from ddpbench.telling import Told
+    from ddpbench.telling import OnProgress
     from ddpbench.wanted import Wanted
 
 __version__ = VERSION
@@ -146,7 +146,7 @@ def write_report(run_dir: str | Path) -> Path:
 
 
 def report_on(
-    run_dir: str | Path, wanted: Wanted | None = None, on_progress: Told | None = None
+    run_dir: str | Path, wanted: Wanted | None = None, on_progress: OnProgress | None = None
 ) -> tuple[Path, RunSummary]:
     """Do as `write_report`; also return the summary behind the page. `wanted` names more files of its pictures.
 
@@ -170,10 +170,10 @@ def report_on(
             from ddpbench import report
             from ddpbench.analysis import summarize, write_csv
             from ddpbench.report.draw.painter import Painter
-            from ddpbench.telling import to_nobody
+            from ddpbench.telling import ignore_progress
             from ddpbench.wanted import ONLY_PNG
 
-            progress = on_progress or to_nobody
+            progress = on_progress or ignore_progress
             summary = summarize(run, others, progress)
             write_csv(summary.cases, own)
             report.write_report(summary, own, Painter(others, progress), wanted or ONLY_PNG)

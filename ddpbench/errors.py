@@ -64,7 +64,7 @@ class RequestError(DdpbenchError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:
-    """One problem of an experiment: where it is, what was found, what to do."""
+    """A problem of an experiment: where it is, what was found, what to do."""
 
     path: str
     message: str

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-Told = Callable[[str, int, int], None]
+OnProgress = Callable[[str, int, int], None]
 """Takes the name of the work, how much of it is done, and how much there is; 0 of 0 if it is not counted."""
 
 
-def to_nobody(what: str, done: int, of: int) -> None:
+def ignore_progress(what: str, done: int, of: int) -> None:
     """Show nothing."""

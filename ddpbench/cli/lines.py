@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import TextIO
 
-from ddpbench.telling import Told
+from ddpbench.telling import OnProgress
 from ddpbench.texts import JOINT, clean, on_one_line
 
 WIDEST = 100
@@ -81,7 +81,7 @@ def say(text: str, stream: TextIO | None = None, *, indent: int = 2) -> None:
         show(*lines, file=stream)
 
 
-class PassingLine(AbstractContextManager[Told]):
+class PassingLine(AbstractContextManager[OnProgress]):
     """Shows the progress of long work in one terminal line, which is removed at the end; prints nothing elsewhere."""
 
     def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -90,7 +90,7 @@ class PassingLine(AbstractContextManager[Told]):
         self._due = clock() + _PATIENCE_S
         self._shown = False
 
-    def __enter__(self) -> Told:
+    def __enter__(self) -> OnProgress:
         return self._tell
 
     def _tell(self, what: str, done: int, of: int) -> None:

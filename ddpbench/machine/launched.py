@@ -164,7 +164,7 @@ def elastic_command(case: Case, folder: Path, worker: Sequence[str]) -> list[str
 
 
 class LaunchedRanks:
-    """One launch by another launcher. Use it as a context; leaving it leaves no process behind."""
+    """A launch by another launcher. Use it as a context; leaving it leaves no process behind."""
 
     start_s = 0.0
     reports_helper_times = False

@@ -15,7 +15,7 @@ from ddpbench.units import utc_now
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One sweep at work: the id of its launches, and when it began."""
+    """A sweep at work: the id of its launches, and when it began."""
 
     id: str
     started_utc: str

@@ -20,7 +20,7 @@ MIN_BLOCK_STEPS = 10
 BLOCKS_A_LAUNCH = 8
 """Blocks into which a launch's measured time is cut, if steps are fast enough."""
 BLOCKS_IN_TURN = 24
-"""The same where another side's blocks come in between: a disturbance of a second then hits both sides."""
+"""Blocks of a launch where another side's come in between: a disturbance of a second then hits both sides."""
 WARMUP_SHARE = 0.2
 """Share of the measured time for which the warm-up continues while it is open whether steps still change."""
 WARMUP_BLOCK_STEPS = 4

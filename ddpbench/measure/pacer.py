@@ -112,7 +112,7 @@ class Pacer:
 
 
 class Pass:
-    """One device's work on a batch: moments after its start, each waited for in turn."""
+    """A device's work on a batch: moments after its start, each waited for in turn."""
 
     __slots__ = ("_pacer", "_scale", "_start_ns")
 

@@ -235,7 +235,7 @@ class StepRecorder:
 
 
 def interrupted(spans: Sequence[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
-    """Return spans by start time, each cut where a `synchronize` lies within it: the rank was blocked there."""
+    """Return spans by start time, each cut at a `synchronize` within it: the rank was blocked there."""
     blocked = sorted((start, end) for name, start, end in spans if name == "synchronize")
     pieces: list[tuple[str, int, int]] = []
     for name, start, end in spans:

@@ -63,7 +63,7 @@ from ddpbench.records.sessions import read_sessions
 from ddpbench.spec.documents import stated_scope
 from ddpbench.spec.grouping import UNDISTURBED
 from ddpbench.spec.shipped import with_known_history
-from ddpbench.telling import Told, to_nobody
+from ddpbench.telling import OnProgress, ignore_progress
 
 FEWEST_FINDINGS = 3
 """Fewest findings next to the verdicts on an experiment's claims, however many these are."""
@@ -73,7 +73,7 @@ MOST_ASKED = 3
 """Most sentences on losses, links, options, inputs and precision, for sweeps that ask about them."""
 
 
-def summarize(run: RunDir, others: Others = NOBODY, progress: Told = to_nobody) -> RunSummary:
+def summarize(run: RunDir, others: Others = NOBODY, progress: OnProgress = ignore_progress) -> RunSummary:
     """Return the summary of a run directory. Unfinished launches are left out. The `others` share the work.
 
     `progress` is called meanwhile. The summary of many cases is the kept one, if no file has changed since.
@@ -92,7 +92,7 @@ def summarize(run: RunDir, others: Others = NOBODY, progress: Told = to_nobody) 
     return found
 
 
-def _summarized(run: RunDir, plan: StoredPlan, others: Others, progress: Told) -> RunSummary:
+def _summarized(run: RunDir, plan: StoredPlan, others: Others, progress: OnProgress) -> RunSummary:
     cases = read_cases_of(run, plan, others, progress)
     progress("comparing cases", 0, 0)
     machine = read_machine(run)

@@ -26,7 +26,7 @@ from ddpbench.records.plan import StoredPlan
 from ddpbench.records.sessions import Sessions, stop_reason_of
 from ddpbench.spec import grouping
 from ddpbench.strategies.traits import told_apart
-from ddpbench.telling import Told, to_nobody
+from ddpbench.telling import OnProgress, ignore_progress
 
 
 def read_cases(run: RunDir, plan: StoredPlan) -> list[CaseRun]:
@@ -37,7 +37,7 @@ def read_cases(run: RunDir, plan: StoredPlan) -> list[CaseRun]:
     return judged(read_unjudged(run, plan))
 
 
-def read_unjudged(run: RunDir, plan: StoredPlan, on_progress: Told = to_nobody) -> list[CaseRun]:
+def read_unjudged(run: RunDir, plan: StoredPlan, on_progress: OnProgress = ignore_progress) -> list[CaseRun]:
     """Return every planned case with its launches, before `judged`, which needs all cases of a run together."""
     cases: list[CaseRun] = []
     instrumented: list[Instrumented] = []

@@ -10,7 +10,7 @@ from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.helper_process import NOBODY, Dealt, Others, start_others
 from ddpbench.records import RunDir
 from ddpbench.records.plan import StoredPlan
-from ddpbench.telling import Told, to_nobody
+from ddpbench.telling import OnProgress, ignore_progress
 
 WORTH_SHARING = 100
 """Number of cases below which one process reads all: starting another takes most of a second."""
@@ -19,7 +19,7 @@ _AT_ONCE = 25
 
 
 def read_cases_of(
-    run: RunDir, plan: StoredPlan, others: Others = NOBODY, progress: Told = to_nobody
+    run: RunDir, plan: StoredPlan, others: Others = NOBODY, progress: OnProgress = ignore_progress
 ) -> list[CaseRun]:
     """Return `read_cases`, reading many cases in several processes. Cases whose reading fails there are read here.
 
@@ -33,7 +33,7 @@ def read_cases_of(
         return judged(_read_shared(run, plan, started, progress))
 
 
-def _read_shared(run: RunDir, plan: StoredPlan, others: Others, progress: Told) -> list[CaseRun]:
+def _read_shared(run: RunDir, plan: StoredPlan, others: Others, progress: OnProgress) -> list[CaseRun]:
     starts = range(0, len(plan.cases), _AT_ONCE)
     parts = Dealt(_read, [(run, _part(plan, start, start + _AT_ONCE)) for start in starts], others)
     found = parts.answers(lambda done: progress("reading cases", done * _AT_ONCE, len(plan.cases)))

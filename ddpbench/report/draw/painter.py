@@ -16,7 +16,7 @@ from ddpbench.cache import code_stamp, keep, kept
 from ddpbench.helper_process import NOBODY, Dealt, Others
 from ddpbench.report.draw.canvas import Drawn, draw
 from ddpbench.report.parts import Picture
-from ddpbench.telling import Told, to_nobody
+from ddpbench.telling import OnProgress, ignore_progress
 from ddpbench.wanted import ONLY_PNG
 
 WORTH_SHARING = 4
@@ -31,7 +31,7 @@ class Painter:
     user's cache.
     """
 
-    def __init__(self, others: Others = NOBODY, progress: Told = to_nobody) -> None:
+    def __init__(self, others: Others = NOBODY, progress: OnProgress = ignore_progress) -> None:
         """Draw with these `others`, which the caller ends; report to `progress` how many pictures are drawn."""
         self.others = others
         self._progress = progress

@@ -33,7 +33,7 @@ class CheckpointError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Saver:
-    """One rank's part in a launch's checkpoints, in a folder shared by all ranks or by those of each node."""
+    """A rank's part in a launch's checkpoints, in a folder shared by all ranks or by those of each node."""
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer

@@ -8,7 +8,7 @@ from ddpbench.worker.rank.traffic import LinkCounters
 
 
 class Edges:
-    """One rank's counters at a block's edges. Also turns a replay's pacer on: measured steps are paced."""
+    """A rank's counters at a block's edges. Also turns a replay's pacer on: measured steps are paced."""
 
     def __init__(self, pacer: Pacer | None, link: LinkCounters | None = None) -> None:
         """Take the emulated `link` that this rank reads for its node, or its own."""

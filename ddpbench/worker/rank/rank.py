@@ -1,4 +1,4 @@
-"""One rank of one launch, from start to end: what it runs, what it records, how it fails."""
+"""A rank of one launch, from start to end: what it runs, what it records, how it fails."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _OF_FEATURES = loaded("rank")
 
 
 class Rank:
-    """One rank, from its start to its end."""
+    """A rank, from its start to its end."""
 
     def __init__(
         self, directory: LaunchDir, place: Place, heartbeat: Heartbeat, request: LaunchRequest | None = None

@@ -12,7 +12,7 @@ from ddpbench.worker.slot.roster import Seat
 LOST_S = 20.0
 """Silence after which a slot with a running rank is lost, perhaps with its node, seconds."""
 LOST_BEFORE_S = 40.0
-"""The same for a slot without a rank yet, which may wait for a file system."""
+"""Silence after which a slot without a rank yet is lost, seconds: it may wait for a file system."""
 _AWAY_S = 5.0
 """Time without a look after which this process counts as stopped, perhaps with the others: silence restarts there."""
 NOTHING_TOLD = {"tick": -1}

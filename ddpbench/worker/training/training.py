@@ -39,7 +39,7 @@ class DivergedError(Exception):
 
 
 class Training:
-    """One rank's workload, data and model of a case, before a strategy is applied to the model."""
+    """A rank's workload, data and model of a case, before a strategy is applied to the model."""
 
     def __init__(self, case: Case, place: Place, device: torch.device, launch: int = 0) -> None:
         """Take `launch`, the number of the case's launch: random draws for times differ between launches."""

@@ -197,7 +197,7 @@ def _same_samples(
 
     def held(expected: Tensors) -> Proof:
         proofs = []
-        # One of two networks may be wrong, and the other large.
+        # Either of two networks may be wrong, and the other large.
         for names, stepped in zip(lockstep.updated_together, lockstep.stepped, strict=True):
             first, own, wanted = (
                 {name: one[name] for name in names & one.keys()} for one in (before, after, expected)

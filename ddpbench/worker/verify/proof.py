@@ -31,7 +31,7 @@ _MOST_TOGETHER = 1 << 22
 
 
 class Prover:
-    """One rank's part in the proof of a case."""
+    """A rank's part in the proof of a case."""
 
     def __init__(self, training: Training, control: Control, on_step: Callable[[], None]) -> None:
         """Take `on_step`, which is called after every forward and backward, as a sign of life."""
