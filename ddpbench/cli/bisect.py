@@ -96,12 +96,12 @@ def _run(arguments: argparse.Namespace) -> int:
 
     claim = nullcontext() if own_environment_allows_sharing() else claimed(read_hardware().cores)
     with _removed_if_refused(out), claim:
-        found = search(arguments.good, commits, measure, event=lambda text: say(text, sys.stderr))
+        result = search(arguments.good, commits, measure, event=lambda text: say(text, sys.stderr))
     if arguments.json:
-        show(json.dumps(asdict(found), indent=1))
+        show(json.dumps(asdict(result), indent=1))
     else:
-        say(found_words(found))
-    return 0 if len(found.commits) == 1 else 1
+        say(found_words(result))
+    return 0 if len(result.commits) == 1 else 1
 
 
 @contextmanager

@@ -48,10 +48,10 @@ def _commands() -> dict[str, argparse.ArgumentParser]:
         action for action in make_parser()._actions if isinstance(action, argparse._SubParsersAction)
     )
     helps = {action.dest: action.help or "" for action in commands._choices_actions}
-    found: dict[str, argparse.ArgumentParser] = dict(commands.choices)
-    for name, parser in found.items():
+    parsers: dict[str, argparse.ArgumentParser] = dict(commands.choices)
+    for name, parser in parsers.items():
         parser.description = parser.description or helps[name]
-    return found
+    return parsers
 
 
 def _called(action: argparse.Action) -> str:

@@ -44,8 +44,8 @@ def table(prepared: Prepared, width: int) -> list[str]:
     once_s = server_starts_s(1, cases, shared=shared_machine)
     often = "once" if shared_machine else "once a round"
     tried = not any(_unknown(prepared, entry) for entry in plan.runnable)
-    proofs_told = _seconds(proofs_s) if tried else ""
-    rows.append(("proofs, before the first round", str(len(proofs)), "", proofs_told))
+    proofs_time = _seconds(proofs_s) if tried else ""
+    rows.append(("proofs, before the first round", str(len(proofs)), "", proofs_time))
     rows.append((f"starting torch, {often}", "", _seconds(once_s), _seconds(servers_s)))
     lines = [*wrapped(f"{prepared.experiment.name}: {prepared.experiment.question}".rstrip(": "), width)]
     lines.append(f"run directory: {prepared.run.path}")

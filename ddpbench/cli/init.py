@@ -47,7 +47,7 @@ def _run(arguments: argparse.Namespace) -> int:
     line = place_of(script, ends)
     text = written.whole
     moved = f", and puts lines {ends[0].lineno} to {ends[-1].end_lineno} below a guard" if ends else ""
-    works, found = _tried(script, written, inserted(script, text, ends))
+    works, sentence = _tried(script, written, inserted(script, text, ends))
     if arguments.write:
         replace_user_file(arguments.script, script.encoded(inserted(script, text, ends)))
         _say(f"wrote class {NAME} into {arguments.script}, line {line}{moved.replace('puts', 'put')}")
@@ -65,7 +65,7 @@ def _run(arguments: argparse.Namespace) -> int:
     for each in written.left:
         if not (ends and each.startswith("The script trains when it is imported")):
             _say(f"to do: {each}")
-    _say(found)
+    _say(sentence)
     settings = [
         word for each in written.settings if each.value for word in ("--set", f"{each.key}={each.value}")
     ]
@@ -92,10 +92,10 @@ def _tried(script: Script, written: Written, source: str) -> tuple[bool, str]:
     if importlib.util.find_spec("torch") is None:
         return False, "not tried: torch is not installed in this environment: pip install torch"
     try:
-        works, found = trial_of(script.path, script.encoded(source))
+        works, sentence = trial_of(script.path, script.encoded(source))
     except DdpbenchError as error:
         return False, f"not tried: {error}"
-    return works, f"tried one step: {found}" if works else f"does not work yet: {found}"
+    return works, f"tried one step: {sentence}" if works else f"does not work yet: {sentence}"
 
 
 def _say(line: str) -> None:

@@ -67,8 +67,8 @@ def _sections() -> dict[str, dict[str, str]]:
     from ddpbench.workloads import summaries
 
     return {
-        "strategies": _told(TABLE) | listed("strategy", TABLE),
-        "algorithms": {"all_reduce": "the backend's own", **_told(COLLECTIVES)}
+        "strategies": _summaries(TABLE) | listed("strategy", TABLE),
+        "algorithms": {"all_reduce": "the backend's own", **_summaries(COLLECTIVES)}
         | listed("algorithm", ALGORITHMS),
         "schedules": _SCHEDULES,
         "workloads": summaries() | listed("workload", WORKLOADS),
@@ -77,7 +77,7 @@ def _sections() -> dict[str, dict[str, str]]:
     }
 
 
-def _told(table: Mapping[str, Entry]) -> dict[str, str]:
+def _summaries(table: Mapping[str, Entry]) -> dict[str, str]:
     return {name: entry.summary for name, entry in table.items()}
 
 
@@ -87,13 +87,13 @@ def _folded(section: Mapping[str, str]) -> dict[str, str]:
     for name, summary in section.items():
         head, _, size = name.partition(":")
         sizes.setdefault((head, summary), []).append(size)
-    found: dict[str, str] = {}
+    lines: dict[str, str] = {}
     for (head, summary), several in sizes.items():
         if len(several) > 1:
-            found[f"{head}:SIZE"] = f"{summary}; SIZE is {', '.join(several[:-1])} or {several[-1]}"
+            lines[f"{head}:SIZE"] = f"{summary}; SIZE is {', '.join(several[:-1])} or {several[-1]}"
         else:
-            found[f"{head}:{several[0]}".rstrip(":")] = summary
-    return found
+            lines[f"{head}:{several[0]}".rstrip(":")] = summary
+    return lines
 
 
 def _experiments() -> dict[str, str]:
@@ -101,14 +101,14 @@ def _experiments() -> dict[str, str]:
 
     from ddpbench.launch.experiments import known_experiments
 
-    found: dict[str, str] = {}
+    experiments: dict[str, str] = {}
     for name, path in known_experiments().items():
         try:
             with path.open("rb") as file:
                 text = file.read(MOST_TOML_BYTES + 1).decode()
             if why := why_not_read(text):  # `spec.documents` would import more than a list needs
                 raise ValueError(f"it {why}")
-            found[name] = str(tomllib.loads(text).get("question", ""))
+            experiments[name] = str(tomllib.loads(text).get("question", ""))
         except (OSError, ValueError, RecursionError) as error:
-            found[name] = f"(cannot be read: {error})"
-    return found
+            experiments[name] = f"(cannot be read: {error})"
+    return experiments

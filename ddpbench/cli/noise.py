@@ -108,11 +108,11 @@ def _run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         console.print("interrupted", markup=False)
         raise
-    found = noise_of(prepared.run, **asked)
+    noise = noise_of(prepared.run, **asked)
     if arguments.json:
-        show(json.dumps({"run_dir": str(prepared.run.path), **found.to_json()}, indent=1))
+        show(json.dumps({"run_dir": str(prepared.run.path), **noise.to_json()}, indent=1))
     else:
-        show(found.describe())
+        show(noise.describe())
         show(f"records: {prepared.run.path}")
     return 0
 

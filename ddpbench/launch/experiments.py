@@ -24,12 +24,12 @@ def experiment_folders() -> list[Path]:
 
 def known_experiments() -> dict[str, Path]:
     """Return every experiment that needs no path, as name to file."""
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for folder in experiment_folders():
         for path in sorted(folder.glob("*.toml")):
             if path.is_file() and not is_planted(path):
-                found.setdefault(path.stem, path)
-    return found
+                paths.setdefault(path.stem, path)
+    return paths
 
 
 def is_not_meant(name: str) -> bool:

@@ -43,8 +43,8 @@ def stated_batches(names: Iterable[str]) -> dict[str, int]:
         path = Path(folder)
         env = {"OPENBLAS_NUM_THREADS": "1"}
         with ServerProcess(env, path / "server.log", log_stays=False) as server:
-            found = {name: stated_batch(server, name, path) for name in able}
-    stated = {name: batch for name, batch in found.items() if batch is not None}
+            batches = {name: stated_batch(server, name, path) for name in able}
+    stated = {name: batch for name, batch in batches.items() if batch is not None}
     for name, batch in stated.items():
         try:
             limits.LOCAL_BATCH.checked(batch)

@@ -132,11 +132,11 @@ def _last_names(node: ast.expr) -> list[str]:
 
 def _declared(node: ast.ClassDef) -> set[str]:
     """Return the names that a class's body defines as functions or by assignment."""
-    found = {child.name for child in node.body if isinstance(child, ast.FunctionDef)}
+    declared = {child.name for child in node.body if isinstance(child, ast.FunctionDef)}
     for child in node.body:
         targets = child.targets if isinstance(child, ast.Assign) else []
-        found |= {each.id for each in targets if isinstance(each, ast.Name)}
-    return found
+        declared |= {each.id for each in targets if isinstance(each, ast.Name)}
+    return declared
 
 
 def _base_name(base: ast.expr) -> str:
@@ -184,8 +184,8 @@ def _bound_by(node: ast.AST) -> set[str]:
 
 def class_of(tree: ast.Module, attribute: str) -> ast.ClassDef | None:
     """Return the class of that name, the last if there are several."""
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == attribute]
-    return found[-1] if found else None
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == attribute]
+    return classes[-1] if classes else None
 
 
 def bound_in(node: ast.ClassDef) -> Iterator[str]:
@@ -244,24 +244,24 @@ def _imported(tree: ast.Module, path: Path, name: str, base: Path) -> list[tuple
     Modules are looked for in `folder`, that of the file that a user named, from which a rank imports.
     """
     head, _, attribute = name.rpartition(".")
-    found: list[tuple[Path | None, str]] = []
+    candidates: list[tuple[Path | None, str]] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             folder = path.resolve().parents[node.level - 1] if node.level else base
             for each in node.names:
                 known = each.asname or each.name
                 if known == name:
-                    found.append((_module_file(node.module or "", folder), each.name))
+                    candidates.append((_module_file(node.module or "", folder), each.name))
                 elif known == head:
                     within = f"{node.module}.{each.name}" if node.module else each.name
-                    found.append((_module_file(within, folder), attribute))
+                    candidates.append((_module_file(within, folder), attribute))
         elif isinstance(node, ast.Import):
-            found += [
+            candidates += [
                 (_module_file(each.name, base), attribute)
                 for each in node.names
                 if head and (each.asname or each.name) == head
             ]
-    return [(file, attribute) for file, attribute in found if file is not None]
+    return [(file, attribute) for file, attribute in candidates if file is not None]
 
 
 def _module_file(module: str, folder: Path) -> Path | None:

@@ -254,5 +254,5 @@ def _nearby(hardware: Hardware, processes: int, gpu_addresses: Sequence[str | No
     """Return the cores next to each rank's GPU; all cores if these or the GPUs are unknown."""
     if not gpu_addresses:
         return [hardware.cores] * processes
-    found = [numa_cores(gpu_addresses[rank % len(gpu_addresses)]) for rank in range(processes)]
-    return found if all(found) else [hardware.cores] * processes
+    nearby = [numa_cores(gpu_addresses[rank % len(gpu_addresses)]) for rank in range(processes)]
+    return nearby if all(nearby) else [hardware.cores] * processes

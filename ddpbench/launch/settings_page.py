@@ -118,11 +118,11 @@ def _row(key: Key, choices: Mapping[str, Sequence[str]]) -> str:
 
 def _sentences(model: type[BaseModel]) -> dict[str, str]:
     """Return the text under each field's declaration, on one line; the field may be a base class's."""
-    found: dict[str, str] = {}
+    sentences: dict[str, str] = {}
     for owner in reversed(model.__mro__):
         if issubclass(owner, BaseModel) and owner is not BaseModel:
-            found |= _own_sentences(owner)
-    return found
+            sentences |= _own_sentences(owner)
+    return sentences
 
 
 def _own_sentences(model: type[BaseModel]) -> dict[str, str]:
@@ -139,11 +139,11 @@ def _own_sentences(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _key(name: str, field: FieldInfo, meaning: str) -> Key:
-    found = list(_alternatives(field.annotation, field.metadata))
-    units = [unit for _, metadata in found for unit in metadata if isinstance(unit, Unit)]
+    alternatives = list(_alternatives(field.annotation, field.metadata))
+    units = [unit for _, metadata in alternatives for unit in metadata if isinstance(unit, Unit)]
     unit = units[0] if units else Unit("")
-    allowed = [text for kind, metadata in found if (text := _allowed(kind, metadata))]
-    types = dict.fromkeys(_type(kind) for kind, _ in found)
+    allowed = [text for kind, metadata in alternatives if (text := _allowed(kind, metadata))]
+    types = dict.fromkeys(_type(kind) for kind, _ in alternatives)
     return Key(
         name=name,
         type=unit.type or " or ".join(types),

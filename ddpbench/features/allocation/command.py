@@ -140,15 +140,15 @@ def _where(given: list[str]) -> dict[str, str]:
     """
     from ddpbench.errors import RequestError
 
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for text in given:
         name, equals, value = (part.strip() for part in text.partition("="))
         if not equals or not name or not value:
             raise RequestError(f"--where {text!r}: give NAME=VALUE, such as local_batch=32")
-        if name in found:
+        if name in values:
             raise RequestError(f"--where: {name} is given twice")
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 def _waits(text: str) -> dict[int, float]:

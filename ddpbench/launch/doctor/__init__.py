@@ -59,14 +59,14 @@ def examine(host: Host | None = None) -> list[Finding]:
     host.load = _load_of(host)
     with ThreadPoolExecutor(max_workers=4) as pool:
         host.begin(pool)
-        # Checks that wait for torch run last, whatever the place of their topic on the page.
+        # Checks that wait for torch run last, at any position of their topic on the page.
         waiting = ("Software", "Training", "Launchers")
         order = sorted(CHECKS, key=lambda topic: topic in waiting)
-        found = {
+        by_topic = {
             topic: [each for check in CHECKS[topic] for each in carry_out(check, host, topic)]
             for topic in order
         }
-    findings = [finding for topic in CHECKS for finding in found[topic]]
+    findings = [finding for topic in CHECKS for finding in by_topic[topic]]
 
     def verdict(_: Host) -> Iterable[Finding]:
         yield training.verdict(host, findings)
@@ -84,19 +84,19 @@ def _load_of(host: Host) -> Load | None:
 
 def carry_out(check: Check, host: Host, topic: str) -> list[Finding]:
     """Return a check's findings under their topic; a check that fails is itself a finding."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     try:
-        found.extend(check(host))
+        findings.extend(check(host))
     except Exception as error:
         name = check.__name__.replace("_", " ")
-        found.append(
+        findings.append(
             note(
                 name,
                 f"not readable ({type(error).__name__}: {error})",
                 "the other findings hold without it; please report this one",
             )
         )
-    return [replace(finding, topic=topic) for finding in found]
+    return [replace(finding, topic=topic) for finding in findings]
 
 
 __all__ = ["CHECKS", "Check", "Finding", "Host", "Level", "carry_out", "examine"]

@@ -15,14 +15,14 @@ _CPUS = "devices/system/cpu"
 def cores(host: Host) -> Iterator[Finding]:
     """Yield the usable cores, and what keeps ranks from the others."""
     try:
-        found = host.hardware()
+        hardware = host.hardware()
     except MachineError as error:
         yield problem(
             "cores", str(error), "run ddpbench on Linux: a virtual machine or WSL will do", blocks=True
         )
         return
-    ranks = found.devices(gpus=0).cores
-    described = f"{found.cpu_model}: room for {_count(ranks, 'rank')}, a core each"
+    ranks = hardware.devices(gpus=0).cores
+    described = f"{hardware.cpu_model}: room for {_count(ranks, 'rank')}, a core each"
     if ranks < 2:
         yield note(
             "cores",
@@ -33,17 +33,17 @@ def cores(host: Host) -> Iterator[Finding]:
     else:
         yield ok("cores", described)
     online = _numbers(host.read(host.sys_root / _CPUS / "online"))
-    usable = set(found.cores)
+    usable = set(hardware.cores)
     if online and not online <= usable:
         yield ok("affinity", f"{len(usable)} of {len(online)} logical cores: {_ranges(usable)}")
-    if found.quota is None:
+    if hardware.quota is None:
         yield ok("quota", "none: no control group limits the CPU time")
-    elif found.quota >= len(usable):
-        yield ok("quota", f"{found.quota:g} CPUs, as many as there are")
+    elif hardware.quota >= len(usable):
+        yield ok("quota", f"{hardware.quota:g} CPUs, as many as there are")
     else:
         yield note(
             "quota",
-            f"a control group grants the time of {found.quota:g} CPUs on {len(usable)} logical cores",
+            f"a control group grants the time of {hardware.quota:g} CPUs on {len(usable)} logical cores",
             "ranks that use up their share stand still until the next period, and launches are flagged: pin to "
             "whole cores instead (docker run --cpuset-cpus=0-1 in place of --cpus), or ask for a larger limit",
         )
@@ -51,20 +51,20 @@ def cores(host: Host) -> Iterator[Finding]:
 
 def hyper_threads(host: Host) -> Iterator[Finding]:
     """Yield whether cores have two threads, which would share the core that a rank measures."""
-    found = host.hardware()
-    shared = len(found.cores) - len(
+    hardware = host.hardware()
+    shared = len(hardware.cores) - len(
         {
             host.read(host.sys_root / _CPUS / f"cpu{core}/topology/thread_siblings_list") or core
-            for core in found.cores
+            for core in hardware.cores
         }
     )
     if shared:
-        physical = len(found.cores) - shared
-        yield ok("hyper-threads", f"{len(found.cores)} on {physical} cores; ranks get one a core first")
+        physical = len(hardware.cores) - shared
+        yield ok("hyper-threads", f"{len(hardware.cores)} on {physical} cores; ranks get one a core first")
     else:
         yield ok(
             "hyper-threads",
-            f"none on the {_count(len(found.cores), 'usable core')}, as far as the system tells",
+            f"none on the {_count(len(hardware.cores), 'usable core')}, as far as the system tells",
         )
 
 

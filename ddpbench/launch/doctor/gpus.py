@@ -47,13 +47,13 @@ def _whole(text: str) -> int:
 
 def parse_gpus(text: str) -> list[Gpu]:
     """Return the GPUs of `nvidia-smi --query-gpu=... --format=csv,noheader,nounits`; skip lines of another form."""
-    found: list[Gpu] = []
+    parsed: list[Gpu] = []
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) != len(GPU_FIELDS) or not cells[0].isdigit():
             continue
         index, name, memory, used, busy, address, driver, persistence, mode, mig = cells
-        found.append(
+        parsed.append(
             Gpu(
                 index=int(index),
                 name=name,
@@ -69,7 +69,7 @@ def parse_gpus(text: str) -> list[Gpu]:
                 mig=mig == "Enabled",
             )
         )
-    return found
+    return parsed
 
 
 def parse_links(text: str) -> dict[tuple[str, str], str]:
@@ -79,14 +79,14 @@ def parse_links(text: str) -> dict[tuple[str, str], str]:
         for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
     ]
     header = next((row for row in rows if "GPU0" in row[1:]), [])
-    found: dict[tuple[str, str], str] = {}
+    by_pair: dict[tuple[str, str], str] = {}
     for row in rows:
         if row is header or not re.fullmatch(r"GPU\d+", row[0]):
             continue
         for column, cell in zip(header[1:], row[1:], strict=False):
             if re.fullmatch(r"GPU\d+", column) and int(column[3:]) > int(row[0][3:]):
-                found[row[0], column] = cell
-    return found
+                by_pair[row[0], column] = cell
+    return by_pair
 
 
 def gpus(host: Host) -> Iterator[Finding]:

@@ -188,7 +188,7 @@ class Host:
 
         `max` and unreadable values are left out.
         """
-        found: list[int] = []
+        numbers: list[int] = []
         for line in self.read(self.proc_root / "self/cgroup").splitlines():
             number, _, rest = line.partition(":")
             controllers, _, path = rest.partition(":")
@@ -202,5 +202,5 @@ class Host:
             for depth in range(len(parts), -1, -1):
                 text = self.read(base.joinpath(*parts[:depth]) / name)
                 if text.isdigit():
-                    found.append(int(text))
-        return found
+                    numbers.append(int(text))
+        return numbers

@@ -21,9 +21,10 @@ def torchrun(host: Host) -> Iterator[Finding]:
 
 def slurm(host: Host) -> Iterator[Finding]:
     """Yield Slurm's commands."""
-    found = [name for name in ("srun", "sbatch") if host.which(name)]
+    commands = [name for name in ("srun", "sbatch") if host.which(name)]
     yield ok(
-        "slurm", f"{' and '.join(found)} on PATH" if found else "not here: srun and sbatch are not on PATH"
+        "slurm",
+        f"{' and '.join(commands)} on PATH" if commands else "not here: srun and sbatch are not on PATH",
     )
 
 
@@ -32,20 +33,24 @@ def emulated_links(host: Host) -> Iterator[Finding]:
     subject, purpose = "emulated links", "wanted only to emulate a network on one machine"
     reply = host.ask(sys.executable, "-P", "-m", "ddpbench.fabric", "--capabilities")
     try:
-        found = FabricCapabilities(**json.loads(reply.out))
+        capabilities = FabricCapabilities(**json.loads(reply.out))
     except (ValueError, TypeError):
         advice = "run it by hand: python -m ddpbench.fabric --capabilities"
         yield note(subject, f"what tries them did not answer: {reply.last_words} ({purpose})", advice)
         return
-    if found.works:
-        how = "as root" if found.privileged else "in an unprivileged user namespace"
-        delay = "latency and loss too" if found.netem else "but no latency and loss: the kernel has no netem"
+    if capabilities.works:
+        how = "as root" if capabilities.privileged else "in an unprivileged user namespace"
+        delay = (
+            "latency and loss too"
+            if capabilities.netem
+            else "but no latency and loss: the kernel has no netem"
+        )
         yield ok(subject, f"can be made {how}, {delay}")
         return
-    lacking = [name for name in ("veth", "bridge", "tbf") if not getattr(found, name)]
-    if not found.privileged and not found.user_namespaces:
+    lacking = [name for name in ("veth", "bridge", "tbf") if not getattr(capabilities, name)]
+    if not capabilities.privileged and not capabilities.user_namespaces:
         lacking.insert(0, "user_namespaces")
-    reasons = dict.fromkeys(found.reasons.get(name, name) for name in lacking)
+    reasons = dict.fromkeys(capabilities.reasons.get(name, name) for name in lacking)
     yield note(
         subject,
         f"cannot be made: {'; '.join(reasons)} ({purpose})",

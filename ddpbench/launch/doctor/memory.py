@@ -59,10 +59,10 @@ def swap(host: Host) -> Iterator[Finding]:
 
 def _meminfo(host: Host) -> dict[str, int]:
     """Return /proc/meminfo's entries in bytes."""
-    found: dict[str, int] = {}
+    entries: dict[str, int] = {}
     for line in host.read(host.proc_root / "meminfo").splitlines():
         name, _, rest = line.partition(":")
         words = rest.split()
         if words and words[0].isdigit():
-            found[name] = int(words[0]) * (1024 if words[1:] == ["kB"] else 1)
-    return found
+            entries[name] = int(words[0]) * (1024 if words[1:] == ["kB"] else 1)
+    return entries

@@ -76,10 +76,10 @@ def commits_between(folder: Path, good: str, bad: str) -> list[str]:
     # With both flags together, git finds nothing if the good commit is on a merged branch.
     later = set(git(folder, "rev-list", "--ancestry-path", between).split())
     line = git(folder, "rev-list", "--reverse", "--first-parent", between).split()
-    found = [commit for commit in line if commit in later]
-    if not found:
+    commits = [commit for commit in line if commit in later]
+    if not commits:
         raise RequestError(f"{bad} does not come after {good}")
-    return found
+    return commits
 
 
 def search(

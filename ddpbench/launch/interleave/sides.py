@@ -97,10 +97,10 @@ def parse_side(name: str, words: Sequence[str]) -> SideSpec:
             raise RequestError(f"--{name} {key}: {given_twice(given[key], value)}")
     if twice := contradiction(overrides):
         raise RequestError(f"--{name}: {given_twice(*twice)}")
-    found = SideSpec(name=name, overrides=tuple(dict.fromkeys(overrides)), **given)
-    if found.ref and found.path:
+    spec = SideSpec(name=name, overrides=tuple(dict.fromkeys(overrides)), **given)
+    if spec.ref and spec.path:
         raise RequestError(f"--{name}: a commit and a folder are two places for one side's code: give one")
-    return found
+    return spec
 
 
 def check_common(overrides: Sequence[str], sides: Sequence[SideSpec] = (), fewest: str = "--rounds") -> None:
@@ -209,14 +209,14 @@ class Placed:
     @property
     def notes(self) -> list[str]:
         """Sentences on measured code that a reader might not expect."""
-        found = []
+        notes = []
         if self.folder is not None and self.commit.endswith("+"):
-            found.append(
+            notes.append(
                 f"{self.spec.name}: {self.folder} has uncommitted changes or new files, and is measured as it is"
             )
         if self.spec.ref and self.folder is not None and (self.folder / ".gitmodules").is_file():
-            found.append(f"{self.spec.words}: submodules are not part of a commit's files, and are left out")
-        return found
+            notes.append(f"{self.spec.words}: submodules are not part of a commit's files, and are left out")
+        return notes
 
 
 def place(spec: SideSpec, experiment: Path, out: Path, other: SideSpec | None = None) -> Placed:
@@ -370,13 +370,13 @@ def _commit_of(spec: SideSpec, folder: Path | None, out: Path) -> str:
 def _interpreter(spec: SideSpec) -> str:
     if not spec.python:
         return sys.executable
-    found = shutil.which(spec.python)
-    if found is None:
+    program = shutil.which(spec.python)
+    if program is None:
         raise RequestError(f"{command(f'--{spec.name}', f'python={spec.python}')}: not a program on PATH")
-    found = os.path.abspath(found)  # noqa: PTH100  a link is what makes an environment's interpreter its own
-    if why := _lacking(found):
+    program = os.path.abspath(program)  # noqa: PTH100  a link is what makes an environment's interpreter its own
+    if why := _lacking(program):
         raise RequestError(f"{command(f'--{spec.name}', f'python={spec.python}')}: {why}")
-    return found
+    return program
 
 
 @cache

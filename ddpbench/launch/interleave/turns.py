@@ -450,8 +450,8 @@ class _Process:
         self._process.send_signal(signal.SIGABRT)  # on which Python prints its stack
         self._words.join(_STACK_S)
         stack = "\n".join(self._last_words).rpartition("Current thread")[2]
-        found = re.search(r'File "(.+)", line (\d+)', stack)
-        return f", at line {found[2]} of {found[1]}" if found else ""
+        position = re.search(r'File "(.+)", line (\d+)', stack)
+        return f", at line {position[2]} of {position[1]}" if position else ""
 
     def make_round(self) -> bool:
         """Have it run a round, and wait for the end; return whether there is another.

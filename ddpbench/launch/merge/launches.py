@@ -45,16 +45,16 @@ class Merged:
 
 def all_cases(sources: Sequence[Source]) -> dict[str, dict[str, Any]]:
     """Return every case once, runnable if it was in some run, oversubscribed only if it always was."""
-    found: dict[str, dict[str, Any]] = {}
+    cases: dict[str, dict[str, Any]] = {}
     for source in sources:
         for entry in source.plan["cases"]:
-            known = found.get(entry["case_id"])
+            known = cases.get(entry["case_id"])
             if known is None or (known["skip_reason"] is not None and entry["skip_reason"] is None):
-                found[entry["case_id"]] = dict(entry)
+                cases[entry["case_id"]] = dict(entry)
             elif entry["skip_reason"] is None:
                 known["added_as_baseline"] &= entry["added_as_baseline"]
                 known["oversubscribed"] &= entry["oversubscribed"]
-    return found
+    return cases
 
 
 def cases_taken(source: Source, cases: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:

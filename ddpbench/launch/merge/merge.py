@@ -165,15 +165,15 @@ def _budget(sources: Sequence[Source], rounds: int) -> dict[str, Any]:
 
 def _claims(sources: Sequence[Source]) -> list[PlannedClaim]:
     """Return the claims of all runs, each once, with all pairs of cases that any run has for it."""
-    found: dict[PlannedClaim, dict[tuple[str, str], None]] = {}
+    claims: dict[PlannedClaim, dict[tuple[str, str], None]] = {}
     history: dict[PlannedClaim, dict[Past, None]] = {}
     for source in sources:
         for claim in source.stored.claims:
             bare = replace(claim, pairs=(), history=())
-            found.setdefault(bare, {}).update(dict.fromkeys(claim.pairs))
+            claims.setdefault(bare, {}).update(dict.fromkeys(claim.pairs))
             history.setdefault(bare, {}).update(dict.fromkeys(claim.history))
     return [
-        replace(claim, pairs=tuple(pairs), history=tuple(history[claim])) for claim, pairs in found.items()
+        replace(claim, pairs=tuple(pairs), history=tuple(history[claim])) for claim, pairs in claims.items()
     ]
 
 

@@ -58,14 +58,14 @@ class Source:
     @property
     def identity(self) -> dict[str, Any]:
         """The identity of its machine and programs."""
-        found = self.machine.get("identity")
-        return found if isinstance(found, dict) else {}
+        identity = self.machine.get("identity")
+        return identity if isinstance(identity, dict) else {}
 
     @property
     def context(self) -> dict[str, Any]:
         """Further facts about its machine."""
-        found = self.machine.get("context")
-        return found if isinstance(found, dict) else {}
+        context = self.machine.get("context")
+        return context if isinstance(context, dict) else {}
 
     @property
     def started_by(self) -> Starter:
@@ -200,7 +200,7 @@ def check_alike(sources: Sequence[Source]) -> None:
 
 
 def _differences(first: Source, other: Source) -> list[tuple[str, object, object]]:
-    found: list[tuple[str, object, object]] = []
+    differing: list[tuple[str, object, object]] = []
     for key in dict.fromkeys([*first.identity, *other.identity]):
         mine, theirs = first.identity.get(key), other.identity.get(key)
         if key in ALLOCATION or mine == theirs:
@@ -217,8 +217,8 @@ def _differences(first: Source, other: Source) -> list[tuple[str, object, object
             if not own & first.sources & other.sources:
                 continue
         if mine != theirs:
-            found.append((key, mine, theirs))
-    return found
+            differing.append((key, mine, theirs))
+    return differing
 
 
 def devices_of(value: Any) -> list[Any]:

@@ -152,16 +152,16 @@ def partitions() -> tuple[Partition, ...]:
     done = _asked(["sinfo", "-a", "-h", "-o", "%P|%D|%l"])
     if done.returncode:
         raise UnreachableError(f"sinfo: {_complaint(done)}")
-    found: dict[str, Partition] = {}
+    by_name: dict[str, Partition] = {}
     for line in done.stdout.splitlines():
         name, _, rest = line.strip().partition("|")
         count, _, limit = rest.partition("|")
         if not count.isdecimal():
             continue
         default, name = name.endswith("*"), name.removesuffix("*")
-        nodes = int(count) + (found[name].nodes if name in found else 0)
-        found[name] = Partition(name=name, nodes=nodes, time_s=_limit(limit), default=default)
-    return tuple(found.values())
+        nodes = int(count) + (by_name[name].nodes if name in by_name else 0)
+        by_name[name] = Partition(name=name, nodes=nodes, time_s=_limit(limit), default=default)
+    return tuple(by_name.values())
 
 
 def _limit(text: str) -> float | None:
@@ -210,8 +210,8 @@ def would_run(script: Path) -> str:
     done = _asked(["sbatch", "--test-only", str(script.absolute())], script)
     if done.returncode:
         _refused(script, done)
-    found = re.search(r" in partition (\S+)", done.stderr + done.stdout)
-    return found[1] if found else ""
+    match = re.search(r" in partition (\S+)", done.stderr + done.stdout)
+    return match[1] if match else ""
 
 
 def submit(script: Path) -> str:
@@ -244,11 +244,11 @@ def states(jobs: Mapping[str, Path]) -> dict[str, JobState]:
     if not jobs:
         return {}
     queue = _queue()
-    found: dict[str, JobState] = {}
+    by_id: dict[str, JobState] = {}
     for job_id, script in jobs.items():
         state, made_of = queue.get(job_id, (None, ""))
-        found[job_id] = state if state and _place(made_of) == _place(script) else _ended(job_id)
-    return found
+        by_id[job_id] = state if state and _place(made_of) == _place(script) else _ended(job_id)
+    return by_id
 
 
 def strays(scripts: Collection[Path], known: Collection[str]) -> dict[Path, str]:
@@ -275,13 +275,13 @@ def _queue() -> dict[str, tuple[JobState, str]]:
     done = _asked(["squeue", "-h", "-t", "all", "-o", "%i|%T|%N|%r|%o", f"--user={os.getuid()}"])
     if done.returncode:
         raise UnreachableError(f"squeue: {_complaint(done)}")
-    found: dict[str, tuple[JobState, str]] = {}
+    queue: dict[str, tuple[JobState, str]] = {}
     for line in done.stdout.splitlines():
         job_id, *parts = line.strip().split("|", 4)
         if len(parts) == 4:
             state, nodes, reason = ("" if part in ("N/A", "None") else part for part in parts[:-1])
-            found[job_id] = (JobState(state=state, reason=reason, nodes=nodes), parts[-1])
-    return found
+            queue[job_id] = (JobState(state=state, reason=reason, nodes=nodes), parts[-1])
+    return queue
 
 
 def _ended(job_id: str) -> JobState:

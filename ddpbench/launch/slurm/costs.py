@@ -60,12 +60,12 @@ def costs_of(submission: Submission) -> list[Costs]:
     Raises:
         RequestError: an existing run cannot be read.
     """
-    found = []
+    costs = []
     for size in submission.sizes:
         plan = plan_of(submission, size)
         cases = [entry.case for entry in plan.runnable]
         budget = plan.budget
-        found.append(
+        costs.append(
             Costs(
                 name=size.name,
                 nodes=size.shape.nodes,
@@ -77,7 +77,7 @@ def costs_of(submission: Submission) -> list[Costs]:
                 limit_s=60.0 * math.ceil(time_of(submission, size, plan) / 60),  # Slurm counts minutes
             )
         )
-    return found
+    return costs
 
 
 def total(costs: Sequence[Costs]) -> str:

@@ -83,9 +83,11 @@ class Size:
         return len(self._outcomes())
 
     def _outcomes(self) -> list[Path]:
-        found = self.run.path.glob("cases/*/*/outcome.json")
+        outcomes = self.run.path.glob("cases/*/*/outcome.json")
         return [
-            path for path in found if path.parent.name == "proof" or LaunchDir(path.parent).number is not None
+            path
+            for path in outcomes
+            if path.parent.name == "proof" or LaunchDir(path.parent).number is not None
         ]
 
     def promised(self) -> int:
@@ -201,9 +203,9 @@ def plan_submission(
         raise RequestError(f"the experiment's path, or a --set, holds {error}") from None
     notes = [*planned.notes]
     if SubmissionDir(path).is_there:
-        found = open_submission(path)
-        _check_same(found, asked)
-        return replace(found, request=request, notes=tuple(notes))
+        existing = open_submission(path)
+        _check_same(existing, asked)
+        return replace(existing, request=request, notes=tuple(notes))
     check_free_for_submission(path)
     sizes, plans = [], {}
     for nodes in request.sizes:

@@ -111,17 +111,17 @@ def identify(
     if any(entry.case.device == "cuda" for entry in plan.runnable):
         claim_gpus([gpu.get("uuid", "") for gpu in probe["gpus"]])
     toml = prepared.experiment.to_toml()
-    found = machine_record(prepared.hardware, probe, toml, plan.cases)
+    record = machine_record(prepared.hardware, probe, toml, plan.cases)
     own = inspect_own(server, [entry.case for entry in plan.runnable], run.path)
     for name, facts in own.items():
         listener.looked_at(summary_of(name, facts))
     plan = _settled(prepared, server, own, listener)
-    found["context"]["own_workloads"] = {name: identifying(facts) for name, facts in own.items()}
+    record["context"]["own_workloads"] = {name: identifying(facts) for name, facts in own.items()}
     if prepared.resumes:
-        check_identity(read_machine(run), found, run.path, _apart(prepared, toml))
+        check_identity(read_machine(run), record, run.path, _apart(prepared, toml))
         _check_cases(run, plan)
     else:
-        write_atomically(run.machine, json.dumps(found, indent=1) + "\n")
+        write_atomically(run.machine, json.dumps(record, indent=1) + "\n")
         write_atomically(run.experiment, toml)
         write_atomically(run.plan, plan.dumps())  # last: once it exists, the directory can be resumed
     return Found(

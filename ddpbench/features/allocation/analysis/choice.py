@@ -104,7 +104,7 @@ def choose(cases: Sequence[CaseRun], request: AllocationRequest, run: RunDir) ->
     curve = max(same, key=lambda one: len(one.runs))
     rest = [f"{one.name}, {one.setting} ({_flags(one, curve)})" for one in real if one is not curve]
     rest += [
-        f"{_told(cap)} buckets ({command('--where', f'bucket_cap_mb={_told(cap)}')})"
+        f"{_as_word(cap)} buckets ({command('--where', f'bucket_cap_mb={_as_word(cap)}')})"
         for cap in _other_caps(cases, curve)
     ]
     if not rest:
@@ -138,12 +138,12 @@ def _value(curve: CaseCurve, name: str) -> str | None:
     if name == "ranks_per_node" and case.nodes == 1:
         return None
     if name in _FIELDS:
-        return _told(getattr(case, name))
+        return _as_word(getattr(case, name))
     options = {**case.workload_options, **case.options}
-    return _told(options[name]) if name in options else None
+    return _as_word(options[name]) if name in options else None
 
 
-def _told(value: object) -> str:
+def _as_word(value: object) -> str:
     """Return a value as it is written on a command line."""
     if isinstance(value, bool) or value is None:
         return str(value).lower()
@@ -169,13 +169,13 @@ def _at_cap(cases: Sequence[CaseRun], request: AllocationRequest, run: RunDir) -
     cap = request.where.get("bucket_cap_mb")
     if cap is None:
         return cases
-    caps = {_told(one.case.bucket_cap_mb) for one in cases} - {"none"}
+    caps = {_as_word(one.case.bucket_cap_mb) for one in cases} - {"none"}
     if cap not in caps:
         known = ", ".join(sorted(caps)) or "none"
         raise RequestError(
             f"{command('--where', f'bucket_cap_mb={cap}')}: no such bucket cap in {run.path}; there is {known}"
         )
-    return [one for one in cases if _told(one.case.bucket_cap_mb) in (cap, "none")]
+    return [one for one in cases if _as_word(one.case.bucket_cap_mb) in (cap, "none")]
 
 
 def _where(curves: Sequence[CaseCurve], request: AllocationRequest, run: RunDir) -> list[CaseCurve]:
@@ -221,7 +221,7 @@ def _flags(curve: CaseCurve, chosen: CaseCurve) -> str:
 def _other_caps(cases: Sequence[CaseRun], curve: CaseCurve) -> list[float | str]:
     """Return the other bucket caps at which the curve's configuration was run."""
     one = curve.first
-    found = {
+    caps = {
         run.case.bucket_cap_mb
         for run in cases
         if run.status == "ok"
@@ -229,4 +229,4 @@ def _other_caps(cases: Sequence[CaseRun], curve: CaseCurve) -> list[float | str]
         == (grouping.panel(one.case), grouping.variant(one.case))
         and run.case.bucket_cap_mb != one.case.bucket_cap_mb
     }
-    return [cap for cap in sorted(found, key=cap_order) if cap is not None]
+    return [cap for cap in sorted(caps, key=cap_order) if cap is not None]

@@ -22,7 +22,7 @@ class JobColumn:
 def columns_of(allocation: Allocation) -> list[JobColumn]:
     """Return the table's columns: times of epochs and runs if their length is known, waits if given."""
     head = capital(allocation.unit)
-    found = [
+    columns = [
         JobColumn("Nodes", lambda job: str(job.nodes)),
         JobColumn("Ranks", lambda job: f"{job.world_size} (base case)" if job.base else str(job.world_size)),
         JobColumn(f"{head}s", lambda job: f"{job.devices:,}"),
@@ -30,23 +30,23 @@ def columns_of(allocation: Allocation) -> list[JobColumn]:
         JobColumn("Step, ms", lambda job: str(job.step_s.scaled(1e3))),
     ]
     if allocation.samples_per_epoch is not None:
-        found.append(JobColumn("Epoch", lambda job: _time(job.epoch_s)))
-        found.append(JobColumn(f"{head}-hours per epoch", lambda job: _hours(job.epoch_hours)))
+        columns.append(JobColumn("Epoch", lambda job: _time(job.epoch_s)))
+        columns.append(JobColumn(f"{head}-hours per epoch", lambda job: _hours(job.epoch_hours)))
     if allocation.epochs is not None or allocation.steps is not None:
-        found.append(JobColumn("Run", lambda job: _time(job.run_s)))
-        found.append(JobColumn(f"{head}-hours per run", lambda job: _hours(job.run_hours)))
-    found.append(JobColumn("Speed-up", lambda job: str(job.speedup)))
-    found.append(JobColumn("Efficiency", lambda job: str(job.efficiency)))
+        columns.append(JobColumn("Run", lambda job: _time(job.run_s)))
+        columns.append(JobColumn(f"{head}-hours per run", lambda job: _hours(job.run_hours)))
+    columns.append(JobColumn("Speed-up", lambda job: str(job.speedup)))
+    columns.append(JobColumn("Efficiency", lambda job: str(job.efficiency)))
     if allocation.first is not None:
-        found.append(
+        columns.append(
             JobColumn("Queue wait", lambda job: "" if job.wait_s is None else format_seconds(job.wait_s))
         )
-        found.append(
+        columns.append(
             JobColumn(
                 "Time to finish", lambda job: "" if job.finish_s is None else format_seconds(job.finish_s)
             )
         )
-    return found
+    return columns
 
 
 def _time(interval: Interval | None) -> str:

@@ -131,19 +131,19 @@ def length(allocation: Allocation) -> str:
 
 def saving(allocation: Allocation) -> str:
     """Return the best snapshot period, in a few sentences; empty if no time between failures is given."""
-    found = allocation.saving
-    if found is None:
+    saved = allocation.saving
+    if saved is None:
         return ""
     recovery = (
-        f"{format_seconds(found.restored_s)} until training continues after a failure, means over launches"
-        if found.restored_s is not None
+        f"{format_seconds(saved.restored_s)} until training continues after a failure, means over launches"
+        if saved.restored_s is not None
         else "mean over launches; a recovery was not measured and is left out"
     )
     return (
-        f"With a failure every {format_seconds(found.mtbf_s)} (given), the best period between snapshots is "
-        f"{format_seconds(found.period_s)} of training (Young {format_seconds(found.young_s)}, Daly "
-        f"{format_seconds(found.daly_s)}); {100 * found.ettr:.2f} % of the time then trains, and the rest comes on top "
-        f"of the times above. Measured: {format_seconds(found.snapshot_s)} a snapshot, {recovery} ({found.measured})."
+        f"With a failure every {format_seconds(saved.mtbf_s)} (given), the best period between snapshots is "
+        f"{format_seconds(saved.period_s)} of training (Young {format_seconds(saved.young_s)}, Daly "
+        f"{format_seconds(saved.daly_s)}); {100 * saved.ettr:.2f} % of the time then trains, and the rest comes on top "
+        f"of the times above. Measured: {format_seconds(saved.snapshot_s)} a snapshot, {recovery} ({saved.measured})."
     )
 
 
@@ -152,7 +152,7 @@ def method(allocation: Allocation) -> str:
     identity = allocation.machine.get("identity") or {}
     context = allocation.machine.get("context") or {}
     programs = [
-        f"{name} {_told(identity[key])}"
+        f"{name} {_as_text(identity[key])}"
         for key, name in (
             ("torch", "PyTorch"),
             ("python", "Python"),
@@ -199,7 +199,7 @@ def _hardware(identity: Mapping[str, Any]) -> str:
     nodes = len(identity.get("slots") or ())
     cores = sorted({len(one) for one in _by_host(identity.get("cores"))} or {0})
     usable = counted(cores[0], "core") if len(cores) == 1 else f"{cores[0]} to {cores[-1]} cores"
-    text = f"{_told(identity.get('cpu')) or 'an unnamed processor'} ({usable} usable)"
+    text = f"{_as_text(identity.get('cpu')) or 'an unnamed processor'} ({usable} usable)"
     kinds = [Counter(map(str, one)) for one in _by_host(identity.get("gpus"))]
     listed = [", ".join(f"{count} x {name}" for name, count in kind.items()) for kind in kinds]
     gpus = " or ".join(dict.fromkeys(filter(None, listed)))
@@ -212,7 +212,7 @@ def _by_host(value: Any) -> list[Any]:
     return list(value.values()) if isinstance(value, Mapping) else [value or ()]
 
 
-def _told(value: Any) -> str:
+def _as_text(value: Any) -> str:
     if isinstance(value, Mapping):
         return " or ".join(dict.fromkeys(str(one) for one in value.values() if one))
     return str(value or "")

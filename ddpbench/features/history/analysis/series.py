@@ -128,9 +128,9 @@ class History:
     @property
     def changed(self) -> list[CaseHistory]:
         """The cases with a change, slower before faster, the largest first."""
-        found = [(one.largest, one) for one in self.cases if one.largest is not None]
-        found.sort(key=lambda each: (each[0].slower, each[0].size), reverse=True)
-        return [one for _, one in found]
+        changes = [(one.largest, one) for one in self.cases if one.largest is not None]
+        changes.sort(key=lambda each: (each[0].slower, each[0].size), reverse=True)
+        return [one for _, one in changes]
 
 
 def history_of(sides: Sequence[Side], *, only: str = "", alpha: float = ALPHA) -> History:

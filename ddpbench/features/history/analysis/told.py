@@ -72,8 +72,8 @@ def _dated(side: Side) -> str:
 
 def day_of(side: Side) -> str:
     """Return a run's start day, UTC; empty if unknown."""
-    found = utc_of(started_utc(side))
-    return "" if found is None else f"{found:%Y-%m-%d}"
+    started = utc_of(started_utc(side))
+    return "" if started is None else f"{started:%Y-%m-%d}"
 
 
 def verdict_words(history: History, case: CaseHistory) -> str:
@@ -146,10 +146,10 @@ def _days(history: History) -> str:
 
 def places(history: History) -> list[Place]:
     """Return the places where cases changed, in the order of runs."""
-    found: dict[tuple[int, int], list[tuple[CaseHistory, ChangePoint]]] = {}
+    by_place: dict[tuple[int, int], list[tuple[CaseHistory, ChangePoint]]] = {}
     for case in history.cases:
         for change in case.changes:
-            found.setdefault((change.before, change.after), []).append((case, change))
+            by_place.setdefault((change.before, change.after), []).append((case, change))
     return [
         Place(
             before=history.sides[before],
@@ -157,7 +157,7 @@ def places(history: History) -> list[Place]:
             changes=tuple(changes),
             differing=tuple(_differing(history.sides[before], history.sides[after])),
         )
-        for (before, after), changes in sorted(found.items())
+        for (before, after), changes in sorted(by_place.items())
     ]
 
 

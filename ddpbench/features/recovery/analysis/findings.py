@@ -41,7 +41,7 @@ def recovery_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     ]
     kinds = [run.case.recovery for run, _ in able]
     names = Namer(run.case for run, _ in able)
-    found: list[tuple[float, Finding]] = []
+    by_cost: list[tuple[float, Finding]] = []
     for run, cost in able:
         assert cost.total is not None
         assert cost.restored is not None
@@ -55,13 +55,13 @@ def recovery_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
         finding = Finding(
             kind="recovery",
             text=sentence(text),
-            tags=(*_told(run), *launch_tags(cost.failures)),
+            tags=(*_setting_tags(run), *launch_tags(cost.failures)),
             evidence="recovery",
             verdict="note",
             cases=(run.case_id,),
         )
-        found.append((cost.total.value, finding))
-    return tuple(finding for _, finding in sorted(found, key=lambda one: one[0]))
+        by_cost.append((cost.total.value, finding))
+    return tuple(finding for _, finding in sorted(by_cost, key=lambda one: one[0]))
 
 
 def snapshot_finding(cases: Sequence[CaseRun]) -> Finding | None:
@@ -89,7 +89,7 @@ def snapshot_finding(cases: Sequence[CaseRun]) -> Finding | None:
     return Finding(
         kind="recovery",
         text=sentence(fitting([f"{text}{kind}{more}", f"{text}{kind}", text])),
-        tags=(run.case.workload, *_told(run), *launch_tags(cost.failures)),
+        tags=(run.case.workload, *_setting_tags(run), *launch_tags(cost.failures)),
         evidence="recovery",
         verdict="note",
         cases=(run.case_id,),
@@ -141,12 +141,12 @@ def recovery_finding(cases: Sequence[CaseRun]) -> Finding | None:
     return Finding(
         kind="answer",
         text=sentence(fitting(texts)),
-        tags=(run.case.workload, *_told(run), *launch_tags(min(cost.failures for _, cost in costs))),
+        tags=(run.case.workload, *_setting_tags(run), *launch_tags(min(cost.failures for _, cost in costs))),
         evidence="recovery",
         verdict="note",
         cases=tuple(one.case_id for one, _ in costs),
     )
 
 
-def _told(run: CaseRun) -> list[str]:
+def _setting_tags(run: CaseRun) -> list[str]:
     return [words for words in grouping.qualifiers(run.case) if words != RECOVERIES[run.case.recovery]]

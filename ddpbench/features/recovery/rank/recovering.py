@@ -303,7 +303,7 @@ class Recovering:
                 noticed_ns=_moment("NOTICED"),
                 stopped_ns=_moment("STOPPED"),
                 placed_ns=_moment("PLACED"),
-                entered_ns=_told_ns(os.environ, "DDPBENCH_ENTERED_NS"),
+                entered_ns=_variable_ns(os.environ, "DDPBENCH_ENTERED_NS"),
                 started_ns=self._started_ns,
                 meeting_ns=self._meeting_ns,
                 met_ns=self._met_ns,
@@ -320,7 +320,7 @@ class Recovering:
         """Yield the rank's batches from a position in the job's order; note the samples of each."""
         training, case = self._training, self._case
         dataset: Any = getattr(training.loader, "dataset")  # noqa: B009 - `check` has seen to it
-        found = batches_from(
+        batches = batches_from(
             dataset,
             Order(len(dataset), case.seed),
             Share(
@@ -334,7 +334,7 @@ class Recovering:
             collate=training.workload.collate,
             loader=worker_settings(case, self._place.loader_cores),
         )
-        for runs, batch in found:
+        for runs, batch in batches:
             self._runs.append(runs)
             yield (batch, None) if training.workload.whole_batches else batch
 
@@ -444,10 +444,10 @@ def _same_on_all_ranks(loop: StepLoop, control: Control, processes: int) -> str:
     Raises:
         DivergedError: ranks have different checksums.
     """
-    found = checksum(loop.replica.job.model)
-    if not all_equal(found, control, processes):
+    digest = checksum(loop.replica.job.model)
+    if not all_equal(digest, control, processes):
         raise DivergedError("the ranks' parameters differ after the training with snapshots")
-    return found
+    return digest
 
 
 def check(training: Training) -> None:
@@ -474,11 +474,11 @@ def _nothing(_written: int) -> None:
     pass
 
 
-def _told_ns(env: Mapping[str, str], name: str) -> int | None:
+def _variable_ns(env: Mapping[str, str], name: str) -> int | None:
     text = env.get(name, "")
     return int(text) if text.isdecimal() else None
 
 
 def _moment(name: str) -> int | None:
     """Return when this rank's agent did that, ns of the host's clock; None if it did not."""
-    return _told_ns(os.environ, f"DDPBENCH_AGENT_{name}_NS")
+    return _variable_ns(os.environ, f"DDPBENCH_AGENT_{name}_NS")

@@ -71,13 +71,13 @@ def seat_of(names: str, host: Host, env: Mapping[str, str] = os.environ) -> Seat
         )
     own = {host.host_name, host.host_name.partition(".")[0]}
     own |= {address for each in host.interfaces() for address in each.addresses if each.name != "lo"}
-    found = [number for number, name in enumerate(listed) if name in own or own & set(_addresses_of(name))]
-    if len(found) != 1:
+    seats = [number for number, name in enumerate(listed) if name in own or own & set(_addresses_of(name))]
+    if len(seats) != 1:
         raise RequestError(
-            f"--nodes {shortened(names)}: this node, {host.host_name}, is {'several of' if found else 'none of'} them; "
+            f"--nodes {shortened(names)}: this node, {host.host_name}, is {'several of' if seats else 'none of'} them; "
             "run the same command on each of them, under srun, or with RANK set to its number, from 0"
         )
-    return Seat(number=found[0], count=len(listed), first=listed[0])
+    return Seat(number=seats[0], count=len(listed), first=listed[0])
 
 
 def _addresses_of(name: str) -> list[str]:

@@ -116,13 +116,13 @@ class _Line:
 def rounds_of(count: int) -> list[list[tuple[int, int]]]:
     """Return all pairs of `count` nodes in rounds in which no node has two (the circle method)."""
     ring: list[int | None] = [*range(count), *([None] if count % 2 else [])]
-    found = []
+    rounds = []
     for _ in range(len(ring) - 1):
         half = len(ring) // 2
         pairs = zip(ring[:half], reversed(ring[half:]), strict=True)
-        found.append(sorted((min(a, b), max(a, b)) for a, b in pairs if a is not None and b is not None))
+        rounds.append(sorted((min(a, b), max(a, b)) for a, b in pairs if a is not None and b is not None))
         ring = [ring[0], ring[-1], *ring[1:-1]]
-    return found
+    return rounds
 
 
 def take_part(
