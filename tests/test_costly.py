@@ -246,7 +246,7 @@ def test_a_plan_of_very_many_options_is_refused(tmp_path: Path, field: str) -> N
         return run
 
     assert len(read_plan(planned(600, 400)).cases) == 2
-    with pytest.raises(IdentityError, match=r"1,001 different .*; 1,000 are the most"):
+    with pytest.raises(IdentityError, match=r"1,001 different .*; must be 1,000 at most"):
         read_plan(planned(600, 401))
     with pytest.raises(IdentityError, match=r"has 1,001 keys; must be 1,000 at most"):
         read_plan(planned(1_001))
@@ -259,7 +259,7 @@ LINKED: dict[str, Any] = {"fabric": "10 Gbit/s", "compute": "synthetic"}
     ("fields", "said"),
     [
         ({"nodes": 2**53}, "nodes: must be a whole number, 1 to 4,096"),
-        ({"nodes": 129, **LINKED}, "a network of 129 nodes; one on a machine has 128 at most"),
+        ({"nodes": 129, **LINKED}, "a network of 129 nodes; must be 128 at most on one machine"),
         ({"ranks_per_node": 4097}, "ranks_per_node: .* 1 to 4,096"),
         ({"threads_per_rank": 2**53}, "threads_per_rank: .* 1 to 4,096"),
         ({"loader_workers": 129}, "loader_workers: .* 0 to 128"),
@@ -308,7 +308,7 @@ def test_a_case_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     plan = json.loads(run.plan.read_text(encoding="utf-8"))
     plan["cases"].append(plan["cases"][-1])
     run.plan.write_text(json.dumps(plan), encoding="utf-8")
-    with pytest.raises(IdentityError, match=f"the case {plan['cases'][-1]['case_id']} is there twice"):
+    with pytest.raises(IdentityError, match=f"it has the case {plan['cases'][-1]['case_id']} twice"):
         read_plan(run)
 
 

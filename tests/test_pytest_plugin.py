@@ -266,7 +266,7 @@ def test_settings_may_be_what_a_program_has_at_hand(suite: Path) -> None:
         ({"options": {"ddp": {2: 1}}}, r"options\.ddp: 2 is of type int: keys are texts"),
         ({"strategy": b"ddp"}, r"strategy: b'ddp' is of type bytes: give "),
         ({"strategy": "\ud800"}, r"strategy: '\\ud800' is not Unicode text"),
-        ({"strategy": LOOP}, r"at most 12 lists and dicts may be in one another"),
+        ({"strategy": LOOP}, r"lists and dicts may have 12 levels at most"),
     ],
 )
 def test_a_setting_that_is_none_is_named(suite: Path, settings: dict[str, Any], message: str) -> None:

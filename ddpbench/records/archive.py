@@ -308,8 +308,8 @@ def _check_members(path: Path, content: _Content) -> set[str]:
             )
         if space.exceeded_with(member.name, member.size):
             raise UnreadableError(
-                f"{path}: its files and their folders would take more than {_MOST_ON_DISK:,} bytes on a disk, as "
-                "those of no run do. It was not unpacked"
+                f"{path}: its files and their folders would take more than {_MOST_ON_DISK:,} bytes on a disk, "
+                "more than those of any run. It was not unpacked"
             )
         seen.add(member.name)
         content.skip(member.size + _padding(member.size))
@@ -341,7 +341,7 @@ def _check_stamp(run: RunDir) -> None:
         if digest == _digest(read_bytes(run.packed, MOST_BYTES)):  # else it was packed between the two reads
             break
     raise RequestError(
-        f"{run.cases} was unpacked from another {run.packed.name} than the one that is there now; move "
+        f"{run.cases} was unpacked from a different {run.packed.name} than the present one; move "
         f"{run.cases} away to read the new one"
     )
 

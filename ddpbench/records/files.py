@@ -373,7 +373,7 @@ def parse_json(data: bytes | str, *, finite: bool = True, most: int = MOST_VALUE
     """
     text = data.decode("utf-8") if isinstance(data, bytes) else data
     if (count := sum(map(text.count, ",[{"))) > most:
-        raise ValueError(f"it has {count:,} values, and {most:,} are the most")
+        raise ValueError(f"it has {count:,} values; must be {most:,} at most")
     try:
         number = _finite if finite else float
         value = json.loads(text, parse_int=_whole, parse_float=number, parse_constant=number)

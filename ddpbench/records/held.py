@@ -259,7 +259,7 @@ class MadeFolder:
         self._name = name
         found = os.stat(name, dir_fd=self._parent, follow_symlinks=False)
         if not os.path.samestat(os.fstat(self._descriptor), found):
-            raise OutputError(f"{name} was exchanged while it was written: give another name")
+            raise OutputError(f"{name} was replaced while it was written: give another name")
 
 
 @contextlib.contextmanager

@@ -383,16 +383,18 @@ def _check_ids(run: RunDir, found: _Plan) -> None:
     known = frozenset(ids)
     launched = (launch.case_id for launch in found.launches)
     if (twice := repeated(ids)) is not None:
-        raise damaged(run.plan, f"the case {twice} is there twice")
+        raise damaged(run.plan, f"it has the case {twice} twice")
     if stray := next((case_id for case_id in launched if case_id not in known), None):
-        raise damaged(run.plan, f"it launches {shortened(stray)}, which is none of its cases")
+        raise damaged(run.plan, f"it launches {shortened(stray)}, which is not one of its cases")
     pairs = (case_id for claim in found.claims for pair in claim.pairs for case_id in pair)
     if stray := next((case_id for case_id in pairs if case_id not in known), None):
-        raise damaged(run.plan, f"a claim is about {shortened(stray)}, which is none of its cases")
+        raise damaged(run.plan, f"a claim is about {shortened(stray)}, which is not one of its cases")
     if stray := next(
         (case_id for one in found.merged for case_id in one.cases if case_id not in known), None
     ):
-        raise damaged(run.plan, f"it was merged from a run of {shortened(stray)}, which is none of its cases")
+        raise damaged(
+            run.plan, f"it was merged from a run of {shortened(stray)}, which is not one of its cases"
+        )
 
 
 def _check_names(run: RunDir, cases: Iterable[PlannedCase]) -> None:
@@ -414,7 +416,7 @@ def _check_names(run: RunDir, cases: Iterable[PlannedCase]) -> None:
     ):
         if len(names) > MAX_KEYS:
             raise damaged(
-                run.plan, f"its cases have {len(names):,} different {what}; {MAX_KEYS:,} are the most"
+                run.plan, f"its cases have {len(names):,} different {what}; must be {MAX_KEYS:,} at most"
             )
 
 
@@ -447,10 +449,10 @@ def _planned(run: RunDir, entry: _Entry, raw: Mapping[str, Any]) -> PlannedCase:
     case = Case.from_json(dict(raw))
     if case.fabric and case.nodes > MAX_NODES:
         raise damaged(
-            run.plan, f"a network of {case.nodes:,} nodes; one on a machine has {MAX_NODES} at most"
+            run.plan, f"a network of {case.nodes:,} nodes; must be {MAX_NODES} at most on one machine"
         )
     if case.fabric and len(Links.parse(case.fabric).bandwidth) not in (1, case.nodes):
-        raise damaged(run.plan, f"{shortened(case.fabric)} has not a rate for each of {case.nodes} nodes")
+        raise damaged(run.plan, f"{shortened(case.fabric)} lacks a rate for each of {case.nodes} nodes")
     if case.case_id != entry.case_id:
         ids = [shortened(one) for one in (entry.case_id, case.case_id)]
         raise damaged(run.plan, f"the case called {ids[0]} has the contents of {ids[1]}")

@@ -772,7 +772,7 @@ def _locked_file(path: Path, instead: str) -> tuple[BinaryIO, bool]:
         except OSError as error:  # a file system without locks, or whose lock service does not answer
             lock.close()
             raise OutputError(
-                f"{path} cannot be locked ({error.strerror}): have the directory on a file system that has locks"
+                f"{path} cannot be locked ({error.strerror}): use a file system that has locks"
                 f"{instead}; Lustre has them when mounted with -o flock"
             ) from None
         lock.close()

@@ -140,7 +140,7 @@ class SubmissionDir:
         if len(runs) == 1:
             return runs[0]
         if not runs:
-            raise RequestError(f"{self.path} is a submission of which nothing was measured yet")
+            raise RequestError(f"{self.path} is a submission without measurements yet")
         raise RequestError(
             f"{self.path} is a submission whose runs were not merged yet: {command('ddpbench', 'submit', self.path)} "
             f"merges them once their jobs have ended; or give one of them, such as {runs[0].path}"

@@ -338,7 +338,7 @@ def _in_short(summary: RunSummary) -> str:
 
 
 def count_words(summary: RunSummary) -> Sequence[tuple[str, str]]:
-    """Return the counts at the head of the page, which are repeated wherever counts are needed."""
+    """Return the counts at the head of the page, which every other count repeats."""
     counts = summary.course.counts
     return (
         ("Launches planned", f"{counts.planned:,}"),

@@ -1,4 +1,4 @@
-"""One point of an experiment's matrix, with an id made from its contents; nothing about how it is run."""
+"""A point of an experiment's matrix, with an id made from its contents; nothing about how it is run."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _USUAL = {"ddp": ("all_reduce", "overlapped")}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """One configuration of a training job. Types and limits also hold for plans on disk
+    """A configuration of a training job. Types and limits also hold for plans on disk
     (`ddpbench.records.plan`).
 
     `bucket_cap_mb` is in MiB as in DDP; `"default"` is DDP's own None (25 MiB after a first bucket of 1 MiB),

@@ -81,7 +81,7 @@ class WorkloadInfo:
     check: Callable[[Case], str | None]
     """Return why the workload cannot run a case, or None."""
     compute: Literal["real", "replayed", "synthetic"] = "real"
-    """Whether it trains, replays a measured profile, or replays a synthetic one."""
+    """Source of computation: training, a measured profile, or a synthetic one."""
     default_batch: int | None = None
     """The local batch used if an experiment gives none."""
     pieces: Callable[[Pieces], int] = lambda _: 0

@@ -85,7 +85,7 @@ class Earlier(BaseModel, extra="forbid", frozen=True):
 
 
 class Claim(BaseModel, extra="forbid", frozen=True):
-    """One `[[claims]]`: either `faster` and `than`, or `cases`, `as_fast_as` and `within`."""
+    """An entry of `[[claims]]`: either `faster` and `than`, or `cases`, `as_fast_as` and `within`."""
 
     says: Annotated[str, AfterValidator(_few_words)]
     """The claim in your own words, 12 at most, without a semicolon; the report begins with its verdict."""
@@ -348,7 +348,8 @@ def _without_partner(path: str, claim: Claim, axes: Collection[str], matched: _M
     where = f"{path}.{other}"
     if not free:
         message = (
-            f"names no key that {name} names too: two cases differ in what both name, such as {_named(about)}"
+            f"shares no key with {name}: both must name the setting in which their cases "
+            f"differ, such as {_named(about)}"
         )
         return Problem(path=where, message=message)
     if matched.same:
@@ -363,8 +364,8 @@ def _without_partner(path: str, claim: Claim, axes: Collection[str], matched: _M
         key=len,
     )
     message = (
-        f"none of these cases is like one of {name} in all but {_named(free)}: the closest differ in {_named(apart)} "
-        f"too, which both sides may name"
+        f"none of these cases equals one of {name} in everything except {_named(free)}: "
+        f"the closest also differ in {_named(apart)}; both sides may name that"
     )
     return Problem(path=where, message=message)
 

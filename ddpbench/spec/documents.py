@@ -80,7 +80,7 @@ def _loads(text: str) -> dict[str, Any]:
 
 
 def _too_deep() -> str:
-    return f"is nested too deeply: at most {MAX_DEPTH} tables and arrays may be in one another"
+    return f"is nested too deeply: tables and arrays may have {MAX_DEPTH} levels at most"
 
 
 def too_deep(data: object) -> bool:

@@ -73,7 +73,7 @@ class Links:
     """The links of one case's fabric, as in `Case.fabric`. Rates in bit/s, nominal: before dilation."""
 
     bandwidth: tuple[float, ...]
-    """One rate for all nodes, or one for each."""
+    """Rate of all nodes, or one for each."""
     local_bandwidth: float | None = None
     racks: int = 1
     uplink: float | None = None
@@ -179,7 +179,7 @@ class Links:
             elif match := re.fullmatch(r"(shared|own) storage", part):
                 values["storage"] = match[1]
             else:
-                raise ValueError(f"{part!r} says nothing of links")
+                raise ValueError(f"{part!r} does not describe links")
         return cls(**values)
 
 
@@ -197,7 +197,7 @@ def fabric_overrides(text: str) -> list[str]:
     except ValueError:
         raise RequestError(
             f"--fabric {shortened(text)}: write nodes x rate, such as '8 x 1gbit', or nodes x ranks per node x rate, "
-            "such as '2 x 4 x 10gbit'; more is said in an experiment's [fabric]"
+            "such as '2 x 4 x 10gbit'; an experiment's [fabric] has more settings"
         ) from None
     named = {"nodes": limits.FABRIC_NODES, "ranks per node": limits.RANKS_PER_NODE}
     try:

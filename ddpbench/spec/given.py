@@ -21,7 +21,7 @@ def as_toml(name: str, value: Any, depth: int = 0) -> Any:
         RequestError: TOML has no such value; the message names the setting.
     """
     if depth > MAX_DEPTH:
-        raise RequestError(f"{name}: at most {MAX_DEPTH} lists and dicts may be in one another")
+        raise RequestError(f"{name}: lists and dicts may have {MAX_DEPTH} levels at most")
     if getattr(value, "shape", None) == () and callable(getattr(value, "item", None)):
         value = value.item()
     if isinstance(value, os.PathLike) and isinstance(text := os.fspath(value), str):

@@ -130,7 +130,7 @@ def _plan_case(
     if layout is None:
         return None
     world_size, nodes = layout
-    trainers = max(1, strategy.trainers(world_size))  # a server at world size 1 has none: its check says so
+    trainers = max(1, strategy.trainers(world_size))  # a lone server trains nothing: its check says so
     batch = _batch(experiment, setting, workload, world_size=world_size, trainers=trainers, problems=problems)
     options = None if batch is None else _options_json(experiment, setting, strategy, workload, problems)
     fabric = None if options is None else _links(setting, strategy, world_size, nodes, problems)

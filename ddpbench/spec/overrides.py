@@ -174,7 +174,7 @@ def quoted(part: str) -> str:
 
 
 def _meant(name: str, candidates: Sequence[str], problems: list[Problem]) -> str:
-    """Return the only key that a bare name may stand for; empty if there is no such key or several."""
+    """Return the only key that a bare name may stand for; empty without such a key, or with several."""
     if len(candidates) > 1:
         message = f"{name} may be {' or '.join(candidates)}: write the one that is meant"
         problems.append(Problem(path="--set", message=message))
@@ -265,7 +265,7 @@ def _parts(settings: Iterable[_Setting]) -> list[list[str]]:
 
 
 def _whole(keys: list[str], models: Models, problems: list[Problem], *, emulated: bool) -> list[str]:
-    """Return the parts of the key that a bare name stands for; empty if there is no such key or several."""
+    """Return the parts of the key that a bare name stands for; empty without such a key, or with several."""
     axis, name = keys[0] == "axes", keys[-1]
     candidates = places(name, models, emulated=emulated)
     if axis:
@@ -317,7 +317,7 @@ def _read(override: str, problems: list[Problem]) -> _Setting | None:
         problems.append(Problem(path="--set", message=message))
         return None
     if len(keys) > documents.MAX_DEPTH or len(override) > documents.MAX_BYTES:
-        message = f"{shortened(override)}: no setting has as many parts or characters"
+        message = f"{shortened(override)}: no setting has that many parts or characters"
         problems.append(Problem(path="--set", message=message))
         return None
     if keys in ([one] for one in _OWNERS):

@@ -524,7 +524,7 @@ def test_a_plan_whose_claim_is_about_no_case_of_it_is_refused(tmp_path: Path) ->
     plan["claims"][0]["pairs"][0][1] = "master-w2-00000000"
     run.plan.write_text(json.dumps(plan), encoding="utf-8")
     with pytest.raises(
-        IdentityError, match="a claim is about 'master-w2-00000000', which is none of its cases"
+        IdentityError, match="a claim is about 'master-w2-00000000', which is not one of its cases"
     ):
         summarize(run)
     plan["claims"][0]["pairs"] = [[DDP.case_id]]

@@ -152,7 +152,7 @@ def test_a_soak_sees_growth_and_no_growth() -> None:
     generator = random.Random(5)
 
     def pages(leak: float, noise: float, launches: int = 500) -> list[float]:
-        """Return KiB in whole pages, of a process that leaks `leak` KiB per launch."""
+        """Return KiB in multiples of a page, of a process that leaks `leak` KiB per launch."""
         return [4 * round((30_000 + leak * one + generator.gauss(0, noise)) / 4) for one in range(launches)]
 
     assert soak.is_flat([7.0] * 500)

@@ -211,7 +211,7 @@ def test_a_merge_writes_in_the_folder_that_it_has_made(
         copy_proofs(*words)
 
     monkeypatch.setattr("ddpbench.launch.merge.merge.copy_proofs", exchanged)
-    with pytest.raises(OutputError, match="was exchanged while it was written"):
+    with pytest.raises(OutputError, match="was replaced while it was written"):
         merge([run.path for run in runs], shared / "out")
     assert [path.read_text(encoding="utf-8") for path in mine.iterdir()] == ["mine"]
     assert list((tmp_path / "away").iterdir()) == []

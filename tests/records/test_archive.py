@@ -209,7 +209,7 @@ def test_records_unpacked_from_an_older_archive_are_not_read(run: RunDir) -> Non
     kept(run)
     ddpbench.load(run.path)
     write_archive(run, [(tarfile.TarInfo(GOOD), b"{}")])  # for example from a checkout of a newer commit
-    with pytest.raises(RequestError, match="unpacked from another records"):
+    with pytest.raises(RequestError, match="unpacked from a different records"):
         ddpbench.load(run.path)
     shutil.rmtree(run.cases)
     unpack(run)

@@ -191,7 +191,7 @@ def test_a_reader_during_a_pack_reads_what_is_there(run: RunDir, monkeypatch: py
     assert "records.tar.xz" in seen
     monkeypatch.undo()
     run.packed.write_bytes(before)
-    with pytest.raises(RequestError, match="unpacked from another"):
+    with pytest.raises(RequestError, match="unpacked from a different"):
         unpack(run)
 
 
@@ -237,7 +237,7 @@ def test_the_stamp_is_that_of_the_archive_that_was_unpacked(
     monkeypatch.setattr(archive, "read_bytes", replaced)
     unpack(run)
     monkeypatch.undo()
-    with pytest.raises(RequestError, match="unpacked from another"):
+    with pytest.raises(RequestError, match="unpacked from a different"):
         unpack(run)
     run.packed.write_bytes(before)
     unpack(run)

@@ -39,7 +39,7 @@ def test_a_submission_of_one_size_means_its_run(submission: Path) -> None:
 
 
 def test_what_cannot_be_shown_as_one_run_is_said(submission: Path) -> None:
-    with pytest.raises(RequestError, match="of which nothing was measured yet"):
+    with pytest.raises(RequestError, match="without measurements yet"):
         run_at(submission)
     for name in ("nodes-1", "nodes-2"):
         measured(submission / name)

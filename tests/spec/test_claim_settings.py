@@ -194,7 +194,7 @@ def test_margins_are_fractions_or_per_cent() -> None:
         ),
         (
             SIDES.replace('than = { strategy = "data_parallel" }', "than = { world_size = 4 }"),
-            ".than: names no key that faster names too",
+            ".than: shares no key with faster",
         ),
         (
             SIDES.replace("data_parallel", "ddp"),
@@ -202,7 +202,7 @@ def test_margins_are_fractions_or_per_cent() -> None:
         ),
         (
             SIDES.replace('"ddp"', '"ddp", world_size = 4').replace("data_parallel", "master"),
-            ".than: none of these cases is like one of faster in all but strategy: the closest differ in world_size",
+            ".than: none of these cases equals one of faster in everything except strategy: the closest also differ in",
         ),
         (
             'faster = { strategy = "ddp", world_size = 2 }\nthan = { strategy = "ddp", world_size = 4 }',

@@ -121,7 +121,7 @@ _CRUSHED = 4.0
 _FEWEST = 2
 """Fewest bars of a figure."""
 _SEEN = 0.001
-"""As a fraction of the longest bar: thinner parts cannot be seen, and the legend leaves them out."""
+"""Least share of the longest bar: thinner parts cannot be seen, and the legend leaves them out."""
 _TIGHT = 1.1
 """Least width of a part relative to its text: a number that fills its part to the edges cannot be read."""
 _STAR = "*"
