@@ -18,7 +18,7 @@ def add_parser(commands: Any) -> None:
         help="regenerate a run directory's table and report",
         description="Regenerate cases.csv, report.html and figures/ from a run's records. The figures are also "
         "pictures for your own use: each has its conditions and its source on it. Prints the page's path, the "
-        "verdicts on the experiment's claims, and what became of cases that are not ok; if there are any, it ends "
+        "verdicts on the experiment's claims, and the reason of each case that is not ok; if there are any, it ends "
         "with 1 as their sweep did.",
     )
     flags.run_dir(parser)

@@ -29,7 +29,7 @@ def add_parser(commands: Any) -> None:
         help="measure an experiment in Slurm jobs, one for each number of nodes",
         description="Writes a job script for each number of nodes, submits them, shows the queue and the progress, "
         "submits again what a time limit or a lost node ended, and makes one report of all. The same command, or the "
-        "directory in place of the experiment, goes on with it, from any login. Ctrl-C leaves the jobs alone.",
+        "directory in place of the experiment, continues it, from any login. Ctrl-C leaves the jobs alone.",
     )
     parser.add_argument(
         "experiment", metavar="EXPERIMENT", help="a name, a TOML file or the directory of a submission"

@@ -63,7 +63,7 @@ def add_parser(commands: Any) -> None:
         type=flags.number("--hang-timeout", "HANG_TIMEOUT_S"),
         default=120.0,
         metavar="SECONDS",
-        help="end a proof that makes no progress for so many seconds (default: 120)",
+        help="end a proof that makes no progress for this many seconds (default: 120)",
     )
     flags.overrides(parser, "as in a sweep, such as options.ddp.static_graph=true or base.local_batch=2")
     flags.as_json(parser)

@@ -299,7 +299,7 @@ _TERMS: tuple[tuple[str, str], ...] = (
             "After its measured steps, every launch trains a fresh model, with the data from the start, until the "
             "mean loss of the last steps reaches the target. The mean covers as many samples as 32 steps of the base "
             "case, at every number of ranks. A step's loss is that of the whole batch before the update, averaged "
-            "over ranks. Every 10 to 100 steps the ranks agree whether to go on; that time is not counted. All "
+            "over ranks. Every 10 to 100 steps the ranks agree whether to continue; that time is not counted. All "
             "launches train on the same data in the same order, so the interval covers the time, not the variation "
             "between seeds."
         ),

@@ -96,13 +96,13 @@ class Claim(BaseModel, extra="forbid", frozen=True):
     faster: _Selection | None = None
     """Cases that are claimed to be faster: values of axes, options or other settings; a key may list several."""
     than: _Selection | None = None
-    """Cases that they are held against, each with the one that differs in nothing but the keys that both name."""
+    """Cases that they are compared with, each with the one that differs in nothing but the keys that both name."""
     by: Annotated[float, limits.CLAIMED_LEAD, BeforeValidator(_no_bare_per_cent), _PER_CENT] | None = None
     """The least lead: the other's step takes that much longer; 1 or more in per cent. Unset: any."""
     cases: _Selection | None = None
     """Cases that are claimed to be as fast as others."""
     as_fast_as: _Selection | None = None
-    """The others, held against them like `than`."""
+    """The others, compared with them like `than`."""
     within: Annotated[float, limits.CLAIMED_MARGIN, BeforeValidator(_no_bare_per_cent), _PER_CENT] | None = (
         None
     )

@@ -183,7 +183,7 @@ BUCKET_CAP_MB = Range(
 )
 LOCAL_BATCH = _count(1, 1_000_000, "no rank holds as many samples of a step")
 GLOBAL_BATCH = _count(1, 1_000_000_000, "no job trains on as many samples in a step")
-NODES = _count(1, MAX_RANKS, "there are no more nodes than ranks")
+NODES = _count(1, MAX_RANKS, "nodes cannot exceed ranks")
 SEED = _count(0, 2**32 - 1, "generators take 32 bits")
 REPLICATE = _count(0, 999, "an A/A test compares a few equal cases")
 DILATION = Range(low=1, high=1000, high_why="a step of a second would take a quarter of an hour")
@@ -193,7 +193,7 @@ SHRINK = _count(1, 1_000_000, "gradients of a TiB become a MiB")
 ROUNDS = _count(1, 1_000, "intervals narrow with the root of their number")
 MEASURED_S = _duration(1e-3, 3600, "more rounds tell more than longer launches", "a step takes as long")
 HALF_WIDTH = Range(low=0, high=1, above=True, below=True)
-TOTAL_S = _duration(1, 30 * _DAY_S, "resume the run to go on")
+TOTAL_S = _duration(1, 30 * _DAY_S, "resume the run to continue")
 HANG_TIMEOUT_S = _duration(
     1, _DAY_S, "a rank that is stuck would hold the machine", "a rank's start alone takes about as long"
 )
@@ -211,7 +211,7 @@ UNTIL_S = _duration(1e-3, _DAY_S, "each launch trains as long")
 # The section [fabric].
 FABRIC_NODES = _count(1, MAX_NODES, "each is a network namespace of this one machine")
 RANKS_PER_NODE = _count(1, MAX_RANKS, "no job has more ranks")
-RACKS = _count(1, MAX_NODES, "there are no more racks than nodes")
+RACKS = _count(1, MAX_NODES, "racks cannot exceed nodes")
 RATE = Range(
     low=MIN_RATE,
     high=MAX_RATE,

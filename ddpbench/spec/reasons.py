@@ -55,7 +55,7 @@ def _launcher_reason(case: Case, strategy: StrategyInfo) -> str | None:
         (case.fabric, f"Ray starts its ranks itself, on this machine's own links: for emulated ones {other}"),
         (
             case.recovery != "off",
-            f'it is torchrun that starts failed ranks anew: take {also}launcher = "torchrun"',
+            f'only torchrun restarts failed ranks: take {also}launcher = "torchrun"',
         ),
         (
             case.backend == "mpi",
@@ -104,9 +104,7 @@ def _virtual_reason(case: Case) -> str | None:
     if case.fabric and case.launcher != "local":
         return 'a fabric is made on this machine, by the local launcher: launcher = "local"'
     if case.fabric and case.device == "cuda":
-        return (
-            "GPUs have links of their own: a fabric is for ranks on the CPU, and a replay can stand for a GPU"
-        )
+        return "GPUs have physical links: a fabric is for ranks on the CPU, and a replay can stand for a GPU"
     return None
 
 
@@ -125,7 +123,7 @@ def _recovery_reason(case: Case, trainers: int, *, one_process: bool) -> str | N
     return first_reason(
         (
             case.launcher != "torchrun",
-            'it is torchrun that starts failed ranks anew: set launcher = "torchrun"',
+            'only torchrun restarts failed ranks: set launcher = "torchrun"',
         ),
         (
             case.nodes > 1,

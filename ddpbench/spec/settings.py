@@ -57,7 +57,7 @@ class Base(BaseModel, extra="forbid", frozen=True):
     bucket_cap_mb: BucketSetting = "default"
     """Size at which DDP closes a gradient bucket; `default` is DDP's own, 25 MiB after a first bucket of 1 MiB."""
     local_batch: Annotated[int, limits.LOCAL_BATCH, Unit("samples")] | None = None
-    """Batch per rank, for weak scaling only; if not set, the workload's own (`batch` of your own class), or else 8."""
+    """Batch per rank, for weak scaling only; if not set, the workload's own (`batch` of your class), or else 8."""
     global_batch: Annotated[int, limits.GLOBAL_BATCH, Unit("samples")] | None = None
     """Batch of the whole job, for strong scaling only, which requires it."""
     scaling: Literal["weak", "strong"] = "weak"
@@ -66,7 +66,7 @@ class Base(BaseModel, extra="forbid", frozen=True):
     """Type that parameters and batches are cast to (complex ones to the complex type of that precision); `default` is
     float32, and no cast for a class in your own file: its model and batches keep their types."""
     precision: Literal["full", "bf16", "fp16"] = "full"
-    """Autocast type of forward and loss; `full` is no autocast."""
+    """Autocast type of forward and loss; `full` means without autocast."""
     data: Literal["loader", "memory"] = "loader"
     """Where batches come from: a DataLoader, or memory of the device, filled before the warm-up."""
     evaluation: Annotated[bool, Field(strict=True)] = False
@@ -76,9 +76,9 @@ class Base(BaseModel, extra="forbid", frozen=True):
     checkpoint_dir: str = ""
     """Folder for timed checkpoints and the snapshots of `recovery`, which are deleted; the run directory if empty."""
     recovery: Recovery = "off"
-    """Also train with snapshots in every launch and have this fail, once, at a planned step: torchrun starts all ranks
-    anew. SIGKILL, SIGSTOP and exception befall the last rank, snapshot kills rank 0 while it writes one, agent is
-    torchrun's on the last node, leave a node that goes and comes back; uninterrupted is the same training without."""
+    """Also train with snapshots in every launch and have this fail, once, at a planned step; torchrun then restarts all
+    ranks. SIGKILL, SIGSTOP and exception hit the last rank, snapshot kills rank 0 while it writes one, agent kills
+    torchrun's on the last node, leave lets a node go and come back; uninterrupted trains without a failure."""
     snapshot_every: Annotated[int, limits.SNAPSHOT_STEPS, Unit("steps")] = 50
     """Steps from one snapshot to the next where `recovery` is measured."""
     agents: Annotated[int, limits.NODES, Unit("agents")] = 1

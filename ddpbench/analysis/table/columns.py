@@ -463,15 +463,15 @@ _TABLE: tuple[Column, ...] = (
     _LINKS.number(
         "node_sent_bytes",
         "bytes",
-        "bytes per step over the link of the node that sends most (where ranks of a node have links of "
-        "their own, of the rank that does, with what stays within the node)",
+        "bytes per step over the link of the node that sends most (where ranks of a node have "
+        "separate links, of the rank that does, with what stays within the node)",
         _TRAFFIC(lambda found: found.sent),
     ),
     _LINKS.number(
         "node_received_bytes",
         "bytes",
-        "bytes per step to the node that receives most (where ranks of a node have links of "
-        "their own, to the rank that does, with what stays within the node)",
+        "bytes per step to the node that receives most (where ranks of a node have "
+        "separate links, to the rank that does, with what stays within the node)",
         _TRAFFIC(lambda found: found.received),
     ),
     _LINKS.number(

@@ -21,10 +21,10 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "history",
         help="find since when cases are slower or faster, over many runs",
-        description="Match the cases of many run directories by what they specify, and say of each between which runs "
-        "its step time changed, and by how much with what interval. Runs are in the order in which they were measured. "
-        "In a history without changes, one is told of any case with a chance of 5 % at most; 8 runs are the fewest "
-        "that can show one, and more are needed with several cases.",
+        description="Match the cases of many run directories by their settings, and print between which runs each "
+        "case's step time changed, by how much, and the interval. Runs are ordered by the time they were measured. In "
+        "a history without changes, the chance of reporting one for any case is 5 % at most. It takes at least 8 runs "
+        "to show one, more with several cases.",
     )
     parser.add_argument(
         "runs",

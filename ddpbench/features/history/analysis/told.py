@@ -198,7 +198,7 @@ def place_words(place: Place) -> str:
 
 def remarks(history: History) -> list[str]:
     """Return the limits of a history, one sentence each."""
-    chance = f"one is told of any case with a chance of {100 * ALPHA:g} % at most"
+    chance = f"one is reported for any case with a chance of {100 * ALPHA:g} % at most"
     found = [
         "Each run counts once. A ratio's interval is over runs: the machine's drift from one to the next is in it.",
         "A step time's interval is over one run's launches, and has none of it.",
