@@ -1,7 +1,7 @@
 """Classes and functions of installed packages, by the names that their entry points give.
 
 An entry point is another name of an import path: `topk = "package.module:TopK"` in the group `ddpbench.strategies`. It
-is looked up when a name is asked for that ddpbench itself does not have, and nothing is imported. Commands and report
+is looked up for a name that ddpbench itself does not have, and nothing is imported. Commands and report
 sections are functions, which are imported when they are called.
 
 Features that ship with ddpbench, a folder each in `ddpbench/features/`, register functions the same way. One whose

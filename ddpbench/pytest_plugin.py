@@ -1,4 +1,4 @@
-"""The fixture `ddp_benchmark` for people's own test suites: a training step of real ranks, as pytest-benchmark sees it.
+"""The fixture `ddp_benchmark` for users' own test suites: a training step of real ranks, as pytest-benchmark sees it.
 
     def test_step(ddp_benchmark):
         ddp_benchmark(workload="train.py:Measured", strategy="ddp", world_size=2, bucket_cap_mb=25)
@@ -316,7 +316,7 @@ class DdpBenchmark:
                 `options={"ddp": {...}}` and `env={...}` are its sections. None leaves a setting out. A workload's file
                 is looked for next to the test, then in pytest's root, then in the working directory.
 
-        Fails the test where the case cannot be measured, with the reason, and where it has measured one before.
+        Fails the test, with the reason, if the case cannot be measured, or if the test has measured one before.
         """
         if self._benchmark._mode:
             _fail("a test measures one case: write a test for each, or parametrize this one")

@@ -1,16 +1,16 @@
 """The order in which each round launches the cases: random, and balanced over rounds. Pure arithmetic.
 
 A machine that drifts during a round slows the launches that come late in it. If each case's positions add up to the
-same over the rounds, a drift that is linear within each round cancels in the mean of every log ratio. Two means give
-that:
+same over the rounds, a drift that is linear within each round cancels in the mean of every log ratio. Two methods
+achieve that:
 
 - a random order and its reverse: together every case has the position sum k - 1;
 - three orders with equal position sums, for an odd number of rounds. They exist for odd k; for even k the sums must
-  differ, and do by 1. A random search finds them, and a construction where there are too many cases for it.
+  differ, and do by 1. A random search finds them; for too many cases, a construction does.
 
 So the first `rounds_min` rounds are balanced, and every second number of rounds after them; in between, one random
-order is not made up for. What a case inherits from the one before it is left to chance: orders are random, and in an
-order and its reverse no case follows the same one twice.
+order is not balanced. The effect of the case that ran before is left to chance: orders are random, and in an order and
+its reverse no case follows the same one twice.
 """
 
 from __future__ import annotations

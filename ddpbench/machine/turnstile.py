@@ -1,14 +1,14 @@
 """The turnstile of two sides that measure on the same cores: one computes while the other waits.
 
 The turnstile is a socket, which every process of this host can reach, in any network namespace. A side takes the turn
-before a launch and gives it back at its end. In between rank 0 offers it before each block of steps: where the other
-side waits, it goes there, and comes back at that one's next block. Before the first block that counts they meet: who
-has warmed up sooner waits. Launches at the same place of a round meet, and no others: where one fails early, its side
-waits in the next one. So blocks of both sides follow each other within a fraction of a second, and what the machine
-does to one it does to the other.
+before a launch and gives it back at its end. In between, rank 0 offers it before each block of steps: if the other
+side waits, it gets the turn, and returns it before its next block. Before the first block that counts the sides meet:
+the one that has warmed up first waits. Only launches at the same place of a round meet: if one fails early, its side
+waits in the next one. So blocks of both sides follow each other within a fraction of a second, and a disturbance of
+the machine hits both.
 
-A line goes there, of a verb and the side (`offer`, `meet`, `give`, or `take` and the launch's place); a byte comes back
-with the turn.
+A request is a line with a verb and the side (`offer`, `meet`, `give`, or `take` and the launch's place); a byte comes
+back with the turn.
 """
 
 from __future__ import annotations

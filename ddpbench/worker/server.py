@@ -1,6 +1,6 @@
 """The fork server: imports torch once, then forks ranks that start in milliseconds; one server per round.
 
-The first round's serves the proofs before, too. It talks over a socket it inherits, a JSON object a line:
+The first round's server also serves the proofs before it. Messages go over an inherited socket, a JSON object per line:
 
     from the controlling side   {"do": "import", "case": {...}}: what its ranks need
                                 {"do": "launch", "directory": ..., "ranks": [{"env": {...}}, ...],
@@ -13,8 +13,8 @@ The first round's serves the proofs before, too. It talks over a socket it inher
                                 {"event": "imported", "new": whether something was not there yet}
                                 {"event": "started", "pids": [...]}
                                 {"event": "exited", "rank": ..., "pid": ..., "code": ...,
-                                 "cpu_s": the rank's, and that of what ranks had started and has ended since the
-                                 exit told before}
+                                 "cpu_s": the rank's, and that of processes that ranks had started and that have
+                                 ended since the last reported exit}
                                 {"event": "refused", "reason": ..., "imported": whether what it imported for this
                                  case is why: another server that leaves that to its ranks can serve it}
 

@@ -4,8 +4,8 @@ A sealed value is a line that names the key, counts the writer's values and auth
 
     1 <key's id> <counter> <HMAC-SHA256 of scope, store key, counter and value> <value>
 
-Each job has its key, made of the common one and of random numbers of all slots: what was written in another job,
-under another name or earlier than what was read last is refused.
+Each job has its key, made of the common one and of random numbers of all slots. A value is refused if it was
+written in another job, under another name, or before the last value read.
 """
 
 from __future__ import annotations
