@@ -198,19 +198,19 @@ class _Content:
         """Return the next bytes, `most` or fewer; none at the end.
 
         Raises:
-            EOFError: the archive ends too early, or data follow its end.
+            EOFError: the end is missing, or there are more than `MOST_BYTES`.
         """
         while not self._decompressor.eof:
             given = self._packed[: MIB if self._decompressor.needs_input else 0]
             self._packed = self._packed[len(given) :]
             if not given and self._decompressor.needs_input:
                 raise EOFError("its end is missing")
-            found = self._decompressor.decompress(given, max_length=most)
-            self._left -= len(found)
+            data = self._decompressor.decompress(given, max_length=most)
+            self._left -= len(data)
             if self._left < 0:
                 raise EOFError(f"it holds more than {MOST_BYTES:,} bytes")
-            if found:
-                return found
+            if data:
+                return data
         return b""
 
     def pieces(self, count: int) -> Iterator[bytes]:

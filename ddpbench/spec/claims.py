@@ -126,7 +126,7 @@ class Claim(BaseModel, extra="forbid", frozen=True):
         return ("cases", self.cases or {}), ("as_fast_as", self.as_fast_as or {})
 
 
-def misformed(claim: Mapping[str, Any], path: str) -> list[Problem]:
+def malformed(claim: Mapping[str, Any], path: str) -> list[Problem]:
     """Return problems for a claim's keys that are missing, or that do not go together with the others."""
     problems: list[tuple[str, str]] = []
     if "says" not in claim:

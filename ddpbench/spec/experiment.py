@@ -21,7 +21,7 @@ from ddpbench.errors import ExperimentError, Problem, meant, nearest
 from ddpbench.spec import documents, environment, limits
 from ddpbench.spec import overrides as sets
 from ddpbench.spec.catalog import Catalog, known_names
-from ddpbench.spec.claims import SIDES, Claim, Earlier, misformed, numbered_twice
+from ddpbench.spec.claims import SIDES, Claim, Earlier, malformed, numbered_twice
 from ddpbench.spec.fabric import FabricSettings
 from ddpbench.spec.selections import (
     axis_adapter,
@@ -361,7 +361,7 @@ def _claims(
         if not isinstance(claim, dict):
             problems.append(Problem(path=path, message=f"must be a table, not {shortened(claim)}"))
             continue
-        problems += misformed(claim, path)
+        problems += malformed(claim, path)
         sound = {"says": "-", **claim}  # missing keys are reported above
         for side in SIDES:
             if side not in claim:
