@@ -75,8 +75,13 @@ def shortened(value: object) -> str:
     try:
         text = repr(value)
     except (RecursionError, ValueError):  # nested too deeply, or with a whole number of too many digits in it
-        return f"a {type(value).__name__}"
+        return with_article(type(value).__name__)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 15]}...{text[-12:]}"
+
+
+def with_article(name: str) -> str:
+    """Return a class's name after `a` or `an`, by its first letter."""
+    return f"{'an' if name.lstrip('_')[:1].lower() in set('aeiou') else 'a'} {name}"
 
 
 def and_words(names: Iterable[str]) -> str:

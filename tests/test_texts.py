@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ddpbench.errors import nearest
-from ddpbench.texts import clean, command, shortened, toml_text, unprintable, whole_number
+from ddpbench.texts import clean, command, shortened, toml_text, unprintable, whole_number, with_article
 
 
 @pytest.mark.parametrize(
@@ -60,6 +60,11 @@ def test_what_clean_changes_is_unprintable() -> None:
 def test_a_command_is_what_a_shell_reads_back() -> None:
     words = ["ddpbench", "report", "a run's dir/$(x)"]
     assert shlex.split(command(*words)) == words
+
+
+@pytest.mark.parametrize("name", ["a Tensor", "an AveragedReplica", "an _Odd"])
+def test_a_class_has_its_article(name: str) -> None:
+    assert with_article(name.partition(" ")[2]) == name
 
 
 def test_each_known_name_is_named_once() -> None:

@@ -24,7 +24,7 @@ from ddpbench.report.draw.canvas import Drawn
 from ddpbench.report.embedded import Embedded, Numbers, labelled
 from ddpbench.report.parts import Picture, Section, Table
 from ddpbench.report.rows import Row
-from ddpbench.texts import on_one_line, shortened
+from ddpbench.texts import on_one_line, shortened, with_article
 from ddpbench.wanted import Wanted
 
 _ID = re.compile(r"""\bid="([\w-]+)"|\bheading\("([\w-]+)\"""")
@@ -110,7 +110,7 @@ def _made(
     if section is None:
         return None
     if not isinstance(section, Section):
-        raise TypeError(f"returned a {type(section).__name__}")
+        raise TypeError(f"returned {with_article(type(section).__name__)}")
     for wrong in _wrong(section, Section, ""):
         raise TypeError(f"returned a section whose {wrong}")
     with make.guarded():

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
 from ddpbench.causes import users_line
 from ddpbench.errors import StrategyError
@@ -17,6 +18,13 @@ from ddpbench.texts import on_one_line, shortened
 from ddpbench.user_files import load_class, process_kept, sentence_of, short_name
 
 _MADE: dict[str, Strategy[Any]] = {}
+
+
+def _number(value: object) -> object:
+    """Return a number; a tensor or an array with one number would pass as one."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise PydanticCustomError("number", "input should be a number")
+    return value
 
 
 class _Declared(BaseModel):
@@ -45,7 +53,7 @@ class _Declared(BaseModel):
     framework: Literal[""]
     launcher: Literal[""]
     engine: Literal["torch"]
-    unit_roundoff: Annotated[float, Field(ge=0, le=COARSEST_ROUNDOFF)] = 0.0
+    unit_roundoff: Annotated[float, BeforeValidator(_number), Field(ge=0, le=COARSEST_ROUNDOFF)] = 0.0
     exact_steps: Annotated[int, Field(ge=0, lt=1000)] = 0
 
 

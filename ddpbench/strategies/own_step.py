@@ -17,6 +17,7 @@ from torch import nn
 
 from ddpbench.measure.clock import Mark
 from ddpbench.strategies.base import Job
+from ddpbench.texts import with_article
 
 
 class Optimizers:
@@ -141,8 +142,8 @@ class OwnStep:
         loss = self._make(self.network, batch, self._optimizers.given)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise TypeError(
-                f"step(model, batch) returned a {type(loss).__name__}; it must return the loss, a tensor with one "
-                "number"
+                f"step(model, batch) returned {with_article(type(loss).__name__)}; it must return the loss, a tensor "
+                "with one number"
             )
         return loss.detach()
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from ddpbench.texts import with_article
 from ddpbench.workloads.plain_methods import method_of
 from ddpbench.workloads.plain_state import copy_of
 
@@ -146,7 +147,7 @@ def _check_bare(network: Any) -> None:
     for each in type(network).__mro__:
         if each.__name__ in _WRAPPERS and each.__module__.startswith("torch."):
             raise TypeError(
-                f"model() returned a {each.__name__}: return the bare module, which the strategy wraps"
+                f"model() returned {with_article(each.__name__)}: return the bare module, which the strategy wraps"
             )
 
 
@@ -154,4 +155,4 @@ def what(value: Any) -> str:
     """Return words for a wrong return value of a method: `None`, `a str`, a tensor with its shape."""
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {list(value.shape)}"
-    return "None" if value is None else f"a {type(value).__name__}"
+    return "None" if value is None else with_article(type(value).__name__)

@@ -287,3 +287,25 @@ class NegatesTheNew(SendsAShare):
         state[index] = before / 2 + 2 * buffer
         buffer.copy_(before / 2 - buffer)
         return Averages().hook(state, bucket)
+
+
+class SendsSome(SendsAShare):
+    """Sends an eighth of the numbers, drawn anew in each step, with what it kept of them."""
+
+    def mask(self, numbers: torch.Tensor) -> torch.Tensor:
+        return torch.rand_like(numbers) < 0.125
+
+    def hook(self, state: Any, bucket: Any) -> Any:
+        buffer, index = bucket.buffer(), bucket.index()
+        rest = buffer + state.get(index, 0)
+        buffer.copy_(rest * self.mask(rest))
+        state[index] = rest - buffer
+        return Averages().hook(state, bucket)
+
+
+class SendsTheSame(SendsSome):
+    """Draws the numbers that it sends once: the others are never sent."""
+
+    def mask(self, numbers: torch.Tensor) -> torch.Tensor:
+        drawn = torch.Generator().manual_seed(1)
+        return torch.rand(numbers.shape, generator=drawn) < 0.125

@@ -45,7 +45,7 @@ def test_a_right_one_is_proved(hooks: dict[str, Verdict], name: str) -> None:
     assert (hooks[name].result, hooks[name].promise) == ("ok", "gradients"), hooks[name]
 
 
-@pytest.mark.parametrize("name", ["SendsHalf", "SendsAShare"])
+@pytest.mark.parametrize("name", ["SendsHalf", "SendsAShare", "SendsSome"])
 def test_one_that_keeps_some_and_sends_it_later_is_proved(hooks: dict[str, Verdict], name: str) -> None:
     assert (hooks[name].result, hooks[name].promise) == ("ok", "delayed"), hooks[name]
 
@@ -67,6 +67,7 @@ def test_one_that_keeps_some_and_sends_it_later_is_proved(hooks: dict[str, Verdi
             marks=pytest.mark.thorough,
         ),
         ("OneRankSends", "diverged", r"what is kept is not sent later: 200 steps"),
+        ("SendsTheSame", "diverged", r"what is kept.* is not sent later: 200 steps"),
     ],
 )
 def test_one_that_sends_what_it_keeps_wrongly_is_refused(

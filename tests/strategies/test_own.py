@@ -197,6 +197,11 @@ def test_it_is_looked_for_beside_the_experiment_wherever_it_is_named() -> None:
             SOUND.replace('"mine"', '"mine"\n        unit_roundoff = 0.2'),
             "unit_roundoff = 0.2: input should be less than or equal to 0.125",
         ),
+        (
+            "mine.py:Sound",
+            SOUND.replace('"mine"', '"mine"\n        unit_roundoff = __import__("torch").tensor(0.1)'),
+            "class Sound in mine.py: unit_roundoff = tensor(0.1000): ",
+        ),
         ("mine.py:Sound", SOUND.replace('"mine"', '"mine"\n        note = "a" * 1001'), "note = 'aaa"),
     ],
 )

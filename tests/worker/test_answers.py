@@ -62,7 +62,7 @@ def test_steps_that_are_exact_are_counted() -> None:
 def test_gradients_that_are_rounded_too_coarsely_to_prove_anything_are_refused(roundoff: Any) -> None:
     coarse = Plain()
     coarse.unit_roundoff = roundoff
-    said = r"Plain: its unit_roundoff is .*; it must be a number from 0 to 0\.125: a proof of coarser"
+    said = r"Mine: its unit_roundoff is .*; it must be a number from 0 to 0\.125: a proof of coarser"
     with pytest.raises(TypeError, match=said):
         check_promised(coarse, "Mine", "gradients")
     coarse.unit_roundoff = 2.0**-3

@@ -13,7 +13,7 @@ from ddpbench.strategies.ddp import DdpOptions
 from ddpbench.strategies.ddp.hooks import BucketHook, Summed
 from ddpbench.strategies.ddp.replica import DdpReplica
 from ddpbench.strategies.trees import as_real
-from ddpbench.texts import shortened
+from ddpbench.texts import shortened, with_article
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import GradBucket
@@ -83,7 +83,7 @@ class UserHook(BucketHook):
         averaged: Summed = self._strategy.hook(self.state, bucket)
         if not isinstance(averaged, torch._C.Future):  # the base of torch.futures.Future
             raise TypeError(
-                f"{self._strategy.name}: its hook() returned a {type(averaged).__name__}; it must return a "
+                f"{self._strategy.name}: its hook() returned {with_article(type(averaged).__name__)}; it must return a "
                 "torch.futures.Future that will hold the averaged bucket"
             )
         if not recorder.active and number in self._looked_at:
@@ -130,7 +130,7 @@ class UserHook(BucketHook):
         what = (
             f"a tensor of {value.numel():,} numbers of type {str(value.dtype).removeprefix('torch.')}"
             if isinstance(value, torch.Tensor)
-            else f"a {type(value).__name__}"
+            else with_article(type(value).__name__)
         )
         wanted = f"{buffer.numel():,} of type {str(buffer.dtype).removeprefix('torch.')}"
         raise TypeError(

@@ -23,6 +23,7 @@ from ddpbench.strategies import TABLE as SHIPPED
 from ddpbench.strategies import Job, Replica, Strategy, load_strategy, own_step_reason, stream_reason
 from ddpbench.strategies.own_step import Optimizers
 from ddpbench.strategies.trees import samples
+from ddpbench.texts import with_article
 from ddpbench.worker.place import Place
 from ddpbench.worker.training.batches import endless, make_loader, steps_a_pass
 from ddpbench.worker.training.kept_settings import settings_kept
@@ -274,7 +275,7 @@ class Training:
 
 
 def _a(value: Any) -> str:
-    return "None" if value is None else f"a {type(value).__name__}"
+    return "None" if value is None else with_article(type(value).__name__)
 
 
 def _length(dataset: Any) -> int | None:

@@ -8,7 +8,7 @@ import torch
 
 from ddpbench.strategies import Promise, Replica
 from ddpbench.strategies.base import COARSEST_ROUNDOFF, CompensatedReplica, OrderedReplica, PeriodicReplica
-from ddpbench.texts import shortened
+from ddpbench.texts import shortened, with_article
 
 _REPLICAS: dict[Promise, Any] = {
     "delayed": CompensatedReplica,
@@ -27,13 +27,14 @@ def check_promised(replica: Replica, strategy: str, promise: Promise) -> None:
     wanted = _REPLICAS.get(promise, Replica)
     if not isinstance(replica, wanted):
         raise TypeError(
-            f"{strategy}: it promises {promise!r}, and its build() returned a {type(replica).__name__}: derive that "
-            f"class from ddpbench.strategies.base.{wanted.__name__}, or have promise() return another promise"
+            f"{strategy}: it promises {promise!r}, and its build() returned {with_article(type(replica).__name__)}: "
+            f"derive that class from ddpbench.strategies.base.{wanted.__name__}, or have promise() return "
+            "another promise"
         )
     roundoff: Any = replica.unit_roundoff
     if not (isinstance(roundoff, int | float) and 0 <= roundoff <= COARSEST_ROUNDOFF):
         raise TypeError(
-            f"{type(replica).__name__}: its unit_roundoff is {shortened(roundoff)}; it must be a number from 0 to "
+            f"{strategy}: its unit_roundoff is {shortened(roundoff)}; it must be a number from 0 to "
             f"{COARSEST_ROUNDOFF}: a proof of coarser gradients would pass wrong ones"
         )
     steps = getattr(replica, "exact_steps", None)
@@ -123,4 +124,4 @@ def log_of(replica: OrderedReplica) -> list[tuple[int, int]]:
 
 
 def _kind(answer: Any) -> str:
-    return "None" if answer is None else f"a {type(answer).__name__} that is not of tensors"
+    return "None" if answer is None else f"{with_article(type(answer).__name__)} that is not of tensors"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Collection, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,6 +26,7 @@ from ddpbench.strategies.base import (
     hooked_parameters,
 )
 from ddpbench.strategies.trees import concatenate
+from ddpbench.worker.training.randomness import random_state, seed_all, set_random_state
 from ddpbench.worker.training.training import Training, all_equal, checksum
 from ddpbench.worker.verify.answers import averaging_of, check_promised, kept_of, log_of, loss_of
 from ddpbench.worker.verify.comparing import GATHERS, Comparer, check_trained, not_compared
@@ -434,10 +436,12 @@ def _delayed(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
     """Compare steps without an update in between, so that every step's true gradient is the same."""
     assert isinstance(replica, CompensatedReplica)
     prover = comparer.prover
+    made = itertools.count()
 
     def step() -> Tensors:
         comparer.one.seed(prover.rank)
-        comparer.step(replica, batch)
+        with _seeded_backward(comparer, replica, next(made)):
+            comparer.step(replica, batch)
         prover.on_step()
         own = comparer.own_gradients(replica)
         replica.optimizer.zero_grad(set_to_none=True)
@@ -467,6 +471,47 @@ def _delayed(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
         comparer.update_replica(replica)
         prover.on_step()
     yield from _final(comparer, replica)
+
+
+@contextmanager
+def _seeded_backward(comparer: Comparer, replica: Replica, step: int) -> Iterator[None]:
+    """Seed what is drawn from a step's first gradient on by the rank and the step, and forwards as without it.
+
+    All steps have the true gradient of the same forward, and a strategy that draws what it sends draws anew in each.
+    """
+    model, kept, case = replica.job.model, _States(), comparer.training.case
+    anew = case.seed + 1 + comparer.prover.rank + (2 + step) * case.world_size
+
+    def seed(gradient: torch.Tensor) -> None:
+        if kept.forward is None:
+            kept.forward = random_state()
+            if kept.backward is None:
+                seed_all(anew)
+            else:
+                set_random_state(kept.backward)
+
+    def go_on(module: torch.nn.Module, inputs: Any) -> None:
+        if kept.forward is not None:  # another part of an accumulated batch
+            kept.backward = random_state()
+            set_random_state(kept.forward)
+            kept.forward = None
+
+    parameters = [each for each in model.parameters() if each.requires_grad]
+    handles = [each.register_hook(seed) for each in parameters]  # type: ignore[no-untyped-call]
+    handles.append(model.register_forward_pre_hook(go_on))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@dataclass(slots=True)
+class _States:
+    """States of the generators that a step's forwards and backwards have reached, while the others go on."""
+
+    forward: Any = None
+    backward: Any = None
 
 
 _SHARE_KEPT: Compared = "share of gradients kept back"
