@@ -33,15 +33,15 @@ def _mapped(act: Callable[[torch.Tensor], torch.Tensor], value: Any, tensor: typ
     if isinstance(value, tensor):
         return act(value)
     if isinstance(value, list | tuple):
-        return _like(value, [_mapped(act, part, tensor) for part in value])
+        return like(value, [_mapped(act, part, tensor) for part in value])
     if isinstance(value, MutableMapping):
-        return _like(value, {key: _mapped(act, part, tensor) for key, part in value.items()})
-    if (held := _fields(value)) is not None:
-        return _like(value, {key: _mapped(act, part, tensor) for key, part in held.items()})
+        return like(value, {key: _mapped(act, part, tensor) for key, part in value.items()})
+    if (held := fields_of(value)) is not None:
+        return like(value, {key: _mapped(act, part, tensor) for key, part in held.items()})
     return value
 
 
-def _fields(value: Any) -> dict[str, Any] | None:
+def fields_of(value: Any) -> dict[str, Any] | None:
     """Return the fields of a dataclass's object, by name; None for anything else."""
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return None
@@ -81,7 +81,7 @@ def as_real(tensor: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
-def _like(value: Any, parts: Any) -> Any:
+def like(value: Any, parts: Any) -> Any:
     """Return the parts in a container like `value`'s; a mapping of another class may hold more than its items."""
     if type(value) in (list, dict):
         return parts
@@ -107,7 +107,7 @@ def leaves(value: Any) -> Iterator[Any]:
     elif isinstance(value, list | tuple):
         for part in value:
             yield from leaves(part)
-    elif (held := _fields(value)) is not None:
+    elif (held := fields_of(value)) is not None:
         yield from leaves(held)
     else:
         yield value
@@ -166,7 +166,7 @@ def _around_first(batch: Any) -> set[int]:
         elif isinstance(value, MutableMapping):
             parts = [*value.values()]
         else:
-            parts = [*(_fields(value) or {}).values()]
+            parts = [*(fields_of(value) or {}).values()]
         inner = (part for part in parts if any(tensor.dim() for tensor in tensors(part)))
         value = next(inner, None)
         if value is None:
@@ -224,13 +224,13 @@ def _cut(value: Any, size: int, start: int, end: int, whole: set[int]) -> Any:
     if isinstance(value, torch.Tensor):
         return _cut_tensor(value, start, end) if value.dim() and value.size(0) == size else value
     if isinstance(value, MutableMapping):
-        return _like(value, {key: _cut(part, size, start, end, whole) for key, part in value.items()})
+        return like(value, {key: _cut(part, size, start, end, whole) for key, part in value.items()})
     if isinstance(value, list | tuple):
         if _by_sample(value, size, whole):
             return value[start:end]
-        return _like(value, [_cut(part, size, start, end, whole) for part in value])
-    if (held := _fields(value)) is not None:
-        return _like(value, _cut(held, size, start, end, whole))
+        return like(value, [_cut(part, size, start, end, whole) for part in value])
+    if (held := fields_of(value)) is not None:
+        return like(value, _cut(held, size, start, end, whole))
     return value
 
 
@@ -251,15 +251,15 @@ def _joined(parts: Sequence[Any], sizes: Sequence[int], whole: set[int]) -> Any:
     if isinstance(first, torch.Tensor):
         return _joined_tensors(first, parts, sizes)
     if isinstance(first, MutableMapping):
-        return _like(first, {key: _joined([part[key] for part in parts], sizes, whole) for key in first})
+        return like(first, {key: _joined([part[key] for part in parts], sizes, whole) for key in first})
     if isinstance(first, list | tuple):
         fit = [len(part) for part in parts] == list(sizes)
         if fit and any(_by_sample(part, size, whole) for part, size in zip(parts, sizes, strict=True)):
             return type(first)(item for part in parts for item in part)
-        return _like(first, [_joined(group, sizes, whole) for group in zip(*parts, strict=True)])
-    held = [_fields(part) for part in parts]
+        return like(first, [_joined(group, sizes, whole) for group in zip(*parts, strict=True)])
+    held = [fields_of(part) for part in parts]
     if held[0] is not None:
-        return _like(first, _joined(held, sizes, whole))
+        return like(first, _joined(held, sizes, whole))
     return first
 
 
@@ -290,6 +290,6 @@ def describe(value: Any) -> str:
         if next(tensors(value), None) is None:
             return f"{len(value)} without tensors"
         return "(" + ", ".join(describe(part) for part in value) + ")"
-    if (held := _fields(value)) is not None and next(tensors(held), None) is not None:
+    if (held := fields_of(value)) is not None and next(tensors(held), None) is not None:
         return f"{type(value).__name__} {describe(held)}"
     return type(value).__name__

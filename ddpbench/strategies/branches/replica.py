@@ -5,12 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
+from ddpbench.collectives.exchange import gather_values, name_of_type, shape_of, type_of_numbers
 from ddpbench.strategies.base import Job
 from ddpbench.strategies.messages import begin
 from ddpbench.strategies.piece_replica import PieceReplica
+
+_MOST_DESCRIBED = 4096
+"""Bytes of the type and the shape of an output."""
+
+
+def _description(sent: Any) -> tuple[list[int], torch.dtype]:
+    """Return an output's shape and type from what its rank sent; raises as the argument of `gather_values`."""
+    name, shape = sent
+    return shape_of(shape), type_of_numbers(name)
 
 
 class BranchesReplica(PieceReplica):
@@ -79,8 +88,8 @@ class BranchesReplica(PieceReplica):
 
     def _prepare(self, own: torch.Tensor) -> None:
         """Allocate receive buffers: all ranks exchange the shapes of their outputs, once."""
-        described: list[Any] = [None] * self.job.world_size
-        dist.all_gather_object(described, (own.shape, own.dtype))
+        own_description = [name_of_type(own.dtype), [*own.shape]]
+        described = gather_values(own_description, _description, device=own.device, most=_MOST_DESCRIBED)
         others = described[1:] if self.job.rank == 0 else [described[self.job.rank]]
         self._buffers = [torch.empty(shape, dtype=dtype, device=own.device) for shape, dtype in others]
 

@@ -120,7 +120,15 @@ def log_of(replica: OrderedReplica) -> list[tuple[int, int]]:
             f"{type(replica).__name__}: its log() returned {shortened(answer)}; it must return a list of pairs: whose "
             "gradient an update was, and how many updates that rank had had"
         )
-    return [(rank, version) for rank, version in answer]
+    return [(int(rank), int(version)) for rank, version in answer]
+
+
+def read_log(sent: Any) -> list[tuple[int, int]]:
+    """Return a log that another rank has sent; raises as the argument of `gather_values`."""
+    pairs = [(rank, version) for rank, version in sent]
+    if any(type(each) is not int for pair in pairs for each in pair):
+        raise TypeError("whole numbers are expected")
+    return pairs
 
 
 def _kind(answer: Any) -> str:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
+from ddpbench.collectives.exchange import gather_values, texts
 from ddpbench.worker.training.randomness import have_drawn, random_state
 from ddpbench.worker.verify.one_process import Drawn, OneProcess
 from ddpbench.worker.verify.optimizers import in_words
@@ -29,6 +29,14 @@ class _Examined:
     """Parameters that get a gradient, under each seed."""
     infinite: list[str] = field(default_factory=list)
     """Parameters whose gradient is not finite."""
+
+
+def _examined(told: Any) -> _Examined:
+    """Return a rank's findings from what it sent; raises as the argument of `gather_values`."""
+    differs, writes, reached, infinite = told
+    if not isinstance(differs, bool):
+        raise TypeError("true or false is expected")
+    return _Examined(differs, texts(writes), [set(texts(each)) for each in reached], texts(infinite))
 
 
 class Examination:
@@ -80,10 +88,11 @@ class Examination:
 
     def _of_all_ranks(self, own: _Examined) -> list[_Examined]:
         """Return the findings of each rank, in the order of ranks."""
-        found: list[Any] = [own] * self._one.prover.processes
-        if self._one.prover.processes > 1:
-            dist.all_gather_object(found, own, group=self._one.prover.group)
-        return found
+        prover = self._one.prover
+        if prover.processes == 1:
+            return [own]
+        told = [own.differs, own.writes, [sorted(each) for each in own.reached], own.infinite]
+        return gather_values(told, _examined, prover.group)
 
     def _on_infinite(self, number: int, names: Sequence[str]) -> str:
         """Return that the gradient of these parameters is not finite on a rank or replica, and the likely cause."""

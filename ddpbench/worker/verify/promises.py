@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from ddpbench.causes import exception_words
+from ddpbench.collectives.exchange import gather_values, texts
 from ddpbench.measure.recorder import NullRecorder
 from ddpbench.records import Compared, Proof
 from ddpbench.strategies import TABLE as SHIPPED
@@ -28,7 +29,7 @@ from ddpbench.strategies.base import (
 from ddpbench.strategies.trees import concatenate
 from ddpbench.worker.training.randomness import random_state, seed_all, set_random_state
 from ddpbench.worker.training.training import Training, all_equal, checksum
-from ddpbench.worker.verify.answers import averaging_of, check_promised, kept_of, log_of, loss_of
+from ddpbench.worker.verify.answers import averaging_of, check_promised, kept_of, log_of, loss_of, read_log
 from ddpbench.worker.verify.comparing import GATHERS, Comparer, check_trained, not_compared
 from ddpbench.worker.verify.inspection import blocks_of
 from ddpbench.worker.verify.refusals import waits_for
@@ -233,8 +234,7 @@ def _completeness(comparer: Comparer, whole: set[str], own: Tensors) -> Iterator
     prover = comparer.prover
     if not prover.agreed(float(len(own) < len(whole))):
         return
-    names: list[Any] = [None] * prover.processes
-    dist.all_gather_object(names, list(own), group=prover.group)
+    names = gather_values(list(own), texts, prover.group)
     lost = sorted(whole.difference(*names))
     proof = comparer.proof("every parameter has a rank", math.inf if lost else 0.0, 0.0)
     if lost:
@@ -757,10 +757,9 @@ def _ordered(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
         comparer.step(replica, batch)
         comparer.update_replica(replica)
         prover.on_step()
-    log: list[Any] = [log_of(replica) if prover.rank == 0 else None]
+    updates = log_of(replica) if prover.rank == 0 else []
     if prover.processes > 1:
-        dist.broadcast_object_list(log, src=0, group=prover.group)
-    updates: list[tuple[int, int]] = log[0]
+        updates = gather_values(updates, read_log, prover.group)[0]
     if draws:
         note = "the model draws random numbers, others when its log is redone: not comparable"
         yield not_compared("parameters, updates in the server's order", comparer.name, note)

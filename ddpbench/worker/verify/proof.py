@@ -23,6 +23,7 @@ from ddpbench.worker.verify.comparing import Comparer, not_compared
 from ddpbench.worker.verify.one_process import Drawn
 from ddpbench.worker.verify.own_steps import prove_own_steps
 from ddpbench.worker.verify.promises import FINAL_STEPS, compare, follows_updates
+from ddpbench.worker.verify.sent_batches import gather_batches
 from ddpbench.worker.verify.values import Tensors, dense
 from ddpbench.workloads import is_import_path
 
@@ -137,9 +138,8 @@ class Prover:
         takers = _takers(self.training) if self.processes > 1 else [0]
         if len(takers) == 1:
             return [batch]
-        gathered: list[Any] = [None] * self.processes
         own = map_tensors(lambda value: value.detach().cpu(), batch)
-        dist.all_gather_object(gathered, own, group=self.group)  # shapes may differ, as with padded texts
+        gathered = gather_batches(own, self.group)  # shapes may differ, as with padded texts
         return [map_tensors(lambda value: value.to(self.training.device), gathered[rank]) for rank in takers]
 
     def _no_float64(self, shard: Any) -> str:

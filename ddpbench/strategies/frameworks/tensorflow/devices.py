@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import socket
@@ -9,6 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
+
+from ddpbench.collectives.exchange import gather_values
+
+_MOST_ADDRESS = 64
+"""Bytes of an address and a port as JSON."""
 
 _made: dict[tuple[Any, ...], Any] = {}
 """The process's strategy, by the arguments that it was made for."""
@@ -100,9 +106,15 @@ def _addresses(ranks: int) -> list[str]:
     with socket.socket() as probe:
         probe.bind((host, 0))
         own = f"{host}:{probe.getsockname()[1]}"
-    found: list[Any] = [None] * ranks
-    dist.all_gather_object(found, own)
-    return found
+    return gather_values(own, _address, most=_MOST_ADDRESS)
+
+
+def _address(sent: Any) -> str:
+    """Return the address that a rank has sent; raises as the argument of `gather_values`."""
+    host, _, port = sent.rpartition(":") if isinstance(sent, str) else ("", "", "")
+    if not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise ValueError("an address and a port are expected")
+    return f"{ipaddress.ip_address(host)}:{int(port)}"
 
 
 def _own_address() -> str:

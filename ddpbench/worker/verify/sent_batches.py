@@ -1,0 +1,377 @@
+"""Batches as bytes that one rank sends to the others, which read them without unpickling.
+
+A message is the length of its outline, 8 bytes; the outline, JSON; then the bytes of the tensors and arrays in it, in
+order. A class is named in the outline, and made after an object of that class in the reader's own batch, so that a
+message can bring values and no code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import pickle
+import re
+from collections.abc import Iterator, MutableMapping, Sequence
+from copy import copy
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from ddpbench.collectives.exchange import (
+    ForeignMessageError,
+    decoded,
+    foreign,
+    gather_bytes,
+    name_of_type,
+    shape_of,
+    type_of_numbers,
+)
+from ddpbench.strategies.base import CannotTrainError
+from ddpbench.strategies.trees import fields_of, like
+
+_ROOM = 64 << 20
+_TIMES = 64
+"""A rank's batch has at most this many times the bytes of one's own, and `_ROOM` more: texts and graphs differ."""
+_DEEPEST = 12
+"""Deepest nesting of a batch: an outline takes up to four levels of JSON for one, of 64 that are read."""
+_LAYOUTS = {
+    str(layout): layout
+    for layout in (
+        torch.sparse_csr,
+        torch.sparse_csc,
+        torch.sparse_bsr,
+        torch.sparse_bsc,
+        torch.strided,
+        torch.jagged,
+    )
+}
+
+
+_NUMBERS = re.compile(r"[<>|=]?[biufcSUmM]\d{1,9}(\[\w+\])?", re.ASCII)
+"""The types of an array's numbers or texts, as numpy writes them; none is of objects."""
+
+
+class _UnknownError(Exception):
+    """Raised for a value that only its own rank has; the message is its class."""
+
+
+def gather_batches(own: Any, group: dist.ProcessGroup | None) -> list[Any]:
+    """Return every rank's batch in the order of ranks, with tensors on the CPU; all ranks call it.
+
+    A batch is a value as in `ddpbench.strategies.trees`. Objects of classes that hold no parts (neither tensors and
+    arrays nor numbers and texts) have to be equal on all ranks.
+
+    Raises:
+        CannotTrainError: batches hold objects that differ from rank to rank and cannot be sent as values.
+        ForeignMessageError: what arrived is no batch, or far larger than this rank's.
+    """
+    outline = _Outline()
+    message = outline.message(own)
+    gathered = gather_bytes(message, _TIMES * len(message) + _ROOM, group)
+    found: list[Any] = []
+    for rank, sent in enumerate(gathered):
+        if rank == dist.get_rank(group):
+            found.append(own)
+            continue
+        try:
+            found.append(_read(rank, sent, outline))
+        except _UnknownError as error:
+            raise CannotTrainError(
+                f"its batches hold objects of {error} that differ from rank to rank, and ranks send each other's "
+                "samples as tensors, numbers and texts only: have the dataset or collate_fn return these"
+            ) from None
+    return found
+
+
+class _Outline:
+    """The outline of a rank's own batch, and the objects in it that others' are made after."""
+
+    def __init__(self) -> None:
+        self.made: dict[str, Any] = {}
+        """An object of each class, by the class's name."""
+        self.opaque: dict[str, Any] = {}
+        """Objects without parts, by a digest."""
+        self.blocks: list[bytes] = []
+
+    def message(self, value: Any) -> bytes:
+        """Return a batch as the bytes of a message."""
+        outline = json.dumps(self._node(value, 0), separators=(",", ":")).encode()
+        return b"".join([len(outline).to_bytes(8, "little"), outline, *self.blocks])
+
+    def _node(self, value: Any, depth: int) -> Any:
+        if value is None or isinstance(value, bool) or _is_short(value) or _is_text(value):
+            return value
+        if depth > _DEEPEST:
+            return self._whole(value)
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value)
+        return self._numbers(value) or self._container(value, depth + 1)
+
+    def _numbers(self, value: Any) -> Any:
+        """Return the node of a number, of bytes, or of an array of numbers or texts; None for anything else."""
+        if type(value) is float:
+            return {"float": value.hex()}
+        if type(value) in (bytes, bytearray):
+            return {type(value).__name__: self._block(bytes(value))}
+        if isinstance(value, np.ndarray | np.generic) and _NUMBERS.fullmatch(value.dtype.str):
+            kind = "array" if isinstance(value, np.ndarray) else "number"
+            data = self._block(np.ascontiguousarray(value).tobytes())
+            return {kind: [value.dtype.str, [*value.shape], data]}
+        return None
+
+    def _container(self, value: Any, depth: int) -> Any:
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return self._object(value, [self._node(part, depth) for part in value])
+        if isinstance(value, list | tuple):
+            kind = "list" if isinstance(value, list) else "tuple"
+            return {kind: [self._node(part, depth) for part in value]}
+        if type(value) in (set, frozenset):
+            return {type(value).__name__: [self._node(part, depth) for part in value]}
+        if isinstance(value, MutableMapping):
+            items = [[self._node(key, depth), self._node(part, depth)] for key, part in value.items()]
+            return {"dict": items} if type(value) is dict else self._object(value, items)
+        held = fields_of(value)
+        if held is None and _is_plain(value):
+            held = dict(vars(value))
+        if held is None:
+            return self._whole(value)
+        return self._object(value, [[name, self._node(part, depth)] for name, part in held.items()])
+
+    def _object(self, value: Any, parts: list[Any]) -> Any:
+        name = _name_of(type(value))
+        self.made[name] = value
+        return {"object": [name, parts]}
+
+    def _whole(self, value: Any) -> Any:
+        try:
+            digest = hashlib.sha256(pickle.dumps(value)).hexdigest()
+        except Exception:  # whatever its class raises
+            digest = ""
+        if digest:
+            self.opaque[digest] = value
+        return {"same": [_name_of(type(value)), digest]}
+
+    def _block(self, data: bytes) -> int:
+        self.blocks.append(data)
+        return len(data)
+
+    def _tensor(self, value: torch.Tensor) -> Any:
+        parts: list[Any]
+        if value.is_nested:
+            rows = [self._tensor(row) for row in value.unbind()]
+            return {"nested": [str(value.layout), rows]}
+        if value.layout == torch.sparse_coo:
+            coordinates = value.coalesce()
+            parts = [self._tensor(coordinates.indices()), self._tensor(coordinates.values())]
+            return {"coordinates": [[*value.shape], *parts]}
+        if str(value.layout) in _LAYOUTS and value.layout != torch.strided:
+            by_row = value.layout in (torch.sparse_csr, torch.sparse_bsr)
+            ends = value.crow_indices() if by_row else value.ccol_indices()
+            places = value.col_indices() if by_row else value.row_indices()
+            parts = [self._tensor(ends), self._tensor(places), self._tensor(value.values())]
+            return {"compressed": [str(value.layout), [*value.shape], *parts]}
+        name = name_of_type(value.dtype)
+        if not name or value.layout != torch.strided:
+            return self._whole(value)
+        plain = value.detach().as_subclass(torch.Tensor).cpu().resolve_conj().resolve_neg()
+        plain = plain.contiguous().reshape(-1).view(torch.uint8)
+        data = self._block(plain.numpy().tobytes())
+        of = ""
+        if type(value) not in (torch.Tensor, torch.nn.Parameter):
+            of = _name_of(type(value))
+            self.made[of] = value
+        return {"tensor": [name, [*value.shape], data, of]}
+
+
+def _read(rank: int, sent: torch.Tensor, own: _Outline) -> Any:
+    if len(sent) < 8:
+        raise foreign(rank, f"{len(sent)} bytes are no batch")
+    end = 8 + int.from_bytes(sent[:8].numpy().tobytes(), "little")
+    reader = _Reader(own, sent[end:] if end <= len(sent) else sent[:0])
+    try:
+        return decoded(rank, sent[8:end], reader.batch)
+    except (RuntimeError, AttributeError, OverflowError, RecursionError, MemoryError) as error:
+        if isinstance(error, ForeignMessageError):
+            raise
+        raise foreign(rank, f"{type(error).__name__}: {error}"[:200]) from None
+
+
+class _Reader:
+    """Reads another rank's message, by the objects of one's own batch."""
+
+    def __init__(self, own: _Outline, data: torch.Tensor) -> None:
+        self._own, self._data, self._at = own, data, 0
+
+    def batch(self, outline: Any) -> Any:
+        """Return the batch of an outline.
+
+        Raises:
+            ValueError: it is none; also a TypeError, a LookupError or a RuntimeError.
+            _UnknownError: it holds an object that this rank's batch does not.
+        """
+        found = self._value(outline)
+        if self._at != len(self._data):
+            raise ValueError(f"{len(self._data) - self._at:,} bytes more than its outline says")
+        return found
+
+    def _value(self, node: Any) -> Any:
+        if node is None or isinstance(node, bool | int | str):
+            return node
+        ((kind, given),) = node.items()
+        if kind in ("list", "tuple", "set", "frozenset"):
+            return {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}[kind](
+                map(self._value, given)
+            )
+        readers = {
+            "float": float.fromhex,
+            "bytes": self._block,
+            "bytearray": lambda size: bytearray(self._block(size)),
+            "dict": lambda items: {self._value(key): self._value(part) for key, part in items},
+            "array": self._array,
+            "number": lambda of: self._array(of)[()],
+            "object": self._object,
+            "same": self._same,
+        }
+        return readers[kind](given) if kind in readers else self._tensor(node)
+
+    def _block(self, size: Any) -> bytes:
+        return self._taken(size).numpy().tobytes()
+
+    def _taken(self, size: Any) -> torch.Tensor:
+        if type(size) is not int or not 0 <= size <= len(self._data) - self._at:
+            raise ValueError("fewer bytes than its outline says")
+        self._at += size
+        return self._data[self._at - size : self._at]
+
+    def _array(self, given: Any) -> Any:
+        name, shape, size = given
+        if not isinstance(name, str) or not _NUMBERS.fullmatch(name):
+            raise TypeError("an array's type of numbers is expected")
+        numbers = np.dtype(name)
+        lengths = shape_of(shape)
+        if math.prod(lengths) * numbers.itemsize != size:
+            raise ValueError("an array's shape does not fit its bytes")
+        return np.frombuffer(self._block(size), dtype=numbers).reshape(lengths).copy()
+
+    def _tensor(self, node: Any) -> torch.Tensor:
+        ((kind, given),) = node.items()
+        readers = {"tensor": self._dense, "nested": self._nested, "same": self._same}
+        readers |= {"coordinates": self._coordinates, "compressed": self._compressed}
+        if kind not in readers:
+            raise LookupError(f"{kind!r} is no value")
+        found = readers[kind](given)
+        if not isinstance(found, torch.Tensor):
+            raise TypeError("a tensor is expected")
+        return found
+
+    def _nested(self, given: Any) -> Any:
+        layout, rows = given
+        return torch.nested.as_nested_tensor(self._tensors(rows), layout=_LAYOUTS[layout])
+
+    def _coordinates(self, given: Any) -> Any:
+        shape, *parts = given
+        indices, values = self._tensors(parts)
+        # Checked: an index beyond the shape would reach other memory.
+        return torch.sparse_coo_tensor(indices, values, shape_of(shape), check_invariants=True).coalesce()
+
+    def _compressed(self, given: Any) -> Any:
+        layout, shape, *parts = given
+        ends, places, values = self._tensors(parts)
+        return torch.sparse_compressed_tensor(
+            ends, places, values, shape_of(shape), layout=_LAYOUTS[layout], check_invariants=True
+        )
+
+    def _tensors(self, nodes: Sequence[Any]) -> list[torch.Tensor]:
+        return [self._tensor(node) for node in nodes]
+
+    def _dense(self, given: Any) -> torch.Tensor:
+        name, shape, size, of = given
+        dtype, lengths = type_of_numbers(name), shape_of(shape)
+        if math.prod(lengths) * dtype.itemsize != size:
+            raise ValueError("a tensor's shape does not fit its bytes")
+        plain: torch.Tensor = (
+            self._taken(size).clone().view(dtype).reshape(lengths)
+        )  # cloned: numbers are aligned
+        if dtype == torch.bool:
+            plain = plain.view(torch.uint8) != 0  # a byte of a bool is 0 or 1
+        if not of:
+            return plain
+        like_it = self._made(of)
+        if not isinstance(like_it, torch.Tensor):
+            raise TypeError("a class of tensors is expected")
+        made: torch.Tensor = plain.as_subclass(type(like_it))
+        made.__dict__.update(like_it.__dict__)
+        return made
+
+    def _made(self, name: Any) -> Any:
+        if not isinstance(name, str):
+            raise TypeError("a class is expected")
+        if name not in self._own.made:
+            raise _UnknownError(name[:200])
+        return self._own.made[name]
+
+    def _object(self, given: Any) -> Any:
+        name, parts = given
+        mine = self._made(name)
+        if isinstance(mine, tuple):
+            if len(parts) != len(mine):
+                raise ValueError("a named tuple of another length")
+            return like(mine, [self._value(part) for part in parts])
+        held = {self._value(key): self._value(part) for key, part in parts}
+        if isinstance(mine, MutableMapping):
+            same = copy(mine)
+            same.clear()
+            same.update(held)
+            return same
+        known = fields_of(mine)
+        if not held.keys() <= (vars(mine) if known is None else known).keys():
+            raise _UnknownError(name)
+        return like(mine, held)
+
+    def _same(self, given: Any) -> Any:
+        name, digest = given
+        if not isinstance(name, str) or not isinstance(digest, str):
+            raise TypeError("an object's class is expected")
+        if digest not in self._own.opaque:
+            raise _UnknownError(name[:200])
+        return self._own.opaque[digest]
+
+
+def _name_of(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _is_short(value: Any) -> bool:
+    return type(value) is int and abs(value) < 2**63
+
+
+def _is_text(value: Any) -> bool:
+    return (
+        type(value) is str and "\0" not in value and not any("\ud800" <= char <= "\udfff" for char in value)
+    )
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether an object is its attributes: no class, function or module, and without own ways to be pickled."""
+    kind = type(value)
+    if not hasattr(value, "__dict__") or isinstance(value, type) or kind.__module__ == "builtins":
+        return False
+    standard = all(
+        getattr(kind, name, None) is getattr(object, name, None)
+        for name in (
+            "__reduce__",
+            "__reduce_ex__",
+            "__getstate__",
+            "__setstate__",
+            "__getnewargs_ex__",
+            "__new__",
+        )
+    )
+    return standard and not any(hasattr(one, "__slots__") for one in _classes(kind))
+
+
+def _classes(kind: type) -> Iterator[type]:
+    return (one for one in kind.__mro__ if one is not object)
