@@ -86,7 +86,7 @@ REMOVERS = {
     "launch/watch.py:LaunchRunner.run_launch:directory.rendezvous.unlink": "a launch's own, below cases/",
     "worker/rank/checkpoints.py:Saver._timed:path.unlink": "the same",
     "features/recovery/rank/snapshots.py:Snapshots.write:stale.unlink": "in such a folder",
-    "features/recovery/rank/snapshots.py:Snapshots.write:self._told(old).unlink": "the same",
+    "features/recovery/rank/snapshots.py:Snapshots.write:self._checksum_file(old).unlink": "the same",
     "features/recovery/rank/snapshots.py:Snapshots.write:self._data(old).unlink": "the same",
     "worker/slot/own_rank.py:OwnRank.__init__:stale.unlink": "records of an unfinished try of a launch, below cases/",
     "worker/slot/opening.py:open_run:nonce.unlink": "the file that it has just made, of a drawn name",
