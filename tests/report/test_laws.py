@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -187,3 +188,24 @@ def test_a_line_that_does_not_start_at_1_says_what_it_is_relative_to(summary: Ru
     assert notes_at(0.8) == ["1 rank fitted too: 0.80 of the base case"]
     assert notes_at(1.001) == []
     assert amdahl.line[0] == (1.0, pytest.approx(1.0)), "the other laws hold it at 1"
+
+
+def test_curves_of_two_values_of_an_option_are_told_apart(tmp_path: Path) -> None:
+    """Two figures whose headings contradict each other say which value each is of, and so do tables and the finding."""
+    steps: dict[Case, float] = {}
+    for width in (16, 64):
+        options = json.dumps({"width": width})
+        steps[dataclasses.replace(strong("single", 1), workload_options_json=options)] = 100.0
+        for world in (2, 4, 8):
+            case = dataclasses.replace(strong("ddp", world), workload_options_json=options)
+            steps[case] = amdahl_ms(world)
+    found = summary_of(tmp_path, steps)
+    drawn = of(found)
+    for picture, width in zip(drawn.pictures, (16, 64), strict=True):
+        assert picture.heading.startswith(f"width={width} · DDP ")
+        assert f"width={width}" in picture.caption
+        assert picture.alt.count(f"width={width}") == 1
+        assert picture.table is not None
+        assert f"width={width}" in picture.table.caption
+    law = next(finding.line for finding in found.conclusions.findings if finding.evidence == "laws")
+    assert "width=16" in law

@@ -21,9 +21,9 @@ from ddpbench.analysis.scaling.speedups import SpeedupCurve
 from ddpbench.analysis.sentences import sentence
 from ddpbench.analysis.statistics.judgement import plain
 from ddpbench.helper_process import Helper
-from ddpbench.naming import on_nodes, on_nodes_of
+from ddpbench.naming import Namer, on_nodes, on_nodes_of
 from ddpbench.spec import Case, grouping
-from ddpbench.spec.grouping import FACETS, batch_words, cap_order, is_virtual
+from ddpbench.spec.grouping import FACETS, PANEL, batch_words, cap_order, is_virtual
 from ddpbench.strategies.traits import traits_of
 
 
@@ -115,15 +115,15 @@ def curves_of(cases: Sequence[CaseRun]) -> list[CaseCurve]:
                     continue
                 seen.add(ids)
                 alike = [run for run in others if run.case.nodes == runs[0].case.nodes] or others
-                alongside = [run for run in own if run.case.strategy != strategy]
                 other = alike[0] if alike else None
+                alongside = [run for run in own if run.case.strategy != strategy]
                 more = [f"with {FACETS['bucket_cap_mb'].word(runs[-1].case)}"] if len(caps) > 1 else []
                 more += [nodes] if nodes else []
                 found.append(
                     CaseCurve(
-                        name=" ".join([name_of(runs[-1], other, alongside), *more]),
+                        name=" ".join([name_of(runs[-1], other, [*others, *alongside]), *more]),
                         key=" ".join([key_of(runs[-1], other, alongside), *more]),
-                        shared=_shared(runs[-1]),
+                        shared=_shared(runs[-1].case),
                         panel=number,
                         variant=variant,
                         base=by_id.get(runs[0].baseline_id),
@@ -131,7 +131,25 @@ def curves_of(cases: Sequence[CaseRun]) -> list[CaseCurve]:
                         crowded=tuple(run for run in runs if run.oversubscribed),
                     )
                 )
-    return found
+    return _with_apart(found)
+
+
+def _with_apart(curves: Sequence[CaseCurve]) -> list[CaseCurve]:
+    """Return the curves, their settings with what distinguishes groups of comparable cases, if two groups share one."""
+    groups = {(curve.shared, curve.panel) for curve in curves}
+    if len({shared for shared, _ in groups}) == len(groups):
+        return list(curves)
+    names = Namer(curve.first.case for curve in curves)
+    return [
+        replace(curve, shared=tuple(dict.fromkeys([*curve.shared, *_apart(names, curve.first.case)])))
+        for curve in curves
+    ]
+
+
+def _apart(names: Namer, case: Case) -> list[str]:
+    """Return the words that distinguish a case's group of comparable cases, except those of `_shared`."""
+    words = names.apart(case, [name for name in PANEL if name not in _IN_SHARED])
+    return [word for word in words if word != names.workload(case)]
 
 
 def _ladders(runs: Sequence[CaseRun]) -> Iterable[tuple[list[CaseRun], str]]:
@@ -150,9 +168,12 @@ def _ladders(runs: Sequence[CaseRun]) -> Iterable[tuple[list[CaseRun], str]]:
         yield [run for run in one if run.case.world_size <= per_node] + beyond, words
 
 
-def _shared(run: CaseRun) -> tuple[str, ...]:
+_IN_SHARED = ("scaling", "local_batch", "global_batch", "fabric")
+"""Fields that `_shared` always words, besides the workload."""
+
+
+def _shared(case: Case) -> tuple[str, ...]:
     """Return workload, scaling and batch, and the labels that must accompany a number."""
-    case = run.case
     scaling = f"{FACETS['scaling'].word(case)} with a {batch_words(case)}"
     return (case.workload, scaling, *grouping.qualifiers(case))
 

@@ -12,6 +12,7 @@ from ddpbench.analysis.scaling.fits import Fit
 from ddpbench.analysis.scaling.model import EXTRAPOLATION, LAW_NAMES, Law
 from ddpbench.analysis.sentences import Sentence, capital
 from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.naming import Namer
 from ddpbench.report.captions import captioned, label_of
 from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import error_bars
@@ -19,6 +20,7 @@ from ddpbench.report.drawn import split
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.words import launches_each, not_drawn, percent, ranks, series_of
+from ddpbench.spec.grouping import PANEL
 from ddpbench.strategies.traits import traits_of
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ def section(laws: Sequence[CurveLaws], rows: Sequence[Row]) -> Section:
         sorted(group, key=lambda curve: not traits_of(curve.case).exchanges) for group in fitted.values()
     ]
     drawn, others = split(groups)
+    names = Namer(group[0].case for group in groups)
     emulated = {row.case_id for row in rows if row.emulated}
     by_id = {row.case_id: row for row in rows}
     notes = [_note(curve) for group in drawn for curve in group[:MOST_CURVES]]
@@ -60,7 +63,10 @@ def section(laws: Sequence[CurveLaws], rows: Sequence[Row]) -> Section:
         title="Scaling laws",
         question="Which law does the curve follow, where does it bend, and what is worth measuring next?",
         pictures=tuple(
-            replace(_picture(group, index, emulated), label=_label(group, by_id))
+            replace(
+                _picture(group, index, emulated, ", ".join(names.apart(group[0].case, PANEL))),
+                label=_label(group, by_id),
+            )
             for index, group in enumerate(drawn)
         ),
         notes=(*notes, *dict.fromkeys(refused), *not_drawn(rest)),
@@ -111,9 +117,10 @@ def _label(group: Sequence[CurveLaws], by_id: Mapping[str, Row]) -> tuple[str, .
     return label_of([by_id[case_id] for case_id in ids if case_id in by_id])
 
 
-def _picture(group: Sequence[CurveLaws], index: int, emulated: set[str]) -> Picture:
+def _picture(group: Sequence[CurveLaws], index: int, emulated: set[str], panel: str) -> Picture:
+    """Return the figure of comparable curves; `panel` distinguishes them from the other figures', if there are any."""
     curves = list(group[:MOST_CURVES])
-    heading = _heading(curves)
+    heading = f"{panel} · {_heading(curves)}" if panel else _heading(curves)
     names = series_of([curve.name for curve in curves])
     left_out = [curve.name for curve in group[MOST_CURVES:]]
     fewest = launches_each(point.rounds for curve in curves for point in curve.laws.points)
