@@ -91,7 +91,7 @@ def open_file(path: Path, most: int | None) -> int:
     if not stat.S_ISREG(found.st_mode) or (most is not None and found.st_size > most):
         os.close(descriptor)
         if stat.S_ISREG(found.st_mode):
-            raise UnreadableError(f"{path} has {found.st_size:,} bytes; such a file has {most:,} at most")
+            raise _too_large(path, found.st_size, most)
         raise UnreadableError(_refusal(path, kind_of(found.st_mode)))
     return descriptor
 
@@ -313,16 +313,27 @@ def _refusal(path: Path, kind: str) -> str:
     return f"{path} is {kind}; in a run directory a regular file is expected there"
 
 
-def read_bytes(path: Path, most: int) -> bytes:
-    """Return a file's contents; raises as `open_file`."""
+def _too_large(path: Path, size: int, most: int | None) -> UnreadableError:
+    return UnreadableError(f"{path} has {size:,} bytes; such a file has {most:,} at most")
+
+
+def _parts(path: Path, most: int, part_bytes: int) -> Iterator[bytes]:
+    """Yield a file's contents in parts; raises as `open_file`, also if the file grows beyond `most` bytes meanwhile."""
     descriptor = open_file(path, most)
     try:
-        parts = []
-        while part := os.read(descriptor, _PART):
-            parts.append(part)
-        return b"".join(parts)
+        count = 0
+        while part := os.read(descriptor, part_bytes):
+            count += len(part)
+            if count > most:
+                raise _too_large(path, max(count, os.fstat(descriptor).st_size), most)
+            yield part
     finally:
         os.close(descriptor)
+
+
+def read_bytes(path: Path, most: int) -> bytes:
+    """Return a file's contents; raises as `open_file`, also if the file grows beyond `most` bytes meanwhile."""
+    return b"".join(_parts(path, most, _PART))
 
 
 def read_text(path: Path, most: int) -> str:
@@ -342,10 +353,19 @@ def read_text(path: Path, most: int) -> str:
 
 
 def copy_file(source: Path, target: Path, most: int) -> None:
-    """Copy a file's contents to a new file; raises as `open_file`."""
-    with os.fdopen(open_file(source, most), "rb", buffering=0) as file, create_file(target) as copy:
-        while part := file.read(MIB):
-            copy.write(part)
+    """Copy a file's contents to a new file; raises as `read_bytes`.
+
+    Nothing is created if the source cannot be opened, and the new file is removed if its contents cannot be copied.
+    """
+    parts = _parts(source, most, MIB)
+    first = next(parts, b"")
+    with create_file(target) as copy:
+        try:
+            copy.write(first)
+            copy.writelines(parts)
+        except BaseException:
+            target.unlink()
+            raise
 
 
 def most_of(name: str) -> int:

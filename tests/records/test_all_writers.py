@@ -73,6 +73,7 @@ REMOVERS = {
     "records/rundir.py:make_dir:one.rmdir": "the same",
     "records/files.py:check_room:path.unlink": "the file that it has just written",
     "records/files.py:write_anew:path.unlink": "a file of a run directory that is written again",
+    "records/files.py:copy_file:target.unlink": "the copy that it has just made",
     "records/files.py:replacing:new.unlink": "its own temporary name",
     "records/files.py:write_numbered:claim.unlink": "the same",
     "records/files.py:_remove_left:os.unlink": "such a name of a killed writer's, a day old and this user's",

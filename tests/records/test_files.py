@@ -27,6 +27,7 @@ from ddpbench.records import (
     LaunchRequest,
     RecordWriter,
     RunDir,
+    files,
     pack,
     read_launch,
     write_atomically,
@@ -269,6 +270,43 @@ def test_what_is_too_large_is_not_read(tmp_path: Path) -> None:
         read_bytes(Path("/dev/null"), 1000)
     with pytest.raises(UnreadableError, match="null byte"):
         read_bytes(Path("a\0b"), 1000)
+
+
+@pytest.fixture
+def growing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a file of 10 bytes that has 5,000,000 as soon as it has been opened."""
+    path = tmp_path / "grows.json"
+    path.write_bytes(b"0" * 10)
+    opened = files.open_file
+
+    def then_grown(path: Path, most: int | None) -> int:
+        descriptor = opened(path, most)
+        os.truncate(path, 5_000_000)
+        return descriptor
+
+    monkeypatch.setattr(files, "open_file", then_grown)
+    return path
+
+
+def test_what_grows_too_large_while_it_is_read_is_not_read(growing: Path) -> None:
+    with pytest.raises(UnreadableError, match=r"has 5,000,000 bytes; such a file has 1,000 at most"):
+        read_bytes(growing, 1000)
+
+
+def test_what_grows_too_large_while_it_is_copied_is_not_copied(growing: Path) -> None:
+    copy = growing.with_name("copy")
+    with pytest.raises(UnreadableError, match=r"has 5,000,000 bytes; such a file has 1,000 at most"):
+        copy_file(growing, copy, 1000)
+    assert not copy.exists()
+
+
+def test_what_grows_up_to_the_limit_is_read_and_copied(growing: Path) -> None:
+    expected = b"0" * 10 + bytes(4_999_990)
+    assert read_bytes(growing, 5_000_000) == expected
+    growing.write_bytes(b"0" * 10)
+    copy = growing.with_name("copy")
+    copy_file(growing, copy, 5_000_000)
+    assert copy.read_bytes() == expected
 
 
 @pytest.mark.parametrize(
