@@ -15,9 +15,10 @@ from torch.utils.data import TensorDataset
 
 from ddpbench.launch.verify import verification_cases, verify
 from ddpbench.machine.trial import _own_reason, summary_of
-from ddpbench.records import why_unproved
+from ddpbench.records import Proof, why_unproved
 from ddpbench.worker.verify.inspection import inspect_workload
 from ddpbench.worker.verify.optimizers import narrower_type
+from ddpbench.worker.verify.update_faults import OF_ITS_SAMPLES
 from ddpbench.workloads import plain_state
 from tests.ranks import run_ranks
 from tests.worker import test_refusals, update_models
@@ -54,6 +55,75 @@ def test_what_an_object_keeps_is_of_one_model() -> None:
         assert {key: value for key, value in found.items() if value != ("ok", "")} == {}
     (found,) = run_ranks(each_ended, 1, KEEPING, ["data_parallel", "single"])
     assert {key: value for key, value in found.items() if value != ("ok", "")} == {}
+
+
+@pytest.mark.ranks
+def test_an_update_by_a_count_of_losses_is_proved() -> None:
+    strategies = ["ddp", "zero1", "fsdp", "master", "post_local_sgd"]
+    for found in run_ranks(each_ended, 2, ["ClipsByCount"], strategies):
+        assert {key: value for key, value in found.items() if value != ("ok", "")} == {}
+    for name in ("ClipsByCount", "ClipsByLoss"):
+        for strategy, ranks in (("single", 1), ("data_parallel", 2)):
+            proofs, _ = proved(own_case(FILE, name, strategy, ranks))
+            assert [each for each in proofs if not each.passed] == []
+            made = {each.was_made for each in proofs if each.compared == "update, same gradients"}
+            assert made == {True} or (name, strategy) == (
+                "ClipsByLoss",
+                "data_parallel",
+            )  # depends on threads
+
+
+@pytest.mark.ranks
+def test_an_update_by_a_count_of_losses_is_proved_where_a_step_has_several() -> None:
+    assert run_ranks(accumulating, 2, "ClipsByCount") == [("ok", "")] * 2
+
+
+def accumulating(rank: int, processes: int, name: str) -> tuple[str, str]:
+    test_refusals.FILE = FILE
+    return ended(rank, processes, name, "ddp", {"accumulate": 2})
+
+
+def noted_of(
+    rank: int, processes: int, names: list[str], strategies: list[str]
+) -> dict[tuple[str, str], tuple[set[str], set[str], set[str]]]:
+    """Return each proof's notes, the comparisons that failed, and those that failed without a note."""
+    test_refusals.FILE = FILE
+    return {
+        (name, strategy): test_refusals.noted(rank, processes, name, strategy)
+        for name in names
+        for strategy in strategies
+    }
+
+
+@pytest.mark.ranks
+def test_an_update_by_the_loss_of_its_ranks_samples_is_named_and_not_the_strategy() -> None:
+    for found in run_ranks(noted_of, 2, ["ClipsByLoss"], ["ddp", "zero1", "fsdp", "master"]):
+        for (_, strategy), (notes, failed, unexplained) in found.items():
+            assert (bool(failed), unexplained) == (True, set()), strategy
+            assert OF_ITS_SAMPLES in notes, (strategy, notes)
+
+
+@pytest.mark.ranks
+def test_state_that_a_batch_seen_again_leaves_as_it_is_does_not_fail_a_proof() -> None:
+    names, strategies = ["RunsMaximum", "ScalesByFirst"], ["ddp", "zero1", "fsdp"]
+    for found in run_ranks(noted_of, 2, names, strategies):
+        for key, (notes, failed, _) in found.items():
+            assert (failed, {note.partition(",")[0] for note in notes}) == (
+                set(),
+                {"the model keeps state from one forward to the next"},
+            ), key
+
+
+@pytest.mark.ranks
+def test_steps_of_a_class_that_keeps_state_of_its_samples_are_compared_with_those_of_one_rank() -> None:
+    for unmade in run_ranks(not_made, 2, "RunsMaximum", "fsdp"):
+        assert unmade == {"gradients, whole batch"}
+
+
+def not_made(rank: int, processes: int, name: str, strategy: str) -> set[str]:
+    test_refusals.FILE = FILE
+    prover, _ = test_refusals.prover_of(rank, processes, name, strategy, {})
+    return {each.compared for each in prover.run() if isinstance(each, Proof) and not each.was_made}
 
 
 def test_a_copied_object_shares_its_data_and_what_cannot_be_copied() -> None:

@@ -113,6 +113,60 @@ class CountsLosses(Sound):
         return super().loss(model, batch) * (1 + min(self.made, 10) / 10)
 
 
+class ClipsByCount(Sound):
+    """Clips by a norm that grows with each loss."""
+
+    losses = 0
+
+    def loss(self, model: Any, batch: Any) -> torch.Tensor:
+        self.losses += 1
+        return super().loss(model, batch)
+
+    def before_update(self, model: nn.Module) -> None:
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1 * self.losses)
+
+
+class ClipsByLoss(Sound):
+    """Clips by the loss of its own rank's samples."""
+
+    def loss(self, model: Any, batch: Any) -> torch.Tensor:
+        loss = super().loss(model, batch)
+        self.last = loss.item()
+        return loss
+
+    def before_update(self, model: nn.Module) -> None:
+        nn.utils.clip_grad_norm_(model.parameters(), 0.01 * self.last)
+
+
+class Largest(nn.Module):
+    """Divides by the largest value that it has seen, or by that of the first batch alone."""
+
+    largest: torch.Tensor
+
+    def __init__(self, *, first: bool) -> None:
+        super().__init__()
+        self.inner, self.first = nn.Linear(8, 16), first
+        self.register_buffer("largest", torch.tensor(0.0))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        found = self.inner(x).relu()
+        if not self.first or not self.largest:
+            with torch.no_grad():
+                self.largest.copy_(torch.maximum(self.largest, found.max()))
+        return found / self.largest
+
+
+class RunsMaximum(Sound):
+    first = False
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(Largest(first=self.first), nn.Linear(16, 1))
+
+
+class ScalesByFirst(RunsMaximum):
+    first = True
+
+
 class Warms(torch.optim.Optimizer):
     """Sets the rate of another optimizer and steps it, as the annotated transformer's does."""
 

@@ -27,7 +27,7 @@ from ddpbench.worker.verify.written import writes_sentence
 from ddpbench.workloads import is_import_path
 
 UNCHANGED = "no update changed a parameter: is the learning rate 0?"
-_ROUNDING = TOLERANCES[torch.float32]
+ROUNDING = TOLERANCES[torch.float32]
 """Largest difference that rounding alone makes between updates, except where Adam amplifies it."""
 _NOT_FINITE = (
     "parameters are not finite after these updates in one process either: is the learning rate too large?"
@@ -237,7 +237,7 @@ class Comparer:
         if proof.was_made and decisive and self.prover.unrepeatable:
             return not_compared(proof.compared, self.name, self.prover.unrepeatable)
         changes = proof.was_made and proof.compared.startswith(("update", "parameters"))
-        if not changes or proof.error <= _ROUNDING or not is_import_path(self.training.case.workload):
+        if not changes or proof.error <= ROUNDING or not is_import_path(self.training.case.workload):
             return proof
         fault = self.faults.of_gradients() or self.updates.found() or self.updates.of_rounding(proof.error)
         if not fault or fault == self.updates.by_rank():

@@ -19,6 +19,7 @@ from ddpbench.worker.training.randomness import random_state, seed_all, set_rand
 from ddpbench.worker.training.training import Training
 from ddpbench.worker.training.types import Numbers
 from ddpbench.worker.verify.values import Tensors, mean, share_memory, trained
+from ddpbench.workloads import is_import_path
 
 
 class Rank(Protocol):
@@ -150,14 +151,18 @@ class OneProcess:
         # A fresh model is made before its shard's seed is set.
         return mean(self.gradient(self.fresh(), number) for number in range(len(self.shards)))
 
-    def average_reached(self, model: torch.nn.Module, shards: Sequence[Any], without: Set[str]) -> Tensors:
+    def average_reached(
+        self, model: torch.nn.Module, shards: Sequence[Any], without: Set[str], *, apart: bool = False
+    ) -> Tensors:
         """Return that mean over these shards, without the parameters that none reaches and the strategy leaves out.
 
         `without` names all that this rank's update left out; a parameter that another rank's shard reached is kept.
+        If `apart`, each rank's model computes its own shard's gradient only, and the mean is over ranks.
         """
-        own = (self.prover.rank,) if self.prover.gathers else range(len(shards))
+        apart = apart or self.prover.gathers
+        own = (self.prover.rank,) if apart else range(len(shards))
         found, reached = self.mean_reached([(model, number) for number in own], shards)
-        if self.prover.gathers:
+        if apart:
             found = self.prover.average(found)
         return {name: value for name, value in found.items() if name in reached or name not in without}
 
@@ -220,12 +225,51 @@ class OneProcess:
         model, device = self.fresh(), self.training.device
         with alone(device, says_so=says_so) if made_alone else nullcontext():
             optimizer = self.training.make_optimizer(model.parameters())
-        with (
-            nullcontext() if made_alone is None else alone(device, says_so=says_so),
-            noticing_exchanges() as seen,
-        ):
+        with nullcontext() if made_alone is None else alone(device, says_so=says_so):
             for _ in range(3):  # a schedule may start with a learning rate of zero
-                self.update(model, gradient, optimizer)
-        if made_alone is not None and seen.found:
-            raise RuntimeError("the update exchanges values over a group that is not the default one")
+                self.call_loss(model)
+                with noticing_exchanges() as seen:
+                    self.update(model, gradient, optimizer)
+                if made_alone is not None and seen.found:
+                    raise RuntimeError("the update exchanges values over a group that is not the default one")
         return trained(model)
+
+    def call_loss(self, model: torch.nn.Module, shard: int = 0) -> None:
+        """Compute a shard's loss and backward as a step does, if the class is a user's: its update may need them."""
+        if is_import_path(self.training.case.workload):
+            self.gradient(model, shard)
+
+
+class OwnReference:
+    """The model of one process that makes this rank's updates, after the same calls of the user's object.
+
+    An update may compute with what `loss` kept in the object, such as a count of its calls.
+    """
+
+    def __init__(self, one: OneProcess, model: torch.nn.Module) -> None:
+        """Take `model`, in its initial state: a copy of it makes the updates if the class is a user's, else itself."""
+        self._one = one
+        self.model = one.copied(model) if is_import_path(one.training.case.workload) else model
+        self._optimizer: torch.optim.Optimizer | None = None
+
+    def update(self, gradient: Tensors) -> None:
+        """Compute the losses of this rank's step, and make an update from this gradient in place of theirs."""
+        one = self._one
+        apart = one.prover.processes > 1 and not one.training.strategy.whole_batches
+        for shard in (one.own_shard,) if apart else range(len(one.shards)):
+            one.call_loss(self.model, shard)
+        self._step(gradient)
+
+    def after(self, batches: Sequence[Sequence[Any]], left_out: Sequence[Set[str]]) -> torch.nn.Module:
+        """Return the model after a step on each batch: its gradients are of this rank's shard, averaged over ranks.
+
+        `left_out` names what each update of the replica left out. All ranks call it together.
+        """
+        for shards, without in zip(batches, left_out, strict=True):
+            self._step(self._one.average_reached(self.model, shards, without, apart=True))
+        return self.model
+
+    def _step(self, gradient: Tensors) -> None:
+        if self._optimizer is None:
+            self._optimizer = self._one.training.make_optimizer(self.model.parameters())
+        self._one.update(self.model, gradient, self._optimizer)

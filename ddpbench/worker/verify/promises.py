@@ -30,8 +30,9 @@ from ddpbench.strategies.trees import concatenate
 from ddpbench.worker.training.randomness import random_state, seed_all, set_random_state
 from ddpbench.worker.training.training import Training, all_equal, checksum
 from ddpbench.worker.verify.answers import averaging_of, check_promised, kept_of, log_of, loss_of, read_log
-from ddpbench.worker.verify.comparing import GATHERS, Comparer, check_trained, not_compared
+from ddpbench.worker.verify.comparing import GATHERS, ROUNDING, Comparer, check_trained, not_compared
 from ddpbench.worker.verify.inspection import blocks_of
+from ddpbench.worker.verify.one_process import OwnReference
 from ddpbench.worker.verify.refusals import waits_for
 from ddpbench.worker.verify.values import Tensors, has_batch_statistics, mean, norm, trained, trained_names
 from ddpbench.worker.verify.written import same
@@ -162,7 +163,9 @@ def _gradients(
     comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any
 ) -> Iterator[Proof]:
     prover, precision, later = comparer.prover, comparer.precision, comparer.later
-    whole = trained_names(reference)
+    training, whole = comparer.training, trained_names(reference)
+    updates = training.case.compute == "real" and precision.name == "full"
+    own_reference = OwnReference(comparer.one, reference) if updates else None
     comparer.one.seed(prover.rank)
     comparer.step(replica, batch)
     prover.on_step()
@@ -173,38 +176,32 @@ def _gradients(
     yield from _completeness(comparer, whole, own)
     idle = replica.unused()
     comparer.update_replica(replica)
-    training, before = comparer.training, trained(reference)
-    updates = training.case.compute == "real" and precision.name == "full"
+    before = trained(reference)
     repeats = not comparer.model.draws or not (training.strategy.framework or _draws_elsewhere(comparer))
     follows = updates and bool(later) and repeats
-    trainee = comparer.one.copied(reference) if follows else reference
+    shared = own_reference is not None and own_reference.model is reference
+    trainee = comparer.one.copied(reference) if follows and shared else reference
     comparer.faults.watch(trainee)
     optimizer = training.make_optimizer(trainee.parameters())
     made = 1
-    if updates:
+    if own_reference is not None:
         used = {name: gradient for name, gradient in own.items() if name not in idle}
-        stepping = training.make_optimizer(reference.parameters())
-        comparer.one.update(reference, used, stepping)
+        own_reference.update(used)
         # A schedule may start with a learning rate of zero: nothing is compared until an update has changed something.
-        while made < FINAL_STEPS and prover.agreed(float(_as_before(reference, before))):
+        while made < FINAL_STEPS and prover.agreed(float(_as_before(own_reference.model, before))):
             comparer.one.seed(prover.rank)
             comparer.step(replica, batch)
             again = comparer.own_gradients(replica)  # differs if the model draws or keeps state
             used = {name: gradient for name, gradient in again.items() if name not in replica.unused()}
             comparer.update_replica(replica)
             prover.on_step()
-            comparer.one.update(reference, used, stepping)
+            own_reference.update(used)
             made += 1
         after = replica.own_parameters()
-        yield comparer.change("update, same gradients", before, after, trained(reference))
+        yield comparer.change("update, same gradients", before, after, trained(own_reference.model))
     drawn = [each.own if replica.draws else batch for each in later] or [batch] * (FINAL_STEPS - 1)
     left_out = [idle] * made
-    for following in drawn:
-        comparer.one.seed(prover.rank)
-        comparer.step(replica, following)
-        left_out.append(replica.unused())
-        comparer.update_replica(replica)
-        prover.on_step()
+    left_out += [_stepped(comparer, replica, following) for following in drawn]
     if follows:
         batches = [*[comparer.shards] * made, *(each.shards for each in later)]
         for shards, without in zip(batches, left_out, strict=True):
@@ -212,8 +209,33 @@ def _gradients(
             comparer.one.update(trainee, comparer.one.average_reached(trainee, parts, without), optimizer)
         after = replica.own_parameters()
         proof = comparer.change("parameters, same samples", before, after, trained(trainee))
+        if (
+            own_reference is not None
+            and not shared
+            and not compared.at_once
+            and _trains_apart(proof, comparer)
+        ):
+            trainee = own_reference.after([each.shards for each in later], left_out[made:])
+            proof = comparer.change("parameters, same samples", before, after, trained(trainee))
         yield comparer.unless_by_rank(proof, trainee)
     yield from _final(comparer, replica)
+
+
+def _stepped(comparer: Comparer, replica: Replica, batch: Any) -> set[str]:
+    """Make a step on this batch, and return the parameters that its update left out."""
+    comparer.one.seed(comparer.prover.rank)
+    comparer.step(replica, batch)
+    idle = replica.unused()
+    comparer.update_replica(replica)
+    comparer.prover.on_step()
+    return idle
+
+
+def _trains_apart(proof: Proof, comparer: Comparer) -> bool:
+    """Return whether to compare again, with models that each saw one rank's samples only: state may follow samples."""
+    strategy, processes = comparer.training.strategy, comparer.prover.processes
+    differs = not proof.passed or proof.error > ROUNDING
+    return differs and processes == len(comparer.shards) > 1 and not strategy.whole_batches
 
 
 def _as_before(model: torch.nn.Module, before: Tensors) -> bool:

@@ -16,6 +16,7 @@ from ddpbench.worker.verify.outside_state import OutsideState, outside_words, ow
 from ddpbench.worker.verify.tolerances import CHANGE_TOLERANCES, NARROW_CHANGE_TOLERANCE
 from ddpbench.worker.verify.values import Tensors, norm, trained
 from ddpbench.worker.verify.written import same
+from ddpbench.workloads import is_import_path
 
 DRAWS_IN_UPDATE = (
     "the update draws random numbers, others on each rank: to keep replicas equal, draw them from a generator that is "
@@ -28,6 +29,17 @@ DRAWS_IN_PARTS = (
 )
 """Reason why ranks that each update a part end differently from one process."""
 
+OF_ITS_SAMPLES = (
+    "the class makes other updates on each rank from the same gradients: it computes them with what loss() kept of its "
+    "rank's samples, which no strategy averages"
+)
+"""Reason why updates differ by rank although nothing reads the rank."""
+OF_REPLICA = (
+    "the class computes its update with what loss() kept of samples, and replicas in threads compute their losses in "
+    "any order: not comparable with one process"
+)
+"""Reason why the update of replicas that share an object differs from time to time."""
+
 
 class UpdateFaults:
     """Faults of updates, each found once; all ranks ask for them together."""
@@ -36,6 +48,7 @@ class UpdateFaults:
         self._one, self._prover = one, one.prover
         self._found: str | None = None
         self._gap = 0.0
+        self._gap_by_samples = 0.0
         self._rounds: str | None = None
 
     def found(self, *, exactly: bool = False) -> str:
@@ -51,8 +64,11 @@ class UpdateFaults:
     def by_rank(self, *, exactly: bool = False) -> str:
         """Return that updates differ by rank; empty if that was not found."""
         allowed = CHANGE_TOLERANCES.get(self._one.numbers.narrowest, NARROW_CHANGE_TOLERANCE)
-        differ = self._gap > (0.0 if exactly else allowed)
-        return f"the update {by_rank('parameters')}" if differ else ""
+        allowed = 0.0 if exactly else allowed
+        if self._gap > allowed:
+            return f"the update {by_rank('parameters')}"
+        several = self._prover.processes > 1
+        return OF_ITS_SAMPLES if several and self._gap_by_samples > allowed else ""
 
     def _repeated(self) -> str:
         """Return that updates differ from time to time, or by seed; note how far they differ by rank."""
@@ -77,20 +93,33 @@ class UpdateFaults:
                     why = outside_words(changed)
             return f"the update gives other parameters from the same gradients and seeds: it {why}"
         if not all_equal(digests[0], self._prover.control, self._prover.processes):
-            average = self._prover.average(made[0])
-            gap, whole = (
-                float(norm([made[0][name] - other[name] for name in other])) for other in (average, before)
-            )
-            self._gap = self._prover.agreed(gap / whole if whole else math.inf)
+            self._gap = self._apart(made[0], self._prover.average(made[0]), before)
+        elif self._keeps_apart():
+            other = trained(self._made_by(0, gradient, self._one.own_shard or 1))
+            self._gap_by_samples = self._apart(made[0], other, before)
+        if self._gap_by_samples and self._prover.processes == 1:
+            return OF_REPLICA
         if self.in_parts() and (elsewhere or self._draw()):
             return DRAWS_IN_PARTS
         return DRAWS_IN_UPDATE if elsewhere else ""
 
-    def _made_by(self, rank: int, gradient: Tensors) -> torch.nn.Module:
-        """Return a fresh model after updates from this gradient, seeded as this rank's."""
+    def _keeps_apart(self) -> bool:
+        """Return whether what a user's `loss` keeps may differ by rank or replica."""
+        training = self._one.training
+        several = len(self._one.shards) > 1 and not training.strategy.whole_batches
+        return several and is_import_path(training.case.workload)
+
+    def _apart(self, one: Tensors, other: Tensors, before: Tensors) -> float:
+        """Return the largest distance on a rank of these parameters, as a share of what updates changed."""
+        gap, whole = (float(norm([one[name] - each[name] for name in each])) for each in (other, before))
+        return self._prover.agreed(gap / whole if whole else math.inf) if gap else self._prover.agreed(0.0)
+
+    def _made_by(self, rank: int, gradient: Tensors, shard: int = 0) -> torch.nn.Module:
+        """Return a fresh model after updates from this gradient, seeded as this rank's, each after a shard's loss."""
         model = self._one.fresh()
         optimizer = self._one.training.make_optimizer(model.parameters())
         for _ in range(3):  # a schedule may start with a learning rate of zero
+            self._one.call_loss(model, shard)
             self._one.update(model, gradient, optimizer, rank)
         return model
 
@@ -104,10 +133,17 @@ class UpdateFaults:
             and strategy.promise(self._one.training.options) == "gradients"
         )
 
+    def _after_loss(self) -> torch.nn.Module:
+        """Return a fresh model, after a loss if ranks compute it apart: its update may need what that kept."""
+        model = self._one.fresh()
+        if not self._prover.gathers and not self._one.training.workload.owns_step:
+            self._one.call_loss(model)
+        return model
+
     def _draw(self) -> bool:
         """Return whether an update draws on any rank, from any generator."""
         kept = random_state()
-        drawn = draws(self._one.fresh, self._one.training.make_optimizer)
+        drawn = draws(self._after_loss, self._one.training.make_optimizer)
         set_random_state(kept)
         return bool(self._prover.agreed(float(drawn)))
 
@@ -120,7 +156,7 @@ class UpdateFaults:
             return ""
         if self._rounds is None:
             kept = random_state()
-            narrow = narrower_type(self._one.fresh, self._one.training.make_optimizer)
+            narrow = narrower_type(self._after_loss, self._one.training.make_optimizer)
             set_random_state(kept)
             self._rounds = narrow if self._prover.agreed(float(bool(narrow))) else ""
         return (
@@ -143,6 +179,6 @@ class UpdateFaults:
         owns_step = self._one.training.workload.owns_step
         gradient = None if owns_step else self._one.average(self._one.fresh())
         kept = random_state()
-        class_name = computed_together(self._one.fresh, self._one.training.make_optimizer, gradient)
+        class_name = computed_together(self._after_loss, self._one.training.make_optimizer, gradient)
         set_random_state(kept)
         return class_name
