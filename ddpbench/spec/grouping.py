@@ -448,6 +448,14 @@ def option_words(name: str, only: Collection[str] | None, case: Case) -> list[st
     ]
 
 
+def option_axis(name: str, key: str, case: Case) -> str:
+    """Return one of a case's options `name` as an axis of an experiment: `options.train.py.width`, `env.NCCL_ALGO`."""
+    if name == "env_json":
+        return f"env.{key}"
+    owner = case.strategy if name == "options_json" else case.workload.rpartition(":")[0] or case.workload
+    return f"options.{owner}.{key}"
+
+
 OPTIONS: dict[str, Callable[[Case], dict[str, Any]]] = {
     "env_json": attrgetter("env"),
     "options_json": attrgetter("options"),

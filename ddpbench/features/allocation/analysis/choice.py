@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.scaling.curves import CaseCurve, curves_of
 from ddpbench.errors import RequestError, meant, nearest
 from ddpbench.records import RunDir
-from ddpbench.spec import grouping, limits
-from ddpbench.spec.grouping import cap_order, virtual_words
+from ddpbench.spec import Case, grouping, limits
+from ddpbench.spec.grouping import (
+    FACETS,
+    OPTIONS,
+    PANEL,
+    VARIANT,
+    VIRTUAL,
+    cap_order,
+    option_axis,
+    virtual_words,
+)
 from ddpbench.strategies.traits import traits_of
 from ddpbench.texts import command
 
 EFFICIENCY_CUT = 0.7
 """The efficiency from which a job size is worth requesting, unless another cut is given."""
+
+MOST_NAMED = 4
+"""Most of a run's other curves that are named with the flags that choose them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,9 +76,13 @@ def check(request: AllocationRequest) -> None:
 
 
 def choose(cases: Sequence[CaseRun], request: AllocationRequest, run: RunDir) -> tuple[CaseCurve, str]:
-    """Return the curve that the request selects, DDP's if it names no strategy, and a sentence on the others."""
+    """Return the curve that the request selects, DDP's if it names no strategy, and a sentence on the others.
+
+    Raises:
+        RequestError: the run has no such curve; the message lists the existing ones.
+    """
     at_cap = _at_cap(cases, request, run)
-    curves = [curve for curve in curves_of(at_cap) if curve.runs and curve.base is not None]
+    curves = _of_a_base_case(at_cap)
     real = [curve for curve in curves if not curve.emulated]
     if not curves and (early := _unfinished(at_cap)):
         raise RequestError(f"{run.path} has no curve to base an allocation on yet: {early}")
@@ -87,47 +103,66 @@ def choose(cases: Sequence[CaseRun], request: AllocationRequest, run: RunDir) ->
             early = _unfinished([one for one in at_cap if asked in (one.case.strategy, one.case.workload)])
             why = f"no such curve in {run.path}{' yet' if early else ''}; {early or nearest(asked, names)}"
             raise RequestError(f"{command(flag, asked)}: {why}")
-    found = [
-        curve
-        for curve in real
-        if request.strategy in (None, curve.first.case.strategy)
-        and request.workload in (None, curve.first.case.workload)
-    ]
+    found = [curve for curve in real if _is_of(curve, request)]
     if not found:
         raise RequestError(f"{run.path} has no curve of {request.strategy} on {request.workload}")
-    found = _where(found, request, run)
-    ddp = [curve for curve in found if traits_of(curve.first.case).role == "reference"]
-    able = [curve for curve in found if traits_of(curve.first.case).exchanges]
-    curve = (ddp or able or found)[0]
-    # among equal names, the one with more world sizes: two batches of one strategy are two curves
-    same = [one for one in found if one.first.case.strategy == curve.first.case.strategy]
-    curve = max(same, key=lambda one: len(one.runs))
-    rest = [f"{one.name}, {one.setting} ({_flags(one, curve)})" for one in real if one is not curve]
-    rest += [
-        f"{_as_word(cap)} buckets ({command('--where', f'bucket_cap_mb={_as_word(cap)}')})"
-        for cap in _other_caps(cases, curve)
-    ]
+    curve = _first_of(_where(found, request, run))
+    others = _Others(cases, curve)
+    rest = [f"{one.name}, {one.setting}{others.flags(one)}" for one in real if one is not curve]
+    rest += [f"{cap} buckets{others.flags(one)}" for cap, one in others.at_other_caps()]
+    curve = others.with_cap(curve)
     if not rest:
         return curve, ""
-    more = f" and {len(rest) - 4} more" if len(rest) > 4 else ""
-    return curve, f"also in this run: {'; '.join(rest[:4])}{more}"
+    more = f" and {len(rest) - MOST_NAMED} more" if len(rest) > MOST_NAMED else ""
+    return curve, f"also in this run: {'; '.join(rest[:MOST_NAMED])}{more}"
 
 
-_FIELDS = (
-    *(
-        "local_batch",
-        "global_batch",
-        "bucket_cap_mb",
-        "scaling",
-        "precision",
-        "dtype",
-        "data",
-        "loader_workers",
-    ),
-    *("backend", "algorithm", "schedule", "device", "threads_per_rank", "ranks_per_node", "launcher"),
-    *("evaluation", "checkpoint", "seed", "replicate"),
-)
-"""The fields of a case that can select a curve and that all of its cases share."""
+def _of_a_base_case(cases: Sequence[CaseRun]) -> list[CaseCurve]:
+    return [curve for curve in curves_of(cases) if curve.runs and curve.base is not None]
+
+
+def _is_of(curve: CaseCurve, request: AllocationRequest) -> bool:
+    case = curve.first.case
+    return request.strategy in (None, case.strategy) and request.workload in (None, case.workload)
+
+
+def _first_of(curves: Sequence[CaseCurve]) -> CaseCurve:
+    """Return DDP's of these curves, or that of the first strategy that exchanges; of several the longest."""
+    ddp = [curve for curve in curves if traits_of(curve.first.case).role == "reference"]
+    able = [curve for curve in curves if traits_of(curve.first.case).exchanges]
+    strategy = (ddp or able or curves)[0].first.case.strategy
+    same = [curve for curve in curves if curve.first.case.strategy == strategy]
+    return max(same, key=lambda curve: len(curve.runs))
+
+
+_APART = ("strategy", "workload")
+"""Fields with a flag of their own."""
+_UNASKED = (*_APART, *OPTIONS, *VIRTUAL)
+_FIELDS = tuple(name for name in (*PANEL, *VARIANT, "bucket_cap_mb") if name not in _UNASKED)
+_LAYOUT = ("nodes", "ranks_per_node")
+"""With `_FIELDS`, the names by which `--where` selects, next to options and variables."""
+_ABSENT = "none"
+"""What selects the curves that lack an option or variable of others."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """An option or variable of a case."""
+
+    owner: str
+    """The field of `Case` that holds it: the strategy's, the workload's or the environment's."""
+    name: str
+    axis: str
+    """Its name as an axis of an experiment."""
+    value: str
+
+
+def _options(case: Case) -> list[_Option]:
+    every: list[_Option] = []
+    for owner in ("options_json", "workload_options_json", "env_json"):
+        for name, value in OPTIONS[owner](case).items():
+            every.append(_Option(owner, name, option_axis(owner, name, case), _as_word(value)))
+    return every
 
 
 def _value(curve: CaseCurve, name: str) -> str | None:
@@ -137,22 +172,116 @@ def _value(curve: CaseCurve, name: str) -> str | None:
         return None  # it varies with the ranks
     if name == "ranks_per_node" and case.nodes == 1:
         return None
-    if name in _FIELDS:
+    if name == "nodes" and any(run.case.nodes > 1 for run in curve.runs):
+        return None
+    if name in (*_APART, *_FIELDS, *_LAYOUT):
         return _as_word(getattr(case, name))
-    options = {**case.workload_options, **case.options}
-    return _as_word(options[name]) if name in options else None
+    return next((one.value for one in _options(case) if name in (one.name, one.axis)), None)
 
 
 def _as_word(value: object) -> str:
     """Return a value as it is written on a command line."""
     if isinstance(value, bool) or value is None:
         return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        short = f"{value:g}"
+        return short if float(short) == value else repr(value)
+    return str(value).strip() or '""'
+
+
+def _option_names(curves: Sequence[CaseCurve]) -> list[str]:
+    """Return the names of these curves' options, as an axis where another option or a field has the name, too."""
+    every = [one for curve in curves for one in _options(curve.first.case)]
+    owners: dict[str, set[str]] = {name: {""} for name in (*_APART, *_FIELDS, *_LAYOUT)}
+    for one in every:
+        owners.setdefault(one.name, set()).add(one.owner)
+    return list(dict.fromkeys(one.axis if len(owners[one.name]) > 1 else one.name for one in every))
 
 
 def _names(curves: Sequence[CaseCurve]) -> list[str]:
-    options = [name for one in curves for name in (*one.first.case.options, *one.first.case.workload_options)]
-    return list(dict.fromkeys([*_FIELDS, *options]))
+    return [*_FIELDS, *_LAYOUT, *_option_names(curves)]
+
+
+def _has(curve: CaseCurve, name: str, asked: str) -> bool:
+    """Return whether a curve has the requested value; `none` is that of an option that it lacks."""
+    value = _value(curve, name)
+    lacks = value is None and name not in (*_FIELDS, *_LAYOUT)
+    return asked == (_ABSENT if lacks else value)
+
+
+class _Others:
+    """The curves of a run that are not chosen, and the flags that choose each."""
+
+    def __init__(self, cases: Sequence[CaseRun], chosen: CaseCurve) -> None:
+        self._cases, self._chosen = cases, chosen
+        self._at: dict[str | None, list[CaseCurve]] = {}
+
+    def flags(self, curve: CaseCurve) -> str:
+        """Return ` (FLAGS)`, which choose this curve alone; empty if none do."""
+        flags: dict[str, str] = {}
+        rival: CaseCurve | None = self._chosen
+        while rival is not None and (_ids(rival) != _ids(curve) or not flags):
+            name = self._difference(curve, rival, flags)
+            if not name:
+                return ""
+            flags[name] = _value(curve, name) or _ABSENT
+            rival = self._selected(flags)
+        if rival is None:
+            return ""
+        words = [
+            command(f"--{name}", value) if name in _APART else command("--where", f"{name}={value}")
+            for name, value in flags.items()
+        ]
+        return f" ({' '.join(words)})"
+
+    def _difference(self, curve: CaseCurve, rival: CaseCurve, flags: Mapping[str, str]) -> str:
+        """Return the first name, not yet in the flags, in whose value two curves differ; empty if there is none."""
+        options = _option_names(self._real_at(None))
+        for name in (*_APART, *_FIELDS, *_LAYOUT, *options):
+            value = _value(curve, name)
+            named = value is not None or name in options
+            if name not in flags and named and value != _value(rival, name):
+                return name
+        return ""
+
+    def _selected(self, flags: Mapping[str, str]) -> CaseCurve | None:
+        found = self._real_at(flags.get("bucket_cap_mb"))
+        found = [one for one in found if all(_has(one, name, value) for name, value in flags.items())]
+        return _first_of(found) if found else None
+
+    def _real_at(self, cap: str | None) -> list[CaseCurve]:
+        """Return the curves that `choose` would choose among if it were asked for this bucket cap."""
+        if cap not in self._at:
+            of_cap = [one for one in self._cases if cap in (None, _cap_of(one)) or _cap_of(one) == "none"]
+            self._at[cap] = [curve for curve in _of_a_base_case(of_cap) if not curve.emulated]
+        return self._at[cap]
+
+    def at_other_caps(self) -> list[tuple[str, CaseCurve]]:
+        """Return the other bucket caps at which the chosen curve's configuration was run, each with its curve."""
+        found: list[tuple[str, CaseCurve]] = []
+        for cap in map(_as_word, _other_caps(self._cases, self._chosen)):
+            alike = [one for one in self._real_at(cap) if _alike(one.first.case, self._chosen.first.case)]
+            alike.sort(
+                key=lambda one: any(_value(one, name) != _value(self._chosen, name) for name in _LAYOUT)
+            )
+            found += [(cap, one) for one in alike[:1]]
+        return found
+
+    def with_cap(self, curve: CaseCurve) -> CaseCurve:
+        """Return a curve with its bucket cap in its name, if its configuration was run at others, too."""
+        words = f"with {FACETS['bucket_cap_mb'].word(curve.first.case)}"
+        if words in curve.name or not _other_caps(self._cases, curve):
+            return curve
+        return replace(curve, name=f"{curve.name} {words}")
+
+
+def _ids(curve: CaseCurve) -> list[str]:
+    return [run.case_id for run in curve.runs]
+
+
+def _alike(case: Case, other: Case) -> bool:
+    """Return whether two cases differ only in ranks, nodes and bucket cap."""
+    return (grouping.panel(case), grouping.variant(case)) == (grouping.panel(other), grouping.variant(other))
 
 
 def _unfinished(cases: Sequence[CaseRun]) -> str:
@@ -169,13 +298,18 @@ def _at_cap(cases: Sequence[CaseRun], request: AllocationRequest, run: RunDir) -
     cap = request.where.get("bucket_cap_mb")
     if cap is None:
         return cases
-    caps = {_as_word(one.case.bucket_cap_mb) for one in cases} - {"none"}
+    caps = {_cap_of(one) for one in cases} - {"none"}
     if cap not in caps:
         known = ", ".join(sorted(caps)) or "none"
         raise RequestError(
             f"{command('--where', f'bucket_cap_mb={cap}')}: no such bucket cap in {run.path}; there is {known}"
         )
-    return [one for one in cases if _as_word(one.case.bucket_cap_mb) in (cap, "none")]
+    return [one for one in cases if _cap_of(one) in (cap, "none")]
+
+
+def _cap_of(run: CaseRun) -> str:
+    """Return a case's bucket cap as a command line has it; `none` without buckets."""
+    return _as_word(run.case.bucket_cap_mb)
 
 
 def _where(curves: Sequence[CaseCurve], request: AllocationRequest, run: RunDir) -> list[CaseCurve]:
@@ -187,8 +321,8 @@ def _where(curves: Sequence[CaseCurve], request: AllocationRequest, run: RunDir)
     left = list(curves)
     for name, asked in request.where.items():
         values = list(dict.fromkeys(value for one in left if (value := _value(one, name)) is not None))
-        if asked in values:
-            left = [one for one in left if _value(one, name) == asked]
+        if values and (found := [one for one in left if _has(one, name, asked)]):
+            left = found
             continue
         if values:
             known = f"{name} is {' or '.join(values)}"
@@ -201,23 +335,6 @@ def _where(curves: Sequence[CaseCurve], request: AllocationRequest, run: RunDir)
     return left
 
 
-def _flags(curve: CaseCurve, chosen: CaseCurve) -> str:
-    """Return the flags that choose a curve in place of the chosen one."""
-    mine, theirs = curve.first.case, chosen.first.case
-    words = [
-        command(f"--{name}", getattr(mine, name))
-        for name in ("strategy", "workload")
-        if getattr(mine, name) != getattr(theirs, name)
-    ]
-    if mine.strategy == theirs.strategy and mine.workload == theirs.workload:
-        words += [
-            command("--where", f"{name}={value}")
-            for name in _names([curve])
-            if (value := _value(curve, name)) is not None and value != _value(chosen, name)
-        ]
-    return " ".join(words)
-
-
 def _other_caps(cases: Sequence[CaseRun], curve: CaseCurve) -> list[float | str]:
     """Return the other bucket caps at which the curve's configuration was run."""
     one = curve.first
@@ -225,8 +342,7 @@ def _other_caps(cases: Sequence[CaseRun], curve: CaseCurve) -> list[float | str]
         run.case.bucket_cap_mb
         for run in cases
         if run.status == "ok"
-        and (grouping.panel(run.case), grouping.variant(run.case))
-        == (grouping.panel(one.case), grouping.variant(one.case))
+        and _alike(run.case, one.case)
         and run.case.bucket_cap_mb != one.case.bucket_cap_mb
     }
     return [cap for cap in sorted(caps, key=cap_order) if cap is not None]
