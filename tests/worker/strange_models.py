@@ -516,6 +516,48 @@ class SetsAveragedGradients(SetsGradients):
         return gradient / dist.get_world_size()
 
 
+class SetsGradientsAveragedInAGroup(SetsGradients):
+    """Sets that mean if there is a group."""
+
+    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        return Sound.loss(self, model, batch)
+
+    def of_all(self, gradient: torch.Tensor) -> torch.Tensor:
+        if dist.is_available() and dist.is_initialized():
+            dist.all_reduce(gradient)
+            gradient /= dist.get_world_size()
+        return gradient
+
+
+class SetsGradientsAveragedAmongSeveral(SetsGradientsAveragedInAGroup):
+    """Sets that mean if there are several ranks."""
+
+    def of_all(self, gradient: torch.Tensor) -> torch.Tensor:
+        several = dist.is_initialized() and dist.get_world_size() > 1
+        return super().of_all(gradient) if several else gradient
+
+
+class LogsGuarded(Sound):
+    """Logs the mean loss if there is a group."""
+
+    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        loss = super().loss(model, batch)
+        if dist.is_initialized():
+            mean = loss.detach().clone()
+            dist.all_reduce(mean)
+            self.logged = float(mean) / dist.get_world_size()
+        return loss
+
+
+class GathersAmongSeveral(Gathers):
+    """Compares a rank's samples with those of all ranks if there are several."""
+
+    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        if dist.is_initialized() and dist.get_world_size() > 1:
+            return super().loss(model, batch)
+        return Sound.loss(self, model, batch)
+
+
 class CompiledInStep(Compiled, ByRankInStep):
     """Makes its steps itself."""
 

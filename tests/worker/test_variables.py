@@ -177,11 +177,26 @@ def test_a_group_is_formed_when_it_is_asked_for_and_not_before() -> None:
 def formed(_rank: int, _processes: int) -> tuple[bool, int, bool, list[float]]:
     dist.destroy_process_group()
     with formed_when_asked(torch.device("cpu")) as asked:
-        before = dist.is_initialized()
+        before = asked.found
         size = dist.get_world_size()
         values = torch.tensor([3.0])
         dist.all_reduce(values)
     return before, size, asked.found, values.tolist()
+
+
+@pytest.mark.ranks
+def test_a_users_question_whether_there_is_a_group_forms_one_and_torchs_own_does_not() -> None:
+    assert run_ranks(questioned, 1) == [[False, True, True]]
+
+
+def questioned(_rank: int, _processes: int) -> list[bool]:
+    from torch.distributed import is_initialized
+
+    dist.destroy_process_group()
+    normalise = torch.nn.SyncBatchNorm(2)
+    with formed_when_asked(torch.device("cpu")) as asked:
+        normalise(torch.zeros(2, 2, requires_grad=True))
+        return [asked.found, is_initialized(), asked.found]
 
 
 @pytest.mark.ranks
@@ -232,10 +247,14 @@ def facts_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     try:
         return inspect_workload(case_of(name, "single", 1))
     finally:
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
 
-@pytest.mark.parametrize(("name", "exchanges"), [("Gathers", True), ("LogsUnguarded", False)])
+@pytest.mark.parametrize(
+    ("name", "exchanges"),
+    [("Gathers", True), ("LogsUnguarded", False), ("LogsGuarded", True), ("GathersAmongSeveral", True)],
+)
 def test_a_loss_that_asks_for_the_group_is_tried_and_skipped_where_a_rank_that_serves_would_be_missed(
     name: str, exchanges: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,7 +266,15 @@ def test_a_loss_that_asks_for_the_group_is_tried_and_skipped_where_a_rank_that_s
     assert ("a rank of async_server that serves computes no loss" in (server.skip_reason or "")) is exchanges
 
 
-@pytest.mark.parametrize(("name", "skipped"), [("SetsGradients", True), ("SetsAveragedGradients", False)])
+@pytest.mark.parametrize(
+    ("name", "skipped"),
+    [
+        ("SetsGradients", True),
+        ("SetsAveragedGradients", False),
+        ("SetsGradientsAveragedInAGroup", False),
+        ("SetsGradientsAveragedAmongSeveral", False),
+    ],
+)
 def test_a_step_that_sets_gradients_and_asks_for_its_rank_alone_averages_none(
     name: str, skipped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

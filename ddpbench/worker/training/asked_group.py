@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from types import FrameType
 from typing import Any
 
 import torch
@@ -13,22 +17,29 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 from torch.distributed import distributed_c10d
 
+from ddpbench.causes import is_users
+
 _ASKED = "_get_default_group"
 """Function that torch's collectives, `get_rank` and `get_world_size` call without a `group` argument."""
+_OF_WORLD, _READ = type(distributed_c10d.GroupMember), "WORLD"
+"""The class whose property by this name is the default group, which `is_initialized` reads."""
+_is_users = cache(is_users)
 
 
 @dataclass(slots=True)
 class Asked:
-    """True once the default process group was asked for."""
+    """Whether the default process group was asked for."""
 
     found: bool = False
+    """True once it was, or once a user's code asked whether there is one."""
 
 
 @contextmanager
 def formed_when_asked(device: torch.device) -> Iterator[Asked]:
     """Form a group of this rank alone as soon as the code run within asks for one and there is none.
 
-    Code that checks for one by `is_initialized` finds none until then, and continues without.
+    A user's code asks by `is_initialized`, too, also through a library: it is about to exchange values if there is one.
+    torch and ddpbench themselves find none by it until then.
     """
     asked = Asked()
 
@@ -45,10 +56,12 @@ def formed_when_asked(device: torch.device) -> Iterator[Asked]:
 @contextmanager
 def _calling(before: Callable[[], None]) -> Iterator[None]:
     original: Callable[[], Any] = getattr(distributed_c10d, _ASKED)
+    world: Any = vars(_OF_WORLD)[_READ]
+    asking = distributed_c10d.is_initialized.__code__
     within = False
     lock = threading.RLock()  # replicas in threads ask at the same time
 
-    def group() -> Any:
+    def call() -> None:
         nonlocal within
         with lock:
             if not within:
@@ -57,10 +70,60 @@ def _calling(before: Callable[[], None]) -> Iterator[None]:
                     before()
                 finally:
                     within = False
+
+    def group() -> Any:
+        call()
         return original()
 
+    def read(of: Any) -> Any:
+        frame = sys._getframe(1)
+        if frame.f_code is asking and _is_asked_by_user(frame.f_back):
+            call()
+        return world.fget(of)
+
     setattr(distributed_c10d, _ASKED, group)
+    setattr(_OF_WORLD, _READ, property(read, world.fset))  # is_initialized may have been imported by name
     try:
         yield
     finally:
         setattr(distributed_c10d, _ASKED, original)
+        setattr(_OF_WORLD, _READ, world)
+
+
+def _is_asked_by_user(frame: FrameType | None) -> bool:
+    """Return whether a call was made by a user's code, or by a library other than torch that it called."""
+    if frame is not None and _package_of(frame) == "torch":  # SyncBatchNorm, for example
+        return False
+    while frame is not None and _package_of(frame) != "ddpbench":
+        if _is_users(frame.f_code.co_filename):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _package_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+@contextmanager
+def first_of_two() -> Iterator[None]:
+    """Make the default process group one of two ranks within, of which this is the first and the other is missing.
+
+    Exchanges return at once, and what they were to fill stays as it was. There is no group afterwards.
+    """
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    kept = {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE")}
+    dist.destroy_process_group()
+    try:
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+        os.environ.update(RANK="0", WORLD_SIZE="2")
+        yield
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        for name, value in kept.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -12,7 +12,7 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from types import FrameType
@@ -30,7 +30,7 @@ from ddpbench.strategies.traits import traits_of
 from ddpbench.strategies.trees import copied, describe, tensors
 from ddpbench.worker.device import device_of
 from ddpbench.worker.place import Place
-from ddpbench.worker.training.asked_group import formed_when_asked
+from ddpbench.worker.training.asked_group import first_of_two, formed_when_asked
 from ddpbench.worker.training.batches import TooFewSamplesError
 from ddpbench.worker.training.exchanges import noticing_exchanges
 from ddpbench.worker.training.kept_settings import settings_kept
@@ -103,6 +103,8 @@ def _inspect(case: Case, largest: Case | None) -> dict[str, Any]:
     # Only its loss finds a group: a dataset is divided among ranks that are not here, and models come unwrapped.
     with formed_when_asked(device) as asked, noticing_exchanges() as seen:
         found = _inspect_steps(training, model, batch, batches, made_s)
+        if asked.found and not seen.largest:
+            _step_among_two(training, batch)
     if isinstance(training.loader, Iterator):
         with _doing("its loader()"):
             _refuse(_exhausted(batches))
@@ -161,6 +163,22 @@ def _inspect_steps(
     whole = inputs if targets is None else (inputs, targets)
     facts = _facts(training, model, batch=whole, loss=loss, autocast=found)
     return took | facts
+
+
+def _step_among_two(training: Training, batch: Any) -> None:
+    """Make a step as the first of two ranks: a class may exchange values only if there are several.
+
+    An error says nothing: the other rank is missing.
+    """
+    inputs, targets = copied(_pair(batch))
+    with suppress(Exception), first_of_two():
+        model: Any = training.fresh_model()
+        optimizers: Any = training.make_optimizer(model.parameters())
+        if training.workload.owns_step:
+            training.workload.step(model, each_part(model.network, _Wrapped), inputs, optimizers.given)
+        else:
+            training.workload.loss(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
+            optimizers.step()
 
 
 def _exhausted(batches: Iterator[Any]) -> str:
