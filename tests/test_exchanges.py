@@ -10,12 +10,17 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
 import ddpbench
 from ddpbench.strategies.branches.replica import _description
 from ddpbench.strategies.frameworks.tensorflow.devices import _address
+from ddpbench.strategies.pipeline.stage import CheckedStage, _described, _metadata
 from ddpbench.worker.verify.answers import read_log
 from ddpbench.worker.verify.examination import _examined
+from tests.ranks import run_ranks
 
 UNPICKLERS = {
     "helper_process.py:Helper.answer:pickle.load": "the pipe of its own child",
@@ -27,7 +32,10 @@ UNPICKLERS = {
     "strategies/async_server/strategy.py:AsyncServer.build:torch.distributed.rpc": "torch's own: transport rpc",
     "strategies/async_server/rpc.py::torch.distributed.rpc": "the same",
     "strategies/async_server/rpc.py:RpcWorker.exchange:rpc.rpc_sync": "the same",
-    "strategies/pipeline/replica.py::torch.distributed.pipelining": "torch's own: the shapes that stages exchange",
+    "strategies/pipeline/replica.py::torch.distributed.pipelining": "none since torch 2.13: see the next",
+    "strategies/pipeline/stage.py::torch.distributed.pipelining": "a stage that sends shapes as JSON",
+    "strategies/pipeline/stage.py:_of_tensor:torch.distributed.pipelining": "a class",
+    "strategies/pipeline/stage.py:_metadata:torch.distributed.pipelining": "classes",
 }
 """`module:function:what`, and why no stranger's bytes are unpickled there, or whose code does it. Values that ranks
 exchange go through `ddpbench/collectives/exchange.py`, batches through `ddpbench/worker/verify/sent_batches.py`.
@@ -144,6 +152,13 @@ def test_what_unpickles_nothing_is_not(code: str) -> None:
         (_description, ["float32", [-1]]),
         (_description, ["load", [1]]),
         (_description, ["float32"]),
+        (_metadata, [True, [None]]),
+        (_metadata, [1, []]),
+        (_metadata, [False, [[[2], [1], "float32", 1]]]),
+        (_metadata, [False, [[[2], [1, 1], "float32", True]]]),
+        (_metadata, [False, [[[2], [-1], "float32", True]]]),
+        (_metadata, [False, [[[2], [1], "load", True]]]),
+        (_metadata, [True, 3]),
         (_address, "127.0.0.1:0"),
         (_address, "127.0.0.1:99999"),
         (_address, "localhost:80"),
@@ -166,4 +181,35 @@ def test_what_ranks_send_is_read() -> None:
         ["c"],
     )
     assert _description(["bfloat16", [2, 0]]) == ([2, 0], torch.bfloat16)
+    sent = [True, [[[2, 3], [3, 1], "float32", True]]]
+    assert _described(_metadata(sent)) == sent
+    sent = [False, [None, [[2, 3], [1, 2], "int64", False]]]
+    assert _described(_metadata(sent)) == sent
     assert _address("127.0.0.1:8080") == "127.0.0.1:8080"
+
+
+def _piped(rank: int, size: int, kind: type[PipelineStage]) -> float:
+    """Return the norm of a stage's gradients after a step in which unpickling fails."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist.distributed_c10d, "_tensor_to_object", _no_object)
+        torch.manual_seed(0)
+        stages = [nn.Linear(3, 4), nn.Linear(4, 2)]
+        stage = kind(stages[rank], rank, size, torch.device("cpu"))
+        schedule = ScheduleGPipe(stage, 2, loss_fn=nn.functional.mse_loss)
+        given = (torch.ones(4, 3),) if rank == 0 else ()
+        schedule.step(*given, target=torch.zeros(4, 2) if rank else None)
+        return float(stages[rank].weight.grad.norm())  # type: ignore[union-attr]
+
+
+def _no_object(*_: Any) -> Any:
+    raise AssertionError("an object is unpickled")
+
+
+@pytest.mark.skipif(
+    not hasattr(PipelineStage, "_recv_meta"), reason="this torch pickles what stages exchange"
+)
+@pytest.mark.ranks
+def test_stages_of_a_pipeline_exchange_no_objects() -> None:
+    assert all(norm > 0 for norm in run_ranks(_piped, 2, CheckedStage))
+    with pytest.raises(pytest.fail.Exception, match="an object is unpickled"):
+        run_ranks(_piped, 2, PipelineStage)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpbench.measure.clock import Mark
@@ -23,6 +23,7 @@ from ddpbench.strategies.ddp.replica import buffers_stay
 from ddpbench.strategies.messages import Message
 from ddpbench.strategies.piece_replica import PieceReplica
 from ddpbench.strategies.pipeline import PipelineOptions
+from ddpbench.strategies.pipeline.stage import CheckedStage
 from ddpbench.strategies.trees import chunk
 
 _ORDERS = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
@@ -93,9 +94,9 @@ class PipelineReplica(PieceReplica):
             kind = TimedSends if sends_are_timed(job.case) else NotedStage
             noted = kind(own, stage, stages, job.device, group=within)
             noted.among(pipeline, pipelines, self._reducers)
-            self._stage: PipelineStage = noted
+            self._stage: CheckedStage = noted
         else:
-            self._stage = PipelineStage(own, stage, stages, job.device, group=within)
+            self._stage = CheckedStage(own, stage, stages, job.device, group=within)
         self._schedule = _ORDERS[options.order](self._stage, options.microbatches, loss_fn=self._loss)
         self._rehearsed = False
 
@@ -181,7 +182,7 @@ def _group(rows: list[list[int]]) -> dist.ProcessGroup:
     return found
 
 
-class NotedStage(PipelineStage):
+class NotedStage(CheckedStage):
     """A stage that notes what it computes of each microbatch, and what it sends to its neighbours.
 
     The time between two computations is `synchronize`: waiting for a neighbour, or for the other pipelines, and
@@ -290,7 +291,7 @@ class NotedStage(PipelineStage):
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         start = self._mark()
-        found = PipelineStage.forward_one_chunk(self, fwd_chunk_id, *args, **kwargs)
+        found = CheckedStage.forward_one_chunk(self, fwd_chunk_id, *args, **kwargs)
         self._noted.append(("forward", (0, fwd_chunk_id), start, self._mark()))
         return found
 
@@ -298,7 +299,7 @@ class NotedStage(PipelineStage):
         reducers = self._reducers
         before = None if reducers is None else reducers.last_sent()
         start = self._mark()
-        found = PipelineStage.backward_one_chunk(self, bwd_chunk_id, *args, **kwargs)
+        found = CheckedStage.backward_one_chunk(self, bwd_chunk_id, *args, **kwargs)
         end = self._mark()
         if reducers is not None and (sent := reducers.last_sent()) is not before:
             end = sent  # the last bucket leaves when the last gradient is ready
@@ -311,7 +312,7 @@ class NotedStage(PipelineStage):
         self._noted.append(("backward", None, start, self._mark()))
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
-        ops = PipelineStage.get_fwd_send_ops(self, fwd_chunk_id)
+        ops = CheckedStage.get_fwd_send_ops(self, fwd_chunk_id)
         if ops and self._notes_messages:
             if 0 not in self._sent:
                 self._sent[0] = sizes_of(ops)
@@ -320,7 +321,7 @@ class NotedStage(PipelineStage):
         return ops
 
     def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
-        ops = PipelineStage.get_bwd_send_ops(self, bwd_chunk_id)
+        ops = CheckedStage.get_bwd_send_ops(self, bwd_chunk_id)
         if ops and self._notes_messages:
             if 1 not in self._sent:
                 self._sent[1] = sizes_of(ops)
@@ -341,10 +342,10 @@ class TimedSends(NotedStage):
     """A stage whose messages to send note when they start, and when they end as far as that is visible."""
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
-        return self._timed(PipelineStage.get_fwd_send_ops(self, fwd_chunk_id), (0, fwd_chunk_id))
+        return self._timed(CheckedStage.get_fwd_send_ops(self, fwd_chunk_id), (0, fwd_chunk_id))
 
     def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
-        return self._timed(PipelineStage.get_bwd_send_ops(self, bwd_chunk_id), (1, bwd_chunk_id))
+        return self._timed(CheckedStage.get_bwd_send_ops(self, bwd_chunk_id), (1, bwd_chunk_id))
 
     def _timed(self, ops: list[dist.P2POp], piece: tuple[int, int]) -> list[dist.P2POp]:
         if not ops or not self._recorder.active or not self._notes_messages:
