@@ -168,7 +168,14 @@ def _mark(folder: int) -> None:
 
 
 def _make(path: Path) -> None:
-    """Make the folder and those above, all for this user alone; not in another user's, such as root's under sudo."""
+    """Make the folder and those above, all for this user alone; not in another user's, such as root's under sudo.
+
+    Raises:
+        OSError: it cannot be made, or it would be below a home directory that does not exist.
+    """
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111  without one it stays as it is
+    if path.is_relative_to(home) and not home.is_dir():
+        raise FileNotFoundError(f"the home directory {home} does not exist")
     missing = [path, *path.parents]
     missing = missing[: next(number for number, one in enumerate(missing) if one.exists())]
     if missing and missing[-1].parent.stat().st_uid != os.geteuid() and not os.environ.get(FOLDER):

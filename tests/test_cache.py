@@ -119,6 +119,18 @@ def test_root_makes_nothing_in_another_users_home(tmp_path: Path, monkeypatch: p
     assert (tmp_path / ".cache").stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.parametrize("cache", ["", "nobody/.cache", "nobody/own"])
+def test_a_home_directory_that_does_not_exist_is_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: str
+) -> None:
+    monkeypatch.delenv(FOLDER)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache) if cache else "")
+    monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
+    keep("one", b"stamp", 1)
+    assert kept("one", b"stamp") is None
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_file_that_is_a_link_is_not_followed(folder: Path, tmp_path: Path) -> None:
     keep("one", b"stamp", 1)
     (folder / "one.kept").rename(tmp_path / "other")
