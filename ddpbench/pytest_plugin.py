@@ -255,11 +255,12 @@ def _has_pytest_benchmark(config: pytest.Config) -> bool:
 
 
 def _bench(config: pytest.Config) -> _Bench:
+    from ddpbench.guarded_folder import GuardedFolder
     from ddpbench.launch.sweep.servers import LastingServers
 
     if _BENCH not in _stash(config):
         stack = _stash(config)[_STACK] = contextlib.ExitStack()
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ddpbench-pytest-")))
+        folder = stack.enter_context(GuardedFolder("ddpbench-pytest-"))
         servers = LastingServers(folder / "server.log", log_stays=False)
         stack.enter_context(servers)
         _stash(config)[_BENCH] = _Bench(

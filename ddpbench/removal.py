@@ -107,11 +107,11 @@ class TemporaryFolder:
             OSError: it cannot be made.
         """
         self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-        self._made = Identity.of(self.path.lstat())
+        self.made = Identity.of(self.path.lstat())
 
     def remove(self, now_at: Path | None = None) -> None:
         """Remove it with all that is in it, unless another has its name; `now_at` is its path if it was moved."""
-        remove_tree(now_at or self.path, made=self._made)
+        remove_tree(now_at or self.path, made=self.made)
 
 
 def remove_tree(path: Path, *, made: Identity | None = None, private: bool = False) -> bool:

@@ -66,12 +66,12 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    import tempfile
 
     from ddpbench.analysis import noise_of
     from ddpbench.cli.console import Progressive
     from ddpbench.cli.progress import listening
     from ddpbench.errors import ExperimentError, RequestError
+    from ddpbench.guarded_folder import GuardedFolder
     from ddpbench.launch.own_workloads import located
     from ddpbench.launch.sweep.preparation import SweepRequest, prepare
     from ddpbench.launch.sweep.sweep import Sweep
@@ -91,8 +91,8 @@ def _run(arguments: argparse.Namespace) -> int:
         rounds_max = {arguments.rounds}
         measured_s = {arguments.measured}
     """
-    with tempfile.TemporaryDirectory(prefix="ddpbench-noise-") as folder:
-        experiment = Path(folder) / "noise.toml"
+    with GuardedFolder("ddpbench-noise-") as folder:
+        experiment = folder / "noise.toml"
         experiment.write_text(text, encoding="utf-8")
         try:
             prepared = prepare(SweepRequest(experiment=experiment, out=arguments.out))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from ddpbench.errors import MachineError
+from ddpbench.guarded_folder import GuardedFolder
 from ddpbench.machine.hardware import Hardware
 from ddpbench.machine.launched import check_launcher
 from ddpbench.machine.mpi import has_ucc, mpi_version
@@ -23,8 +22,7 @@ def usable_devices(hardware: Hardware) -> Devices:
     """Return the devices that torch can use; without a sign of a GPU, no rank needs to be asked."""
     if not hardware.may_have_gpus:
         return hardware.devices(gpus=0)
-    with tempfile.TemporaryDirectory(prefix="ddpbench-") as folder:
-        path = Path(folder)
+    with GuardedFolder("ddpbench-") as path:
         env = {"OPENBLAS_NUM_THREADS": "1"}
         with ServerProcess(env, path / "server.log", log_stays=False) as server:
             probe = probed(server, path, log_stays=False)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ast
-import tempfile
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 from ddpbench.errors import WorkloadError
+from ddpbench.guarded_folder import GuardedFolder
 from ddpbench.launch.own_classes import bound_in, class_of, tree_of
 from ddpbench.machine.probes import stated_batch
 from ddpbench.machine.server import ServerProcess
@@ -39,8 +38,7 @@ def stated_batches(names: Iterable[str]) -> dict[str, int]:
     able = [name for name in names if may_state_batch(name)]
     if not able:
         return {}
-    with tempfile.TemporaryDirectory(prefix="ddpbench-") as folder:
-        path = Path(folder)
+    with GuardedFolder("ddpbench-") as path:
         env = {"OPENBLAS_NUM_THREADS": "1"}
         with ServerProcess(env, path / "server.log", log_stays=False) as server:
             batches = {name: stated_batch(server, name, path) for name in able}

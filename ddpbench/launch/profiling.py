@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 import tomli_w
 
 from ddpbench.errors import MachineError, OutputError, RequestError, WorkloadError
+from ddpbench.guarded_folder import GuardedFolder
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.devices import usable_devices, within_gpus, within_precision
 from ddpbench.launch.own_batches import own_names, stated_batches
@@ -108,7 +108,7 @@ def measure_profile(prepared: PreparedProfile) -> Profile:
     case, hardware = prepared.case, prepared.hardware
     with ExitStack() as stack:
         stack.enter_context(nullcontext() if own_environment_allows_sharing() else claimed(hardware.cores))
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ddpbench-profile-")))
+        folder = stack.enter_context(GuardedFolder("ddpbench-profile-"))
         server = stack.enter_context(ServerProcess(early_env(case), folder / "server.log", log_stays=False))
         looked_at = inspected(server, case, folder, INSPECTION_TIMEOUT_S)
         found = looked_at

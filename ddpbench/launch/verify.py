@@ -12,6 +12,7 @@ from typing import Any
 import tomli_w
 
 from ddpbench.errors import ExperimentError, LaunchError, MachineError, Problem, nearest
+from ddpbench.guarded_folder import GuardedFolder
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.devices import usable_devices, within_gpus
 from ddpbench.launch.own_workloads import resolved
@@ -26,7 +27,6 @@ from ddpbench.machine.placement import early_env
 from ddpbench.machine.serving import ranks_for
 from ddpbench.machine.trial import inspect_own, within_own
 from ddpbench.records import Proof, RunDir, Status, read_launch, why_unproved
-from ddpbench.removal import TemporaryFolder
 from ddpbench.spec import Case, PlannedCase, expand, parse_experiment
 from ddpbench.spec.catalog import known_names
 from ddpbench.spec.grouping import option_words
@@ -325,19 +325,18 @@ _POINT_TO_LOGS: tuple[Status, ...] = ("failed", "hung", "oom")
 @contextmanager
 def _folder(verdicts: Sequence[Verdict], on_logs: Callable[[Path], None] | None) -> Iterator[Path]:
     """Yield a new folder for records and logs; keep it if `on_logs` is to be called with it."""
-    made = TemporaryFolder("ddpbench-verify-")
-    folder = made.path
+    guarded = GuardedFolder("ddpbench-verify-")
     named = False
-    try:
-        yield folder
-    except LaunchError as error:  # for example one that names a fork server's log
-        named = str(folder) in str(error)
-        raise
-    finally:
-        if on_logs is not None and (named or any(each.status in _POINT_TO_LOGS for each in verdicts)):
-            on_logs(folder)
-        else:
-            made.remove()
+    with guarded as folder:
+        try:
+            yield folder
+        except LaunchError as error:  # for example one that names a fork server's log
+            named = str(folder) in str(error)
+            raise
+        finally:
+            if on_logs is not None and (named or any(each.status in _POINT_TO_LOGS for each in verdicts)):
+                guarded.keep()
+                on_logs(folder)
 
 
 def verify(

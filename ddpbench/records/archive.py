@@ -10,13 +10,13 @@ import contextlib
 import hashlib
 import io
 import re
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddpbench.errors import OutputError, RequestError, UnreadableError
+from ddpbench.guarded_folder import GuardedFolder
 from ddpbench.records.files import MIB, create_file, most_of, read_bytes, write_anew, write_atomically
 from ddpbench.records.rundir import CASE_ID, RunDir, explain_os_error, is_record
 from ddpbench.removal import remove_tree
@@ -142,8 +142,8 @@ def outdated(run: RunDir) -> str:
 
 def _unpack(run: RunDir) -> None:
     try:
-        with tempfile.TemporaryDirectory(dir=run.path, prefix=".unpacking-") as folder:
-            unpacked = RunDir(Path(folder))
+        with GuardedFolder(".unpacking-", run.path) as folder:
+            unpacked = RunDir(folder)
             packed = read_bytes(run.packed, MOST_BYTES)
             with _naming_damage(run.packed):
                 for name, pieces in _members(run.packed, packed):

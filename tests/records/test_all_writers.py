@@ -118,21 +118,6 @@ BY_NAME = {
 }
 """Calls of `remove_tree` without `made` and `private`, all in folders in which only this user writes."""
 
-TEMPORARY = {
-    "records/archive.py:_unpack": "in the run directory",
-    "cli/noise.py:_run": "in the temporary directory",
-    "launch/devices.py:usable_devices": "the same",
-    "launch/own_batches.py:stated_batches": "the same",
-    "launch/own_class/trial.py:trial_of": "the same",
-    "launch/profiling.py:measure_profile": "the same",
-    "pytest_plugin.py:_bench": "the same",
-    "worker/slot/opening.py:settled_plan": "the same",
-    "worker/slot/own_card.py:_probe": "the same",
-}
-"""Uses of `TemporaryDirectory`, which removes by name what it has made: with mode 700 and a random name, in a
-folder in which nobody else can replace it.
-"""
-
 
 ALWAYS = {"write_text", "write_bytes", "touch", "truncate", "hardlink_to", "symlink_to", "mkfifo", "mknod"}
 ALWAYS |= {"copyfile", "copyfileobj", "copytree", "copy2", "move", "rename", "renames", "link", "symlink"}
@@ -241,11 +226,12 @@ def test_folders_are_removed_by_their_owner_alone() -> None:
     assert in_source(is_by_name, named=False) == set(BY_NAME), "tell remove_tree which folder was made"
 
 
-def test_every_temporary_directory_is_listed() -> None:
+def test_temporary_folders_go_with_their_processes() -> None:
+    """`TemporaryDirectory` leaves its folder if its process is killed."""
     found = in_source(
         lambda call: ast.unparse(call.func).endswith(("TemporaryDirectory", "mkdtemp")), named=False
     )
-    assert found == set(TEMPORARY), "see TemporaryFolder in ddpbench/removal.py"
+    assert found == set(), "use GuardedFolder of ddpbench/guarded_folder.py"
 
 
 @pytest.mark.parametrize(

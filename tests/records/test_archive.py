@@ -264,7 +264,7 @@ def test_a_directory_that_cannot_be_written_is_named(run: RunDir, monkeypatch: p
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tempfile.TemporaryDirectory", full)
+    monkeypatch.setattr("tempfile.mkdtemp", full)
     with pytest.raises(OutputError, match=r"records\.tar\.xz cannot be unpacked: No space left"):
         ddpbench.load(run.path)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import tomli_w
 
 from ddpbench.errors import WorkloadError
+from ddpbench.guarded_folder import GuardedFolder
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.devices import usable_devices
 from ddpbench.launch.own_class.insertion import NAME
@@ -44,8 +44,7 @@ def trial_of(path: Path, source: bytes, *, timeout_s: float = INSPECTION_TIMEOUT
     """
     path = path.resolve()
     stated = _BATCH.search(source.decode("utf-8", "replace"))
-    with tempfile.TemporaryDirectory(prefix="ddpbench-init-") as name:
-        folder = Path(name)
+    with GuardedFolder("ddpbench-init-") as folder:
         (folder / "source").write_bytes(source)
         stub = folder / path.name
         stub.write_text(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import secrets
-import tempfile
 import time
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 from ddpbench.errors import RequestError
+from ddpbench.guarded_folder import GuardedFolder
 from ddpbench.machine.equal_caps import sentences, without_equal
 from ddpbench.machine.estimate import Tried
 from ddpbench.machine.identity import check_identity, nodes_record
@@ -159,8 +158,7 @@ def settled_plan(slot: Slot, plan: StoredPlan) -> tuple[StoredPlan, dict[str, Tr
     cases = [entry.case for entry in plan.runnable]
     if not cases:
         return plan, {}
-    with tempfile.TemporaryDirectory(prefix="ddpbench-") as name:
-        folder = Path(name)
+    with GuardedFolder("ddpbench-") as folder:
         server = slot.server(early_env(cases[0]))
         own = inspect_own(server, cases, folder, before_each=slot.beat)
         left = within_own(plan.cases, own)

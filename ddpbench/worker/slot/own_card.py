@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ddpbench.errors import DdpbenchError, RequestError
+from ddpbench.guarded_folder import GuardedFolder
 from ddpbench.machine.hardware import numa_cores, read_hardware
 from ddpbench.machine.identity import driver_version, mpi_of, sources_digest, sources_named, text_digest
 from ddpbench.machine.placement import early_env
@@ -81,8 +81,8 @@ def own_card(run: RunDir, place: SlotPlace, server: Callable[[Mapping[str, str]]
 def _probe(plan: StoredPlan, server: Callable[[Mapping[str, str]], ServerProcess]) -> dict[str, Any]:
     """Return the facts that a rank with torch finds here."""
     first = plan.runnable[0].case if plan.runnable else plan.cases[0].case
-    with tempfile.TemporaryDirectory(prefix="ddpbench-") as folder:
-        return probed(server(early_env(first)), Path(folder), log_stays=False)
+    with GuardedFolder("ddpbench-") as folder:
+        return probed(server(early_env(first)), folder, log_stays=False)
 
 
 def plan_digest(data: Mapping[str, Any]) -> str:
