@@ -499,7 +499,7 @@ def test_the_command_line_replaces_an_option_of_the_projects_settings(suite: Pat
         ({"baseline": ["main", "0001"]}, "given twice"),
         ({"baseline": ["main"], "turns": "launches"}, "is for a baseline that is measured in turn"),
         ({"baseline": ["ref=main"]}, "is in no git repository"),
-        ({"baseline": ["path=none"]}, "not a folder"),
+        ({"baseline": ["path=none"]}, "the folder does not exist"),
         ({"baseline": ["."]}, "both sides are the same"),
         ({"total": "soon"}, "--ddpbench-total: .*'soon'"),
         ({"total": "1e400 s"}, "--ddpbench-total: '1e400 s' given; must be 1 s to 30 days"),

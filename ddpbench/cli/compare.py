@@ -55,7 +55,7 @@ def add_parser(commands: Any) -> None:
         action="append",
         default=[],
         metavar="SIDE",
-        help="the same of the other side",
+        help="the same of the other side; a side that is not given is the code in the working directory",
     )
     parser.add_argument(
         "--total",
@@ -97,6 +97,7 @@ def add_parser(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.errors import RequestError
     from ddpbench.launch.interleave.turns import FILE
+    from ddpbench.texts import shortened
 
     one = len(arguments.runs) == 1
     flags.check_outputs(arguments, "markdown", "html")
@@ -117,7 +118,11 @@ def _run(arguments: argparse.Namespace) -> int:
         _refuse_drift(arguments)
         return _publish(changes_in(Path(arguments.runs[0])), arguments)
     if len(arguments.runs) != 2:
-        raise RequestError("give two runs, BASE and NEW, or a directory that --interleave has written")
+        gone = one and not Path(arguments.runs[0]).exists()
+        which = f"{shortened(arguments.runs[0])} does not exist; " if gone else ""
+        raise RequestError(
+            f"{which}give two runs, BASE and NEW, or a directory that --interleave has written"
+        )
     return _publish(_of_two(arguments), arguments)
 
 

@@ -39,8 +39,6 @@ def _run(arguments: argparse.Namespace) -> int:
     with merging(arguments.run_dirs, arguments.out) as merged:
         for sentence in merged.left_out:
             say(f"left out: {sentence}", sys.stderr)
-        count = len(arguments.run_dirs)
-        show(f"{merged.launches} launches of {count} runs in {merged.run.path}", file=sys.stderr)
         try:
             with PassingLine() as progress:
                 page, summary = ddpbench.report_on(merged.run.path, on_progress=progress)
@@ -51,6 +49,8 @@ def _run(arguments: argparse.Namespace) -> int:
             page_of = command("ddpbench", "report", arguments.out)
             say(f"interrupted; the launches are merged, and the page is made by: {page_of}", sys.stderr)
             raise
+    count = len(arguments.run_dirs)
+    show(f"{merged.launches} launches of {count} runs in {merged.run.path}", file=sys.stderr)
     for sentence in summary.conclusions.left_out:
         say(sentence, sys.stderr)
     show(page)

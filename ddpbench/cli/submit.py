@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ddpbench.launch.slurm.submission import Size, Submission
     from ddpbench.records.rundir import Made
 
+_REFUSED = "sbatch refuses "
+"""Beginning of the message on a script that Slurm does not take."""
 _NAMED = ("partition", "account", "gres", "constraint")
 
 
@@ -173,10 +175,11 @@ def _submit(submission: Submission, *, detach: bool, retry_failed: bool) -> int:
         submission = current(submission)  # another call may have noted jobs since it was read
         try:
             follower = _written(submission, room, asked=bool(asked), retry_failed=retry_failed)
-        except BaseException:  # nothing was submitted, so nothing stays
-            if submission.plans:
-                made.remove()
-            raise
+        except BaseException as error:  # nothing was submitted, so nothing stays
+            if not submission.plans:
+                raise
+            made.remove()
+            raise _without_script(error) from None
         try:
             if detach:
                 follower.submit_missing()
@@ -225,6 +228,15 @@ def _written(
     if room and not asked:
         _check_room(room, chosen)
     return follower
+
+
+def _without_script(error: BaseException) -> BaseException:
+    """Return an error that says, if it names a refused script, how to see this now that it was removed."""
+    from ddpbench.errors import RequestError
+
+    if isinstance(error, RequestError) and _REFUSED in str(error):
+        return error.reworded(f"{error} (the script was removed; --dry-run prints it)")
+    return error
 
 
 def _say_left(submission: Submission) -> None:

@@ -123,7 +123,6 @@ def _sweep(request: SweepRequest, as_json: bool) -> int:
 
     console = Progressive(None if sys.stderr.isatty() else 120)
     prepared = prepare(request)
-    _describe(prepared)
     start = time.monotonic()
     result, page, summary = _carry_out(prepared, console)
     if as_json:
@@ -138,7 +137,7 @@ def _sweep(request: SweepRequest, as_json: bool) -> int:
 
 
 def _carry_out(prepared: Prepared, console: Console) -> tuple[SweepResult, Path, RunSummary]:
-    """Measure, and write the report; if interrupted, print how to resume."""
+    """Print what is about to run, measure, and write the report; if interrupted, print how to resume."""
     import ddpbench
     from ddpbench.cli.progress import listening
     from ddpbench.errors import LaunchError, OutputError
@@ -156,6 +155,7 @@ def _carry_out(prepared: Prepared, console: Console) -> tuple[SweepResult, Path,
         console.print(clean(f"interrupted; {again}"), markup=False, soft_wrap=True)
 
     try:
+        _describe(prepared)
         with listening(console) as listener:
             work = Sweep(prepared, listener)
             result = work.result

@@ -258,6 +258,17 @@ def test_what_ends_a_sweep_says_how_to_resume_it(
     assert "same command" not in message
 
 
+def test_a_sweep_that_is_interrupted_at_once_says_that_nothing_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C while the cases are being listed: the sweep has not begun."""
+    monkeypatch.setattr("ddpbench.cli.sweep.aligned", Mock(side_effect=KeyboardInterrupt))
+    assert run(["sweep", "quick", "--out", str(tmp_path / "run")]) == 130
+    message = capsys.readouterr().err
+    assert "to run, into" in message
+    assert message.endswith("interrupted; nothing was measured\n")
+
+
 def test_a_report_that_cannot_be_written_says_how_to_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -327,7 +327,9 @@ def test_settings_are_sides_too_and_uncommitted_changes_are_said(repository: Pat
     [
         (("--base", "nope", "--new", "."), "has no such commit"),
         (("--base", "fast", "--new", "fast"), "both sides are the same"),
-        (("--base", "path=nowhere", "--new", "."), "not a folder"),
+        (("--base", "path=nowhere", "--new", "."), "--base path=nowhere: the folder does not exist"),
+        (("--new", "../../nowhere"), "--new path=../../nowhere: the folder does not exist"),
+        (("--new", "/nowhere/x"), "--new path=/nowhere/x: the folder does not exist"),
         (("--base", "python=nothing", "--new", "."), "not a program on PATH"),
         (("--base", "python=/bin/true", "--new", "."), ""),
         (("--base", "ref=fast", "--base", "path=.", "--new", "."), "two places for one side's code"),

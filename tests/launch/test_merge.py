@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -50,6 +51,17 @@ def test_a_merge_that_is_interrupted_in_its_report_says_how_the_page_is_made(
         f"interrupted; the launches are merged, and the page is made by: ddpbench report {tmp_path / 'm'}"
     )
     assert cli(last.rpartition(": ddpbench ")[2].split()) == 0
+
+
+def test_a_merge_whose_page_cannot_be_written_claims_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = a_run(tmp_path / "one", {SINGLE: 100, case_of(): 60})
+    two = a_run(tmp_path / "two", {SINGLE: 101, case_of(): 61})
+    monkeypatch.setattr(ddpbench, "report_on", Mock(side_effect=OutputError("No space left on device")))
+    assert cli(["merge", str(one.path), str(two.path), "--out", str(tmp_path / "m")]) == 2
+    assert capsys.readouterr().err == "ddpbench: No space left on device\n"
+    assert not (tmp_path / "m").exists()
 
 
 def launches(run: RunDir, case: Case, step_ms: float, numbers: range) -> None:

@@ -159,6 +159,7 @@ def _waits(text: str) -> dict[int, float]:
     """
     from ddpbench.errors import RequestError
     from ddpbench.texts import shortened
+    from ddpbench.units import counted
 
     waits: dict[int, float] = {}
     given = [part.strip() for part in text.split(",") if part.strip()]
@@ -168,6 +169,8 @@ def _waits(text: str) -> dict[int, float]:
             raise RequestError(f"--queue-wait: {shortened(part)} is not RANKS=TIME, such as 8=2h")
         count = flags.number("--queue-wait", "RANKS")(ranks)
         if count in waits:
-            raise RequestError(f"--queue-wait: {count} ranks are given twice")
+            raise RequestError(
+                f"--queue-wait: {counted(count, 'rank')} {'is' if count == 1 else 'are'} given twice"
+            )
         waits[count] = flags.number("--queue-wait", "WAIT_S")(time)
     return waits

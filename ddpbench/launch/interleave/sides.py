@@ -30,6 +30,8 @@ _WORDS = (
     "or else a commit"
 )
 _KINDS = ("ref", "path", "python", "set", "env")
+_PATHS = ("/", "./", "../", "~")
+"""Beginnings of words that mean a folder, even one that does not exist: no commit's name has them."""
 _TIMES = {
     "budget.rounds_min": "use {fewest}",
     "budget.rounds_max": "use --total",
@@ -80,7 +82,7 @@ def parse_side(name: str, words: Sequence[str]) -> SideSpec:
         if equals and key not in _KINDS and (near := meant(key, _KINDS, 0.6)):
             raise RequestError(f"--{name} {shortened(word)}: {near}give {_WORDS}")
         if key not in _KINDS or not equals:
-            key, value = ("path", word) if _is_folder(word) else ("ref", word)
+            key, value = ("path", word) if _is_folder(word) or word.startswith(_PATHS) else ("ref", word)
         if not value:
             raise RequestError(f"--{name} {shortened(word)}: give {_WORDS}")
         if key == "set":
@@ -277,7 +279,8 @@ def _checked_folder(spec: SideSpec) -> Path | None:
         return None
     folder = Path(spec.path).resolve()
     if not folder.is_dir():
-        raise RequestError(f"{command(f'--{spec.name}', f'path={spec.path}')}: not a folder")
+        why = "not a folder" if folder.exists() else "the folder does not exist"
+        raise RequestError(f"{command(f'--{spec.name}', f'path={spec.path}')}: {why}")
     return folder
 
 

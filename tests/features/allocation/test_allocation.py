@@ -304,7 +304,8 @@ def test_wrong_requests_are_sentences(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--queue-wait", "5=2h", "--steps", "9"], "5 ranks are not in the table; measured are 1, 2, 4, 8"),
         (["--queue-wait", "8:2h", "--steps", "9"], "not RANKS=TIME"),
         (["--queue-wait", "8=2 years", "--steps", "9"], "invalid duration"),
-        (["--queue-wait", "8=2h,8=3h", "--steps", "9"], "given twice"),
+        (["--queue-wait", "8=2h,8=3h", "--steps", "9"], "8 ranks are given twice"),
+        (["--queue-wait", "1=5min,1=6min", "--steps", "9"], "1 rank is given twice"),
     ):
         assert cli(["allocation", str(run.path), *given]) == 2
         printed = capsys.readouterr()
