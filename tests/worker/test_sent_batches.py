@@ -6,7 +6,8 @@ import dataclasses
 import datetime
 import json
 import pickle
-from collections import UserDict, namedtuple
+from collections import UserDict, defaultdict, namedtuple
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,21 @@ class Plain:
         self.name = f"graph {rank}"
 
 
+class Graph:
+    """Like those of graph libraries: pickled in a way of its own, with attributes that differ from batch to batch."""
+
+    def __init__(self, rank: int) -> None:
+        self.parts = defaultdict(list, {"x": [torch.ones(1 + rank)]})
+        setattr(self, f"only_{rank}", rank)
+
+    def __reduce__(self) -> Any:
+        return Graph, (0,), vars(self)
+
+
+class Kind(Enum):
+    FIRST, SECOND = 1, 2
+
+
 class Marked(torch.Tensor):
     pass
 
@@ -52,6 +68,8 @@ def _batch(rank: int) -> Any:
         "user": UserDict({"ids": torch.ones(rank, 2, dtype=torch.int64)}),
         "held": Held(torch.tensor(rank), ["x"] * rank),
         "plain": Plain(rank),
+        "graph": Graph(rank),
+        "enum": Kind.FIRST,
         "array": np.arange(6, dtype=np.int16).reshape(2, 3)[:, ::2] + rank,
         "words": np.array(["a", "bc"]),
         "time": np.datetime64("2026-01-01") + rank,
@@ -92,7 +110,7 @@ def _alike(one: Any, other: Any) -> bool:
         return len(one) == len(other) and all(map(_alike, one, other))
     if isinstance(one, dict | UserDict):
         return list(one) == list(other) and all(_alike(one[key], other[key]) for key in one)
-    if isinstance(one, Held | Plain):
+    if isinstance(one, Held | Plain | Graph):
         return _alike(vars(one), vars(other))
     return bool(one == other)
 
@@ -115,6 +133,7 @@ def test_values_of_every_kind_arrive_as_they_are() -> None:
 def _refused(rank: int, size: int, kind: str) -> str:
     own: dict[str, Any] = {
         "date": [torch.ones(1), datetime.date(2026, 1, 1 + rank)],
+        "enum": [torch.ones(1), list(Kind)[rank]],
         "function": [torch.ones(1), lambda: None],
     }
     with pytest.raises(CannotTrainError) as error:
@@ -122,7 +141,10 @@ def _refused(rank: int, size: int, kind: str) -> str:
     return str(error.value)
 
 
-@pytest.mark.parametrize(("kind", "words"), [("date", "datetime.date"), ("function", "builtins.function")])
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [("date", "datetime.date"), ("enum", f"{__name__}.Kind"), ("function", "builtins.function")],
+)
 def test_objects_that_cannot_be_sent_are_named_on_every_rank(kind: str, words: str) -> None:
     found = run_ranks(_refused, 2, kind)
     assert all(f"its batches hold objects of {words} that differ" in each for each in found)
@@ -152,14 +174,16 @@ def tensor(name: Any = "int64", shape: Any = (1,), size: Any = 8, of: Any = "") 
 
 def read(sent: bytes) -> Any:
     own = sent_batches._Outline()
-    own.message([Plain(0), Point(1, 2), UserDict()])
+    own.message([Plain(0), Point(1, 2), UserDict(), Held(torch.ones(1), [])])
     return sent_batches._read(1, torch.tensor(list(sent), dtype=torch.uint8), own)
 
 
 def test_a_message_of_a_test_is_read() -> None:
     assert torch.equal(read(message(tensor(), bytes([7, *[0] * 7]))), torch.tensor([7]))
     of = f"{__name__}.Plain"
-    assert read(message({"object": [of, [["name", "x"]]]})).name == "x"
+    found = read(message({"object": [of, [["name", "x"], ["__class__", 1]]]}))
+    assert type(found) is Plain
+    assert vars(found) == {"name": "x", "__class__": 1}
     assert read(message(tensor("bool", [3], 3), b"\x00\x01\x07")).tolist() == [False, True, True]
 
 
@@ -217,8 +241,8 @@ def test_a_message_that_is_no_batch_is_refused_and_runs_nothing(sent: bytes) -> 
     "outline",
     [
         {"object": ["subprocess.Popen", [["args", "id"]]]},
-        {"object": ["tests.worker.test_sent_batches.Plain", [["__class__", 1]]]},
-        {"object": ["tests.worker.test_sent_batches.Plain", [["other", 1]]]},
+        {"object": ["tests.worker.test_sent_batches.Plain", [[1, 1]]]},
+        {"object": ["tests.worker.test_sent_batches.Held", [["other", 1]]]},
         {"same": ["os.system", ""]},
         tensor("int64", [0], 0, "torch.nn.Module"),
     ],

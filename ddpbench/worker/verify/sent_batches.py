@@ -12,8 +12,9 @@ import json
 import math
 import pickle
 import re
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from copy import copy
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,10 @@ _LAYOUTS = {
 
 _NUMBERS = re.compile(r"[<>|=]?[biufcSUmM]\d{1,9}(\[\w+\])?", re.ASCII)
 """The types of an array's numbers or texts, as numpy writes them; none is of objects."""
+
+
+_OF_PYTHON = 1 << 9
+"""The flag of classes that a `class` statement has made: C keeps more than attributes in objects of its own."""
 
 
 class _UnknownError(Exception):
@@ -326,10 +331,16 @@ class _Reader:
             same.clear()
             same.update(held)
             return same
-        known = fields_of(mine)
-        if not held.keys() <= (vars(mine) if known is None else known).keys():
+        if (known := fields_of(mine)) is not None:
+            if not held.keys() <= known.keys():
+                raise _UnknownError(name)
+            return like(mine, held)
+        same = copy(mine)
+        if same is mine or not all(isinstance(each, str) for each in held):
             raise _UnknownError(name)
-        return like(mine, held)
+        vars(same).clear()
+        vars(same).update(held)
+        return same
 
     def _same(self, given: Any) -> Any:
         name, digest = given
@@ -355,23 +366,10 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether an object is its attributes: no class, function or module, and without own ways to be pickled."""
-    kind = type(value)
-    if not hasattr(value, "__dict__") or isinstance(value, type) or kind.__module__ == "builtins":
-        return False
-    standard = all(
-        getattr(kind, name, None) is getattr(object, name, None)
-        for name in (
-            "__reduce__",
-            "__reduce_ex__",
-            "__getstate__",
-            "__setstate__",
-            "__getnewargs_ex__",
-            "__new__",
-        )
+    """Return whether an object is no more than its attributes: of Python's classes alone, and without slots."""
+    kinds = [kind for kind in type(value).__mro__ if kind is not object]
+    return (
+        hasattr(value, "__dict__")
+        and not isinstance(value, type | Enum)
+        and all(kind.__flags__ & _OF_PYTHON and not vars(kind).get("__slots__") for kind in kinds)
     )
-    return standard and not any(hasattr(one, "__slots__") for one in _classes(kind))
-
-
-def _classes(kind: type) -> Iterator[type]:
-    return (one for one in kind.__mro__ if one is not object)
