@@ -74,11 +74,11 @@ class Problem:
 
 
 class ExperimentError(RequestError):
-    """An experiment that cannot be run, with all its problems at once."""
+    """An experiment that cannot be run, with all its problems at once, each told once."""
 
     def __init__(self, source: str, problems: Sequence[Problem]) -> None:
         self.source = source
-        self.problems = tuple(problems)
+        self.problems = tuple(dict.fromkeys(problems))
         count = len(self.problems)
         head = f"{on_one_line(source)}: {count} problem{'s' if count != 1 else ''}"
         more = count - _MOST_TOLD

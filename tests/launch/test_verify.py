@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -75,3 +76,11 @@ def test_a_bare_option_goes_to_the_strategy_that_alone_has_it() -> None:
         ExperimentError, match=r"may be options\.ddp\.accumulate or options\.lightning\.accumulate"
     ):
         owned_overrides(["accumulate=2"], ["ddp", "lightning"], ["gpt:nano"])
+
+
+def test_a_file_that_cannot_be_imported_is_told_once(tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text("import nosuchmodule\n\n\nclass A: ...\n\n\nclass B: ...\n", encoding="utf-8")
+    with pytest.raises(ExperimentError, match=r"1 problem\n.* cannot be imported") as told:
+        verification_cases([f"{file}:A", f"{file}:B"], ["mlp"], [2], "gloo")
+    assert len(told.value.problems) == 1
