@@ -16,6 +16,7 @@ from torch.utils.data import TensorDataset
 from ddpbench.launch.verify import verification_cases, verify
 from ddpbench.machine.trial import _own_reason, summary_of
 from ddpbench.records import Proof, why_unproved
+from ddpbench.worker.verify.faults import by_rank
 from ddpbench.worker.verify.inspection import inspect_workload
 from ddpbench.worker.verify.optimizers import narrower_type
 from ddpbench.worker.verify.update_faults import OF_ITS_SAMPLES
@@ -101,6 +102,14 @@ def test_an_update_by_the_loss_of_its_ranks_samples_is_named_and_not_the_strateg
         for (_, strategy), (notes, failed, unexplained) in found.items():
             assert (bool(failed), unexplained) == (True, set()), strategy
             assert OF_ITS_SAMPLES in notes, (strategy, notes)
+
+
+@pytest.mark.ranks
+def test_an_update_that_would_wait_for_other_ranks_is_named_before_it_is_made() -> None:
+    for found in run_ranks(noted_of, 2, ["ClipsOnFirst"], ["fsdp", "zero1"]):
+        for key, (notes, failed, unexplained) in found.items():
+            assert ("update, same gradients" in failed, unexplained) == (True, set()), key
+            assert {note for note in notes if note.startswith(f"the update {by_rank('parameters')}")}, notes
 
 
 @pytest.mark.ranks

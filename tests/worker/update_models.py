@@ -167,6 +167,14 @@ class ScalesByFirst(RunsMaximum):
     first = True
 
 
+class ClipsOnFirst(Sound):
+    """Clips on rank 0 alone."""
+
+    def before_update(self, model: nn.Module) -> None:
+        if os.environ["RANK"] == "0":
+            nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+
+
 class Warms(torch.optim.Optimizer):
     """Sets the rate of another optimizer and steps it, as the annotated transformer's does."""
 

@@ -156,7 +156,7 @@ def _compared(
     after = replica.own_parameters()
     around = _is_gone_around(prover, called, first, model)
     late = late_sentence([name.removeprefix("network.") for name in after if name not in before])
-    note = "the step exchanges values between ranks: replicas in one process cannot" if exchanges else ""
+    note = _EXCHANGES if exchanges else ""
     apart = _apart(prover, numbers, shards, lockstep) if not exchanges else ""
     note = note or apart or _why_not(prover, model, numbers, shards, expected)
     if around:
@@ -293,6 +293,7 @@ def _apart(prover: Rank, numbers: Numbers, shards: Sequence[Any], lockstep: Lock
     return _UNSEEDED_AFTER_BACKWARD
 
 
+_EXCHANGES = "the step exchanges values between ranks, which replicas in one process cannot do"
 _NO_UPDATES = "in {made} steps the step called no optimizer: does a condition of it leave out the updates?"
 _AROUND = (
     "step() trains without a call of the module that it is given: `model.module`, or a module that was kept from "

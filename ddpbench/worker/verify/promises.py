@@ -101,6 +101,8 @@ def compare(comparer: Comparer, own: tuple[Any, Any]) -> Iterator[Proof]:
         comparer.takes_turns = replica.take_turns(comparer.one.seed)
     if comparer.model.is_infinite:
         yield comparer.explained(comparer.proof("gradients, same shards", math.inf))
+    elif promise == "gradients" and comparer.updates.waits(reference):
+        yield comparer.explained(comparer.proof("update, same gradients", math.inf))
     else:
         yield from map(comparer.explained, _CHECKS[promise](comparer, replica, reference, batch))
         if promise != "nothing" and training.case.strategy not in SHIPPED:
@@ -166,8 +168,7 @@ def _gradients(
     training, whole = comparer.training, trained_names(reference)
     updates = training.case.compute == "real" and precision.name == "full"
     own_reference = OwnReference(comparer.one, reference) if updates else None
-    comparer.one.seed(prover.rank)
-    comparer.step(replica, batch)
+    _seeded_step(comparer, replica, batch)
     prover.on_step()
     own = comparer.own_gradients(replica)
     compared = _SameShards(comparer, reference)
@@ -189,8 +190,7 @@ def _gradients(
         own_reference.update(used)
         # A schedule may start with a learning rate of zero: nothing is compared until an update has changed something.
         while made < FINAL_STEPS and prover.agreed(float(_as_before(own_reference.model, before))):
-            comparer.one.seed(prover.rank)
-            comparer.step(replica, batch)
+            _seeded_step(comparer, replica, batch)
             again = comparer.own_gradients(replica)  # differs if the model draws or keeps state
             used = {name: gradient for name, gradient in again.items() if name not in replica.unused()}
             comparer.update_replica(replica)
@@ -221,10 +221,14 @@ def _gradients(
     yield from _final(comparer, replica)
 
 
-def _stepped(comparer: Comparer, replica: Replica, batch: Any) -> set[str]:
-    """Make a step on this batch, and return the parameters that its update left out."""
+def _seeded_step(comparer: Comparer, replica: Replica, batch: Any) -> None:
     comparer.one.seed(comparer.prover.rank)
     comparer.step(replica, batch)
+
+
+def _stepped(comparer: Comparer, replica: Replica, batch: Any) -> set[str]:
+    """Make a step on this batch, and return the parameters that its update left out."""
+    _seeded_step(comparer, replica, batch)
     idle = replica.unused()
     comparer.update_replica(replica)
     comparer.prover.on_step()

@@ -103,6 +103,16 @@ class UpdateFaults:
             return DRAWS_IN_PARTS
         return DRAWS_IN_UPDATE if elsewhere else ""
 
+    def waits(self, model: torch.nn.Module) -> bool:
+        """Return whether a user's update of `model` differs by rank where the ranks' parts of it wait for one another.
+
+        As where one rank alone takes the norm of all gradients. All ranks call it together.
+        """
+        acts = callable(getattr(owner_of(self._one.training, model), "before_update", None))
+        if not acts or self._one.training.strategy.whole_state or not self.in_parts():
+            return False
+        return self.found() == f"the update {by_rank('parameters')}"
+
     def _keeps_apart(self) -> bool:
         """Return whether what a user's `loss` keeps may differ by rank or replica."""
         training = self._one.training
