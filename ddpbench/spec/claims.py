@@ -92,7 +92,7 @@ class Claim(BaseModel, extra="forbid", frozen=True):
     number: _Number | None = None
     """Number of the claim, of no other in the file: a changed wording, selection, margin or setting gets a new one."""
     source: Annotated[str, AfterValidator(_one_line)] = ""
-    """Who says so: a publication or a page, by its title."""
+    """The source: a publication or a page, by its title."""
     faster: _Selection | None = None
     """Cases that are claimed to be faster: values of axes, options or other settings; a key may list several."""
     than: _Selection | None = None
@@ -108,7 +108,7 @@ class Claim(BaseModel, extra="forbid", frozen=True):
     )
     """Up to which difference two cases are as fast as each other."""
     of: Of | None = None
-    """What is compared; required where the two sides' steps are of different numbers of samples."""
+    """Quantity to compare; required where the two sides' steps are of different numbers of samples."""
     history: list[Earlier] = []
     """Earlier wordings and runs, oldest first, with their verdicts."""
 

@@ -58,7 +58,7 @@ class FabricSettings(BaseModel, extra="forbid", frozen=True):
     loss: Annotated[float, limits.LOSS, Unit("1", type="number or percentage")] = 0.0
     """Fraction of packets that each node's link drops; needs netem in the kernel."""
     storage: Storage = "none"
-    """Where input data come from: memory (`none`), a server over the link that gradients use (`shared`), or a server
+    """Source of input data: memory (`none`), a server over the link that gradients use (`shared`), or a server
     over a second link of the same rate (`own`)."""
 
     @model_validator(mode="after")

@@ -131,7 +131,7 @@ def _recovery_reason(case: Case, trainers: int, *, one_process: bool) -> str | N
         ),
         (
             case.backend == "mpi",
-            "MPI ends all ranks when one fails, so that none can be started anew: use gloo or nccl",
+            "MPI ends all ranks when one fails, so that none can be restarted: use gloo or nccl",
         ),
         (
             serves,

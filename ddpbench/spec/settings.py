@@ -35,7 +35,7 @@ class Base(BaseModel, extra="forbid", frozen=True):
     file such as `train.py:Measured`, or in a package of the working directory or installed:
     `package.module:Measured`."""
     strategy: str = "ddp"
-    """How training is divided among ranks and gradients are aggregated: a name from `ddpbench list`, or a class in your
+    """Division of training among ranks and aggregation of gradients: a name from `ddpbench list`, or a class in your
     own file such as `mine.py:TopK`."""
     algorithm: str = "default"
     """Collective algorithm for gradients, if the strategy leaves a choice; `default` is the strategy's own. For `ddp`
@@ -61,14 +61,14 @@ class Base(BaseModel, extra="forbid", frozen=True):
     global_batch: Annotated[int, limits.GLOBAL_BATCH, Unit("samples")] | None = None
     """Batch of the whole job, for strong scaling only, which requires it."""
     scaling: Literal["weak", "strong"] = "weak"
-    """What stays fixed as ranks are added: the local batch (`weak`) or the global batch (`strong`)."""
+    """Batch that stays fixed as ranks are added: the local batch (`weak`) or the global batch (`strong`)."""
     dtype: Literal["default", "float32", "float64", "bfloat16"] = "default"
     """Type that parameters and batches are cast to (complex ones to the complex type of that precision); `default` is
     float32, and no cast for a class in your own file: its model and batches keep their types."""
     precision: Literal["full", "bf16", "fp16"] = "full"
     """Autocast type of forward and loss; `full` means without autocast."""
     data: Literal["loader", "memory"] = "loader"
-    """Where batches come from: a DataLoader, or memory of the device, filled before the warm-up."""
+    """Source of batches: a DataLoader, or memory of the device, filled before the warm-up."""
     evaluation: Annotated[bool, Field(strict=True)] = False
     """Also time evaluation (forward and loss without gradients) in every launch."""
     checkpoint: Annotated[bool, Field(strict=True)] = False
@@ -84,9 +84,9 @@ class Base(BaseModel, extra="forbid", frozen=True):
     agents: Annotated[int, limits.NODES, Unit("agents")] = 1
     """Agents of torchrun, each with as many ranks, where `recovery` is measured: each stands for a node."""
     collective_timeout: Annotated[float, limits.COLLECTIVE_TIMEOUT_S, Duration] = 10.0
-    """How long a rank waits for others in a collective where `recovery` is measured; torch's own is 10 min or more."""
+    """Time that a rank waits for others in a collective where `recovery` is measured; torch's own is 10 min or more."""
     launcher: Literal["local", "spawn", "torchrun", "srun", "mpiexec", "ray", "slurm"] = "local"
-    """What starts the ranks: a fork server, torch's mp.spawn, torchrun, srun, mpiexec or Ray Train's TorchTrainer.
+    """Starter of the ranks: a fork server, torch's mp.spawn, torchrun, srun, mpiexec or Ray Train's TorchTrainer.
     slurm: see ddpbench submit. A strategy that insists on its own launcher (`ray_train`) has that in place of local,
     spawn and torchrun."""
     nodes: Annotated[int, limits.NODES, Unit("nodes")] = 1
@@ -116,7 +116,7 @@ MOST_ROUNDS_IN_TURN = 500
 
 
 class Budget(BaseModel, extra="forbid", frozen=True):
-    """How long to measure, and when to stop. Durations are seconds or texts such as "10 min"."""
+    """Measuring time, and when to stop. Durations are seconds or texts such as "10 min"."""
 
     rounds_min: Annotated[int, limits.ROUNDS, Unit("rounds")] = 5
     """Fewest rounds of a sweep; fewer than 5 give no useful interval."""
@@ -170,9 +170,9 @@ class Experiment(BaseModel, extra="forbid", frozen=True):
     fabric: FabricSettings | None = None
     """Emulated network; if not set, ranks use the machine's own links."""
     budget: Budget = Budget()
-    """How long to measure and when to stop."""
+    """Measuring time, and when to stop."""
     claims: list[Claim] = []
-    """What others claim, to be decided by this experiment's cases: see [Claims](claims.md)."""
+    """Claims of others, to be decided by this experiment's cases: see [Claims](claims.md)."""
 
     @property
     def emulates(self) -> bool:

@@ -25,11 +25,11 @@ TABLE: dict[str, Entry] = {
     ),
     "data_parallel": Entry(
         "ddpbench.strategies.data_parallel:DataParallel",
-        "torch.nn.DataParallel: one process, one thread a replica, all gradients summed on one device",
+        "torch.nn.DataParallel: one process, one thread per replica, all gradients summed on one device",
     ),
     "ddp": Entry(
         "ddpbench.strategies.ddp.strategy:Ddp",
-        "DistributedDataParallel: buckets of gradients are all-reduced while backward goes on",
+        "DistributedDataParallel: buckets of gradients are all-reduced during backward",
     ),
     "zero1": Entry(
         "ddpbench.strategies.zero1.strategy:Zero1",
@@ -61,11 +61,11 @@ TABLE: dict[str, Entry] = {
     ),
     "accelerate": Entry(
         "ddpbench.strategies.frameworks.accelerate.strategy:Accelerate",
-        "Hugging Face Accelerate: a loop of one's own, with model and optimizer prepared for DDP",
+        "Hugging Face Accelerate: a plain loop, with model and optimizer prepared for DDP",
     ),
     "lightning": Entry(
         "ddpbench.strategies.frameworks.lightning.strategy:Lightning",
-        "Lightning over DDP: its Trainer, whose loop it is, or its Fabric in a loop of one's own",
+        "Lightning over DDP: its Trainer, whose loop it is, or its Fabric in a plain loop",
     ),
     "hf_trainer": Entry(
         "ddpbench.strategies.frameworks.hf_trainer.strategy:HfTrainer",

@@ -428,7 +428,7 @@ class Strategy(ABC, Generic[OptionsT]):
 
     def step_reason(self, case: Case) -> str | None:
         """Return why the strategy cannot run a workload that makes its own steps, or None. Called without torch."""
-        return f"{self.name} aggregates between a backward and an update of its own: it needs loss(), and no step()"
+        return f"{self.name} aggregates between its backward and its update: it needs loss(), and no step()"
 
     def model_reason(self, case: Case, *, closure: str, sparse: bool) -> str | None:
         """Return why the strategy cannot train a model with these properties, or None. Called without torch.

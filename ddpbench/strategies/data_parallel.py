@@ -40,8 +40,8 @@ class DataParallel(Strategy[NoOptions]):
     uses_backend = False
     one_process = True
     note = (
-        "On the CPU torch.nn.DataParallel only calls the module, so its steps are redone here: one thread a "
-        "replica on cores of its own, parameters copied to every replica in every step, outputs gathered and "
+        "On the CPU torch.nn.DataParallel only calls the module, so its steps are redone here: one thread per "
+        "replica on separate cores, parameters copied to every replica in every step, outputs gathered and "
         "gradients summed on the master."
     )
 

@@ -18,7 +18,7 @@ class Independent(Strategy[NoOptions]):
     uses_backend = False
     aggregates = False
     replicas_equal = False
-    note = "No gradients are aggregated: every rank trains a model of its own."
+    note = "No gradients are aggregated: every rank trains a separate model."
 
     def step_reason(self, case: Case) -> None:
         return None

@@ -59,7 +59,7 @@ class Replay(Workload[ReplayOptions]):
         return first_reason(
             (
                 case.device == "cuda",
-                'a replay sleeps on the CPU for whatever device was profiled: set device = "cpu"',
+                'a replay sleeps on the CPU for any profiled device: set device = "cpu"',
             ),
             (
                 case.evaluation or case.checkpoint,

@@ -157,7 +157,7 @@ def test_under_strong_scaling_caches_may_explain_a_little_more_than_linear(tmp_p
 def test_oversubscribed_cases_and_too_few_rounds_answer_nothing(tmp_path: Path) -> None:
     crowd, other = case_of("ddp", 8), case_of("master", 8)
     found = summary_of(tmp_path, {SINGLE: 10, crowd: 80, other: 120}, oversubscribed=(crowd, other))
-    assert answer(found) == "No answer: no case that aggregates had cores of its own."
+    assert answer(found) == "No answer: no case that aggregates had separate cores."
     found = summary_of(tmp_path / "few", {SINGLE: 10, DDP: 12, MASTER: 25}, rounds=3)
     assert not any("Use" in one.text for one in found.conclusions.answer)
     found = summary_of(tmp_path / "one", {SINGLE: 10})

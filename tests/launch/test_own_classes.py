@@ -91,7 +91,7 @@ def test_what_cannot_run_an_own_step_is_skipped_with_its_reason() -> None:
     )
     assert done.returncode == 0, done.stderr
     output = " ".join((done.stdout + done.stderr).split())
-    assert "post_local_sgd aggregates between a backward and an update of its own: it needs loss()" in output
+    assert "post_local_sgd aggregates between its backward and its update: it needs loss()" in output
     assert "async_server aggregates" in output
     assert "ddp aggregates" not in output
 

@@ -156,7 +156,7 @@ def test_what_is_alike_in_all_cases_is_told_in_the_tables_caption(tmp_path: Path
         f"All cases; buckets, where there are any: 25 MiB; samples/s and step: median over launches, {ROUNDS} each; "
         "in brackets 95 % intervals. "
         "Speed-up: geometric mean of the ratios within rounds, so not quite the quotient of two cells. "
-        "Exposed: from instrumented steps, not a part of the timed step beside it."
+        "Exposed: from instrumented steps, not a part of the timed step next to it."
     )
     assert not {"Bucket", "Launches"} & set(titles)
     caption, titles = table_of("two", [25.0, 1.0])

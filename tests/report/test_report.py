@@ -267,7 +267,7 @@ def test_one_world_size_is_no_scaling(tmp_path: Path) -> None:
     summary = handmade_summary()
     cases = summary.cases[summary.cases["world_size"] == 1]
     document = written(tmp_path, with_cases(summary, cases))
-    assert "This sweep has one world size (1 rank): there is no scaling to show." in texts(document, "dd")
+    assert "This sweep has one world size (1 rank), so no scaling can be shown." in texts(document, "dd")
 
 
 def test_figures_of_an_earlier_report_do_not_stay(tmp_path: Path, page: Path) -> None:

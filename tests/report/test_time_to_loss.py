@@ -97,7 +97,7 @@ def test_a_case_that_did_not_get_there_says_how_far_it_came(tmp_path: Path) -> N
     assert cells(table, "Time to the loss, s") == [""]
     assert cells(table, "Reached it") == ["0 of 5"]
     assert cells(table, "Notes")[0].startswith("lowest mean 2.69 in up to 65 steps")
-    assert section.pictures[0].heading == "No case with cores of its own reached a loss of 2 in any launch"
+    assert section.pictures[0].heading == "No case on separate cores reached a loss of 2 in any launch"
     assert "A line without a marker" in section.pictures[0].caption
 
 

@@ -428,7 +428,7 @@ def _checkpoint(cases: Sequence[CaseRun]) -> Finding | None:
 def _none(
     cases: Sequence[CaseRun], panels: Sequence[Case], withheld: Mapping[str, Violation] = MappingProxyType({})
 ) -> Finding:
-    """Return why there is no answer."""
+    """Return why the question has no answer."""
     if withheld:
         first, *others = withheld.values()
         more = (f"so it is for {counted(len(others), 'more case', 'more cases')}",) if others else ()
@@ -447,7 +447,7 @@ def _none(
     elif not panels:
         why = "no case aggregates"
     elif all(run.oversubscribed for run in several if exchanges_gradients(run)):
-        why = "no case that aggregates had cores of its own"
+        why = "no case that aggregates had separate cores"
     elif rounds < MIN_ROUNDS:
         why = (
             f"under {MIN_ROUNDS} rounds are too few to tell cases apart: resume the sweep if it has rounds "

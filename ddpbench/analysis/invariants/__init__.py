@@ -100,7 +100,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         name="links_carry",
-        statement="no node sends or receives faster than its link; where its ranks have links of their own, no rank "
+        statement="no node sends or receives faster than its link; where its ranks have separate links, no rank "
         "faster than that",
         meaning="Its step time is too short, or the link was not held to its rate: do not use this case's numbers.",
         kind="impossible",

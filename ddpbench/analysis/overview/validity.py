@@ -49,7 +49,7 @@ _MEANING = {
     "clock change": "a core changed its clock",
     "not steady": "steps still changed while they were timed, in these launches or in what all have in common",
     "throttled": "a CPU quota held the ranks back",
-    "shared machine": "another sweep was allowed beside this one",
+    "shared machine": "another sweep was allowed at the same time",
     "late replay": "one step in 20 or more had a moment that came over 1 % of a step after it was due",
 }
 """Meaning of each flag of a launch."""
@@ -81,7 +81,7 @@ def validity_sentences(
     cases = [one.run for one in results]
     measured = [case for case in cases if case.timings]
     if not measured:
-        yield "No case has a launch that ended well: there are no numbers."
+        yield "No case has a launch that ended well, so nothing was measured."
         yield from _damage(cases, Names(cases))
         return
     names = Names(measured)

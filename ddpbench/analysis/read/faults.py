@@ -54,7 +54,7 @@ def fault_sentences(cases: Iterable[CaseRun], names: Names) -> Iterable[str]:
         yield (
             f"Page faults differ between launches of {names.within(alike)} ({fewest:,.0f} to {most:,.0f} a "
             "step at worst): malloc gave memory back to the kernel in some and kept it in others, as it may from one "
-            "start of your own training to the next, and their times differ by that. In the environment "
+            "start of your training to the next, and their times differ by that. In the environment "
             "MALLOC_TRIM_THRESHOLD_=1000000000, MALLOC_TOP_PAD_=100000000 and MALLOC_MMAP_MAX_=0 hold both alike, and "
             "change what is measured"
             f"{names.listed(alike)}."

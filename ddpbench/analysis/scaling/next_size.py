@@ -95,7 +95,7 @@ def next_size(
                 f"there the laws disagree most: {LAW_NAMES[a]} gives a speed-up of {math.exp(first.value):.2f} and "
                 f"{LAW_NAMES[b]} {math.exp(second.value):.2f}{label}"
                 if holding
-                else "there the laws, of which none fits, are furthest apart"
+                else "there the laws are furthest apart, and no law fits"
             )
             options.append((abs(first.value - second.value), reason))
         for law, one in said.items():

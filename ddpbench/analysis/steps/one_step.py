@@ -92,7 +92,7 @@ def one_step(run: RunDir, cases: Sequence[CaseRun]) -> tuple[OneStep | None, str
     case = _first_exchanging(cases)
     if case is None or case.parts is None:
         return None, (
-            "No case above one rank, with cores of its own, has instrumented transfers: there is no step to draw."
+            "No case of several ranks on separate cores has instrumented transfers, so no step can be drawn."
         )
     lengths = {number: sum(parts.values()) for number, parts in case.parts.by_round.items()}
     number = statistics.median_low((length, number) for number, length in lengths.items())[1]

@@ -77,7 +77,7 @@ def numa(host: Host) -> Iterator[Finding]:
     cores_of = {name: _numbers(host.read(folder / name / "cpulist")) & usable for name in nodes}
     cores_of = {name: mine for name, mine in cores_of.items() if mine}
     if len(cores_of) < 2:
-        yield ok("numa", "one node" if nodes else "not told by the system")
+        yield ok("numa", "one node" if nodes else "not given by the system")
         return
     listed = "; ".join(f"{name}: cores {_ranges(mine)}" for name, mine in cores_of.items())
     yield ok(

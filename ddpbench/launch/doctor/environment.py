@@ -22,7 +22,7 @@ _EFFECTS = {
     "NCCL_ALGO": "nccl's own choice of algorithm is overruled",
     "NCCL_PROTO": "nccl's own choice of protocol is overruled",
     "NCCL_DEBUG": "nccl writes while it works",
-    "TORCH_DISTRIBUTED_DEBUG": "DDP checks and logs beside its work",
+    "TORCH_DISTRIBUTED_DEBUG": "DDP also checks and logs",
     "TORCH_NCCL_BLOCKING_WAIT": "collectives are waited for on the host",
     "NCCL_BLOCKING_WAIT": "collectives are waited for on the host",
     "TORCH_CPP_LOG_LEVEL": "torch writes while it works",

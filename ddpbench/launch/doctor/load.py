@@ -88,7 +88,7 @@ def others(host: Host) -> Iterator[Finding]:
         yield note(
             "in use now",
             f"{found}{f': {users}' if users else ''}",
-            "wait for it or stop it, or give ddpbench other cores (taskset -c 2,3 ddpbench ...): launches beside "
+            "wait for it or stop it, or give ddpbench other cores (taskset -c 2,3 ddpbench ...): launches during "
             "other work are flagged",
         )
     else:
@@ -97,7 +97,7 @@ def others(host: Host) -> Iterator[Finding]:
         yield note(
             "stolen time",
             f"the host takes {load.stolen_share:.0%} of these cores' time for other guests",
-            "use a machine with cores of its own, or measure more rounds: launches are flagged",
+            "use a machine with reserved cores, or measure more rounds: launches are flagged",
         )
 
 

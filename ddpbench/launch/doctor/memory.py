@@ -32,8 +32,8 @@ def memory(host: Host) -> Iterator[Finding]:
         yield note(
             "memory",
             found,
-            f"a rank a core needs about {format_bytes(ranks * RANK_BYTES)} in all, beside its "
-            "model: free some, raise the limit, or keep to fewer ranks and small models",
+            f"one rank per core needs about {format_bytes(ranks * RANK_BYTES)} in all, without "
+            "models: free some, raise the limit, or keep to fewer ranks and small models",
         )
     else:
         yield ok("memory", found)

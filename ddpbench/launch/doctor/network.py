@@ -21,7 +21,7 @@ def interfaces(host: Host) -> Iterator[Finding]:
         yield problem(
             LOOPBACK,
             "the loopback interface is down or has no address; ranks on this host meet there",
-            "bring it up: sudo ip link set lo up (in a network namespace of your own it starts down)",
+            "bring it up: sudo ip link set lo up (in a new network namespace it starts down)",
             blocks=True,
         )
     useful = [each for each in found if each.addresses]

@@ -113,7 +113,7 @@ def _remedy(answer: TorchAnswer) -> str:
             "this CPU lacks instructions the build uses: install a build for it, or build torch from source"
         )
     if answer.code == -signal.SIGKILL:
-        return "the system ended it, most likely for want of memory: free some"
+        return "the system ended it, most likely because memory ran out: free some"
     for pattern, advice in _REMEDIES:
         if re.search(pattern, answer.failure, re.IGNORECASE):
             return advice.format(choose=CHOOSE_A_BUILD)

@@ -78,7 +78,7 @@ def backends(host: Host) -> Iterator[Finding]:
     if facts["mpi"]:
         yield ok("mpi", f'{facts["mpi"]}, through mpi4py: moves data between CPUs with backend = "mpi"')
     else:
-        yield ok("mpi", f"not to be had: {facts['why_no_mpi'].removeprefix(_MPI_ASKED)}")
+        yield ok("mpi", f"not available: {facts['why_no_mpi'].removeprefix(_MPI_ASKED)}")
     there = 'built in: backend = "ucc", on CPUs and GPUs' if built_in["ucc"] else "only in builds from source"
     yield ok("ucc", there)
 
@@ -194,7 +194,7 @@ def verdict(host: Host, findings: Sequence[Finding]) -> Finding:
     causes = "; ".join(f"{finding.subject}: {finding.found}" for finding in blocking)
     return problem(
         "training",
-        f"Training cannot run here: {causes or 'torch tells of no way to train'}",
+        f"Training cannot run here: {causes or 'torch offers no way to train'}",
         "; ".join(dict.fromkeys(finding.advice for finding in blocking)) or "fix the problems found",
         blocks=True,
     )

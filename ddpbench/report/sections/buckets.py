@@ -209,7 +209,7 @@ def _compared(timed: Sequence[tuple[Row, Interval]], standings: Mapping[str, Sta
         end = f"; {names} as good, {bound}" if equals else "; every other cap is slower"
         return f"{best[0].bucket_name} buckets are best, {_ms(best[1])} a step{end}"
     unsure = series_of([row.bucket_name for row, one in judged if one.verdict == CANNOT_TELL])
-    end = f"; this sweep cannot tell of {unsure}" if unsure else ""
+    end = f"; this sweep cannot decide {unsure}" if unsure else ""
     if equals:
         return f"{names} buckets are as good as best, {bound}{end}"
     return f"this sweep cannot tell which bucket cap is best; {fastest}"

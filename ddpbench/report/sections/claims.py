@@ -37,7 +37,7 @@ def _table(one: Decided) -> Table:
         caption=" ".join(_caption(one, more)),
         columns=(
             Column("Case"),
-            Column("held against"),
+            Column("compared with"),
             Column(f"{number}, the first over the other", number=True),
             Column("The claim"),
             Column("Launches each", number=True),

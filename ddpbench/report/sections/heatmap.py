@@ -189,9 +189,7 @@ def _heading(
     where = series_of([_key_label(size) for size in sizes])
     own = [_key(row, across) for row in shown if not row.oversubscribed]
     if len(own) == len(set(own)):
-        return (
-            f"{prefix}Wherever several bucket caps were run ranks had no cores of their own: none is ranked"
-        )
+        return f"{prefix}Where several bucket caps were run, ranks shared cores: none is ranked"
     if not sizes:
         return f"{prefix}{name}: too few rounds to call any bucket cap safe"
     safe = [

@@ -78,7 +78,7 @@ def _why_absent(laws: Sequence[CurveLaws]) -> str:
     curves = sorted(laws, key=lambda curve: not traits_of(curve.case).exchanges)
     if not curves:
         return (
-            "No case above one rank has cores of its own and a base case in the same rounds, so there is nothing to "
+            "No case of several ranks has separate cores and a base case in the same rounds, so there is nothing to "
             "fit a law to. Sweep a strategy over three world sizes or more, such as 1, 2 and 4 ranks, on a machine "
             "with a core or GPU for each."
         )

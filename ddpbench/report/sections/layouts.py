@@ -154,7 +154,7 @@ def _heading(groups: Sequence[Sequence[Row]], standings: Mapping[str, Standing])
         told_first = "this sweep cannot tell which layout is best"
     parts = [f"{_name(group)}: {told_first}"]
     if unsure and equals:
-        parts.append(f"this sweep cannot tell of {series_of(unsure)}")
+        parts.append(f"this sweep cannot decide {series_of(unsure)}")
     slower = [f"{shape(row)} takes {one.phrase()}" for row, one in judged if one.verdict == SLOWER]
     if slower:
         parts.append(f"a step of {series_of(slower)}")

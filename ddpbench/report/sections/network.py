@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ddpbench.report.draw.sheet import Sheet
 
 _OWN_LINKS = (
-    " Where the ranks of a node have links of their own (local), the link is that of the rank that sent or received "
+    " Where the ranks of a node have separate links (local), the link is that of the rank that sent or received "
     "most, with what stays within its node; what leaves the node is not counted apart."
 )
 

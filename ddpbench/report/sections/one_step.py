@@ -111,7 +111,7 @@ def _heading(step: OneStep, name: str) -> str:
         return start
     if after == 0:
         return f"{start}; all transfers are done before the last backward ends, rank {step.backward_rank}'s"
-    beyond = f"transfers go on for {milliseconds(after)} ms after the last backward ends"
+    beyond = f"transfers continue for {milliseconds(after)} ms after the last backward ends"
     return f"{start}; {beyond}, rank {step.backward_rank}'s"
 
 

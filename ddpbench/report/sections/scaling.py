@@ -78,7 +78,7 @@ def _series(panel: Panel) -> tuple[list[Series], list[str]]:
 def _why_absent(rows: Sequence[Row]) -> str:
     sizes = sorted({row.case.world_size for row in rows})
     if len(sizes) == 1:
-        return f"This sweep has one world size ({ranks(sizes[0])}): there is no scaling to show."
+        return f"This sweep has one world size ({ranks(sizes[0])}), so no scaling can be shown."
     if not any(_has(row) for row in rows):
         return (
             "No case has a speed-up: it needs an ok launch of the case and of its base case in the same "
@@ -148,7 +148,7 @@ def _base_text(shown: Sequence[Row], by_id: Mapping[str, Row]) -> str:
     foreign = {name: engine for name, engine in foreign.items() if engine != "torch"}
     which = f"{series_of(list(foreign))} {'is' if len(foreign) == 1 else 'are'}"
     them = "It is" if len(bases) == 1 else "They are"
-    held = f" {them} torch's, so that {which} held against torch too." if foreign else ""
+    held = f" {them} torch's, so that {which} compared with torch too." if foreign else ""
     return f"Base case{'s' if len(bases) > 1 else ''}: {'; '.join(words)}.{held}"
 
 

@@ -50,7 +50,7 @@ def section(launches: Sequence[LaunchResult], findings: Sequence[Finding], rows:
         question="Which strategy trains most samples per second, and how far is it from the upper bound?",
         pictures=tuple(_picture(panel, index, raw) for index, panel in enumerate(drawn)),
         notes=(*not_drawn([panel.name for panel in rest]), *_stated(rows)),
-        absent="" if drawable else "No case was measured: there is no throughput to show.",
+        absent="" if drawable else "No case was measured, so no throughput can be shown.",
         tables=_ratios(findings, rows),
     )
 

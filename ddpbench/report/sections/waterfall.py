@@ -166,7 +166,7 @@ def section(losses: Sequence[Loss], rows: Sequence[Row]) -> Section:
     absent = ""
     if not falls:
         absent = (
-            "No case above one rank, with cores of its own, has instrumented steps together with its base case: "
+            "No case of several ranks on separate cores has instrumented steps together with its base case: "
             "nothing tells where efficiency went."
         )
     return Section(

@@ -131,7 +131,7 @@ def _caption(settings: _Settings, *, bold: bool) -> str:
     return (
         f"{'; '.join(filter(None, parts))}. {best if bold else ''}"
         f"Speed-up: {WITHIN_ROUNDS}, so not quite the quotient of two cells. "
-        "Exposed: from instrumented steps, not a part of the timed step beside it."
+        "Exposed: from instrumented steps, not a part of the timed step next to it."
         f"{f' All: {series_of(settings.flaws)}.' if settings.flaws else ''}"
     )
 

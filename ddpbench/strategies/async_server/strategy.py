@@ -23,7 +23,7 @@ class AsyncServerOptions(BaseModel, extra="forbid", frozen=True):
     """Options of the transport between workers and server."""
 
     transport: Literal["auto", "rpc", "p2p"] = "auto"
-    """How gradients reach the server: one torch.distributed.rpc call per step (`rpc`), or messages of the process group
+    """Transport of gradients: one torch.distributed.rpc call per step (`rpc`), or messages of the process group
     (`p2p`); `auto` is rpc if this torch supports it."""
 
 

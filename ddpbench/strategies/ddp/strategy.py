@@ -112,5 +112,5 @@ def _powersgd_reason(case: Case) -> str | None:
             'precision = "bf16" or "full"'
         )
     if is_collective(case.algorithm):
-        return f'PowerSGD has all-reduces of its own and no {case.algorithm}: set algorithm = "all_reduce"'
+        return f'PowerSGD has its own all-reduces and no {case.algorithm}: set algorithm = "all_reduce"'
     return None

@@ -47,7 +47,7 @@ class OverDdp(Strategy[OptionsT]):
         display = FRAMEWORKS[self.framework].display
         if case.precision not in self.precisions:
             return (
-                f"{display} scales the loss of {case.precision} and unscales gradients within an update of its own, "
+                f"{display} scales the loss of {case.precision} and unscales gradients within its own update, "
                 f"which the proof does not see into: set precision = {' or '.join(map(repr, self.precisions))}"
             )
         if options.accumulate > 1 and case.compute != "real":

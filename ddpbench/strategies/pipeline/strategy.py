@@ -32,7 +32,7 @@ class Pipeline(Strategy[PipelineOptions]):
     note = (
         "Every rank holds and trains only its own layers: no gradients are aggregated, but with replicas those of "
         "equal stages. Their all-reduces overlap the last microbatch's backward, which in torch ends, and lets the "
-        "stage before go on, only when they have ended."
+        "stage before continue, only when they have ended."
     )
 
     def dealt(self, case: Case, rank: int) -> tuple[int, int]:

@@ -210,7 +210,7 @@ def test_levels_and_runs_are_the_means_that_the_ratio_compares(tmp_path: Path) -
 def test_the_table_says_over_what_its_interval_is(history: History) -> None:
     """It is over launches of the latest run, without the drift between runs; ratios are over runs."""
     assert "| latest, ms | 95 %, launches |" in markdown(history)
-    assert "A step time's interval is over one run's launches, and has none of it." in remarks(history)
+    assert "A step time's interval is over one run's launches, without that drift." in remarks(history)
 
 
 def test_what_else_differs_is_told_at_the_change(history: History) -> None:

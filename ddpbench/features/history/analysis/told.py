@@ -201,7 +201,7 @@ def remarks(history: History) -> list[str]:
     chance = f"one is reported for any case with a chance of {100 * ALPHA:g} % at most"
     found = [
         "Each run counts once. A ratio's interval is over runs: the machine's drift from one to the next is in it.",
-        "A step time's interval is over one run's launches, and has none of it.",
+        "A step time's interval is over one run's launches, without that drift.",
         f"Step times are {GEOMETRIC_MEANS}, so that ratios of levels are the ratios told; a report has the {MEDIAN}.",
         f"In a history without changes, {chance}, if runs drift independently.",
         "Where neighbouring runs drift alike, more is asked of a change; one drift over many runs is a change.",
@@ -210,8 +210,9 @@ def remarks(history: History) -> list[str]:
     if short:
         found.append(
             f"{counted(len(short), 'case')} of {len(history.cases)} "
-            f"{'has' if len(short) == 1 else 'have'} too few runs: {history.fewest} at least are needed with so many "
-            f"cases. Two runs are compared with: {command('ddpbench', 'compare', 'BASE', 'NEW')}"
+            f"{'has' if len(short) == 1 else 'have'} too few runs: at least {history.fewest} are needed for "
+            f"{counted(len(history.cases), 'case')}. "
+            f"Two runs are compared with: {command('ddpbench', 'compare', 'BASE', 'NEW')}"
         )
     found += [sentence for case in history.cases if (sentence := gap_words(history, case))]
     if history.alone:

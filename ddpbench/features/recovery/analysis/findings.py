@@ -48,7 +48,7 @@ def recovery_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
         what = capital(RECOVERIES[run.case.recovery])
         if kinds.count(run.case.recovery) > 1:
             what = f"{what}, {', '.join(names.apart(run.case, _SETTINGS))}"
-        pause = f"training goes on after {plain(cost.restored)} s"
+        pause = f"training continues after {plain(cost.restored)} s"
         whole = f"has made up for what was lost after {plain(cost.total)} s"
         joined = f", and pauses for {plain(cost.joined)} s as it returns" if cost.joined is not None else ""
         text = fitting([f"{what}: {pause}, {whole}{joined}", f"{what}: {pause}{joined}", f"{what}: {pause}"])

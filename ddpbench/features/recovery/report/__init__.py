@@ -54,7 +54,7 @@ def section(run: RunSummary, rows: Sequence[Row]) -> Section | None:
     if len({cost.found.recomputed_steps for cost in costs}) > 1:
         notes.append(
             "How many steps are recomputed is drawn for each round, anywhere between two snapshots; what is killed in "
-            "a snapshot always recomputes all of them. Compare kinds by when training goes on."
+            "a snapshot always recomputes all of them. Compare kinds by when training continues."
         )
     if any(cost.row.case.agents > 1 for cost in costs):
         notes.append("Agents share this machine: each stands for a node, and no network lies between them.")

@@ -71,7 +71,7 @@ def failures_table(costs: Sequence[Cost]) -> Table:
             f"Failures, s: {MEDIAN}, with {MEDIAN_INTERVALS}. Recovery ends when the step that the failure "
             "came before is made again; at pace again is when steps take at most 2 % longer than before it, on average "
             "from there on. Samples are those of the history that the final parameters come from. Each step's loss is "
-            "held against that of the uninterrupted training of the same round, in nine digits."
+            "compared with that of the uninterrupted training of the same round, in nine digits."
         ),
         columns=(
             Column("What fails"),

@@ -55,7 +55,7 @@ def parts_picture(costs: Sequence[Cost]) -> Picture:
             "A part ends when the last agent or rank has come as far.",
             "Detection lasts until torchrun's last agent has seen it (it looks ten times a second). Starting ranks is",
             "new processes, imports, data and model. Restoring is reading the snapshot and making the replica.",
-            *(["Much longer ones have a scale of their own, below."] if len(groups) > 1 else []),
+            *(["Much longer ones have a separate scale, below."] if len(groups) > 1 else []),
         ],
     )
     height = _LEGEND_IN + sum(_AXIS_IN + _pitch_in(groups) * len(group) for group in groups)

@@ -183,7 +183,7 @@ def check_nodes(
     bad = sum(finding.level == "problem" for finding in findings)
     if bad:
         verdict = problem(
-            "verdict", f"{bad} problem{'s' if bad != 1 else ''} between these nodes", "mend what stands above"
+            "verdict", f"{bad} problem{'s' if bad != 1 else ''} between these nodes", "fix the problems above"
         )
     else:
         verdict = ok("verdict", f"these {len(nodes)} nodes can train together")

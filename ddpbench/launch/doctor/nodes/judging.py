@@ -51,7 +51,7 @@ def _interfaces(nodes: Sequence[Node]) -> Iterator[Finding]:
             yield problem(
                 node.name,
                 f"{address}: no other node reaches a loopback address",
-                f"{fix}; or give the host's name an address of its own in /etc/hosts",
+                f"{fix}; or give the host's name another address in /etc/hosts",
             )
         elif several and node.faster:
             yield note(

@@ -47,7 +47,7 @@ def section(saved: Sequence[CheckpointCost], rows: Sequence[Row]) -> Section | N
     return Section(
         anchor="checkpoints",
         title="Checkpoints and evaluation",
-        question="What does a job cost beside its training steps?",
+        question="What does a job cost besides its training steps?",
         pictures=tuple(pictures),
         notes=tuple(notes),
     )

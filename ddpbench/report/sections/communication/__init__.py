@@ -37,7 +37,7 @@ def section(transfers: Sequence[TransferResult], rows: Sequence[Row]) -> Section
     if not pictures:
         absent = (
             f"No strategy has instrumented transfers of {MIN_SIZES} or more sizes on one number of ranks above one, "
-            "with cores of its own: too few to tell latency from bandwidth. A sweep over bucket_cap_mb gives them."
+            "on separate cores: too few to tell latency from bandwidth. A sweep over bucket_cap_mb gives them."
         )
     return Section(
         anchor="communication",

@@ -106,7 +106,7 @@ def _caption(name: str, row: Row, curves: Sequence[TransferCurve], marks: Sequen
         [
             "A transfer takes from when its data can",
             "flow until its last rank has the result; time in a queue behind others is not in it, and time that",
-            "several share over the same links is divided evenly among them. Transfers run beside computation and",
+            "several share over the same links is divided evenly among them. Transfers run during computation and",
             "differ with it, so no line joins them. One point a size: the median over rounds of its",
             f"instrumented transfers' mean; whiskers: {MEDIAN_INTERVALS}, of {rounds[0]} to {rounds[-1]} rounds."
             if len(rounds) > 1

@@ -38,7 +38,7 @@ def section(training: TrainingResults, rows: Sequence[Row]) -> Section | None:
         notes.append(f"Not drawn where the mean loss is not a finite number: {names}.")
     apart = apart_words(shown)
     if any(traits_of(row.case).role == "bound" and row.ok for row in rows):
-        notes.append("Independent ranks train models of their own: they have no common loss to bring down.")
+        notes.append("Independent ranks train separate models: they have no common loss to bring down.")
     if any(line.row.case.data == "memory" for line in every):
         notes.append(
             "With data in memory the same few batches come again and again: that loss is one of learning them."

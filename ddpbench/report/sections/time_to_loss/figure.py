@@ -112,7 +112,7 @@ def _heading(lines: Sequence[Line]) -> str:
     bases = [line for line in reached if traits_of(line.row.case).role == "base"]
     if not reached:
         who = "in every launch" if any(line.reached for line in lines) else "in any launch"
-        return f"No case with cores of its own reached a loss of {target:g} {who}"
+        return f"No case on separate cores reached a loss of {target:g} {who}"
     first = min(others or reached, key=_seconds)
     text = f"{first.drawn_name}: {first.time_s} s to a loss of {target:g}"
     if others and bases:

@@ -81,7 +81,7 @@ class _Tf(Strategy[_OptionsT]):
             (
                 case.fabric,
                 (
-                    "TensorFlow moves gradients by servers of its own, which were not proved over emulated links: "
+                    "TensorFlow moves gradients by its own servers, which were not proved over emulated links: "
                     "leave out [fabric]"
                 ),
             ),
@@ -130,7 +130,7 @@ class TfMultiWorker(_Tf[TfMultiWorkerOptions]):
     options = TfMultiWorkerOptions
     variants = ({"bytes_per_pack": 65536}, {"jit_compile": True})
     note = (
-        f"{_NOTE} Between ranks it is gRPC that moves gradients, whatever the backend: that only tells ranks each "
+        f"{_NOTE} Between ranks gRPC moves gradients, for any backend: that only gives ranks each "
         "other's addresses. TensorFlow's servers listen at all of a host's addresses."
     )
 
