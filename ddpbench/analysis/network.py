@@ -103,7 +103,7 @@ def bursts_s(run: CaseRun, nominal: float) -> float:
 
 
 def pieces_of(run: CaseRun) -> int:
-    """Return the largest number of transfers that share a step's gradients."""
+    """Return the largest number of transfers into which a step's gradients were split."""
     found = [len(launch.bucket_bytes) for launch in run.good if launch.bucket_bytes]
     if found:
         return max(found)

@@ -57,7 +57,7 @@ class Load:
             answer = pipe.read(1)
         if answer != b"1":
             self.__exit__()
-            raise FabricError("the traffic that proves the links could not be started; see the log")
+            raise FabricError("could not start the traffic that tests the emulated links; see the log")
         return self
 
     def __exit__(self, *_: Any) -> None:

@@ -36,16 +36,16 @@ _INTRODUCTION = """\
 
 Each key of [base], [fabric], [env] and [options] may also be an axis: `local_batch`, `"fabric.bandwidth"`,
 `"env.NCCL_ALGO"` and `"options.ddp.accumulate"` in [axes]. `ddpbench sweep NAME --set base.local_batch=16` overrides
-a key. No default: the key is unset. Strategies and workloads without a section here have no options. The options of
+a key. Without a default the key is unset. Strategies and workloads without a section here have no options. Options of
 your own workload are the keyword arguments of its constructor, and as an axis `"options.train.py.width"`.
 
 A *duration* is a number of seconds or a string such as `"10 min"` (ns, us, ms, s, min, h). A *rate* is a number
 of bit/s or a string such as `"10 Gbit/s"`.
 
-What a number may be stands in one table, `ddpbench/spec/limits.py`, which flags use too; *less* and *more* say why
-there is nothing beyond. Axes make at most {combinations:,} combinations, and cases times `rounds_max` at most
-{launches:,} launches: both are counted before anything is made of them. Texts have no control characters but
-line breaks and tabs.
+The limits of numbers are in one table, `ddpbench/spec/limits.py`, which flags use, too; *less* and *more* give the
+reasons for the lower and the upper limit. At most {combinations:,} combinations of axes and {launches:,} launches
+(cases times `rounds_max`) are allowed; both are checked before anything is expanded. Texts have no control
+characters but line breaks and tabs.
 """
 _HEAD = "| key | type | default | unit | allowed | meaning |\n|---|---|---|---|---|---|"
 

@@ -43,7 +43,7 @@ class LaunchRunner:
     ) -> None:
         """`hang_setting` is the setting that makes the wait longer; `shared`: other sweeps may run at the same time.
 
-        `turn` is the turnstile for which blocks of steps wait if another side is measured in between. `session` and
+        `turn`: the turnstile that each block of steps waits for when two sides are measured alternately. `session` and
         `run_id` are noted in every outcome, and `run_id` also by every rank.
         """
         self._run = run

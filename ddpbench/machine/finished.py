@@ -54,7 +54,7 @@ def _timed(records: LaunchRecords) -> bool:
 
 
 class Endings:
-    """The end of each launch of a plan: a byte for each, all allocated at the start, so that no sweep grows."""
+    """The end of each launch of a plan, one byte each, allocated at the start: memory does not grow in a sweep."""
 
     def __init__(self, case_ids: Iterable[str], rounds: int) -> None:
         """Take `rounds`, the most that the plan has: launches beyond them are not its own."""

@@ -97,7 +97,7 @@ def tried(own: Mapping[str, Mapping[str, Any]]) -> dict[str, Tried]:
 def gradients_in_rank(
     server: ServerProcess, folder: Path, *, before_each: Callable[[], None] = lambda: None
 ) -> Gradients:
-    """Return a function for the bytes of a case's gradients: from its profile, or from one backward in a rank."""
+    """Return a function for the sizes of a case's gradients in bytes, from its profile or a backward pass."""
 
     def gradients(case: Case) -> Sequence[int] | None:
         if replayed := replayed_gradients(case):

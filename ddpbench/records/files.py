@@ -109,7 +109,7 @@ def check_default(folder: Path, advice: str) -> Path:
     except OSError:  # it does not exist, or cannot be reached, which writing will report
         planted = False
     if planted:
-        raise OutputError(f"{folder} is another user's, in a folder that everybody can write: {advice}")
+        raise OutputError(f"{folder} is another user's, in a folder that everybody can write to: {advice}")
     return folder
 
 

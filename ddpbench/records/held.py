@@ -137,7 +137,7 @@ class HeldFolder:
     def _check_owner(self, link: Path, owner: int) -> None:
         if is_planted_in(self.descriptor, owner):
             raise OutputError(
-                f"{link} is another user's link in a folder that everybody can write: give another name"
+                f"{link} is another user's link in a folder that everybody can write to: give another name"
             )
         if owner in (os.geteuid(), 0):
             return

@@ -160,7 +160,7 @@ def claimed_speedups(claims: Sequence[Decided], rows: Iterable[Row]) -> list[str
 
 
 def grey_ground(rows: Iterable[Row]) -> list[str]:
-    """Return a sentence on the grey ground, if a figure of these rows has any."""
+    """Return a sentence that explains the grey background, if a figure of these rows has any."""
     text = "Grey ground: more ranks than cores (oversubscribed)."
     return [text] if any(row.oversubscribed for row in rows) else []
 

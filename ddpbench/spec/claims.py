@@ -71,7 +71,7 @@ class Earlier(BaseModel, extra="forbid", frozen=True):
     says: Annotated[str, AfterValidator(_few_words)]
     """Wording then."""
     settings: Annotated[str, AfterValidator(_one_line)]
-    """Settings then that are others now."""
+    """Settings that have changed since."""
     run: Annotated[str, Field(pattern="^([0-9a-f]{12})?$")] = ""
     """The run's id, from its plan.json; empty if no run was kept."""
     commit: Annotated[str, Field(pattern="^([0-9a-f]{7,40})?$")] = ""
@@ -98,7 +98,7 @@ class Claim(BaseModel, extra="forbid", frozen=True):
     than: _Selection | None = None
     """Cases that they are compared with, each with the one that differs in nothing but the keys that both name."""
     by: Annotated[float, limits.CLAIMED_LEAD, BeforeValidator(_no_bare_per_cent), _PER_CENT] | None = None
-    """The least lead: the other's step takes that much longer; 1 or more in per cent. Unset: any."""
+    """Minimum lead: the other's step takes that much longer; 1 or more in per cent. Unset: any."""
     cases: _Selection | None = None
     """Cases that are claimed to be as fast as others."""
     as_fast_as: _Selection | None = None
@@ -106,7 +106,7 @@ class Claim(BaseModel, extra="forbid", frozen=True):
     within: Annotated[float, limits.CLAIMED_MARGIN, BeforeValidator(_no_bare_per_cent), _PER_CENT] | None = (
         None
     )
-    """Up to which difference two cases are as fast as each other."""
+    """Largest difference at which two cases count as equally fast."""
     of: Of | None = None
     """Quantity to compare; required where the two sides' steps are of different numbers of samples."""
     history: list[Earlier] = []

@@ -175,14 +175,14 @@ def _duration(low: float, high: float, why: str = "", low_why: str = "", *, belo
 
 
 # The sections [base] and [axes].
-RANKS = _count(1, MAX_RANKS, "the page through which ranks are watched has room for as many")
-THREADS = _count(1, 4096, "no machine has as many cores")
+RANKS = _count(1, MAX_RANKS, "the page through which ranks are watched has room for no more")
+THREADS = _count(1, 4096, "no machine has that many cores")
 LOADER_WORKERS = _count(0, 128, "each is a process of every rank")
 BUCKET_CAP_MB = Range(
     low=1e-6, high=2**20, low_why="a bucket holds a byte at least", high_why="no model has a TiB of gradients"
 )
-LOCAL_BATCH = _count(1, 1_000_000, "no rank holds as many samples of a step")
-GLOBAL_BATCH = _count(1, 1_000_000_000, "no job trains on as many samples in a step")
+LOCAL_BATCH = _count(1, 1_000_000, "no rank holds that many samples of a step")
+GLOBAL_BATCH = _count(1, 1_000_000_000, "no job trains on that many samples in a step")
 NODES = _count(1, MAX_RANKS, "nodes cannot exceed ranks")
 SEED = _count(0, 2**32 - 1, "generators take 32 bits")
 REPLICATE = _count(0, 999, "an A/A test compares a few equal cases")
@@ -191,22 +191,24 @@ SHRINK = _count(1, 1_000_000, "gradients of a TiB become a MiB")
 
 # The section [budget].
 ROUNDS = _count(1, 1_000, "intervals narrow with the root of their number")
-MEASURED_S = _duration(1e-3, 3600, "more rounds tell more than longer launches", "a step takes as long")
+MEASURED_S = _duration(
+    1e-3, 3600, "further rounds say more than longer launches", "a single step can take that long"
+)
 HALF_WIDTH = Range(low=0, high=1, above=True, below=True)
 TOTAL_S = _duration(1, 30 * _DAY_S, "resume the run to continue")
 HANG_TIMEOUT_S = _duration(
-    1, _DAY_S, "a rank that is stuck would hold the machine", "a rank's start alone takes about as long"
+    1, _DAY_S, "a rank that is stuck would hold the machine", "a rank's start alone takes about that long"
 )
 UNTIL_LOSS = Range(low=0, high=1e9, above=True)
 UNTIL_STEPS = _count(1, 10_000_000, "each step's loss is kept")
-SNAPSHOT_STEPS = _count(1, 100_000, "each launch trains for more than four times as many steps")
+SNAPSHOT_STEPS = _count(1, 100_000, "a launch trains for over four times this many steps")
 COLLECTIVE_TIMEOUT_S = _duration(
     1,
     _DAY_S,
     "a rank that is stopped is noticed only then",
-    "ranks may be apart by as much in sound training",
+    "ranks may be that far apart in normal training",
 )
-UNTIL_S = _duration(1e-3, _DAY_S, "each launch trains as long")
+UNTIL_S = _duration(1e-3, _DAY_S, "each launch trains that long")
 
 # The section [fabric].
 FABRIC_NODES = _count(1, MAX_NODES, "each is a network namespace of this one machine")
@@ -224,7 +226,7 @@ LATENCY_S = Range(
     low=0,
     high=10.0,
     below=True,
-    high_why="no network delays as long",
+    high_why="no network delays that long",
     reads=parse_seconds,
     shows=lambda s: f"{s:g} s",
 )
@@ -235,12 +237,17 @@ CLAIMED_LEAD = Range(
     low=0,
     high=1000,
     above=True,
-    high_why="nothing is as much faster",
+    high_why="nothing is that much faster",
     low_why="leave it out",
     reads=_fraction,
 )
 CLAIMED_MARGIN = Range(
-    low=0, high=1, above=True, below=True, low_why="no two launches take exactly as long", reads=_fraction
+    low=0,
+    high=1,
+    above=True,
+    below=True,
+    low_why="no two launches take exactly equally long",
+    reads=_fraction,
 )
 MAX_CLAIMS = 50
 CLAIM_NUMBER = _count(1, 1_000)
@@ -253,9 +260,9 @@ MAX_PAIRS = 1_000
 PARTS = _count(1, 4096, "a batch has no more parts than samples")
 REPLICAS = _count(1, MAX_RANKS // 2, "each has two ranks at least")
 FACTOR_RANK = _count(1, 256)
-BUCKET_NUMBERS = _count(1, 10**12, "no model has as many parameters", "a bucket holds a number at least")
+BUCKET_NUMBERS = _count(1, 10**12, "no model has that many parameters", "a bucket holds a number at least")
 POWERSGD_START = _count(2, 16, "it is part of the warm-up", "torch's minimum")
-AVERAGING_PERIOD = _count(2, 10, "the smallest timed block has as many steps", "1 is DDP")
+AVERAGING_PERIOD = _count(2, 10, "the smallest timed block has that many steps", "1 is DDP")
 LOCAL_SGD_START = _count(0, 16, "it is part of the warm-up")
 PACK_BYTES = _count(0, 2**40, "no model's gradients have a TiB")
 LEARNING_RATE = Range(low=0, high=10, above=True)
@@ -272,7 +279,7 @@ SLOW_FACTOR = Range(low=1e-3, high=1000)
 # A profile's file.
 PROFILE_S = Range(low=0, high=_DAY_S, high_why="no step takes a day", shows=_span)
 INTERVAL_S = Range(low=-_DAY_S, high=_DAY_S)
-DIMENSION = _count(1, 10**12, "no model has as many parameters")
+DIMENSION = _count(1, 10**12, "no model has that many parameters")
 SAMPLE_BYTES = _count(0, 2**40, "no sample has a TiB")
 STEPS = _count(0, 10**9)
 
@@ -281,19 +288,19 @@ AA_ROUNDS = _count(3, 1_000, "intervals narrow with the root of their number", "
 PROFILED_STEPS = _count(2, 1_000_000, "its interval is narrow long before", "fewer give no interval")
 PORT = _count(1, 65_535, "a port has 16 bits")
 EFFICIENCY = Range(low=0, high=1, above=True, reads=_fraction)
-JOB_LENGTH = _count(1, 10**15, "no job is as long")
-TIME_LIMIT_S = _duration(60, 365 * _DAY_S, "no queue takes as long a job", "Slurm counts minutes")
+JOB_LENGTH = _count(1, 10**15, "no job is that long")
+TIME_LIMIT_S = _duration(60, 365 * _DAY_S, "no queue takes a job that long", "Slurm counts minutes")
 MTBF_S = _duration(1, 3650 * _DAY_S, "it does not fail then", "nothing gets done between two failures")
-DECIDING_S = replace(TOTAL_S, high_why="no comparison takes as long")
+DECIDING_S = replace(TOTAL_S, high_why="no comparison takes that long")
 PLANNED_S = Range(
     low=0,
     high=365 * _DAY_S,
     above=True,
-    high_why="no measurement takes as long",
+    high_why="no measurement takes that long",
     reads=parse_seconds,
     shows=_span,
 )
-WAIT_S = _duration(0, 3650 * _DAY_S, "no queue is as long")
+WAIT_S = _duration(0, 3650 * _DAY_S, "no queue is that long")
 SAMPLES = Range(low=1, high=GLOBAL_BATCH.high * MAX_RANKS, whole=True)
 """Samples per step of the whole job: above `GLOBAL_BATCH` if each rank's batch is set and ranks are many."""
 SECONDS_OF_COLLECTIVES = replace(COLLECTIVE_TIMEOUT_S, reads=None)

@@ -82,7 +82,7 @@ class Base(BaseModel, extra="forbid", frozen=True):
     snapshot_every: Annotated[int, limits.SNAPSHOT_STEPS, Unit("steps")] = 50
     """Steps from one snapshot to the next where `recovery` is measured."""
     agents: Annotated[int, limits.NODES, Unit("agents")] = 1
-    """Agents of torchrun, each with as many ranks, where `recovery` is measured: each stands for a node."""
+    """Agents of torchrun, each with the same number of ranks, where `recovery` is measured: each stands for a node."""
     collective_timeout: Annotated[float, limits.COLLECTIVE_TIMEOUT_S, Duration] = 10.0
     """Time that a rank waits for others in a collective where `recovery` is measured; torch's own is 10 min or more."""
     launcher: Literal["local", "spawn", "torchrun", "srun", "mpiexec", "ray", "slurm"] = "local"

@@ -161,7 +161,7 @@ class Profile(BaseModel, extra="forbid", frozen=True):
         if len(kinds) > 1:
             raise ValueError(f"parameters: of {_listed(list(kinds))}; a replay has parameters of one dtype")
         if self.source == "synthetic" and not (self.provenance.publication or self.provenance.assumptions):
-            raise ValueError("provenance: a synthetic profile says what it was made from")
+            raise ValueError("provenance: a synthetic profile must name a publication or assumptions")
         return self
 
     @property

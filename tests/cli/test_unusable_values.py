@@ -86,7 +86,7 @@ def test_an_empty_text_is_no_value(
         (["noise", "--total", "1e400 s"], "--total: '1e400 s' given; must be above 0 s and up to 365 days"),
         (
             ["compare", "--interleave", "quick", "--new", "env=A=1", "--total", "1e400 s"],
-            "--total: '1e400 s' given; must be 1 s to 30 days: no comparison takes as long",
+            "--total: '1e400 s' given; must be 1 s to 30 days: no comparison takes that long",
         ),
         (
             ["bisect", "quick", "a", "b", "--total", "0.0001 s"],

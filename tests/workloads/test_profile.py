@@ -127,7 +127,7 @@ def test_another_schema_is_refused(text: str, said: str) -> None:
         ({"local_batch": 0}, "local_batch: 0 given; must be a whole number, 1 to 1,000,000"),
         ({"local_batch": None}, "local_batch: None given"),
         ({"source": "guessed"}, "source: 'guessed' given; should be 'measured' or 'synthetic'"),
-        ({"source": "synthetic"}, "a synthetic profile says what it was made from"),
+        ({"source": "synthetic"}, "a synthetic profile must name a publication or assumptions"),
         ({"extra": 1}, "extra: unknown key"),
     ],
 )

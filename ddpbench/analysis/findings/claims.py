@@ -578,7 +578,7 @@ class _Words:
         return "its step takes ", takes_longer(by)
 
     def _within(self, ratio: Interval) -> str:
-        """Return the difference of a pair that counts as equal, with the claimed margin."""
+        """Return words for the difference of a pair that counts as equal, and the margin claimed for it."""
         low, high = ratio.low or 0.0, ratio.high or math.inf
         apart = f"step times differ by {signed(ratio)}"
         if low > 1:

@@ -79,7 +79,7 @@ class Families:
         return family.pair(a.case_id, b.case_id) if family is not None else None
 
     def judge_one_process(self) -> Judgement | None:
-        """Return the reference against one process; None without such a process, or where they share no rounds."""
+        """Compare the reference case with one process; None without such a process, or where they share no rounds."""
         return judge_pair(*self.one_process, self._alpha) if self.one_process is not None else None
 
     def standings(self, runs: Sequence[CaseRun]) -> dict[str, Standing]:

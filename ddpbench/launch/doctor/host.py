@@ -48,7 +48,7 @@ class Reply:
 
     @property
     def last_words(self) -> str:
-        """The last line of its output, errors first; or how it ended."""
+        """The last line of its standard error, else of its output, else how it ended."""
         for text in (self.err, self.out):
             lines = [line.strip() for line in text.splitlines() if line.strip()]
             if lines:

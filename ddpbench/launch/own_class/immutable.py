@@ -187,7 +187,7 @@ class Values:
         return None
 
     def made_by(self, node: ast.expr | None) -> ast.ClassDef | None:
-        """Return the script's class of a value."""
+        """Return the class of the script that a call constructs; None for another value."""
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             return self.script.classes.get(node.func.id)
         return None

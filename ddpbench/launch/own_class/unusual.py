@@ -90,7 +90,7 @@ def skips(body: list[ast.stmt]) -> Iterator[tuple[int, str]]:
 
 
 def evaluates(call: ast.Call) -> bool:
-    """Return whether a call sets a module to evaluation."""
+    """Return whether a call puts a module into evaluation mode."""
     if not isinstance(call.func, ast.Attribute):
         return False
     off = [*call.args, *(each.value for each in call.keywords)]

@@ -130,8 +130,8 @@ class Profiler:
         if never := [name for name, seen in pairs if len(seen) < len(spans.ready)]:
             more = f" and {len(never) - 1} more" if len(never) > 1 else ""
             raise UnprofiledError(
-                f"parameter {never[0]}{more} got no gradient in some step, and a replay gives each one in every step: "
-                "freeze what the loss does not reach (requires_grad = False)"
+                f"parameter {never[0]}{more} got no gradient in some step, but a replay gives every parameter one "
+                "in every step: freeze what the loss does not reach (requires_grad = False)"
             )
         end = statistics.fmean(spans.backward_s)
         return Profile(

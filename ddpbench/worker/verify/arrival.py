@@ -42,7 +42,7 @@ def _order(case: Case, device: torch.device) -> list[int]:
     inputs, targets = next(training.batches())
     training.workload.loss(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
     if sorted(order) != list(range(len(trained))):
-        raise ValueError("not every parameter gets one gradient in a step")
+        raise ValueError("some parameter gets no gradient in a step, or more than one")
     if any(parameter.grad is not None and parameter.grad.is_sparse for parameter in trained):
         raise ValueError("sparse gradients have separate buckets")
     return [trained[number].numel() * trained[number].element_size() for number in order]

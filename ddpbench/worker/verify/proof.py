@@ -231,7 +231,7 @@ class Prover:
     def _flops(self, inputs: Any, targets: Any) -> float | None:
         """Return the floating-point operations of a sample's forward and backward, counted on rank 0 by torch.
 
-        Those of a whole batch, divided: BatchNorm refuses a single sample. None if torch cannot count them.
+        Counted for a batch and divided by its samples: BatchNorm refuses a single one. None if torch cannot count them.
         """
         if self.rank != 0 and not (self.gathers or self._waits):
             return None

@@ -18,6 +18,6 @@ class HfTrainerOptions(BaseModel, extra="forbid", frozen=True):
     (`gradient_accumulation_steps`)."""
     find_unused_parameters: bool = True
     """Let DDP search the graph in every step for parameters that the loss does not reach
-    (`ddp_find_unused_parameters`); unlike DDP itself the Trainer does, if nobody says otherwise."""
+    (`ddp_find_unused_parameters`); on by default in the Trainer, unlike in DDP."""
     broadcast_buffers: bool = True
     """Broadcast rank 0's buffers before every forward pass (`ddp_broadcast_buffers`)."""
