@@ -31,7 +31,8 @@ from ddpbench.errors import nearest
 def is_import_path(name: str) -> bool:
     """Return whether a name is that of a class in a user's own file or module, such as `train.py:Mine`.
 
-    For a module without a package, the class has to begin with a capital letter: `gpt:nano` has a size.
+    In a top-level module the class must begin with a capital letter, because `gpt:nano` names a workload and its
+    size.
     """
     head, colon, attribute = name.rpartition(":")
     if not colon or not attribute.isidentifier():

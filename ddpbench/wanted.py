@@ -10,9 +10,9 @@ FORMATS = ("png", "svg", "pdf")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
-    """The files wanted of each picture, next to the page's own: formats of its figure, and of its slide.
+    """File formats to write for each figure and its slide, in addition to those that the page needs.
 
-    Every picture that is written at all is written as png, too.
+    Every picture that is written is written as png, too.
     """
 
     figures: frozenset[str] = frozenset({"png"})

@@ -177,7 +177,7 @@ def _gangs(ranks: Sequence[RankRecovery]) -> dict[int, list[Gang]]:
 
 
 def _kept(gangs: Mapping[int, Sequence[Gang]]) -> dict[int, tuple[int, float]]:
-    """Return the range of steps that count, from and until, for each gang."""
+    """Return, for each gang, the range of steps that count: those not repeated by a later gang."""
     firsts = [(number, group[0].step) for number, group in gangs.items()]
     nexts = [step for _, step in firsts[1:]] + [math.inf]
     return {number: (step, until) for (number, step), until in zip(firsts, nexts, strict=True)}

@@ -73,7 +73,9 @@ def start_up_of(ranks: Sequence[tuple[RankStart | None, Met | None, Warmup | Non
 
 
 def typical_start(starts: Sequence[StartUp]) -> TypicalStart | None:
-    """Return the start of the median launch with its 95 % interval, and the median of each part; None without any."""
+    """Return the start-up time of the median launch with its 95 % interval, and the median of each part; None without
+    launches.
+    """
     if not starts:
         return None
     parts = {part: statistics.median(getattr(start, part) for start in starts) for part in PARTS}

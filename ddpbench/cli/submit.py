@@ -253,7 +253,7 @@ def _say_left(submission: Submission) -> None:
 
 
 def _check_room(room: Mapping[int, float], chosen: Mapping[int, str]) -> None:
-    """Check that jobs fit the partitions `chosen` by their nodes: Slurm accepts jobs that can never start.
+    """Check that each job fits its partition (`chosen`, by nodes): Slurm accepts jobs that can never start.
 
     Raises:
         RequestError: a job does not fit.

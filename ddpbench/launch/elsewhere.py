@@ -111,7 +111,7 @@ def write_run(run: RunDir, plan: Plan, machine: dict[str, Any]) -> None:
     """Write a run directory with a plan, and with the known part of `machine.json`.
 
     Raises:
-        OutputError: it cannot be written, and nothing of it stays; or it holds other files.
+        OutputError: the directory holds other files, or cannot be written (then nothing is left behind).
     """
     made = run.create()
     try:

@@ -100,7 +100,7 @@ class Tried:
 
 
 def _expected(case: Case) -> Tried | None:
-    """Return a shipped workload's times by its model's size; None for others."""
+    """Estimate a shipped workload's times from its model's size; None for other workloads."""
     work = work_of(case)
     if work is None:
         return None

@@ -79,7 +79,7 @@ def start_server(
 
 
 class RunningServer:
-    """The process of a fork server, or its guard's until it is born, and the connection to it."""
+    """A fork server's process and the connection to it; until it is forked, the process is that of its guard."""
 
     def __init__(
         self,

@@ -92,7 +92,9 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
 
     @property
     def is_stopped(self) -> bool:
-        """Return whether the server is stopped: its ranks run, but none is started and no end of one is reported."""
+        """Return whether the server process is stopped: running ranks continue, but it starts none and reports no
+        end.
+        """
         return self._running.is_stopped
 
     def give_up_stopped(self) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Sentences on the effect of links and a replay's options: cases that differ in nothing else, paired by round."""
+"""Sentences on the effect of links and of a replay's options, from cases that differ only in these."""
 
 from __future__ import annotations
 

@@ -114,10 +114,10 @@ def bytes_over_a_link(case: Case, op: str, size: float, ranks: int) -> float | N
 
 
 def network_time(case: Measured) -> Iterable[Bounded]:
-    """Yield the time in which a step's transfers were under way: at least the link's need, at most the available time.
+    """Yield the network time of each step: at least what the links need for its bytes, at most the step's window.
 
-    The available time is that from any rank's first moment to any rank's last: where many ranks share few cores, they
-    enter their steps far apart.
+    The window runs from when the first rank enters the step to when the last leaves it: with many ranks on few cores,
+    ranks enter far apart.
     """
     job, parts = case.run.case, case.run.parts
     links = links_of(job.fabric)

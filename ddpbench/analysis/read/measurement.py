@@ -1,6 +1,6 @@
-"""Read one measuring launch: turn its records into the job's times.
+"""Read one measuring launch: turn its records into the times of the undilated, unshrunk job.
 
-Records pass through `virtual.nominal` first, so all numbers computed from a launch are the job's.
+Records pass through `virtual.nominal` first, so every number computed from a launch refers to that job.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class Measured:
 def read_measurement(directory: LaunchDir, address: Address, sessions: Sessions = UNKNOWN) -> Measured:
     """Return a measuring launch and its instrumented steps by rank.
 
-    Unreadable records make it `failed`; a launch that is not ok has no steps. `sessions` give the sweep that ran it
-    where its outcome lacks that.
+    Unreadable records make it `failed`; a launch that is not ok has no steps. If the launch's outcome does not name
+    its sweep, `sessions` does.
     """
     case = address.case
     records = read_launch(directory, address)

@@ -117,7 +117,7 @@ def _launches(count: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A launch's folder, with an outcome that was checked against its place."""
+    """A launch's folder and outcome, and whether the outcome belongs to the folder's case and round."""
 
     directory: LaunchDir
     address: Address

@@ -222,7 +222,7 @@ def _machine(sources: Sequence[Source]) -> dict[str, Any]:
 
 
 def _each_once(sources: Sequence[Source], what: Literal["question", "scope"]) -> str:
-    """Return the runs' texts one after the other; for an older merge, its text as a whole."""
+    """Join the runs' texts, without repeats; a source merged by an older version contributes its joined text."""
     said: list[str] = []
     for source in sources:
         originals = [str(origin[what] or "") for origin in source.origins if what in origin]

@@ -345,7 +345,7 @@ class Effects:
         return [found[place] for place in sorted(found)]
 
     def _is_called(self, scope: Scope) -> bool:
-        """Return whether the class calls a function unchanged, and so has all its effects."""
+        """Return whether the generated class calls this function as it is, so that all of its effects occur."""
         plain = not isinstance(scope.node, ast.Module) and scope.own is None
         return plain and getattr(scope.node, "name", "") in self.made
 
@@ -552,9 +552,10 @@ class Effects:
     def _by_receiver(
         self, call: ast.Call, of: ast.expr, receiver: str, where: _Where, *, own: bool
     ) -> str | None:
-        """Return the part that a method call on a part changes, empty for none; None if its name does not show it.
+        """Return the part of the training that a method call changes: empty for none, None if the method's name does
+        not show it.
 
-        `own`: the method is the script's, so that its statements show it.
+        `own`: the script defines the method, so that its statements show it.
         """
         name = last_name(call)
         if receiver == LOCAL:

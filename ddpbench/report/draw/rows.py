@@ -102,7 +102,7 @@ class Point:
 
     @property
     def lines(self) -> str:
-        """Return its name in lines, next to the axes."""
+        """Return its name, wrapped to fit next to the axes."""
         return in_lines(self.name, NAMES_IN, style.TICK_PT)
 
 

@@ -208,8 +208,8 @@ def _picture(panel: Panel, lines: Sequence[Line], index: int) -> Picture:
 
 
 def _heading(lines: Sequence[Line]) -> str:
-    """Return the network time of the slowest and of the fastest strategy, at the most nodes that two
-    strategies share.
+    """Return the network times of the slowest and the fastest strategy, at the largest number of nodes of all of
+    them.
     """
     shared = set.intersection(*({point.row.case.nodes for point in line.points} for line in lines))
     if len(lines) > 1 and shared:

@@ -225,7 +225,7 @@ class Measurement:
         return Held(parameter_bytes=parameters, gradient_bytes=gradients, optimizer_bytes=optimizer)
 
     def _held_in_own_step(self) -> Held:
-        """Return the same for a step that updates by itself: the most of each kind held before any update."""
+        """Like `_held`, for a workload whose `step` makes its own updates: the maximum of each kind of bytes."""
         replica = self._replica
         seen = [replica.held_bytes()]
         optimizers: Any = replica.optimizer

@@ -29,7 +29,7 @@ _SLOT_CODE = (*RANK_CODE, "machine", "records", "spec")
 
 
 def own_card(run: RunDir, place: SlotPlace, server: Callable[[Mapping[str, str]], ServerProcess]) -> Card:
-    """Return this slot's card; `server` returns the fork server of an environment."""
+    """Return what this slot reports about its node; `server` returns the fork server of an environment."""
     problem = ""
     facts: dict[str, Any] = {}
     try:

@@ -48,9 +48,9 @@ class Exchanges:
 
 @contextmanager
 def noticing_exchanges() -> Iterator[Exchanges]:
-    """Notice whether code run within puts values through a process group, also in its threads.
+    """Detect whether the enclosed code, including its threads, communicates through a process group.
 
-    Calls of Python code are seen there; those of compiled code, in the groups' sequence numbers.
+    Calls from Python are intercepted; calls from compiled code show in the groups' sequence numbers.
     """
     seen = Exchanges()
     before = {group.group_name: (group, _sequence(group)) for group in _groups()}

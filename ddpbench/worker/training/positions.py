@@ -66,9 +66,10 @@ class Order:
         ]
 
     def runs(self, indices: Sequence[int], first: int) -> Runs:
-        """Return, as runs, the places of the samples that came when those from `first` on were asked for.
+        """Return, as runs (first, count), the positions in the data of the samples received for requests `first`,
+        `first + 1`, ...
 
-        A sample that was not asked for has its place in that pass.
+        A sample received in place of the requested one gets its position within the same pass.
         """
         runs: list[tuple[int, int]] = []
         for index, asked in zip(indices, range(first, first + len(indices)), strict=True):

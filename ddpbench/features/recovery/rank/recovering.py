@@ -66,8 +66,8 @@ class Plan:
     def of(cls, case: Case, step_s: float, number: int) -> Plan:
         """Return the plan of launch `number`: a few snapshots, then the failure at some later step.
 
-        Enough snapshots that two of them have deleted an older one. A training without a failure continues for a
-        while, so that it has every step that the others of its round have.
+        There are enough snapshots before the failure that at least two of them replace an older one. A launch without
+        a failure trains longer, so that it covers every step of the others in its round.
         """
         window, every = window_of(step_s), case.snapshot_every
         drawn = random.Random(f"{case.seed} {number}").randint(1, every)
