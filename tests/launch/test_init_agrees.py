@@ -22,7 +22,7 @@ from ddpbench.launch.own_class import Script, Written, can_guard, inserted, read
 
 STEPS = 12
 FRAME = """
-import argparse, copy, itertools, math, os, random
+import argparse, contextlib, copy, itertools, math, os, random
 from collections import Counter, ChainMap, OrderedDict, defaultdict, deque, namedtuple
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
@@ -36,7 +36,7 @@ X = torch.linspace(-1, 1, 256).reshape(64, 4)
 Y = X.sum(1, keepdim=True)
 TOP
 
-def main():
+def main(TAKEN):
     BEFORE
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
@@ -51,7 +51,7 @@ def main():
 
 if __name__ == "__main__":
     GUARD
-    main()
+    main(GIVEN)
 """
 PLAIN = {
     "TOP": "",
@@ -63,6 +63,8 @@ PLAIN = {
     "SCALE": "1.0",
     "AFTER": "pass",
     "GUARD": "pass",
+    "TAKEN": "",
+    "GIVEN": "",
 }
 OPTIONS = """parser = argparse.ArgumentParser()
 parser.add_argument('--lr', type=float, default=0.1)
@@ -404,8 +406,81 @@ CHANGED: dict[str, dict[str, str]] = {
         "BEFORE": "cfg = {'bs': 8}\ntune(cfg)",
         "BATCH": "cfg['bs']",
     },
+    "given by stars": {"TAKEN": "lr=0.5", "GIVEN": "**{'lr': 0.1}", "RATE": "lr"},
+    "given by a star": {"TAKEN": "lr=0.5", "GIVEN": "*[0.1]", "RATE": "lr"},
+    "given by itself": {
+        "TAKEN": "lr=0.4",
+        "BEFORE": "if lr > 0.1:\n    return main(lr / 8)",
+        "RATE": "lr",
+    },
 }
 """Changes in a script that a class could miss."""
+
+REPLACED = [
+    "lr *= 2",
+    "lr = lr * 2",
+    "lr: float = lr * 2",
+    "bs, lr = bs * 2, lr / 4",
+    "*_, lr = bs, lr * 2",
+    "[lr] = [0.5]",
+    "lr = other = 0.5",
+    "lr = max(lr, 0.4)",
+    "lr = lr * 2 if len(X) > 8 else lr",
+    "lr = lr or 0.3\nlr += 0.1",
+    "lr = scaled(lr)",
+    "lr = 0.5 if len(X) > 8 else lr",
+    "lr = bs / 16",
+    "if len(X) > 8:\n    lr = 0.5",
+    "if len(X) > 8:\n    lr = 0.5\nelse:\n    lr = 0.3",
+    "while lr < 0.3:\n    lr *= 2",
+    "for lr in (0.3, 0.5):\n    pass",
+    "for _ in range(2):\n    lr += 0.1",
+    "with contextlib.nullcontext(0.5) as lr:\n    pass",
+    "try:\n    lr = [0.5][0]\nexcept IndexError:\n    pass",
+    "try:\n    [][0]\nexcept IndexError:\n    lr = 0.5",
+    "try:\n    pass\nfinally:\n    lr = 0.5",
+    "del lr\nlr = 0.5",
+    "(lr := 0.5)",
+    "if (lr := 0.5) > 0:\n    pass",
+    "assert (lr := 0.5)",
+    "[lr := each for each in (0.3, 0.5)]",
+    "while (lr := lr + 0.1) < 0.4:\n    pass",
+    "match bs:\n    case 8:\n        lr = 0.5",
+    "match 0.5:\n    case lr:\n        pass",
+    "match [0.3, 0.5]:\n    case [_, *rest]:\n        lr = rest[0]",
+    "match {'lr': 0.5}:\n    case {'lr': lr}:\n        pass",
+    "def tune():\n    nonlocal lr\n    lr = 0.5\ntune()",
+    "def tune():\n    nonlocal lr\n    lr *= 2\ntune()",
+    "def tune():\n    nonlocal lr\n    for lr in (0.3, 0.5):\n        pass\ntune()",
+    "def tune():\n    nonlocal lr\n    lr, rest = 0.5, 1\ntune()",
+    "def tune():\n    nonlocal lr\n    return (lr := 0.5)\ntune()",
+    "tune = lambda: [0.5]\n[lr] = tune()",
+]
+"""Statements after which a function's parameter `lr` is not the number that the function was called with."""
+
+REFILLED = [
+    "cfg = {**cfg, 'lr': 0.5}",
+    "cfg = {**cfg, **{'lr': 0.5}}",
+    "cfg = dict(cfg, lr=0.5)",
+    "cfg = cfg | {'lr': 0.5}",
+    "cfg |= {'lr': 0.5}",
+    "cfg['lr'] = 0.5",
+    "cfg['lr'] *= 2",
+    "cfg.update(lr=0.5)",
+    "cfg = copy.deepcopy(cfg)\ncfg['lr'] = 0.5",
+    "mine = cfg\nmine['lr'] = 0.5",
+    "cfg = raised(cfg)",
+    "cfg = cfg.copy()\ncfg.update(lr=0.5)",
+    "cfg = {key: value * 2 for key, value in cfg.items()}",
+    "if len(X) > 8:\n    cfg = {'lr': 0.5}",
+    "for cfg in (cfg, {'lr': 0.5}):\n    pass",
+    "setter = cfg.__setitem__\nsetter('lr', 0.5)",
+    "for key in cfg:\n    cfg[key] = 0.5",
+    "def tune():\n    cfg['lr'] = 0.5\ntune()",
+    "CFG['lr'] = 0.5",
+    "cfg, other = {'lr': 0.5}, cfg",
+]
+"""Statements after which the entry `lr` of a function's parameter `cfg` is another one."""
 
 SAME: dict[str, dict[str, str]] = {
     "tune import": {
@@ -424,6 +499,26 @@ SAME: dict[str, dict[str, str]] = {
     "rebind expr": {"BEFORE": "base = 0.1\nlr = base * 2\nbase = 5.0", "RATE": "lr"},
     "chain rebind": {"BEFORE": "a = 0.1\nb = a\na = 0.5", "RATE": "b", "SCALE": "a"},
     "del": {"BEFORE": "lr = 0.5\ndel lr\nlr = 0.1", "RATE": "lr"},
+    "parameter": {"TAKEN": "lr=0.5, bs=16", "GIVEN": "0.1, bs=8", "RATE": "lr", "BATCH": "bs"},
+    "parameter set after": {"TAKEN": "lr=0.1", "MID": "lr = 0.5", "RATE": "lr"},
+    "parameter scaled after": {"TAKEN": "lr=0.1", "MID": "lr *= 2", "RATE": "lr"},
+    "parameter set after if": {"TAKEN": "lr=0.1", "MID": "if len(X) > 8:\n    lr = 0.5", "RATE": "lr"},
+    "parameter as item after": {"TAKEN": "lr=0.1", "MID": "for lr in (0.3, 0.5):\n    pass", "RATE": "lr"},
+    "parameter set in step": {"TAKEN": "bs=8", "AFTER": "bs = 16", "BATCH": "bs"},
+    "parameter set before": {"TAKEN": "lr=0.1", "BEFORE": "lr = 0.5", "RATE": "lr"},
+    "parameter None": {"TAKEN": "lr=None", "BEFORE": "if lr is None:\n    lr = 0.5", "RATE": "lr"},
+    "parameter of another": {
+        "TOP": "def shown(lr):\n    lr = lr * 100\n    return lr",
+        "TAKEN": "lr=0.1",
+        "BEFORE": "print(shown(lr))",
+        "RATE": "lr",
+    },
+    "parameter under another name": {
+        "TAKEN": "lr=0.1, bs=8",
+        "BEFORE": "scaled = lr * bs / 16",
+        "RATE": "scaled",
+        "BATCH": "bs",
+    },
     "global main": {"TOP": "LR = 0.1", "BEFORE": "global LR\nLR = 0.5", "RATE": "LR"},
     "global guard only": {"GUARD": "LR = 0.5", "RATE": "LR"},
     "args": {"BEFORE": OPTIONS, "RATE": "args.lr", "BATCH": "args.bs"},
@@ -870,6 +965,37 @@ PARTS = {
     "what the data holds": MADE + "\ngiven = {'scale': 1.0}\ndata = Rows(given)\ngiven['scale'] = 3.0",
 }
 
+TRAINED = """
+def train(model, data, optimizer):
+    BODY
+    for x, y in DataLoader(data, batch_size=8):
+        optimizer.zero_grad()
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+
+if __name__ == "__main__":
+    net = nn.Linear(4, 1)
+    train(net, TensorDataset(X, Y), torch.optim.SGD(net.parameters(), lr=0.1))
+"""
+OTHER_PARTS = [
+    "model = nn.Sequential(model, nn.Linear(1, 1))",
+    "if len(X) > 8:\n    model = nn.Sequential(model, nn.Linear(1, 1))",
+    "model, data = nn.Sequential(model, nn.Linear(1, 1)), data",
+    "data = TensorDataset(data.tensors[0] * 2, Y)",
+    "data = torch.utils.data.Subset(data, range(16))",
+    "optimizer = optimizer or torch.optim.Adam(model.parameters(), lr=0.3)",
+]
+"""Statements after which a function trains with other parts than the given ones."""
+SAME_PARTS = [
+    "pass",
+    "model = model.to('cpu')",
+    "model = nn.DataParallel(model)",
+    "model = nn.SyncBatchNorm.convert_sync_batchnorm(model)",
+    "optimizer = torch.optim.SGD(model.parameters(), lr=0.02)",
+]
+"""Statements after which the class trains like the function."""
+
 
 def source_of(**put: str) -> str:
     """Return the frame's source with these parts."""
@@ -880,7 +1006,7 @@ def source_of(**put: str) -> str:
         if word in whole:
             lines.append(textwrap.indent(whole[word], line.partition(word)[0]))
             continue
-        for each in ("RATE", "BATCH", "SCALE"):
+        for each in ("RATE", "BATCH", "SCALE", "TAKEN", "GIVEN"):
             line = line.replace(each, whole[each])
         lines.append(line)
     return "\n".join(lines) + "\n"
@@ -989,6 +1115,36 @@ def test_what_a_script_changes_is_in_its_class_or_is_to_be_done(
         assert re.search(r"\bline \d+|say what ", "\n".join(found.left)), found.left
 
 
+@pytest.mark.parametrize(("taken", "given"), [("lr=0.1, bs=8", ""), ("lr, bs", "0.1, bs=8")])
+@pytest.mark.parametrize("does", REPLACED)
+def test_a_parameter_that_gets_another_value_is_not_the_one_that_was_given(
+    does: str, taken: str, given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top = "def scaled(rate):\n    return rate * 2"
+    source = source_of(TOP=top, TAKEN=taken, GIVEN=given, BEFORE=does, RATE="lr", BATCH="bs")
+    script, found = written(tmp_path, source)
+    if not found.is_open:
+        check_losses(script, found, monkeypatch)
+    else:
+        assert re.search(r"optimizer\(\): .*\b(lr|value)\b", "\n".join(found.left)), found.left
+
+
+@pytest.mark.parametrize(
+    ("taken", "given"), [("cfg=CFG", ""), ("cfg", "CFG"), ("cfg", "cfg=CFG"), ("*, cfg=CFG", "")]
+)
+@pytest.mark.parametrize("does", REFILLED)
+def test_a_dictionary_that_a_function_gets_and_changes_is_not_the_one_that_was_given(
+    does: str, taken: str, given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top = "CFG = {'lr': 0.1}\ndef raised(of):\n    return {**of, 'lr': 0.5}"
+    source = source_of(TOP=top, TAKEN=taken, GIVEN=given, BEFORE=does, RATE="cfg['lr']")
+    script, found = written(tmp_path, source)
+    if not found.is_open:
+        check_losses(script, found, monkeypatch)
+    else:
+        assert "optimizer(): " in "\n".join(found.left), found.left
+
+
 @pytest.mark.parametrize("name", PARTS)
 def test_a_part_that_may_be_another_one_is_to_be_done(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -1003,6 +1159,21 @@ def test_a_part_that_may_be_another_one_is_to_be_done(
         check_losses(script, found, monkeypatch)
     else:
         assert re.search(r"\bdo there what line \d+", "\n".join(found.left)), found.left
+
+
+@pytest.mark.parametrize("does", OTHER_PARTS)
+def test_a_part_that_a_function_gets_and_replaces_is_to_be_done(does: str, tmp_path: Path) -> None:
+    _, found = written(tmp_path, DATA + TRAINED.replace("BODY", textwrap.indent(does, "    ").strip()))
+    assert re.search(r"\bdo there what line \d+", "\n".join(found.left)), found.left
+
+
+@pytest.mark.parametrize("does", SAME_PARTS)
+def test_a_part_that_a_function_gets_and_wraps_is_in_the_class(
+    does: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, found = written(tmp_path, DATA + TRAINED.replace("BODY", textwrap.indent(does, "    ").strip()))
+    assert not found.is_open, found.whole
+    check_losses(script, found, monkeypatch)
 
 
 @pytest.mark.parametrize("name", SAME)
@@ -1037,6 +1208,24 @@ def test_what_changes_a_value_is_named_with_its_line(
     _, found = written(tmp_path, source_of(**put))
     assert f"...  # what line {line} does: {does}" in found.text
     assert found.left == [f"optimizer(): do there what line {line} does: `{does}`."]
+
+
+def test_each_method_with_a_changed_value_is_to_be_filled_in(tmp_path: Path) -> None:
+    does = "bs, lr = bs * 2, lr / 4"
+    _, found = written(tmp_path, source_of(TAKEN="lr=0.1, bs=8", BEFORE=does, RATE="lr", BATCH="bs"))
+    wanted = "line 16 {}: bs, lr = (bs * 2, lr / 4)"
+    assert f"batch = ...  # what {wanted.format('makes it')}" in found.text
+    assert f"...  # what {wanted.format('does')}\n        return torch.optim.SGD" in found.text
+    assert len(found.left) == 2
+
+
+def test_a_clipping_by_a_counter_is_to_be_filled_in(tmp_path: Path) -> None:
+    source = source_of(MID="count = 0", FIRST="count += 1").replace(
+        "optimizer.step()",
+        "nn.utils.clip_grad_norm_(model.parameters(), 0.05 * count)\n        optimizer.step()",
+    )
+    _, found = written(tmp_path, source)
+    assert found.left == ["before_update(): do there what line 21 does: `count += 1`."]
 
 
 def test_a_batch_size_that_is_changed_is_to_be_filled_in(tmp_path: Path) -> None:

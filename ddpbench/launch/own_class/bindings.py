@@ -19,8 +19,8 @@ class Binding:
 
     value: ast.expr
     path: Path = ()
-    kind: Literal["value", "item", "context"] = "value"
-    """`item`: one of the values that a `for` iterates over; `context`: the value of a `with`."""
+    kind: Literal["value", "item", "context", "given"] = "value"
+    """`item`: one of the values that a `for` iterates over; `context`: the value of a `with`; `given`: an argument."""
     tests: Tests = ()
     handles: bool = False
     """True in an exception handler, which may never run."""

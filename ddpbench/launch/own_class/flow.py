@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ddpbench.launch.own_class.bindings import key_of
-from ddpbench.launch.own_class.script import here
 
 State = frozenset[int]
 """The ids of the statements or parameters that may have bound the name last."""
@@ -72,7 +71,7 @@ class Flow:
             case ast.Try():
                 after = self._try(node, state)
             case ast.Match():
-                cases = [self.block(e.body, self._after(e, [e.pattern], state)) for e in node.cases]
+                cases = [self.block(e.body, self._after(node, [e.pattern], state)) for e in node.cases]
                 after = _joined([*cases, state])
             case ast.AnnAssign(value=None):
                 after = state
@@ -100,6 +99,8 @@ class Flow:
                 return any((each.asname or each.name.partition(".")[0]) == base for each in node.names)
             case ast.MatchAs() | ast.MatchStar():
                 return node.name == base
+            case ast.MatchMapping():
+                return node.rest == base
         return False
 
     def _if(self, node: ast.If, state: State) -> State | None:
@@ -154,17 +155,3 @@ def _joined(states: list[State | None]) -> State | None:
     """Return the union of several states; None if none of these paths continues."""
     known = [each for each in states if each is not None]
     return frozenset().union(*known) if known else None
-
-
-def bound_elsewhere(name: str, node: ast.AST) -> Iterator[ast.stmt]:
-    """Yield the statements in nested functions that bind the node's name through `nonlocal` or `global`."""
-    for each in ast.walk(node):
-        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and any(
-            isinstance(e, ast.Global | ast.Nonlocal) and name in e.names for e in here(each.body)
-        ):
-            for inner in here(each.body):
-                targets = inner.targets if isinstance(inner, ast.Assign | ast.Delete) else []
-                targets = [inner.target] if isinstance(inner, ast.AugAssign | ast.AnnAssign) else targets
-                if any(isinstance(e, ast.Name) and e.id == name for t in targets for e in ast.walk(t)):
-                    assert isinstance(inner, ast.stmt)
-                    yield inner

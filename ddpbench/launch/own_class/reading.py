@@ -59,6 +59,8 @@ class Reading:
         """The method in which each object of the script is read, by the key of its origin."""
         self.opened: set[int] = set()
         """The script's lines for which there is a line to fill in."""
+        self.marked: set[tuple[ast.stmt, str]] = set()
+        """The statements for which a method has a line to fill in, each with the method."""
         self.claims: list[tuple[str, Claim]] = []
         """The values that replace names of the script, each with its method."""
         self.used: set[str] = set()
@@ -69,8 +71,7 @@ class Reading:
             follow_training(self.tracer, self.loop)
         self.batch = batch_of(self.tracer, self.loop) if self.loop else Batch(None, (), None, None)
         self.body = settled(self.loop.body, self.loop.body_scope, self.tracer) if self.loop else []
-        if self.loop is not None:
-            self.body = with_methods(self.body, self.loop.body_scope)
+        self.body = with_methods(self.body, self.loop.body_scope) if self.loop else []
         self.updates = updates_of(self.tracer, self.body, self.loop.body_scope) if self.loop else Updates()
         self.pieces: ast.expr | None = None
         """The number of pieces of a step's batch, if a strategy can do the splitting."""

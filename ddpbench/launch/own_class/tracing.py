@@ -178,17 +178,17 @@ class Tracer:
         """`read` is the line of the scope at which the name's value counts, if that is not `line`."""
         if "." in key:
             return self._traced_attribute(key, scope, depth, line)
-        for binding in self._chosen(key, scope, depth, line, line if read is None else read):
+        argument = self._argument(key, scope)
+        given = Binding(argument[0], kind="given") if argument is not None else None
+        for binding in self._chosen(key, scope, depth, line, line if read is None else read, given):
             self._pass(key, scope, line, binding)
-            return self._of(binding, scope, depth)
-        if not isinstance(scope.node, ast.Module):
-            argument = self._argument(key, scope)
-            if argument is not None:
+            if argument is not None and binding is given:
                 return self.trace(*argument, depth + 1)
-            if key not in parameters_of(scope.node):
-                outer = self.enclosing.get(id(scope.node), self.top)
-                return self._traced_name(key, outer, depth, line, self._called_at(scope, outer))
-        return None
+            return self._of(binding, scope, depth)
+        if isinstance(scope.node, ast.Module) or key in parameters_of(scope.node):
+            return None
+        outer = self.enclosing.get(id(scope.node), self.top)
+        return self._traced_name(key, outer, depth, line, self._called_at(scope, outer))
 
     def _traced_attribute(self, key: str, scope: Scope, depth: int, line: int) -> Origin | None:
         if scope.own is None:
@@ -238,11 +238,19 @@ class Tracer:
             for each in self._changes(method).get(key, ())
         )
 
-    def _chosen(self, key: str, scope: Scope, depth: int, line: int = 0, read: int = 0) -> Iterator[Binding]:
+    def _chosen(
+        self,
+        key: str,
+        scope: Scope,
+        depth: int,
+        line: int = 0,
+        read: int = 0,
+        given: Binding | None = None,
+    ) -> Iterator[Binding]:
         """Yield the bindings that may be current, without branches that defaults do not take or self-references.
 
         An enclosing loop's binding comes first: in the loop, the name is its item. Bindings that others replace before
-        the line `read` come last.
+        the line `read` come last, and so does an argument None; `given` is the argument for a parameter.
         """
         found = [
             each
@@ -252,18 +260,21 @@ class Tracer:
             if not isinstance(each.value, ast.Constant) or each.value.value is not None
             if not self.is_untaken(each.tests, scope, depth)
         ]
+        found = [*([given] if given is not None else []), *found]
         replaced = {
             id(each)
             for place, each in enumerate(found)
             if any(self._replaces(other, each, scope, depth, read) for other in found[place + 1 :])
+            or (isinstance(each.value, ast.Constant) and each.value.value is None)
         }
         yield from sorted(found, key=lambda each: (not self._is_around(line, each), id(each) in replaced))
 
     def _replaces(self, later: Binding, earlier: Binding, scope: Scope, depth: int, read: int) -> bool:
         """Return whether a binding certainly replaces an earlier one before its name is read."""
-        if later.kind != "value" or earlier.kind != "value" or later.handles or not read:
+        if later.kind != "value" or earlier.kind not in ("value", "given") or later.handles or not read:
             return False
-        if not earlier.value.lineno < later.value.lineno <= (later.value.end_lineno or read) < read:
+        begin = earlier.value.lineno if earlier.kind == "value" else 0
+        if not begin < later.value.lineno <= (later.value.end_lineno or read) < read:
             return False
         return later.tests == earlier.tests[: len(later.tests)] or self.is_taken(later.tests, scope, depth)
 
@@ -401,14 +412,15 @@ class Tracer:
 
     def _argument(self, name: str, scope: Scope) -> tuple[ast.expr, Scope] | None:
         """Return the argument for a parameter, from the known call or the script's first one."""
-        assert not isinstance(scope.node, ast.Module)
-        names = parameters_of(scope.node)
-        if name not in names:
+        names = parameters_of(scope.node) if not isinstance(scope.node, ast.Module) else []
+        if isinstance(scope.node, ast.Module) or name not in names:
             return None
         if scope.own is not None and id(scope.node) not in self.enclosing:
             names = names[1:]
         known = (scope.call, scope.caller) if scope.call else self.trains_by.get(id(scope.node))
         calls = [known] if known is not None else self.calls(scope)
+        if scope.own is None and any(caller.node is scope.node for _, caller in self.calls(scope)):
+            return None  # it calls itself, perhaps with another one
         for call, caller in calls[:1]:
             if call is None or caller is None:
                 continue
@@ -416,8 +428,11 @@ class Tracer:
                 if keyword.arg == name:
                     return keyword.value, caller
             place = names.index(name) if name in names else len(call.args)
-            if place < len(call.args) and not any(isinstance(e, ast.Starred) for e in call.args[: place + 1]):
+            starred = any(isinstance(each, ast.Starred) for each in call.args[: place + 1])
+            if place < len(call.args) and not starred:
                 return call.args[place], caller
+            if starred or any(each.arg is None for each in call.keywords):
+                return None  # it may be one of those
         default = default_of(scope.node, name)
         return (default, self.top) if default is not None else None
 

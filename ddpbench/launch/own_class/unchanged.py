@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from ddpbench.launch.own_class.bindings import Scope, key_of
 from ddpbench.launch.own_class.draws import is_generator
-from ddpbench.launch.own_class.flow import Flow, bound_elsewhere
+from ddpbench.launch.own_class.flow import Flow
 from ddpbench.launch.own_class.rendering import Claim
-from ddpbench.launch.own_class.script import here, last_name
+from ddpbench.launch.own_class.script import last_name
 from ddpbench.launch.own_class.sites import Sites
 from ddpbench.launch.own_class.tracing import Step, parameters_of
 from ddpbench.launch.own_class.variables import Variable
@@ -19,6 +19,11 @@ _COPIES = frozenset(
     {"dict", "list", "tuple", "set", "sorted", "deepcopy", "float", "int", "str", "len", "sum", "min", "max"}
 )
 _BLOCKS = (ast.If, ast.Try, ast.For, ast.AsyncFor, ast.While)
+LISTED = frozenset(
+    {"convert_sync_batchnorm", "float", "requires_grad_", "apply", "deepcopy"}
+    | {"fully_shard", "script", "trace", "initialize"}
+)
+"""Calls that do not change a model; they are listed as left out."""
 _DEFAULT = -1
 """In place of a statement: the value of an attribute that nothing sets."""
 
@@ -103,7 +108,8 @@ class Unchanged(Sites):
     def _set_otherwise(self, step: Step, read: ast.AST | None, *, is_part: bool = False) -> list[ast.stmt]:
         """Return the other statements that may have set a name before it is read.
 
-        With `is_part`, leave out a statement that makes it from its current value, or sets it to None.
+        With `is_part`, leave out a statement that sets it to None, or, in the function that makes it, makes it from its
+        current value.
         """
         key, node = step.key.partition("[")[0], step.scope.node
         base, _, attribute = key.partition(".")
@@ -121,9 +127,10 @@ class Unchanged(Sites):
         elif step.binding.kind == "context" or _DEFAULT in may or (attribute and others):
             others = [each for each in statements if not attribute or not self._binds_base(each, base)]
         if step.binding is not None:
-            again = [each for inner in here(node.body) for each in bound_elsewhere(base, inner)]
             asked = read if read is not None else step.binding.value
-            others += [each for each in again if not self._is_after(each, asked)]
+            others += [
+                each for each in self.variables.set_within(base, node) if not self._is_after(each, asked)
+            ]
         return [
             each
             for each in others
@@ -132,6 +139,7 @@ class Unchanged(Sites):
 
     def _flow(self, key: str, step: Step, *, is_part: bool) -> Flow:
         guard = self.script.guard
+        given = step.binding is not None and step.binding.kind == "given"
 
         def holds(test: ast.expr) -> bool | None:
             return True if guard is not None and test is guard.test else self.tracer.holds(test, step.scope)
@@ -139,7 +147,9 @@ class Unchanged(Sites):
         def is_same(node: ast.stmt) -> bool:
             value = node.value if isinstance(node, ast.Assign) else None
             none = isinstance(value, ast.Constant) and value.value is None
-            if is_part and (none or (value is not None and any(key_of(e) == key for e in ast.walk(value)))):
+            again = value is not None and any(key_of(each) == key for each in ast.walk(value))
+            listed = value is not None and last_name(value) in LISTED
+            if is_part and (none or (again and (listed or not given))):
                 return True
             inner = value
             while inner is not None and (unwrapped := self.tracer.unwrapped(inner, step.scope)) is not None:

@@ -44,6 +44,7 @@ _CHANGES = frozenset(
     }
     | {"__setattr__", "__next__", "partition", "itemset", "merge_update"}
 )
+_SETS = frozenset({"update", "setdefault", "__setitem__", "__setattr__"})
 _STORES = frozenset({"append", "appendleft", "extend", "insert", "add", "put", "setdefault", "update"})
 """Methods that put their arguments into their object."""
 _BUILTINS = frozenset(dir(builtins)) - {"next", "setattr", "delattr", "exec", "eval", "vars", "getattr"}
@@ -416,6 +417,8 @@ class Uses(Calls):
                 yield node
         elif isinstance(outer, ast.Call) and outer.func is node:
             yield from self._called(outer, node, held)
+        elif node.attr in _SETS:
+            yield node  # to be called later: `set_entry = cfg.__setitem__`
         elif node.attr == "__dict__":
             yield from self._used(node, _Held(held.part))
         elif held.part in (None, node.attr):

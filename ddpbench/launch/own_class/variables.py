@@ -138,6 +138,13 @@ class Variables:
             uses.sort(key=lambda each: (each.lineno, each.col_offset))
         return found
 
+    def set_within(self, name: str, scope: ast.AST) -> Iterator[ast.stmt]:
+        """Yield the statements of nested functions that bind a function's or the module's name."""
+        for use in self.uses.get(self.named(name, scope), ()):
+            inside = scope in self.around(use) and self.function(use) is not scope
+            if inside and not isinstance(use.ctx, ast.Load):
+                yield self.statement(use)
+
     @cached_property
     def calls(self) -> dict[str, list[ast.Call]]:
         """The calls of a function, a method or a class, by its last name."""

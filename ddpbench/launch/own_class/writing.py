@@ -23,6 +23,7 @@ from ddpbench.launch.own_class.rendering import Renderer
 from ddpbench.launch.own_class.script import Script, here, in_step, last_name, place_of_node, required
 from ddpbench.launch.own_class.source import Method, at_path, comment_of, name_of, source_of
 from ddpbench.launch.own_class.tracing import Origin, Tracer
+from ddpbench.launch.own_class.unchanged import LISTED
 from ddpbench.launch.own_class.unusual import (
     clearing_lines,
     evaluated_within,
@@ -40,11 +41,6 @@ _AGAIN = 4
 """The most times that the class is written until the values that several methods read are known."""
 _DRAWN = 64
 """Batches in a dataset if the script draws one for each step."""
-_LISTED = frozenset(
-    {"convert_sync_batchnorm", "float", "requires_grad_", "apply", "deepcopy"}
-    | {"fully_shard", "script", "trace", "initialize", "Subset", "random_split"}
-)
-"""Calls that do not change a model or dataset; they are listed as left out."""
 _SHARES = ("Subset", "random_split")
 """Calls that return a part of a dataset."""
 
@@ -243,12 +239,10 @@ class _Writer(LoopMethods, UpdateMethods):
             loaders={self.batch.loader.key} if self.batch.loader is not None else set(),
             names=names,
         )
-        seen = set(self.opened)
         for each in found.all([each for mine in owners.values() for each in mine], self.used):
-            seen.add(each.node.lineno)
             if each.node.lineno not in self.opened:
                 methods = self._opened_for(methods, each)
-        methods = self._with_unknown(methods, made, batch, frozenset(found.trunk), seen)
+        methods = self._with_unknown(methods, made, batch, frozenset(found.trunk))
         keys = {each.key for each in self.models.values()}
         scope = self.loop.scope
         for statement in put_into_evaluation(
@@ -259,12 +253,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return self._with_evaluation(methods, self.loop.body_scope)
 
     def _with_unknown(
-        self,
-        methods: list[Method],
-        made: list[Method],
-        batch: list[str],
-        trunk: frozenset[int],
-        seen: set[int],
+        self, methods: list[Method], made: list[Method], batch: list[str], trunk: frozenset[int]
     ) -> list[Method]:
         """Return the methods with a line to fill in for each statement that may change a value of theirs."""
         assert self.loop is not None
@@ -296,16 +285,15 @@ class _Writer(LoopMethods, UpdateMethods):
             )
             found.append((next(iter(mine), "batch" if of_batch else "step"), each))
         found += [("model", each) for each in unchanged.by_names()]
-        for name, each in found:
-            if each.lineno in seen:
+        parts = {each.name for each in methods} | {"batch"}
+        for name, each in dict.fromkeys((name if name in parts else "step", each) for name, each in found):
+            if each.lineno in self.opened:
                 continue
-            seen.add(each.lineno)
             if name == "batch":
                 batch[:] = [f"    batch = ...  # what line {each.lineno} makes it: {_first_line(each)}"]
                 self.left.append(f"batch: say what it is after line {each.lineno}: `{_first_line(each)}`.")
                 continue
-            part = name if any(m.name == name for m in methods) else "step"
-            methods = self._opened_for(methods, Effect(each, part, each))
+            methods = self._opened_for(methods, Effect(each, name, each))
         return methods
 
     def _read_parts(self) -> Iterator[tuple[str, ast.expr, Scope]]:
@@ -321,9 +309,15 @@ class _Writer(LoopMethods, UpdateMethods):
         if isinstance(self.loop.node, ast.For | ast.AsyncFor):
             yield "dataset", self.loop.node.iter, self.loop.scope
         loader = self.batch.loader.node if self.batch.loader is not None else None
-        for value in (
-            [*loader.args[:1], *(e.value for e in loader.keywords)] if isinstance(loader, ast.Call) else ()
-        ):
+        given = (
+            [
+                *loader.args[:1],
+                *(each.value for each in loader.keywords if each.arg in ("dataset", "collate_fn")),
+            ]
+            if isinstance(loader, ast.Call)
+            else []
+        )
+        for value in given:
             if isinstance(value, ast.Name) and self.batch.loader is not None:
                 yield "dataset", value, self.batch.loader.scope
 
@@ -392,6 +386,9 @@ class _Writer(LoopMethods, UpdateMethods):
     def _opened_for(self, methods: list[Method], effect: Effect) -> list[Method]:
         name, wanted = self._place_of(effect, methods), f"what line {effect.at.lineno} does: {effect.text}"
         within = "loss" if name == "step" and any(each.name == "loss" for each in methods) else name
+        if (effect.node, within) in self.marked:
+            return methods
+        self.marked.add((effect.node, within))
         once = name == "step" and self._is_done_once(effect)
         if once:
             done = f"what line {effect.at.lineno} does once, before the loop: "
@@ -440,7 +437,8 @@ class _Writer(LoopMethods, UpdateMethods):
         loop = self.loop
         assert loop is not None
         nodes = list(in_step(loop.body))
-        if effect.node not in nodes and effect.node not in loop.body:
+        inside = effect.node in nodes or effect.node in loop.body
+        if not inside or effect.part == "before_update":
             return effect.part
         if any(each.name == "step" for each in methods):
             return "step"
@@ -736,7 +734,7 @@ class _Writer(LoopMethods, UpdateMethods):
         """Return whether a change turns the model or dataset into a different one, for example with a new head."""
         statement = change.statement
         if change.value is not None:
-            return last_name(change.value) not in _LISTED
+            return last_name(change.value) not in (*LISTED, *_SHARES)
         if isinstance(statement, ast.Expr) and last_name(statement.value) == "apply":
             return False  # effects report its place
         if change.freezes or not isinstance(statement, ast.Assign):
