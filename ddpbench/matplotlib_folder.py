@@ -49,8 +49,13 @@ def _is_of_use(record: logging.LogRecord) -> bool:
 
 
 def _writable(variable: str, in_home: str) -> bool:
-    """Return whether matplotlib's folder below this one can be written to; makes it as matplotlib would."""
+    """Return whether matplotlib's folder below this one can be written to; makes it as matplotlib would.
+
+    A home directory that does not exist is not made.
+    """
     try:
+        if not os.environ.get(variable) and not Path.home().is_dir():
+            return False
         folder = Path(os.environ.get(variable) or Path.home() / in_home) / "matplotlib"
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError):

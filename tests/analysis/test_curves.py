@@ -1,4 +1,4 @@
-"""Names of curves: no two of a run are alike, whatever they differ in."""
+"""Names of curves: no two of a run are alike."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ AXES_OF_A_RUN = st.lists(st.sampled_from(TOLD_APART), min_size=1, max_size=3, un
 def test_no_two_curves_have_the_same_name_and_setting(names: list[str]) -> None:
     curves = curves_of([run_of(case, [0.01] * 3) for case in crossed(names)])
     assert len(curves) > 1
-    told = [(curve.name, curve.setting) for curve in curves]
-    assert len(set(told)) == len(told)
+    named = [(curve.name, curve.setting) for curve in curves]
+    assert len(set(named)) == len(named)
 
 
 def test_a_curve_of_three_variants_is_named_apart_from_both_others() -> None:

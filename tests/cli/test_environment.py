@@ -90,3 +90,21 @@ def test_a_backend_that_there_is_is_kept() -> None:
         check=True,
     )
     assert done.stdout == "svg svg\n"
+
+
+def test_a_report_makes_no_home_directory(tmp_path: Path) -> None:
+    """A service's user may have one that does not exist, and root could make it: neither fonts nor the cache do."""
+    run = write_run(tmp_path / "run", [PlannedCase(case=case_of("single", 1))], rounds=2)
+    ours = ("DDPBENCH_CACHE", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "MPLCONFIGDIR")
+    kept = {name: value for name, value in os.environ.items() if name not in ours}
+    done = subprocess.run(
+        [sys.executable, "-m", "ddpbench", "report", str(run.path)],
+        env={**kept, "HOME": str(tmp_path / "nobody")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done
+    assert run.report.exists()
+    assert not (tmp_path / "nobody").exists()

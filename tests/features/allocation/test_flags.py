@@ -1,4 +1,4 @@
-"""The flags printed for a run's other curves: each line chooses its own curve, whatever a run's axes are."""
+"""The flags printed for a run's other curves: each line chooses the curve that it names."""
 
 from __future__ import annotations
 
