@@ -190,3 +190,20 @@ def test_wherever_busbw_is_defined_the_other_clock_is_told(tmp_path: Path) -> No
 
 def test_the_glossary_converts_exposed_communication() -> None:
     assert "exposed communication plus waiting for ranks here" in dict(TERMS)["exposed communication"]
+
+
+def test_transfers_under_two_values_of_an_option_are_named_apart(tmp_path: Path) -> None:
+    buckets = [("all_reduce", 1 << (10 + number), 0, 1000 << number) for number in range(5)]
+    cases = [case_of("ddp", 2, workload_options_json=f'{{"width": {width}}}') for width in (16, 64)]
+    run = RunDir(tmp_path / "run")
+    write_plan(run, [PlannedCase(case=case) for case in cases], Budget(rounds_min=2, rounds_max=2))
+    for case in cases:
+        for number in range(2):
+            write_launch(run, case, number, [rank(buckets)] * 2)
+    summary = summarize(run)
+    section = communication.section(summary.communication.transfers, rows_of(summary))
+    assert len(section.pictures) == len(section.notes) == 2
+    for width, picture, note in zip((16, 64), section.pictures, section.notes, strict=True):
+        assert picture.heading.startswith(f"width={width} · DDP")
+        assert picture.table.caption == f"Transfers by size, width={width} · DDP"
+        assert str(note).startswith(f"width={width} · DDP, all_reduce, 2 ranks: ")

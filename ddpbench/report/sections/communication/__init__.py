@@ -12,7 +12,8 @@ from ddpbench.report.drawn import split
 from ddpbench.report.parts import Picture, Section
 from ddpbench.report.rows import Row
 from ddpbench.report.sections.communication.curves import bound_by, curves_of
-from ddpbench.report.sections.communication.figure import picture
+from ddpbench.report.sections.communication.figure import names_of, picture
+from ddpbench.report.series import panels_of, variant_words
 from ddpbench.report.words import not_drawn
 
 _QUESTION = "Is communication bound by latency or by bandwidth?"
@@ -28,11 +29,17 @@ def section(transfers: Sequence[TransferResult], rows: Sequence[Row]) -> Section
     pictures: list[Picture] = []
     bound: list[str] = []
     drawn, others = split([(by_id[results[0].case_id], results) for results in groups.values()])
+    panels, words = panels_of(rows), variant_words(rows)
     for row, results in drawn:
         curves = curves_of(results)
         cases = [by_id[case_id] for case_id in dict.fromkeys(one.case_id for one in results)]
+        of = " · ".join(filter(None, names_of(row, panels, words)))
         pictures.append(picture(row, cases, rows, curves, len(pictures)))
-        bound += [sentence for curve in curves if (sentence := bound_by(row, curve))]
+        bound += [sentence for curve in curves if (sentence := bound_by(of, curve))]
+    rest = []
+    for row, _ in others:
+        panel, name = names_of(row, panels, words)
+        rest.append(f"{name}, {panel or row.case.workload}")
     absent = ""
     if not pictures:
         absent = (
@@ -44,6 +51,6 @@ def section(transfers: Sequence[TransferResult], rows: Sequence[Row]) -> Section
         title="Communication",
         question=_QUESTION,
         pictures=tuple(pictures),
-        notes=(*bound, *not_drawn([f"{row.strategy_name}, {row.case.workload}" for row, _ in others])),
+        notes=(*bound, *not_drawn(rest)),
         absent=absent,
     )

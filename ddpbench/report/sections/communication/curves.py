@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from ddpbench.analysis.results import TransferResult
 from ddpbench.analysis.statistics.interval import Interval
-from ddpbench.report.rows import Row
 from ddpbench.report.words import number, percent, ranks
 from ddpbench.units import format_bytes
 
@@ -104,16 +103,16 @@ def answer_of(curve: TransferCurve) -> str:
     return "small transfers are bound by latency, large ones by bandwidth"
 
 
-def bound_by(row: Row, curve: TransferCurve) -> str:
+def bound_by(of: str, curve: TransferCurve) -> str:
     """Return whether latency or bandwidth takes most of the time at the smallest and the largest size, or why
-    that is unknown.
+    that is unknown; `of` names the strategy.
 
     Empty if sizes are too few or too close for a line.
     """
     latency, first, last = curve.latency_ms, curve.points[0], curve.points[-1]
     if latency is None:
         return ""
-    name = f"{row.strategy_name}, {curve.name}"
+    name = f"{of}, {curve.name}"
     if first.latency_share is None or last.latency_share is None:
         return (
             f"{name}: the best straight line of time over size misses some size by {percent(curve.misfit)}, so "

@@ -14,7 +14,7 @@ from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.sections.communication.curves import MIB, Point, TransferCurve, answer_of
 from ddpbench.report.sections.communication.painting import paint, slowest_rate
-from ddpbench.report.series import MOST_SERIES, panels_of, variant_words
+from ddpbench.report.series import MOST_SERIES, Panel, panels_of, variant_words
 from ddpbench.report.words import series_of
 from ddpbench.spec import BucketCap
 from ddpbench.spec.grouping import cap_order, cap_words
@@ -25,13 +25,13 @@ def picture(
     row: Row, cases: Sequence[Row], rows: Sequence[Row], curves: Sequence[TransferCurve], index: int
 ) -> Picture:
     """Return the figure of the curves of one strategy's `cases`, of which `row` is one, among all `rows`."""
-    words = variant_words(rows)[row.case_id]
-    name = f"{row.strategy_name} {words}".strip()
+    panels = panels_of(rows)
+    panel_name, name = names_of(row, panels, variant_words(rows))
     drawn = curves[:MOST_SERIES]
-    panel = next((one for one in panels_of(rows) if any(m.case_id == row.case_id for m in one.rows)), None)
+    panel = _panel_of(row, panels)
     heading = _heading(name, drawn)
-    if panel and panel.name:
-        heading = f"{panel.name} · {heading}"
+    if panel_name:
+        heading = f"{panel_name} · {heading}"
     caps = _caps_run(row, panel.rows if panel else rows)
     lines = _cap_lines(caps, drawn)
     return Picture(
@@ -42,7 +42,7 @@ def picture(
             f"Two dot plots against transfer size: time, ms, and bus bandwidth, GB/s, for "
             f"{series_of([curve.name for curve in drawn])}. {heading}."
         ),
-        table=_table(name, curves),
+        table=_table(" · ".join(filter(None, [panel_name, name])), curves),
         width_in=style.FULL_WIDTH_IN,
         height_in=4.0,
         paint=partial(paint, row=row, curves=drawn, caps=lines, rate=slowest_rate(cases)),
@@ -54,6 +54,17 @@ def picture(
         label=label_of([row]),
         missing={},
     )
+
+
+def names_of(row: Row, panels: Sequence[Panel], words: Mapping[str, str]) -> tuple[str, str]:
+    """Return the name of a row's panel, empty if there is one alone, and that of its strategy with its own `words`."""
+    panel = _panel_of(row, panels)
+    name = f"{row.strategy_name} {words[row.case_id]}".strip()
+    return ("" if panel is None else panel.name), name
+
+
+def _panel_of(row: Row, panels: Sequence[Panel]) -> Panel | None:
+    return next((one for one in panels if any(m.case_id == row.case_id for m in one.rows)), None)
 
 
 def _caps_run(row: Row, rows: Sequence[Row]) -> list[BucketCap]:
