@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -97,3 +98,24 @@ def test_what_is_unproved_is_marked_and_in_validity(tmp_path: Path) -> None:
     assert sentence.startswith("1 case unproved, nothing shows what was trained: the update draws random")
     (row,) = [one for one in rows_of(summary) if one.case_id == DDP.case_id]
     assert "unproved" in row.flaw_words
+
+
+def test_what_a_proof_left_out_names_the_case_and_the_comparison(tmp_path: Path) -> None:
+    run = written(tmp_path, of(DDP))
+    write_proof(run, DDP)
+    records = run.launch(DDP.case_id, "proof").records(0)
+    left_out = {
+        "kind": "proof",
+        "compared": "parameters, same samples",
+        "dtype": "float64",
+        "error": 0.0,
+        "tolerance": float("inf"),
+        "passed": True,
+        "note": "they are too coarse",
+    }
+    update = left_out | {"compared": "update, same gradients", "tolerance": 1.0, "note": ""}
+    text = records.read_text(encoding="utf-8")
+    records.write_text(f"{json.dumps(left_out)}\n{json.dumps(update)}\n{text}", encoding="utf-8")
+    (sentence,) = [one for one in summarize(run).conclusions.validity if "too coarse" in one]
+    assert sentence.startswith("Proofs of 1 case (")
+    assert sentence.endswith("): not compared: parameters, same samples (they are too coarse).")

@@ -48,3 +48,15 @@ class Other:
 
 class Another(Other, Strategy[NoOptions]):
     """A class for another setting."""
+
+
+class FromTheSecondCall(ToEach):
+    """Multiplies by 1.5 from its second call on, which is in the second step where there is one bucket."""
+
+    calls = 0
+
+    def _all_reduce(self, tensor: torch.Tensor) -> None:
+        super()._all_reduce(tensor)
+        self.calls += 1
+        if self.calls > 1:
+            tensor.mul_(1.5)

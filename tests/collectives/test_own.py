@@ -70,7 +70,7 @@ def test_two_files_with_one_class_name_stay_apart(tmp_path: Path) -> None:
     [
         (of("gone.py:ToEach"), "there is no file"),
         (of("mine.py:ToEech"), "mine.py has no class ToEech; did you mean 'ToEach'?"),
-        (of("mine.py:Odd"), "mine.py has no class Odd; known: OwnFirst, ToEach, Twice"),
+        (of("mine.py:Odd"), "mine.py has no class Odd; known: FromTheSecondCall, OwnFirst, ToEach, Twice"),
         (of("mine.py:Other"), "class Other in mine.py is not an algorithm: derive it from"),
         (of("mine.py:Another"), "class Another in mine.py is not an algorithm: derive it from"),
         (of("mine.py:ToEach", strategy="master"), "master leaves no choice of it"),
@@ -139,12 +139,14 @@ def test_a_right_one_is_proved_and_a_wrong_one_diverges(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs/extending.md").read_text(encoding="utf-8")
     (text,) = (one for one in re.findall(r"(?ms)^```python\n(.*?)^```", page) if "class ToEach" in one)
     (tmp_path / "mine.py").write_text(text, encoding="utf-8")
-    names = [f"{tmp_path / 'mine.py'}:ToEach", f"{OWN}:Twice", f"{OWN}:OwnFirst"]
+    names = [f"{tmp_path / 'mine.py'}:ToEach", f"{OWN}:Twice", f"{OWN}:OwnFirst", f"{OWN}:FromTheSecondCall"]
     cases = verification_cases(["ddp"], ["mlp"], [3], "gloo", algorithms=names, schedules=["overlapped"])
     found = {verdict.chosen: verdict for verdict in verify(cases)}
     assert found["ToEach",].result == "ok", found
     assert found["Twice",].result == "diverged", found
     assert "ddp with the algorithm Twice does not train as one process does (every" in found["Twice",].reason
+    assert found["FromTheSecondCall",].result == "diverged", found
+    assert "gradients, later steps (float64): error 0.5" in found["FromTheSecondCall",].reason
     assert found["OwnFirst",].result == "diverged", found
     assert (
         "allowed 0, the ranks' parameters differ, if only by rounding: all ranks" in found["OwnFirst",].reason

@@ -309,3 +309,63 @@ class SendsTheSame(SendsSome):
     def mask(self, numbers: torch.Tensor) -> torch.Tensor:
         drawn = torch.Generator().manual_seed(1)
         return torch.rand(numbers.shape, generator=drawn) < 0.125
+
+
+class Truncates(Averages):
+    """Sends numbers of which the mantissa has two bits, rounded toward zero, and declares it."""
+
+    unit_roundoff = 2.0**-2 / 2
+
+    def hook(self, state: Any, bucket: Any) -> Any:
+        buffer = bucket.buffer()
+        mantissa, exponent = torch.frexp(buffer)
+        buffer.copy_(torch.ldexp(torch.trunc(mantissa * 2**4) / 2**4, exponent))
+        return super().hook(state, bucket)
+
+
+class Shrinks(Eighths):
+    """Also multiplies the average by 0.8."""
+
+    def hook(self, state: Any, bucket: Any) -> Any:
+        return super().hook(state, bucket).then(lambda future: future.value().mul_(0.8))
+
+
+class WeighsUnevenly(Eighths):
+    """Also weighs the first rank by 1.3, the second by 0.7."""
+
+    def hook(self, state: Any, bucket: Any) -> Any:
+        bucket.buffer().mul_(0.7 if dist.get_rank() else 1.3)
+        return super().hook(state, bucket)
+
+
+class AddsNoise(Eighths):
+    """Also changes each number by 40 %, up or down."""
+
+    def hook(self, state: Any, bucket: Any) -> Any:
+        buffer = bucket.buffer()
+        buffer.mul_(torch.where(torch.rand_like(buffer) < 0.5, 0.6, 1.4))
+        return super().hook(state, bucket)
+
+
+class GrowsFromTheSecondStep(Averages):
+    """Is exact in the first step, and multiplies by 1.3 afterwards, which it hides behind a coarse type."""
+
+    unit_roundoff = 2.0**-3
+    factor = 1.3
+
+    def state(self, job: Any, options: Any) -> Any:
+        return {"steps": 0}
+
+    def hook(self, state: Any, bucket: Any) -> Any:
+        state["steps"] += bucket.index() == 0
+        if state["steps"] > 1:
+            bucket.buffer().mul_(self.factor)
+        return super().hook(state, bucket)
+
+
+class GrowsInHalfPrecision(GrowsFromTheSecondStep):
+    unit_roundoff = 2.0**-8
+
+
+class HalvesFromTheSecondStep(GrowsFromTheSecondStep):
+    factor = 0.5

@@ -40,7 +40,7 @@ def hooks(request: pytest.FixtureRequest) -> dict[str, Verdict]:
     return {name: verdicts[0] for name, verdicts in found.items()}
 
 
-@pytest.mark.parametrize("name", ["Averages", "Waits", "Halves", "Eighths"])
+@pytest.mark.parametrize("name", ["Averages", "Waits", "Halves", "Eighths", "Truncates"])
 def test_a_right_one_is_proved(hooks: dict[str, Verdict], name: str) -> None:
     assert (hooks[name].result, hooks[name].promise) == ("ok", "gradients"), hooks[name]
 
@@ -86,6 +86,20 @@ def test_one_that_sends_what_it_keeps_wrongly_is_refused(
         ("HalvesCoarsely", "diverged", r"gradients, same shards \(float64\): error 0\.5, allowed 0\.4,"),
         ("Lags", "diverged", r"parameters, same samples \(float64\)"),
         ("NotCleared", "diverged", r"parameters, same samples \(float64\)"),
+        ("Shrinks", "diverged", r"gradients, size of rounding \(float64\): error 0\.2"),
+        ("WeighsUnevenly", "diverged", r"gradients, each rank's weight \(float64\): error 0\.[23]"),
+        ("AddsNoise", "diverged", r"gradients, size of rounding \(float64\): error 0\.[23]"),
+        ("GrowsFromTheSecondStep", "diverged", r"gradients, size of rounding \(float64\): error 0\.3"),
+        (
+            "GrowsInHalfPrecision",
+            "diverged",
+            r"gradients, later steps \(float64\): error 0\.3, allowed 0\.03",
+        ),
+        (
+            "HalvesFromTheSecondStep",
+            "diverged",
+            r"gradients, later steps \(float64\): error 0\.5, allowed 0\.4",
+        ),
         (
             "Freezes",
             "diverged",

@@ -110,7 +110,7 @@ def validity_sentences(
     yield from loss_sentences(measured, names)
     yield from _damage(cases, names)
     yield from _unproved(measured, names)
-    yield from _notes_of_proofs(measured)
+    yield from _notes_of_proofs(measured, names)
     yield from _own_steps(measured, names)
     yield from _changes(measured, names)
 
@@ -278,10 +278,22 @@ def _unproved(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
         yield f"{names.count(cases)} unproved, nothing shows what was trained: {reason}{names.listed(cases)}."
 
 
-def _notes_of_proofs(measured: Sequence[CaseRun]) -> Iterable[str]:
+def _notes_of_proofs(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
+    """Yield what proofs say, of which cases, and which comparisons were left out for it."""
     unproved = {case.unproved for case in measured}
-    notes = dict.fromkeys(p.note for case in measured if case.proof for p in case.proof.proofs if p.note)
-    yield from (f"Proofs: {note}." for note in notes if note not in unproved)
+    found: dict[str, list[CaseRun]] = {}
+    left_out: dict[str, list[str]] = {}
+    for case in measured:
+        for proof in case.proof.proofs if case.proof else ():
+            if proof.note and proof.note not in unproved:
+                cases, compared = found.setdefault(proof.note, []), left_out.setdefault(proof.note, [])
+                if not cases or cases[-1] is not case:
+                    cases.append(case)
+                if not proof.was_made and proof.compared not in compared:
+                    compared.append(proof.compared)
+    for note, cases in found.items():
+        what = f"not compared: {' and '.join(left_out[note])} ({note})" if left_out[note] else note
+        yield f"Proofs of {names.within(cases)}{names.listed(cases)}: {what}."
 
 
 def _own_steps(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:

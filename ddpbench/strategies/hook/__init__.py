@@ -30,6 +30,7 @@ class HookStrategy(Strategy[OptionsT]):
     unit_roundoff: ClassVar[float] = 0.0
     """Relative rounding of gradients by the hook itself: 2^-11 if it sends them in fp16, 0 if it sends them as is.
 
+    It is relative to each number. If numbers are rounded toward zero more than once, give the sum of these roundings.
     At most 1/8, that of fp8 with two bits of mantissa: a proof of coarser gradients would accept wrong ones."""
 
     @abstractmethod

@@ -33,7 +33,8 @@ _NOT_FINITE = (
     "parameters are not finite after these updates in one process either: is the learning rate too large?"
 )
 _TOO_COARSE = (
-    "gradients are sent in so coarse a type that updates such as Adam's differ by as much as one left out"
+    "gradients are sent in so coarse a type that three updates such as Adam's may differ from one process's by as much "
+    "as one left out: only gradients are compared"
 )
 _OTHER_BITS = "the ranks' parameters differ, if only by rounding: all ranks must end with the same bits"
 """Note on replicas that are not equal although the model gives no reason for it."""

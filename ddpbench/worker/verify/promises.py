@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -31,6 +31,7 @@ from ddpbench.worker.training.randomness import random_state, seed_all, set_rand
 from ddpbench.worker.training.training import Training, all_equal, checksum
 from ddpbench.worker.verify.answers import averaging_of, check_promised, kept_of, log_of, loss_of, read_log
 from ddpbench.worker.verify.comparing import GATHERS, ROUNDING, Comparer, check_trained, not_compared
+from ddpbench.worker.verify.each_step import EachStep, is_own
 from ddpbench.worker.verify.inspection import blocks_of
 from ddpbench.worker.verify.one_process import OwnReference
 from ddpbench.worker.verify.refusals import waits_for
@@ -67,9 +68,9 @@ def follows_updates(training: Training) -> bool:
     Where ranks hold different things, or are sent what they hold, equal ranks don't prove those steps. A framework's
     loop may change alike on all ranks what the steps use, such as the learning rate, or train on the previous batch;
     and the first update of a framework's optimizer doesn't show its momentum. A user's own strategy may do any of
-    these.
+    these, and so may an own algorithm.
     """
-    strategy, own = training.strategy, training.case.strategy not in SHIPPED
+    strategy, own = training.strategy, is_own(training)
     return own or not strategy.replicas_equal or strategy.sends_parameters or bool(strategy.framework)
 
 
@@ -168,8 +169,10 @@ def _gradients(
     training, whole = comparer.training, trained_names(reference)
     updates = training.case.compute == "real" and precision.name == "full"
     own_reference = OwnReference(comparer.one, reference) if updates else None
-    _seeded_step(comparer, replica, batch)
-    prover.on_step()
+    repeats = not comparer.model.draws or not (training.strategy.framework or _draws_elsewhere(comparer))
+    follows = updates and bool(later) and repeats
+    each_step = EachStep(comparer, replica, reference) if follows else None
+    _step(comparer, replica, batch, comparer.shards, each_step)
     own = comparer.own_gradients(replica)
     compared = _SameShards(comparer, reference)
     yield compared.proof(own)
@@ -178,8 +181,6 @@ def _gradients(
     idle = replica.unused()
     comparer.update_replica(replica)
     before = trained(reference)
-    repeats = not comparer.model.draws or not (training.strategy.framework or _draws_elsewhere(comparer))
-    follows = updates and bool(later) and repeats
     shared = own_reference is not None and own_reference.model is reference
     trainee = comparer.one.copied(reference) if follows and shared else reference
     comparer.faults.watch(trainee)
@@ -190,18 +191,20 @@ def _gradients(
         own_reference.update(used)
         # A schedule may start with a learning rate of zero: nothing is compared until an update has changed something.
         while made < FINAL_STEPS and prover.agreed(float(_as_before(own_reference.model, before))):
-            _seeded_step(comparer, replica, batch)
+            _step(comparer, replica, batch, comparer.shards, each_step)
             again = comparer.own_gradients(replica)  # differs if the model draws or keeps state
             used = {name: gradient for name, gradient in again.items() if name not in replica.unused()}
             comparer.update_replica(replica)
-            prover.on_step()
             own_reference.update(used)
             made += 1
         after = replica.own_parameters()
         yield comparer.change("update, same gradients", before, after, trained(own_reference.model))
     drawn = [each.own if replica.draws else batch for each in later] or [batch] * (FINAL_STEPS - 1)
     left_out = [idle] * made
-    left_out += [_stepped(comparer, replica, following) for following in drawn]
+    batches = [each.shards for each in later] or [()] * len(drawn)
+    for following, shards in zip(drawn, batches, strict=True):
+        left_out.append(_stepped(comparer, replica, following, shards, each_step))
+    yield from each_step.proofs() if each_step else ()
     if follows:
         batches = [*[comparer.shards] * made, *(each.shards for each in later)]
         for shards, without in zip(batches, left_out, strict=True):
@@ -209,29 +212,38 @@ def _gradients(
             comparer.one.update(trainee, comparer.one.average_reached(trainee, parts, without), optimizer)
         after = replica.own_parameters()
         proof = comparer.change("parameters, same samples", before, after, trained(trainee))
-        if (
-            own_reference is not None
-            and not shared
-            and not compared.at_once
-            and _trains_apart(proof, comparer)
-        ):
+        apart = not shared and not compared.at_once
+        if own_reference is not None and apart and _trains_apart(proof, comparer):
             trainee = own_reference.after([each.shards for each in later], left_out[made:])
             proof = comparer.change("parameters, same samples", before, after, trained(trainee))
         yield comparer.unless_by_rank(proof, trainee)
     yield from _final(comparer, replica)
 
 
-def _seeded_step(comparer: Comparer, replica: Replica, batch: Any) -> None:
+def _step(
+    comparer: Comparer,
+    replica: Replica,
+    batch: Any,
+    shards: Sequence[Any],
+    each_step: EachStep | None,
+) -> None:
+    """Make the replica's step on a batch; `each_step` compares its gradients with those of `shards`."""
+    if each_step:
+        each_step.expect(shards)
     comparer.one.seed(comparer.prover.rank)
     comparer.step(replica, batch)
+    comparer.prover.on_step()
+    if each_step:
+        each_step.compare(comparer.own_gradients(replica))
 
 
-def _stepped(comparer: Comparer, replica: Replica, batch: Any) -> set[str]:
+def _stepped(
+    comparer: Comparer, replica: Replica, batch: Any, shards: Sequence[Any], each_step: EachStep | None
+) -> set[str]:
     """Make a step on this batch, and return the parameters that its update left out."""
-    _seeded_step(comparer, replica, batch)
+    _step(comparer, replica, batch, shards, each_step)
     idle = replica.unused()
     comparer.update_replica(replica)
-    comparer.prover.on_step()
     return idle
 
 

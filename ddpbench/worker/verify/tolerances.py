@@ -86,6 +86,8 @@ class Tolerances:
         roundoff = max(of_autocast, narrow)
         self.gradient = AUTOCAST_ROUNDOFFS * roundoff or TOLERANCES[dtype]
         """The largest relative error of a gradient."""
+        self.unwidened = self.gradient
+        """That error without the rounding of transfers."""
         self.change = CHANGE_TOLERANCES.get(dtype)
         """The largest relative error of an update's change; None if the type doesn't resolve it."""
         self.rounds = of_autocast > 0

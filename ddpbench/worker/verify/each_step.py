@@ -1,0 +1,128 @@
+"""Compare the gradients of each of a proof's first steps with those from the same parameters without the strategy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ddpbench.records import Proof
+from ddpbench.strategies import TABLE as SHIPPED
+from ddpbench.strategies import Replica
+from ddpbench.user_files import is_import_path
+from ddpbench.worker.training.training import Training
+from ddpbench.worker.verify.comparing import Comparer
+from ddpbench.worker.verify.rounding import OF_ROUNDING, Deviation, Sent, deviations, real
+from ddpbench.worker.verify.values import Tensors, norm
+
+VANISHED = 1e-3
+"""Share of the first step's gradient, by norm, below which a later one is not compared: it may be all rounding."""
+
+
+def is_own(training: Training) -> bool:
+    """Return whether a user's code averages gradients: a strategy, a hook, or an algorithm of collectives."""
+    return training.case.strategy not in SHIPPED or is_import_path(training.case.algorithm)
+
+
+class EachStep:
+    """The gradients of a user's strategy in each of its first steps.
+
+    Every rank computes its own batch's gradient from the parameters that its replica has before the step; the average
+    over ranks is what the strategy has to give. A hook that goes wrong from its second call on is seen in that step,
+    also where it rounds so coarsely that parameters cannot be compared.
+    """
+
+    def __init__(self, comparer: Comparer, replica: Replica, model: torch.nn.Module) -> None:
+        """Take `model`, in the replica's initial state; a copy of it is called as often."""
+        self._comparer, self._replica = comparer, replica
+        strategy, prover = comparer.training.strategy, comparer.prover
+        apart = len(comparer.shards) == prover.processes and not (
+            strategy.whole_batches or strategy.one_process
+        )
+        self._compares = is_own(comparer.training) and apart and not strategy.framework
+        self._model = comparer.one.copied(model) if self._compares else model
+        self._own: Tensors = {}
+        self._first = self._later = 0.0
+        self._most = ""
+        """The parameter with the largest error in later steps."""
+        self._steps = 0
+        self._compared = False
+        self._worst: dict[str, Deviation] = {}
+        tolerances = comparer.tolerances
+        self._sent = Sent(
+            ranks=prover.processes,
+            roundoff=replica.unit_roundoff,
+            floor=tolerances.unwidened,
+            coarse=math.isinf(tolerances.change_after(0.0)),
+        )
+
+    def expect(self, shards: Sequence[Any]) -> None:
+        """Compute this rank's gradient of its shard, from the parameters that the replica has now."""
+        self._own = {}
+        if not self._compares:
+            return
+        if self._steps:
+            self._compares = self._follow()
+        self._steps += 1
+        if self._compares:
+            self._own = dict(self._comparer.one.gradient(self._model, self._comparer.one.own_shard, shards))
+
+    def _follow(self) -> bool:
+        """Bring the model to the replica's parameters and buffers; return whether all ranks hold all of them."""
+        replica, model = self._replica, self._model
+        parameters, buffers = replica.own_parameters(), dict(replica.job.model.named_buffers())
+        held = {name: each for name, each in model.named_parameters() if each.requires_grad}
+        fits = parameters.keys() == held.keys() and all(
+            parameters[name].shape == each.shape for name, each in held.items()
+        )
+        if self._comparer.prover.agreed(float(not fits)):
+            return False
+        with torch.no_grad():
+            for name, parameter in held.items():
+                parameter.copy_(parameters[name])
+            for name, buffer in model.named_buffers():
+                if name in buffers and buffers[name].shape == buffer.shape:
+                    buffer.copy_(buffers[name])
+        return True
+
+    def compare(self, result: Tensors) -> None:
+        """Compare the gradients that the strategy gave in the step. All ranks call it together."""
+        comparer, prover = self._comparer, self._comparer.prover
+        if not self._own or prover.agreed(float(result.keys() != self._own.keys())):
+            return
+        exact = prover.average(self._own)
+        size = prover.agreed(float(norm(list(exact.values()))))
+        if not math.isfinite(size) or size <= VANISHED * self._first:
+            return
+        self._first = self._first or size
+        if self._steps > 1:
+            self._compared = True
+            error, name = comparer.tolerances.worst(result, exact)
+            if error > self._later:
+                self._later, self._most = error, name
+        if self._sent.roundoff:
+            squares = prover.average({name: real(value) ** 2 for name, value in self._own.items()})
+            for each in deviations(self._sent, result, self._own, exact, squares):
+                before = self._worst.get(each.compared)
+                if before is None or each.share > before.share:
+                    self._worst[each.compared] = each
+
+    def proofs(self) -> Iterator[Proof]:
+        """Yield what was found, the same on every rank."""
+        comparer, prover = self._comparer, self._comparer.prover
+        if self._compared:
+            proof = comparer.proof("gradients, later steps", self._later)
+            if not proof.passed and self._later > proof.tolerance:
+                proof = replace(proof, note=f"on rank {prover.rank} the most in {self._most}")
+            yield proof
+        for compared in OF_ROUNDING:
+            own = self._worst.get(compared)
+            share = prover.agreed(own.share if own else 0.0)
+            if share > 0:
+                is_worst = own is not None and own.share == share
+                values = [own.error, own.allowed] if own and is_worst else [0.0, 0.0]
+                error, allowed = prover.all_agreed(values)
+                yield comparer.proof(compared, error, allowed)
