@@ -133,7 +133,7 @@ def _nothing_impossible() -> Iterator[None]:
 
     def strict(*arguments: Any) -> Checked:
         found: Checked = check(*arguments)
-        assert _VIOLATING or not found.impossible, "\n".join(found.told)
+        assert _VIOLATING or not found.impossible, "\n".join(found.sentences)
         return found
 
     with pytest.MonkeyPatch.context() as patch:

@@ -42,7 +42,7 @@ def checks(kind: str = "impossible", name: str = "links_carry") -> Checked:
 
 def page(path: Path, found: Checked) -> Read:
     path.mkdir(exist_ok=True)
-    summary = handmade_summary(checks=found, validity=found.told)
+    summary = handmade_summary(checks=found, validity=found.sentences)
     return read(write_report(summary, RunDir(path)).read_text(encoding="utf-8"))
 
 
