@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from ddpbench.analysis.summary import RunSummary
     from ddpbench.launch.listener import Listener
     from ddpbench.launch.sweep.sweep import Sweep
-    from ddpbench.telling import OnProgress
-    from ddpbench.wanted import Wanted
+    from ddpbench.picture_formats import PictureFormats
+    from ddpbench.progress import OnProgress
 
 __version__ = VERSION
 __all__ = ["__version__", "load", "load_steps", "load_transfers", "sweep", "write_report"]
@@ -146,7 +146,7 @@ def write_report(run_dir: str | Path) -> Path:
 
 
 def report_on(
-    run_dir: str | Path, wanted: Wanted | None = None, on_progress: OnProgress | None = None
+    run_dir: str | Path, wanted: PictureFormats | None = None, on_progress: OnProgress | None = None
 ) -> tuple[Path, RunSummary]:
     """Do as `write_report`; also return the summary behind the page. `wanted` names more files of its pictures.
 
@@ -169,9 +169,9 @@ def report_on(
         with run.held() as own, others:
             from ddpbench import report
             from ddpbench.analysis import summarize, write_csv
+            from ddpbench.picture_formats import ONLY_PNG
+            from ddpbench.progress import ignore_progress
             from ddpbench.report.draw.painter import Painter
-            from ddpbench.telling import ignore_progress
-            from ddpbench.wanted import ONLY_PNG
 
             progress = on_progress or ignore_progress
             summary = summarize(run, others, progress)

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from ddpbench.texts import on_one_line
+from ddpbench.text_safety import on_one_line
 
 _Error = TypeVar("_Error", bound="DdpbenchError")
 _MOST_TOLD = 40

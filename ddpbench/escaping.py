@@ -11,7 +11,7 @@ import unicodedata
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from ddpbench.texts import clean
+from ddpbench.text_safety import clean
 
 # Markdown
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from ddpbench.last_words import explained, flush, tell
+from ddpbench.exit_messages import explained, flush, tell
 from ddpbench.removal import TemporaryFolder, remove_files, remove_in
 
 _PR_SET_PDEATHSIG = 1

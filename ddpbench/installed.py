@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddpbench.errors import DdpbenchError, RequestError
-from ddpbench.texts import on_one_line
+from ddpbench.text_safety import on_one_line
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

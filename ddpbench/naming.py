@@ -19,7 +19,7 @@ from ddpbench.spec import environment
 from ddpbench.spec.case import OWN_TYPES, Case
 from ddpbench.spec.grouping import FACETS, OPTIONS, VARIANT, differing, option_word, option_words, varied
 from ddpbench.strategies.traits import as_ring, is_ring, rings_among, traits_of
-from ddpbench.texts import JOINT, on_one_line
+from ddpbench.text_safety import JOINT, on_one_line
 from ddpbench.units import counted
 
 _PLACE = ("world_size", "nodes", "ranks_per_node")

@@ -170,7 +170,7 @@ class _Bench:
     def show(self, text: str) -> None:
         """Print a line of progress, under `-s`."""
         if self.shows:
-            from ddpbench.texts import clean
+            from ddpbench.text_safety import clean
 
             print(clean(f"ddpbench: {text}"), flush=True)  # noqa: T201
 
@@ -278,7 +278,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def _fail(message: str) -> NoReturn:
     """Fail a test with a message in pytest's words, without the control characters that others' texts may hold."""
-    from ddpbench.texts import clean
+    from ddpbench.text_safety import clean
 
     pytest.fail(clean(in_pytest(message)), pytrace=False)
 
@@ -445,7 +445,7 @@ class DdpBenchmark:
         return found
 
     def _in_turn(self, bench: _Bench, gate: _Gate, source: Path, wanted: _Wanted) -> _Measured:
-        from ddpbench.launch.interleave.told import Asked, interleave
+        from ddpbench.launch.interleave.compare import ComparisonRequest, interleave
         from ddpbench.machine.claim import claimed
         from ddpbench.machine.disturbance import own_environment_allows_sharing
         from ddpbench.machine.hardware import read_hardware
@@ -454,7 +454,7 @@ class DdpBenchmark:
         base, new = gate.in_turn
         settings = _within(wanted.settings, Path(new.path)) if new.path else wanted.settings
         self._write(source, settings, {"measured_s": wanted.measured_s})
-        asked = Asked(
+        asked = ComparisonRequest(
             experiment=source,
             base=base,
             new=new,
@@ -568,7 +568,7 @@ def _read(path: Path) -> _Measured:
 
 def _number(name: str, value: Any, *kinds: type) -> Any:
     """Return a number that a test gives; None if it gives none. Fails the test if it is not a number."""
-    from ddpbench.texts import shortened
+    from ddpbench.text_safety import shortened
 
     if getattr(value, "shape", None) == ():
         value = value.item()  # NumPy's
@@ -648,7 +648,7 @@ def _check_given_once(config: pytest.Config) -> None:
     given, _ = parser.parse_known_args(list(map(str, config.invocation_params.args)))
     for name, values in vars(given).items():
         if len(set(values)) > 1:
-            from ddpbench.texts import given_twice
+            from ddpbench.text_safety import given_twice
 
             raise pytest.UsageError(f"--ddpbench-{name}: {given_twice(values[0], values[-1])}")
 
@@ -773,7 +773,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     bench = _stash(config).get(_BENCH, None)
     if _GATE not in _stash(config):
         return
-    from ddpbench.texts import clean
+    from ddpbench.text_safety import clean
 
     terminalreporter.write_sep("-", "ddpbench gate")
     terminalreporter.write_line(clean(_stash(config)[_GATE].words))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddpbench import planted
-from ddpbench.last_words import tell
+from ddpbench.exit_messages import tell
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ T_995 = {1: 63.657, 2: 9.925, 3: 5.841, 4: 4.604, 5: 4.032, 6: 3.707}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
+class TrendChange:
     """A series' change from its beginning to its end, a logarithm: -0.1 is a fall by 9.5 %."""
 
     log: float
@@ -40,7 +40,7 @@ class Change:
         return abs(self.log) + T_995[self.df] * self.standard_error <= TOLERANCE
 
 
-def change_of(times: Sequence[float]) -> Change | None:
+def change_of(times: Sequence[float]) -> TrendChange | None:
     """Return the change of a series of step times, all above 0; None for fewer than three."""
     count = min(BATCHES, len(times))
     if count < 3 or min(times) <= 0:
@@ -53,4 +53,4 @@ def change_of(times: Sequence[float]) -> Change | None:
     slope = math.fsum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / spread
     left = math.fsum((y - mean_y - slope * (x - mean_x)) ** 2 for x, y in zip(xs, ys, strict=True))
     error = math.sqrt(left / (count - 2) / spread)
-    return Change(log=slope, standard_error=error, df=count - 2, steps=len(times))
+    return TrendChange(log=slope, standard_error=error, df=count - 2, steps=len(times))

@@ -167,7 +167,7 @@ def _lent_servers(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture
 def own_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make each sweep start and end its own fork servers, for tests that look at them."""
-    from ddpbench.machine.server import ServerProcess
+    from ddpbench.runtime.server import ServerProcess
     from tests.lasting import STARTED_IN
 
     for module in STARTED_IN:

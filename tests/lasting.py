@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 
 from ddpbench.guard import descendants
-from ddpbench.machine.server import ServerProcess
 from ddpbench.records import LaunchDir, LaunchRequest
+from ddpbench.runtime.server import ServerProcess
 
 STARTED_IN = (
     "ddpbench.launch.devices",

@@ -17,7 +17,7 @@ import pytest
 from ddpbench import cache, helper_process
 from ddpbench.analysis import summarize
 from ddpbench.analysis.overview import build
-from ddpbench.analysis.overview.kept import Kept
+from ddpbench.analysis.overview.summary_cache import CachedSummary
 from ddpbench.analysis.read import reading
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.cache import FOLDER, MARK, SUBFOLDER, code_stamp, keep, kept
@@ -326,33 +326,33 @@ CHANGES: dict[str, Callable[[RunDir], object]] = {
 def test_a_run_that_changed_is_read_anew(folder: Path, tmp_path: Path, change: str) -> None:
     run, plan = planned(tmp_path, 3)
     summary = summarize(run)
-    Kept(run, plan).keep(summary)
-    found = Kept(run, plan).summary()
+    CachedSummary(run, plan).keep(summary)
+    found = CachedSummary(run, plan).summary()
     assert found is not None
     assert content_of(found) == content_of(summary)
     CHANGES[change](run)
-    assert Kept(run, plan).summary() is None
+    assert CachedSummary(run, plan).summary() is None
 
 
 def test_a_copy_of_a_run_is_another_run(folder: Path, tmp_path: Path) -> None:
     run, plan = planned(tmp_path, 2)
-    Kept(run, plan).keep(summarize(run))
+    CachedSummary(run, plan).keep(summarize(run))
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
-    assert Kept(RunDir(tmp_path / "copy"), plan).summary() is None
+    assert CachedSummary(RunDir(tmp_path / "copy"), plan).summary() is None
     (tmp_path / "link").symlink_to(tmp_path / "run")  # its sentences name another path
-    assert Kept(RunDir(tmp_path / "link"), plan).summary() is None
-    assert Kept(run, plan).summary() is not None
+    assert CachedSummary(RunDir(tmp_path / "link"), plan).summary() is None
+    assert CachedSummary(run, plan).summary() is not None
     other = replace(plan, cases=plan.cases[:1], ids=plan.ids[:1])  # read before the file was written again
-    assert Kept(run, other).summary() is None
+    assert CachedSummary(run, other).summary() is None
 
 
 def test_what_changed_while_it_was_read_is_not_taken_for_what_is_there(folder: Path, tmp_path: Path) -> None:
     run, plan = planned(tmp_path, 2)
-    place = Kept(run, plan)
+    place = CachedSummary(run, plan)
     summary = summarize(run)
     _change_as_many_bytes(run)
     place.keep(summary)
-    assert Kept(run, plan).summary() is None
+    assert CachedSummary(run, plan).summary() is None
 
 
 def test_a_sweep_that_works_there_costs_no_report(
@@ -363,8 +363,8 @@ def test_a_sweep_that_works_there_costs_no_report(
     def gone(_: object) -> None:
         raise FileNotFoundError("outcome.json.new")
 
-    monkeypatch.setattr("ddpbench.analysis.overview.kept._beneath", gone)
-    place = Kept(run, plan)
+    monkeypatch.setattr("ddpbench.analysis.overview.summary_cache._beneath", gone)
+    place = CachedSummary(run, plan)
     assert place.summary() is None
     place.keep(summarize(run))
     assert not folder.exists()
@@ -374,8 +374,8 @@ def test_code_that_changes_meanwhile_keeps_nothing(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, plan = planned(tmp_path, 2)
-    place = Kept(run, plan)
-    monkeypatch.setattr("ddpbench.analysis.overview.kept.code_stamp", lambda: b"other")
+    place = CachedSummary(run, plan)
+    monkeypatch.setattr("ddpbench.analysis.overview.summary_cache.code_stamp", lambda: b"other")
     place.keep(summarize(run))
     assert not folder.exists()
 

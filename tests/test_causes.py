@@ -27,8 +27,8 @@ from ddpbench.causes import (
 )
 from ddpbench.errors import OutputError
 from ddpbench.launch.sweep import directory
-from ddpbench.machine.running_server import tail_of
 from ddpbench.records import RunDir
+from ddpbench.runtime.running_server import tail_of
 
 
 def worker_error(path: Path) -> str:

@@ -38,7 +38,7 @@ from ddpbench.report.series import panels_of
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.claims import PlannedClaim
 from ddpbench.spec.grouping import varied
-from ddpbench.texts import clean, on_one_line, on_page
+from ddpbench.text_safety import clean, on_one_line, on_page
 from tests.records.test_archive import write_archive
 from tests.synthetic import case_of, write_plan, write_run
 

@@ -37,7 +37,7 @@ from ddpbench.escaping import (
 from ddpbench.records import RunDir
 from ddpbench.report.templates import environment
 from ddpbench.spec import PlannedCase
-from ddpbench.texts import clean, on_page, quoted, unprintable
+from ddpbench.text_safety import clean, on_page, quoted, unprintable
 from tests.synthetic import Outcome, case_of, write_launch, write_run
 
 INVISIBLE = "\x00\x07\x1b\x7f\x9b\u061c\u200e\u200f\u202a\u202e\u2066\u2069\u2028\u2029"
@@ -497,7 +497,7 @@ def test_no_line_begins_with_the_name_of_what_is_refused(
 
 OWNERS = {
     "escaping.py": "the owner",
-    "texts.py": "the owner of what is clean",
+    "text_safety.py": "the owner of what is clean",
     "analysis/table/frame.py": "the one that writes CSV",
 }
 

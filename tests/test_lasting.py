@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ddpbench.machine.server import ServerProcess
+from ddpbench.runtime.server import ServerProcess
 from tests import lasting
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ddpbench.analysis.export.formats import exported
 from ddpbench.analysis.regression import changes_of, read_side
-from ddpbench.analysis.regression.told import to_json
+from ddpbench.analysis.regression.wording import to_json
 from ddpbench.naming import EVERY, JOINT, Namer, columns, curve_key, ranks_of
 from ddpbench.records.plan import read_plan
 from ddpbench.spec import Case

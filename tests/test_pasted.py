@@ -13,7 +13,7 @@ import pytest
 
 import ddpbench
 from ddpbench.cli.lines import show, wrapped
-from ddpbench.texts import clean, command, on_one_line, quoted
+from ddpbench.text_safety import clean, command, on_one_line, quoted
 
 NAMES = [
     "plain",
@@ -102,7 +102,7 @@ OWNERS = {"command", "quoted", "for_shell", "shortened"}
 """Functions whose texts may follow: `shortened` returns a refused value as Python shows it."""
 NUMBERS_AND_OWN_WORDS = {
     "analysis/export/formats.py": {"VERSION", "name"},
-    "analysis/regression/told.py": {"flag"},  # made by `command`
+    "analysis/regression/wording.py": {"flag"},  # made by `command`
     "cli/__init__.py": {"VERSION"},
     "cli/baseline.py": {"arguments.action", "words"},
     "fabric/making.py": {"module"},
@@ -112,7 +112,7 @@ NUMBERS_AND_OWN_WORDS = {
     "launch/doctor/limits.py": {"max(needed, 4096)"},
     "launch/doctor/nodes/checking.py": {"VERSION"},
     "launch/interleave/sides.py": {"_refusal(key, fewest)", "_refusal(one)", "key"},
-    "launch/interleave/told.py": {"asked.fewest"},
+    "launch/interleave/compare.py": {"asked.fewest"},
     "launch/layout.py": {
         *("count", "each", "number", "nodes", "nodes * ranks_per_node", "ranks_per_node", "nodes.port"),
         "first",  # a host name that is checked to need no quotes
@@ -120,7 +120,7 @@ NUMBERS_AND_OWN_WORDS = {
         "worker",  # made by `quoted`, and quoted again in full
     },
     "launch/slurm/control.py": {"most_nodes"},
-    "machine/judge.py": {"RESTARTS"},
+    "runtime/judge.py": {"RESTARTS"},
     "pytest_plugin.py": {"_too_old()"},
     "report/outside.py": {"version"},  # a name, and no command
 }
@@ -137,7 +137,7 @@ NO_SHELL = {
     "launch/slurm/control.py": {"os.getuid()"},
     "launch/slurm/disks.py": {"nodes", "count", "value", "IMMEDIATE_S", "job_id", "name"},
     "launch/slurm/script.py": {"for_sbatch(f'--{key}', value)"},
-    "machine/launched.py": {"node", "ranks"},
+    "runtime/launched.py": {"node", "ranks"},
     "worker/elastic.py": {"nodes", "ranks", "port", "restarts", "options"},
 }
 """Arguments that a program is given by the program itself, and what sbatch reads."""
@@ -203,10 +203,10 @@ def test_every_command_that_is_printed_is_quoted_in_one_place() -> None:
 
 
 QUOTED_ELSEWHERE = {
-    "texts.py": "the owner",
+    "text_safety.py": "the owner",
     "launch/slurm/words.py": "refuses what a job's script cannot hold",
     "launch/slurm/disks.py": "a line of a job's script",
-    "machine/launched.py": "for MPI's launcher",
+    "runtime/launched.py": "for MPI's launcher",
     "worker/ray/__main__.py": "for Ray",
 }
 

@@ -27,7 +27,7 @@ from ddpbench.errors import DdpbenchError, IdentityError, RequestError
 from ddpbench.launch.sweep.servers import LastingServers
 from ddpbench.pytest_plugin import _gate_of, in_pytest
 from ddpbench.records import RunDir
-from ddpbench.texts import unprintable
+from ddpbench.text_safety import unprintable
 from tests.analysis.test_changes import DDP, MASTER, SINGLE, made
 from tests.processes import python_path
 

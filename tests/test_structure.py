@@ -288,7 +288,7 @@ SETTINGS = frozenset(one.name for one in fields(Case)) | {
 }
 NAMED = {
     "launch/devices.py": "a reason why a case cannot run, with the settings to change",
-    "launch/elsewhere.py": "a reason likewise",
+    "launch/external.py": "a reason likewise",
     "launch/profiling.py": "the name of a file",
     "worker/rank/rank.py": "what a user's own code lacks",
 }
@@ -376,3 +376,35 @@ def test_another_owner_of_names_is_found(name: str) -> None:
     assert not names_made(
         "text = f'{names.full(case)} took {seconds} s at {ranks_of(case)}, {case.workload}'"
     )
+
+
+SHARED_NAMES = {"Master": "an algorithm, and the strategy that is named after it"}
+"""Public classes and type aliases whose name another module may have, too, each with the reason."""
+
+
+def public_types(tree: ast.Module) -> Iterator[str]:
+    """Yield the public classes and type aliases that a module defines, without its type variables."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            names = [node.name]
+        elif isinstance(node, ast.Assign) and "TypeVar(" not in ast.unparse(node.value):
+            names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+        else:
+            continue
+        yield from (name for name in names if name[0].isupper() and not name.isupper())
+
+
+def test_no_two_modules_define_a_public_type_of_one_name() -> None:
+    package = Path(__file__).parents[1] / "ddpbench"
+    places: dict[str, set[str]] = {}
+    for path in package.rglob("*.py"):
+        for name in public_types(ast.parse(path.read_text(encoding="utf-8"))):
+            places.setdefault(name, set()).add(str(path.relative_to(package)))
+    assert len(places) > 500
+    twice = {name: found for name, found in places.items() if len(found) > 1}
+    assert set(twice) == set(SHARED_NAMES), twice
+
+
+def test_public_types_are_classes_and_aliases() -> None:
+    text = 'class Pair: ...\nclass _Own: ...\nKind = Literal["a"]\nT = TypeVar("T")\nMOST = 3\n'
+    assert list(public_types(ast.parse(text))) == ["Pair", "Kind"]

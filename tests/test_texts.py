@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ddpbench.errors import nearest
-from ddpbench.texts import clean, command, shortened, toml_text, unprintable, whole_number, with_article
+from ddpbench.text_safety import clean, command, shortened, toml_text, unprintable, whole_number, with_article
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_toml_is_not_written_by_json() -> None:
     """Its escapes of characters above U+FFFF are not TOML's."""
     package = Path(__file__).parents[1] / "ddpbench"
     written = re.compile(r"\w ?= ?\{json\.dumps\(|\}=\{json\.dumps\(")
-    known = {"spec/fabric.py", "launch/verify.py", "machine/estimate.py"}  # a rate, what is shown, a set
+    known = {"spec/fabric.py", "launch/verify.py", "runtime/estimate.py"}  # a rate, what is shown, a set
     known |= {"analysis/regression/near.py"}  # what is shown
     found = {
         path.relative_to(package).as_posix()

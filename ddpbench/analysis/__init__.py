@@ -6,7 +6,7 @@ from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.invariants.checked import Bounded, Checked, Violation
 from ddpbench.analysis.overview.build import summarize
 from ddpbench.analysis.rounds import SoFar, cases_without_target, so_far
-from ddpbench.analysis.summary import Counts, Failure, RunSummary
+from ddpbench.analysis.summary import CaseFailure, Counts, RunSummary
 from ddpbench.analysis.table.columns import COLUMNS, DTYPES
 from ddpbench.analysis.table.frame import read_csv, write_csv
 
@@ -14,9 +14,9 @@ __all__ = [
     "COLUMNS",
     "DTYPES",
     "Bounded",
+    "CaseFailure",
     "Checked",
     "Counts",
-    "Failure",
     "Finding",
     "NoiseResult",
     "RunSummary",

@@ -22,7 +22,7 @@ from ddpbench.analysis.statistics.resolution import (
     rounds_to_resolve,
 )
 from ddpbench.analysis.statistics.stats import ALPHA, COPIES, POWER, compare, deviation, pairs, samples_rate
-from ddpbench.analysis.statistics.timings import Pair, Timing
+from ddpbench.analysis.statistics.timings import Timing, TimingKey
 from ddpbench.errors import RecordError
 from ddpbench.naming import Namer
 from ddpbench.records import RunDir
@@ -229,7 +229,7 @@ def _spread(both: Sequence[tuple[Timing, Timing]]) -> float:
     return deviation([math.log(mine.step_s / other.step_s) for mine, other in both])
 
 
-def _launches_s(twins: Sequence[CaseRun], shared: Collection[Pair]) -> float:
+def _launches_s(twins: Sequence[CaseRun], shared: Collection[TimingKey]) -> float:
     """Return the mean time of a round's two launches, seconds, over those rounds."""
     walls = [
         launch.wall_s

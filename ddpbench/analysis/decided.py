@@ -15,7 +15,7 @@ from ddpbench.analysis.invariants.checked import Checked
 from ddpbench.analysis.read.cases import read_cases
 from ddpbench.analysis.read.fabrics import FabricRun, fabrics_of
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.summary import Decided
+from ddpbench.analysis.summary import DecidedClaim
 from ddpbench.analysis.table.frame import case_table, table_of
 from ddpbench.analysis.table.result import CaseResult, case_results
 from ddpbench.records import RunDir
@@ -32,7 +32,7 @@ class DecidedRun:
     results: list[CaseResult]
     table: pd.DataFrame
     """Table of the results."""
-    claims: tuple[Decided, ...]
+    claims: tuple[DecidedClaim, ...]
     checks: Checked
 
 

@@ -27,7 +27,7 @@ from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.judgement import Judgement
 from ddpbench.analysis.statistics.stats import shows_more
 from ddpbench.spec import Case, grouping
-from ddpbench.spec.grouping import Key
+from ddpbench.spec.grouping import GroupKey
 
 WAITED_LIMIT = 0.05
 """Share of a step spent waiting for data above which a case without a twin looks input-bound."""
@@ -93,14 +93,14 @@ class InputGroup:
         return able[0] if able else None
 
 
-def input_key(case: Case) -> Key:
+def input_key(case: Case) -> GroupKey:
     """Return the key that two cases share if they differ only in where their batches come from."""
     return grouping.alike(case, but=("data", "loader_workers"))
 
 
 def input_groups(cases: Sequence[CaseRun]) -> list[InputGroup]:
     """Return every measured case in its group, in the plan's order of groups; all are judged as one family."""
-    groups: dict[Key, list[CaseRun]] = {}
+    groups: dict[GroupKey, list[CaseRun]] = {}
     for run in cases:
         if run.status == "ok" and run.timings:
             groups.setdefault(input_key(run.case), []).append(run)

@@ -9,7 +9,7 @@ from ddpbench.analysis.judging import judge_pairs
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.statistics.judgement import Judgement
 from ddpbench.spec import grouping
-from ddpbench.spec.grouping import Key
+from ddpbench.spec.grouping import GroupKey
 
 ORDER = ("full", "bf16", "fp16")
 
@@ -24,7 +24,7 @@ class PrecisionGroup:
 
 def precision_groups(cases: Sequence[CaseRun]) -> list[PrecisionGroup]:
     """Return every group of measured cases that includes full precision and others; all are judged as one family."""
-    groups: dict[Key, list[CaseRun]] = {}
+    groups: dict[GroupKey, list[CaseRun]] = {}
     for run in cases:
         if run.status == "ok" and run.timings:
             groups.setdefault(grouping.alike(run.case, but=("precision",)), []).append(run)

@@ -44,7 +44,7 @@ class RankRecovery:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Pace:
+class GangPace:
     """A gang's samples per second (of the job), and its number of ranks. Time spent on snapshots is left out."""
 
     ranks: int
@@ -80,7 +80,7 @@ class Recovered:
     repeated: int
     """Samples with which more than one such step was made."""
     unreadable: tuple[str, ...]
-    paces: tuple[Pace, ...]
+    paces: tuple[GangPace, ...]
     """Paces of the gangs, in their order."""
     losses: tuple[float, ...]
     """The job's loss in each step that counts."""
@@ -244,12 +244,12 @@ def _durations(rank: RankRecovery, gang: int) -> list[tuple[int, int, float]]:
     return found
 
 
-def _pace(rank: RankRecovery, gang: Gang, case: Case) -> Pace:
+def _pace(rank: RankRecovery, gang: Gang, case: Case) -> GangPace:
     """Return a gang's pace, measured after its first snapshot where enough steps followed it."""
     steps = [length for _, _, length in _durations(rank, gang.number)]
     counted = steps[case.snapshot_every :] if len(steps) >= case.snapshot_every + WINDOW_STEPS[0] else steps
     step_s = math.fsum(counted) / len(counted) if counted else math.nan
-    return Pace(
+    return GangPace(
         ranks=gang.world_size,
         step_s=step_s,
         samples_per_s=gang.world_size * case.local_batch / step_s if counted else math.nan,
@@ -302,7 +302,9 @@ def _built_s(group: Sequence[Gang]) -> float | None:
     return max(known) / 1e9 if len(known) == len(group) else None
 
 
-def _regained_s(failure: Failure, rank: RankRecovery, gang: int, before: Pace, case: Case) -> float | None:
+def _regained_s(
+    failure: Failure, rank: RankRecovery, gang: int, before: GangPace, case: Case
+) -> float | None:
     """Return how many seconds after the failure steps began to take as long as before it."""
     steps = _durations(rank, gang)
     rest = list(itertools.accumulate(length for _, _, length in reversed(steps)))[::-1]
@@ -324,7 +326,7 @@ def loss_difference(curve: Sequence[float], reference: Sequence[float]) -> tuple
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rates:
+class SampleRates:
     """Samples per second of a job's steps."""
 
     before: Interval | None = None
@@ -366,7 +368,7 @@ class RecoveryCost:
     joined: Interval | None
     unreadable: tuple[str, ...]
     """Snapshots that could not be used, and why; the previous one was used instead."""
-    rates: Rates
+    rates: SampleRates
 
 
 def recovery_cost(recovered: Sequence[Recovered], failed: Sequence[Recovered] = ()) -> RecoveryCost | None:
@@ -404,7 +406,7 @@ def recovery_cost(recovered: Sequence[Recovered], failed: Sequence[Recovered] = 
     )
 
 
-def _rates(recovered: Sequence[Recovered]) -> Rates:
+def _rates(recovered: Sequence[Recovered]) -> SampleRates:
     rates: dict[str, list[float]] = {}
     for each in recovered:
         first, *later = each.paces
@@ -414,7 +416,7 @@ def _rates(recovered: Sequence[Recovered]) -> Rates:
         for name, pace in paces.items():
             if math.isfinite(pace.samples_per_s):
                 rates.setdefault(name, []).append(pace.samples_per_s)
-    return Rates(**{name: median_launch(values) for name, values in rates.items()})
+    return SampleRates(**{name: median_launch(values) for name, values in rates.items()})
 
 
 def _median_of_all(values: Sequence[float | None]) -> float | None:

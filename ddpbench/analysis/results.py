@@ -39,7 +39,7 @@ class LaunchResult:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Parts(Generic[Value]):
+class ByPart(Generic[Value]):
     """Values, one for each part of a step, such as its time or its text."""
 
     forward: Value
@@ -57,7 +57,7 @@ class Parts(Generic[Value]):
         return {name: getattr(self, name) for name in PARTS}
 
 
-assert tuple(one.name for one in fields(Parts)) == PARTS
+assert tuple(one.name for one in fields(ByPart)) == PARTS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +68,7 @@ class StepParts:
     """
 
     case_id: str
-    parts: Parts[Interval]
+    parts: ByPart[Interval]
     overlapped_comm: Interval
     """Communication hidden behind computation, and so not a part of the step."""
     step_time_s: float
@@ -78,7 +78,7 @@ class StepParts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Phase:
+class StrategyPhase:
     """A span of a case that has other spans than every strategy has, such as those of data_parallel."""
 
     case_id: str
@@ -153,7 +153,7 @@ class InputResult:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Loss:
+class EfficiencyLoss:
     """A part of a case's lost efficiency (`steps/waterfall.py`): all losses and the efficiency add up to 1."""
 
     case_id: str
@@ -256,7 +256,7 @@ def columns_of(kind: Any, results: Iterable[Any]) -> dict[str, list[Any]]:
 
 def _names(kind: Any) -> Iterator[str]:
     for field in fields(kind):
-        if "Parts" in str(field.type):
+        if "ByPart" in str(field.type):
             for part in PARTS:
                 yield from (name for name, _ in _ends(part, None))
         elif "Interval" in str(field.type):
@@ -268,7 +268,7 @@ def _names(kind: Any) -> Iterator[str]:
 def _cells(result: Any) -> Iterator[tuple[str, Any]]:
     for field in fields(result):
         value = getattr(result, field.name)
-        if isinstance(value, Parts):
+        if isinstance(value, ByPart):
             for name, each in value.by_name.items():
                 yield from _ends(name, each)
         elif isinstance(value, Interval) or "Interval" in str(field.type):

@@ -11,7 +11,7 @@ from ddpbench.analysis.read.steptime import BlockTimes, time_blocks
 from ddpbench.analysis.statistics.correlation import correlation_of
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import compare, step_time
-from ddpbench.analysis.statistics.timings import Pair, Timing
+from ddpbench.analysis.statistics.timings import Timing, TimingKey
 from ddpbench.errors import RecordError
 from ddpbench.records import Address, Block, LaunchDir, LaunchOutcome, RankStart, RunDir
 from ddpbench.records.files import MOST_RECORDS, read_bytes
@@ -41,14 +41,14 @@ class SoFar:
 
     widths: dict[str, float | None]
     """Half-widths; None while a case has too few rounds."""
-    rounds: dict[str, frozenset[Pair]]
+    rounds: dict[str, frozenset[TimingKey]]
 
     def apart(self, case_ids: Iterable[str], rounds_min: int) -> list[str]:
         """Return the cases that share fewer than `rounds_min` rounds with some other of these cases.
 
         This occurs after a round that was split between two sessions, or in which one of the cases failed.
         """
-        members: dict[frozenset[Pair], list[str]] = {}
+        members: dict[frozenset[TimingKey], list[str]] = {}
         for case_id in case_ids:
             members.setdefault(self.rounds.get(case_id, frozenset()), []).append(case_id)
         return [

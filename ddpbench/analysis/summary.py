@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from ddpbench.analysis.read.fabrics import FabricRun
     from ddpbench.analysis.results import (
         Compared,
+        EfficiencyLoss,
         InputResult,
         LaunchResult,
-        Loss,
         LossPoint,
         NetworkResult,
-        Phase,
         Proved,
         StepParts,
+        StrategyPhase,
         TrainedToLoss,
         TransferResult,
     )
     from ddpbench.analysis.scaling.curves import CurveLaws
     from ddpbench.analysis.steps.one_step import OneStep
     from ddpbench.spec import Case
-    from ddpbench.spec.claims import Kind, Of, Past
+    from ddpbench.spec.claims import ClaimKind, Of, Past
 
 
 PairVerdict = Literal["holds", "does not hold", "cannot tell"]
@@ -63,12 +63,12 @@ class HeldPair:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Decided:
+class DecidedClaim:
     """A claim of the experiment, and the run's verdict on it (`findings/claims.py`)."""
 
     says: str
     source: str
-    kind: Kind
+    kind: ClaimKind
     margin: float
     """For `faster` the least difference, for `as fast` the largest, as a fraction."""
     of: Of
@@ -82,7 +82,7 @@ class Decided:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Failure:
+class CaseFailure:
     """A case or launch that is not ok, or was skipped."""
 
     case_id: str
@@ -127,7 +127,7 @@ class Course:
     """Course of the run: launches done, failures, duration and why it ended."""
 
     counts: Counts
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[CaseFailure, ...] = ()
     stop_reason: str
     """Why no more rounds were run: `target reached`, `rounds_max`, `budget`, `interrupted`."""
     wall_s: float
@@ -144,7 +144,7 @@ class Conclusions:
     findings: tuple[Finding, ...] = ()
     answer: tuple[Finding, ...] = ()
     """Answer, in one or two lines, to the experiment's question, from decided claims (`findings/answer.py`)."""
-    claims: tuple[Decided, ...] = ()
+    claims: tuple[DecidedClaim, ...] = ()
     """Verdicts on the experiment's claims, in its order."""
     warnings: tuple[str, ...] = ()
     """Warnings to read before any number: most launches disturbed, a bound exceeded (`overview/warnings.py`)."""
@@ -163,8 +163,8 @@ class StepResults:
     launches: tuple[LaunchResult, ...] = ()
     comparisons: tuple[Compared, ...] = ()
     breakdown: tuple[StepParts, ...] = ()
-    phases: tuple[Phase, ...] = ()
-    waterfall: tuple[Loss, ...] = ()
+    phases: tuple[StrategyPhase, ...] = ()
+    waterfall: tuple[EfficiencyLoss, ...] = ()
     laws: tuple[CurveLaws, ...] = ()
     """Scaling laws fitted to each curve: one strategy over world sizes (`analysis/scaling/curves.py`)."""
     one_step: OneStep | None = None

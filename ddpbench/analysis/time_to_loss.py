@@ -22,7 +22,7 @@ from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import Comparison, compare, step_time
 from ddpbench.analysis.statistics.timings import Timing
 from ddpbench.spec import grouping
-from ddpbench.spec.grouping import Key
+from ddpbench.spec.grouping import GroupKey
 from ddpbench.spec.target_loss import smoothed
 from ddpbench.strategies.traits import traits_of
 
@@ -151,7 +151,7 @@ def one_device(run: CaseRun, cases: Sequence[CaseRun]) -> CaseRun | None:
     itself.
     """
 
-    def data(other: CaseRun) -> Key:
+    def data(other: CaseRun) -> GroupKey:
         return (*grouping.deciding("loss", other.case), other.case.global_batch)
 
     if traits_of(run.case).role == "base":

@@ -40,7 +40,7 @@ from ddpbench.cli import list as list_command
 from ddpbench.cli.lines import note_words, say, show
 from ddpbench.errors import DdpbenchError, RequestError, nearest
 from ddpbench.installed import functions, packages_with, with_features
-from ddpbench.texts import on_one_line, shortened, within
+from ddpbench.text_safety import on_one_line, shortened, within
 from ddpbench.version import VERSION
 
 EXIT_OK = 0

@@ -53,8 +53,8 @@ def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.errors import RequestError
     from ddpbench.launch.experiments import find_experiment
     from ddpbench.launch.interleave.bisect import commits_between, found_words, search
+    from ddpbench.launch.interleave.compare import ComparisonRequest, check_empty, interleave
     from ddpbench.launch.interleave.sides import SideSpec, check_common
-    from ddpbench.launch.interleave.told import Asked, check_empty, interleave
     from ddpbench.machine.claim import claimed
     from ddpbench.machine.disturbance import own_environment_allows_sharing
     from ddpbench.machine.hardware import read_hardware
@@ -72,7 +72,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     def measure(good: str, other: str, limit: float | None, alpha: float) -> Change:
         changes = interleave(
-            Asked(
+            ComparisonRequest(
                 experiment=experiment,
                 base=SideSpec(name="base", ref=good),
                 new=SideSpec(name="new", ref=other),

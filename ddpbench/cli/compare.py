@@ -97,7 +97,7 @@ def add_parser(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.errors import RequestError
     from ddpbench.launch.interleave.turns import FILE
-    from ddpbench.texts import shortened
+    from ddpbench.text_safety import shortened
 
     one = len(arguments.runs) == 1
     flags.check_outputs(arguments, "markdown", "html")
@@ -113,7 +113,7 @@ def _run(arguments: argparse.Namespace) -> int:
             "--interleave"
         )
     if one and (Path(arguments.runs[0]) / FILE).is_file():
-        from ddpbench.launch.interleave.told import changes_in
+        from ddpbench.launch.interleave.compare import changes_in
 
         _refuse_drift(arguments)
         return _publish(changes_in(Path(arguments.runs[0])), arguments)
@@ -177,19 +177,19 @@ def _interleaved(arguments: argparse.Namespace) -> Changes:
     from contextlib import nullcontext
 
     from ddpbench.launch.experiments import find_experiment
+    from ddpbench.launch.interleave.compare import ComparisonRequest, interleave
     from ddpbench.launch.interleave.sides import check_apart, check_common, check_there, parse_side
-    from ddpbench.launch.interleave.told import Asked, interleave
     from ddpbench.machine.claim import claimed
     from ddpbench.machine.disturbance import own_environment_allows_sharing
     from ddpbench.machine.hardware import read_hardware
-    from ddpbench.texts import command
+    from ddpbench.text_safety import command
 
     base, new = parse_side("base", arguments.base_side), parse_side("new", arguments.new_side)
     check_apart(base, new)
     check_common(arguments.overrides, (base, new))
     for side in (base, new):  # before waiting for cores
         check_there(side)
-    asked = Asked(
+    asked = ComparisonRequest(
         experiment=find_experiment(arguments.runs[0]),
         base=base,
         new=new,
@@ -238,7 +238,7 @@ def _publish(changes: Changes, arguments: argparse.Namespace) -> int:
     """Print and write the comparison as requested; return 1 if the gate fails."""
     from dataclasses import replace
 
-    from ddpbench.analysis.regression.told import failing, judged_any, markdown, to_json, why_failing
+    from ddpbench.analysis.regression.wording import failing, judged_any, markdown, to_json, why_failing
     from ddpbench.records.outputs import STANDARD_OUTPUT, write_output
 
     if arguments.fail_on:
@@ -270,7 +270,7 @@ def _publish(changes: Changes, arguments: argparse.Namespace) -> int:
 
 def print_changes(changes: Changes) -> None:
     """Print the table, the summary of the changes, and what limits it."""
-    from ddpbench.analysis.regression.told import HEADS, headline, remarks, rows
+    from ddpbench.analysis.regression.wording import HEADS, headline, remarks, rows
 
     lines = aligned([HEADS, *rows(changes)], columns_here(), left=(0, 5, 6), breakable=(0, 6))
     show(*lines)

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from ddpbench.cli import flags, lines
 from ddpbench.errors import RequestError
-from ddpbench.texts import clean
+from ddpbench.text_safety import clean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
 
-    from ddpbench.launch.doctor import Finding
+    from ddpbench.launch.doctor import CheckResult
 
 _MARKS = {"ok": "✓", "note": "!", "problem": "✗"}
 _PLAIN_MARKS = {"ok": "+", "note": "!", "problem": "x"}
@@ -80,7 +80,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0 if findings[-1].level == "ok" else 1
 
 
-def show(findings: Sequence[Finding], console: Console) -> None:
+def show(findings: Sequence[CheckResult], console: Console) -> None:
     """Print findings under their topics, with the verdict, the last finding, as the last line."""
     from rich.text import Text
 
@@ -119,7 +119,7 @@ def show(findings: Sequence[Finding], console: Console) -> None:
     console.print(Text(verdict.found, style=f"bold {_STYLES[verdict.level]}"), soft_wrap=True)
 
 
-def _cleaned(finding: Finding) -> Finding:
+def _cleaned(finding: CheckResult) -> CheckResult:
     return replace(finding, found=clean(finding.found), advice=clean(finding.advice))
 
 

@@ -10,10 +10,10 @@ from ddpbench.cli.lines import aligned, wrapped
 from ddpbench.launch.memory import least_bytes
 from ddpbench.launch.plan import plan_launch
 from ddpbench.machine.disturbance import own_environment_allows_sharing
-from ddpbench.machine.done import Done, to_prove
-from ddpbench.machine.equal_caps import open_words
-from ddpbench.machine.estimate import about, is_unknown, server_starts_s
-from ddpbench.texts import JOINT
+from ddpbench.runtime.equal_caps import open_words
+from ddpbench.runtime.estimate import about, is_unknown, server_starts_s
+from ddpbench.runtime.progress import Done, to_prove
+from ddpbench.text_safety import JOINT
 from ddpbench.units import format_bytes, format_seconds, series_of
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ class Given(argparse.Action):
         return again
 
     def _refuse(self, before: object, now: object) -> None:
-        from ddpbench.texts import given_twice
+        from ddpbench.text_safety import given_twice
 
         raise argparse.ArgumentError(self, given_twice(before, now, self.hint))
 
@@ -201,7 +201,7 @@ def output_path(text: str) -> Path:
         ArgumentTypeError: it can only name a folder.
     """
     if text.endswith("/"):
-        from ddpbench.texts import shortened
+        from ddpbench.text_safety import shortened
 
         raise argparse.ArgumentTypeError(
             f"{shortened(text)} is a folder: name a file, a pipe or - for standard output"

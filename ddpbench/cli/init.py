@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddpbench.cli.lines import show
-from ddpbench.texts import command
+from ddpbench.text_safety import command
 
 _SHOWN = 6
 """The most statements of a group printed below the class; its comment lists all, with line numbers."""

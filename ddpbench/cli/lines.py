@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import TextIO
 
-from ddpbench.telling import OnProgress
-from ddpbench.texts import JOINT, clean, on_one_line
+from ddpbench.progress import OnProgress
+from ddpbench.text_safety import JOINT, clean, on_one_line
 
 WIDEST = 100
 """The most columns of a table; a narrower terminal gets its width."""

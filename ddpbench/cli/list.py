@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from ddpbench.cli import flags
 from ddpbench.cli.lines import columns_here, show, wrapped
-from ddpbench.texts import MOST_TOML_BYTES, why_not_read
+from ddpbench.text_safety import MOST_TOML_BYTES, why_not_read
 
 if TYPE_CHECKING:
-    from ddpbench.table import Entry
+    from ddpbench.registry import Entry
 
 
 _SCHEDULES = {

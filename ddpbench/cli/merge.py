@@ -34,7 +34,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.cli.results import failed
     from ddpbench.errors import RequestError
     from ddpbench.launch.merge.merge import merging
-    from ddpbench.texts import command
+    from ddpbench.text_safety import command
 
     with merging(arguments.run_dirs, arguments.out) as merged:
         for sentence in merged.left_out:

@@ -75,7 +75,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.launch.own_workloads import located
     from ddpbench.launch.sweep.preparation import SweepRequest, prepare
     from ddpbench.launch.sweep.sweep import Sweep
-    from ddpbench.texts import toml_text
+    from ddpbench.text_safety import toml_text
 
     asked = _asked(arguments)
     text = f"""

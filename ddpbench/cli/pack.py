@@ -37,7 +37,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.records.plan import read_plan
     from ddpbench.records.sessions import read_sessions
     from ddpbench.records.submission_dir import run_at
-    from ddpbench.texts import on_one_line, shortened
+    from ddpbench.text_safety import on_one_line, shortened
     from ddpbench.units import format_bytes
 
     run = run_at(arguments.run_dir)

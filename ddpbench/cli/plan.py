@@ -77,7 +77,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _head(planned: Planned) -> list[str]:
-    from ddpbench.machine.estimate import about
+    from ddpbench.runtime.estimate import about
     from ddpbench.spec.grouping import FACETS
     from ddpbench.units import counted, format_seconds
 
@@ -100,7 +100,7 @@ def _head(planned: Planned) -> list[str]:
 
 
 def _text(run: RunDir, lines: Lines, head: list[str]) -> str:
-    from ddpbench.texts import command
+    from ddpbench.text_safety import command
 
     path = run.path
     steps = [

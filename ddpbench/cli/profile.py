@@ -47,7 +47,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.launch.profiling import ProfileRequest, measure_profile, prepare_profile
     from ddpbench.naming import words_of
     from ddpbench.records.outputs import is_stream
-    from ddpbench.texts import toml_text
+    from ddpbench.text_safety import toml_text
 
     prepared = prepare_profile(
         ProfileRequest(

@@ -15,11 +15,11 @@ from rich.table import Column
 from ddpbench.cli.lines import wrapped
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.plan import Plan
-from ddpbench.machine.estimate import about
 from ddpbench.records import LaunchOutcome, RunDir
 from ddpbench.records.heartbeat import Pulse
+from ddpbench.runtime.estimate import about
 from ddpbench.spec import PlannedCase
-from ddpbench.texts import clean
+from ddpbench.text_safety import clean
 from ddpbench.units import format_number, format_seconds
 
 

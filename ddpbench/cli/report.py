@@ -39,10 +39,10 @@ def add_parser(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     import ddpbench
-    from ddpbench.wanted import Wanted
+    from ddpbench.picture_formats import PictureFormats
 
     formats = _formats(arguments.figures)
-    wanted = Wanted(figures=formats, slides=formats if arguments.slides else frozenset())
+    wanted = PictureFormats(figures=formats, slides=formats if arguments.slides else frozenset())
     gc.disable()  # until the end: collecting a large report's garbage takes most of a second
     with PassingLine() as progress:
         page, summary = ddpbench.report_on(arguments.run_dir, wanted, progress)
@@ -72,7 +72,7 @@ def _formats(text: str) -> frozenset[str]:
         RequestError: a format is unknown.
     """
     from ddpbench.errors import RequestError, nearest
-    from ddpbench.wanted import FORMATS
+    from ddpbench.picture_formats import FORMATS
 
     given = [part.strip().lower() for part in text.split(",") if part.strip()]
     if not given:

@@ -14,7 +14,7 @@ from ddpbench.naming import Namer, columns
 from ddpbench.records import RunDir
 from ddpbench.records.archive import outdated
 from ddpbench.spec import grouping
-from ddpbench.texts import JOINT, on_one_line
+from ddpbench.text_safety import JOINT, on_one_line
 from ddpbench.units import format_number
 
 if TYPE_CHECKING:

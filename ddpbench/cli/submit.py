@@ -16,7 +16,7 @@ from ddpbench.cli.lines import PassingLine, columns_here, say, show
 if TYPE_CHECKING:
     from ddpbench.errors import RequestError
     from ddpbench.launch.slurm.follow import Follower
-    from ddpbench.launch.slurm.submission import Size, Submission
+    from ddpbench.launch.slurm.submission import Submission, SubmittedSize
     from ddpbench.records.rundir import Made
 
 _REFUSED = "sbatch refuses "
@@ -241,7 +241,7 @@ def _without_script(error: BaseException) -> BaseException:
 
 def _say_left(submission: Submission) -> None:
     """Print that the jobs continue, and how to follow or end them."""
-    from ddpbench.texts import command
+    from ddpbench.text_safety import command
 
     jobs = [size.jobs[-1].job_id for size in submission.sizes if size.jobs]
     if not jobs:
@@ -361,7 +361,7 @@ class _Lines:
                 self._planned[size.shape.nodes] = len(plan.order)
         self._said: dict[int, tuple[str, int]] = {}
 
-    def state(self, size: Size, words: str, launches: int) -> None:
+    def state(self, size: SubmittedSize, words: str, launches: int) -> None:
         """Print the state if it changed."""
         planned = self._planned.get(size.shape.nodes, 0)
         before, then = self._said.get(size.shape.nodes, ("", -1))

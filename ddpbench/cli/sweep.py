@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddpbench.cli import flags
 from ddpbench.cli.lines import PassingLine, aligned, columns_here, say, show
-from ddpbench.texts import JOINT, clean, command, on_one_line
+from ddpbench.text_safety import JOINT, clean, command, on_one_line
 from ddpbench.units import counted
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from ddpbench.cli.lines import broken, columns_here, say, show, wrapped
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ddpbench.launch.verify import Verdict
+    from ddpbench.launch.verify import ProofVerdict
     from ddpbench.spec import Case
 
 _HEAD = "largest error"
@@ -91,7 +91,7 @@ def _run(arguments: argparse.Namespace) -> int:
     columns = _Columns.of([entry.case for entry in cases], registered_names(strategies_asked, groups))
     headed = False
 
-    def on_verdict(verdict: Verdict) -> None:
+    def on_verdict(verdict: ProofVerdict) -> None:
         nonlocal headed
         if not arguments.json:
             head = [] if headed else [columns.head()]
@@ -162,7 +162,7 @@ class _Columns:
         """Return the header line."""
         return _line(f"{'strategy':<{self.name}}", f"{'workload':<{self.workload}}", "ranks", "result", _HEAD)
 
-    def lines(self, verdict: Verdict) -> list[str]:
+    def lines(self, verdict: ProofVerdict) -> list[str]:
         """Return a verdict's line, followed by its wrapped lines."""
         names = broken(_called(verdict.name, verdict.strategy, self.called), self.name)
         detail = _detail(verdict)
@@ -185,7 +185,7 @@ def _line(name: str, workload: str, ranks: str, result: str, detail: str) -> str
     return f"{name} {workload} {ranks:>5}  {result:<8} {detail}"
 
 
-def _detail(verdict: Verdict) -> str:
+def _detail(verdict: ProofVerdict) -> str:
     """Return a verdict's error, or why it is not ok."""
     if verdict.result != "ok":
         apart = verdict.promise == "nothing"
@@ -205,7 +205,7 @@ def _detail(verdict: Verdict) -> str:
     return "; ".join(filter(None, [errors, _left_out(verdict)]))
 
 
-def _left_out(verdict: Verdict) -> str:
+def _left_out(verdict: ProofVerdict) -> str:
     """Return what belongs to the proof but was compared in no type, and why; empty if nothing."""
     made = {proof.compared for proof in verdict.proofs if proof.was_made}
     left: dict[str, str] = {}

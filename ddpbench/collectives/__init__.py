@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from ddpbench.errors import StrategyError
-from ddpbench.table import Entry
+from ddpbench.registry import Entry
 from ddpbench.user_files import is_import_path, load_class, sentence_of
 
 if TYPE_CHECKING:

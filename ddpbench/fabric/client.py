@@ -19,7 +19,7 @@ from typing import Any
 from ddpbench.errors import FabricError
 from ddpbench.fabric.proof import FabricProof, LinkProof, held, measured
 from ddpbench.fabric.topology import STORE_PORT, draw, phases
-from ddpbench.fabric.wiring import FRAME_BYTES, Phase
+from ddpbench.fabric.wiring import FRAME_BYTES, FlowPhase
 from ddpbench.guard import is_stopped
 from ddpbench.helper_process import child_environment
 from ddpbench.records.files import open_to_append
@@ -152,7 +152,7 @@ class Fabric:
         window_s = max(WINDOW_S, WINDOW_FRAMES * FRAME_BYTES * 8 / slowest)
         for phase in phases(self._topology):
 
-            def carry(windows: int, phase: Phase = phase) -> tuple[LinkProof, ...]:
+            def carry(windows: int, phase: FlowPhase = phase) -> tuple[LinkProof, ...]:
                 answer = self._ask(
                     MAKE_TIMEOUT_S,
                     do="carry",

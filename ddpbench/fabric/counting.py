@@ -30,7 +30,7 @@ _DUMP = _HEADER.pack(
     _HEADER.size + _TCMSG.size, _RTM_GETQDISC, _NLM_F_REQUEST | _NLM_F_DUMP, 0, 0
 ) + _TCMSG.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
 
-Counts = dict[tuple[int, str], tuple[int, int, int]]
+LinkCounts = dict[tuple[int, str], tuple[int, int, int]]
 """Counts by space and interface: bytes on the wire, frames dropped, and when they were read (monotonic ns)."""
 
 
@@ -55,9 +55,9 @@ class Counters:
                 names = {index: name for index, name in names.items() if name in shaped}
                 self._opened[space] = _Opened(connection, names)
 
-    def read(self) -> Counts:
+    def read(self) -> LinkCounts:
         """Return what each interface has sent and dropped since it was made."""
-        found: Counts = {}
+        found: LinkCounts = {}
         for space, opened in self._opened.items():
             before = time.monotonic_ns()
             messages = _dump(opened.connection)

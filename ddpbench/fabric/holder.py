@@ -27,8 +27,8 @@ from ddpbench.fabric import store
 from ddpbench.fabric.counting import Counters
 from ddpbench.fabric.entering import CLONE_NEWNET, setns
 from ddpbench.fabric.making import Spaces, delay, ends, inside, make, make_spaces, prompt
-from ddpbench.fabric.traffic import Load
-from ddpbench.fabric.wiring import Flow, Wiring
+from ddpbench.fabric.traffic import TrafficLoad
+from ddpbench.fabric.wiring import TcpFlow, Wiring
 from ddpbench.guard import die_with_parent
 
 
@@ -91,10 +91,10 @@ class Holder:
 
     def _carry(self, asked: dict[str, Any]) -> dict[str, Any]:
         assert self._wiring is not None
-        flows = [Flow(**flow) for flow in asked["flows"]]
+        flows = [TcpFlow(**flow) for flow in asked["flows"]]
         self._set_delays(on=False)
         windows: list[list[tuple[int, str, int, int, int]]] = []
-        with Counters(self._wiring, self._spaces) as counters, Load(flows, self._spaces):
+        with Counters(self._wiring, self._spaces) as counters, TrafficLoad(flows, self._spaces):
             time.sleep(asked["settle_s"])
             for number in range(asked["windows"] + 1):
                 if number:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ddpbench.errors import FabricError
-from ddpbench.fabric.wiring import Phase, Side, Wiring
+from ddpbench.fabric.wiring import CableSide, FlowPhase, Wiring
 from ddpbench.units import format_bit_rate
 
 TOLERANCE = 0.05
@@ -36,7 +36,7 @@ class LinkProof:
 
     label: str
     """Such as `node 3`."""
-    side: Side
+    side: CableSide
     """`out`: from the node (rank, rack) on; `in`: to it."""
     phase: str
     asked_bit_per_s: float
@@ -65,7 +65,7 @@ Window = Mapping[tuple[int, str], tuple[int, int, int]]
 """Counts by space and interface: bytes, frames dropped, monotonic ns."""
 
 
-def measured(wiring: Wiring, phase: Phase, windows: Sequence[Window]) -> tuple[LinkProof, ...]:
+def measured(wiring: Wiring, phase: FlowPhase, windows: Sequence[Window]) -> tuple[LinkProof, ...]:
     """Return each direction's rate in the window in which the worst of them was nearest to its own.
 
     `windows` are the counts at its edges: n + 1 of them for n windows.
@@ -82,7 +82,9 @@ def worst(links: Sequence[LinkProof]) -> float:
     return max((abs(link.off) for link in links), default=0.0)
 
 
-def _link(wiring: Wiring, phase: Phase, key: tuple[int, Side], edges: tuple[Window, Window]) -> LinkProof:
+def _link(
+    wiring: Wiring, phase: FlowPhase, key: tuple[int, CableSide], edges: tuple[Window, Window]
+) -> LinkProof:
     (number, side), (before, after) = key, edges
     cable = wiring.cables[number]
     port = cable.near if side == "out" else cable.far

@@ -9,7 +9,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ddpbench.errors import FabricError
-from ddpbench.fabric.wiring import FRAME_BYTES, PREFIX, SWITCH, Cable, Flow, Phase, Port, Route, Side, Wiring
+from ddpbench.fabric.wiring import (
+    FRAME_BYTES,
+    PREFIX,
+    SWITCH,
+    Cable,
+    CableSide,
+    FlowPhase,
+    Port,
+    Route,
+    TcpFlow,
+    Wiring,
+)
 from ddpbench.spec.fabric import BURST_S, Links
 from ddpbench.spec.limits import MAX_NODES, MAX_RANKS
 from ddpbench.units import format_bit_rate, format_seconds
@@ -243,7 +254,7 @@ def _check(links: Links, nodes: int, ranks_per_node: int) -> None:
         )
 
 
-def phases(topology: Topology) -> tuple[Phase, ...]:
+def phases(topology: Topology) -> tuple[FlowPhase, ...]:
     """Return the traffic that loads each shaped cable to its rate: within nodes, between them, between racks."""
     made = (
         _within_nodes(topology),
@@ -255,17 +266,17 @@ def phases(topology: Topology) -> tuple[Phase, ...]:
     return tuple(phase for phase in made if phase.flows)
 
 
-def _within_nodes(topology: Topology) -> Phase:
+def _within_nodes(topology: Topology) -> FlowPhase:
     """Return a ring over the ranks of each node."""
-    flows: list[Flow] = []
-    expected: dict[tuple[int, Side], float] = {}
+    flows: list[TcpFlow] = []
+    expected: dict[tuple[int, CableSide], float] = {}
     local = topology.links.local_bandwidth
     if local is not None:
         for group in topology.members:
             if len(group) > 1:
                 flows += _flows(topology, group, (*group[1:], group[0]), 0)
                 expected |= _both_ways((topology.rank_cables[space - 1] for space in group), local)
-    return Phase(name="within nodes", flows=tuple(flows), expected=expected)
+    return FlowPhase(name="within nodes", flows=tuple(flows), expected=expected)
 
 
 def _capacity(topology: Topology, node: int) -> float:
@@ -290,14 +301,14 @@ def _classes(capacity: dict[int, float]) -> list[list[int]]:
     return [[node for node in capacity if capacity[node] == rate] for rate in sorted(set(capacity.values()))]
 
 
-def _between_nodes(topology: Topology) -> Phase:
+def _between_nodes(topology: Topology) -> FlowPhase:
     """Return a ring over the nodes of each rate, all at once.
 
     Not one ring over all: where a fast node sends to a slow one, queued data delays the acknowledgements of what the
     slow one sends, and its link is then not kept busy. Nodes without an equal have separate phases.
     """
-    flows: list[Flow] = []
-    expected: dict[tuple[int, Side], float] = {}
+    flows: list[TcpFlow] = []
+    expected: dict[tuple[int, CableSide], float] = {}
     for network, cables in enumerate(topology.node_cables):
         for capacity in _groups(topology, network):
             for ring in _classes(capacity):
@@ -307,13 +318,13 @@ def _between_nodes(topology: Topology) -> Phase:
                             topology, topology.members[node], topology.members[following], network
                         )
                     expected |= _both_ways((cables[node] for node in ring), capacity[ring[0]])
-    return Phase(name="between nodes", flows=tuple(flows), expected=expected)
+    return FlowPhase(name="between nodes", flows=tuple(flows), expected=expected)
 
 
-def _without_equal(topology: Topology) -> Phase:
+def _without_equal(topology: Topology) -> FlowPhase:
     """Return traffic between each node whose rate no other has and a node of the next rate above."""
-    flows: list[Flow] = []
-    expected: dict[tuple[int, Side], float] = {}
+    flows: list[TcpFlow] = []
+    expected: dict[tuple[int, CableSide], float] = {}
     for network, cables in enumerate(topology.node_cables):
         for capacity in _groups(topology, network):
             for (node, *equals), (other, *_) in itertools.pairwise(_classes(capacity)):
@@ -321,13 +332,13 @@ def _without_equal(topology: Topology) -> Phase:
                     flows += _flows(topology, topology.members[node], topology.members[other], network)
                     flows += _flows(topology, topology.members[other], topology.members[node], network)
                     expected |= _both_ways([cables[node]], capacity[node])
-    return Phase(name="without an equal", flows=tuple(flows), expected=expected)
+    return FlowPhase(name="without an equal", flows=tuple(flows), expected=expected)
 
 
-def _at_the_fastest(topology: Topology) -> Phase:
+def _at_the_fastest(topology: Topology) -> FlowPhase:
     """Return traffic between a node that is faster than all others of its group and each of them, and the store."""
-    flows: list[Flow] = []
-    expected: dict[tuple[int, Side], float] = {}
+    flows: list[TcpFlow] = []
+    expected: dict[tuple[int, CableSide], float] = {}
     for network, cables in enumerate(topology.node_cables):
         store = topology.wiring.store if network or topology.links.uplink is None else None
         for capacity in _groups(topology, network):
@@ -343,13 +354,15 @@ def _at_the_fastest(topology: Topology) -> Phase:
             if store is not None:
                 reach = math.inf
                 for space in members:
-                    flows.append(Flow(source=space, target=store, address=topology.store_address(network)))
-                    flows.append(Flow(source=store, target=space, address=topology.address(space, network)))
+                    flows.append(TcpFlow(source=space, target=store, address=topology.store_address(network)))
+                    flows.append(
+                        TcpFlow(source=store, target=space, address=topology.address(space, network))
+                    )
             expected |= _both_ways([cables[lone]], min(capacity[lone], reach))
-    return Phase(name="at the fastest node", flows=tuple(flows), expected=expected)
+    return FlowPhase(name="at the fastest node", flows=tuple(flows), expected=expected)
 
 
-def _between_racks(topology: Topology) -> tuple[Phase, ...]:
+def _between_racks(topology: Topology) -> tuple[FlowPhase, ...]:
     """Return traffic from each node of a rack to the one of its number in the next rack; no two neighbours at once.
 
     With traffic both ways an uplink's queue would delay the other way's acknowledgements.
@@ -361,10 +374,10 @@ def _between_racks(topology: Topology) -> tuple[Phase, ...]:
     turns = [range(0, racks - 1, 2), range(1, racks, 2) if racks % 2 == 0 else range(1, racks - 1, 2)]
     if racks % 2:
         turns.append(range(racks - 1, racks))
-    found: list[Phase] = []
+    found: list[FlowPhase] = []
     for turn in turns:
-        flows: list[Flow] = []
-        expected: dict[tuple[int, Side], float] = {}
+        flows: list[TcpFlow] = []
+        expected: dict[tuple[int, CableSide], float] = {}
         for rack in turn:
             following = (rack + 1) % racks
             reach = 0.0
@@ -377,17 +390,17 @@ def _between_racks(topology: Topology) -> tuple[Phase, ...]:
                     expected[topology.node_cables[0][target], "in"] = min(uplink, reach)
             expected[topology.rack_cables[rack], "out"] = min(uplink, reach)
             expected[topology.rack_cables[following], "in"] = min(uplink, reach)
-        found.append(Phase(name="between racks", flows=tuple(flows), expected=expected))
+        found.append(FlowPhase(name="between racks", flows=tuple(flows), expected=expected))
     return tuple(found)
 
 
-def _flows(topology: Topology, sources: Sequence[int], targets: Sequence[int], network: int) -> list[Flow]:
+def _flows(topology: Topology, sources: Sequence[int], targets: Sequence[int], network: int) -> list[TcpFlow]:
     return [
-        Flow(source=source, target=target, address=topology.address(target, network))
+        TcpFlow(source=source, target=target, address=topology.address(target, network))
         for source, target in zip(sources, targets, strict=True)
     ]
 
 
-def _both_ways(cables: Iterable[int], rate: float) -> dict[tuple[int, Side], float]:
-    sides: tuple[Side, ...] = ("out", "in")
+def _both_ways(cables: Iterable[int], rate: float) -> dict[tuple[int, CableSide], float]:
+    sides: tuple[CableSide, ...] = ("out", "in")
     return {(cable, side): rate for cable in cables for side in sides}

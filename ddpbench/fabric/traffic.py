@@ -20,7 +20,7 @@ from typing import Any
 from ddpbench.errors import FabricError
 from ddpbench.fabric.entering import CLONE_NEWNET, setns
 from ddpbench.fabric.making import Spaces
-from ddpbench.fabric.wiring import Flow
+from ddpbench.fabric.wiring import TcpFlow
 from ddpbench.guard import die_with_parent
 
 _CHUNK_BYTES = 4 << 20
@@ -30,15 +30,15 @@ _WAKE_BYTES = 16 << 10
 """Bytes after which a receiver is woken: a wake-up per frame would cost more than the frame does."""
 
 
-class Load:
+class TrafficLoad:
     """Traffic over the given flows while the context lasts."""
 
-    def __init__(self, flows: Sequence[Flow], spaces: Spaces) -> None:
+    def __init__(self, flows: Sequence[TcpFlow], spaces: Spaces) -> None:
         self._flows = flows
         self._spaces = spaces
         self._pid = 0
 
-    def __enter__(self) -> Load:
+    def __enter__(self) -> TrafficLoad:
         ready_read, ready_write = os.pipe()
         parent = os.getpid()
         self._pid = os.fork()
@@ -67,7 +67,7 @@ class Load:
             os.waitpid(self._pid, 0)
 
 
-def _run(flows: Sequence[Flow], spaces: Spaces, ready: int) -> None:
+def _run(flows: Sequence[TcpFlow], spaces: Spaces, ready: int) -> None:
     """Connect every flow, report that, and send until killed."""
     payload = os.memfd_create("ddpbench-payload")
     os.ftruncate(payload, _CHUNK_BYTES)
@@ -80,7 +80,7 @@ def _run(flows: Sequence[Flow], spaces: Spaces, ready: int) -> None:
             receivers.append(listener.accept()[0])
 
     senders: list[socket.socket] = []
-    waiting: list[tuple[Flow, socket.socket]] = []
+    waiting: list[tuple[TcpFlow, socket.socket]] = []
     for flow in flows:
         setns(spaces.net[flow.target], CLONE_NEWNET)
         listener = socket.create_server((flow.address, 0))

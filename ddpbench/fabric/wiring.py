@@ -17,7 +17,7 @@ PREFIX = 16
 FRAME_BYTES = 1514
 """The longest frame of an interface, as the kernel counts: with its Ethernet header."""
 
-Side = Literal["out", "in"]
+CableSide = Literal["out", "in"]
 """`out` is shaped where a cable leaves its near end, `in` where it leaves the far end for the near one."""
 
 
@@ -93,7 +93,7 @@ class Wiring:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Flow:
+class TcpFlow:
     """A TCP connection that sends as fast as it can."""
 
     source: int
@@ -104,10 +104,10 @@ class Flow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Phase:
+class FlowPhase:
     """Flows that run at once, and the rate each direction of a cable must then show."""
 
     name: str
-    flows: tuple[Flow, ...]
-    expected: dict[tuple[int, Side], float]
+    flows: tuple[TcpFlow, ...]
+    expected: dict[tuple[int, CableSide], float]
     """Rates by a cable's index in `Wiring.cables` and its direction, bit/s on the wire."""

@@ -20,7 +20,7 @@ from ddpbench.launch.own_workloads import SHIPPED, check_file, check_profile, lo
 from ddpbench.spec import Case, StrategyInfo, WorkloadInfo
 from ddpbench.strategies import TABLE, Strategy, load_strategy, own_step_reason
 from ddpbench.strategies.traits import stated_traits
-from ddpbench.texts import shortened
+from ddpbench.text_safety import shortened
 from ddpbench.workloads import is_import_path, load_workload, workload_names
 from ddpbench.workloads.shipped import PREFIX
 

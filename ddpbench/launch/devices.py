@@ -8,10 +8,10 @@ from dataclasses import replace
 from ddpbench.errors import MachineError
 from ddpbench.guarded_folder import GuardedFolder
 from ddpbench.machine.hardware import Hardware
-from ddpbench.machine.launched import check_launcher
 from ddpbench.machine.mpi import has_ucc, mpi_version
-from ddpbench.machine.probes import probed
-from ddpbench.machine.server import ServerProcess
+from ddpbench.runtime.launched import check_launcher
+from ddpbench.runtime.probes import probed
+from ddpbench.runtime.server import ServerProcess
 from ddpbench.spec import OWN_TYPES, Case, Devices, Experiment, PlannedCase
 
 BF16_CAPABILITY = 8.0

@@ -9,7 +9,7 @@ from pathlib import Path
 from ddpbench.errors import RequestError, meant_path, nearest
 from ddpbench.planted import is_decoy, is_planted
 from ddpbench.shipped import shipped_experiments
-from ddpbench.texts import command
+from ddpbench.text_safety import command
 
 
 def experiment_folders() -> list[Path]:

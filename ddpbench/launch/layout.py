@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from ddpbench.errors import OutputError, RequestError
-from ddpbench.launch.elsewhere import Shape, planned_for, write_run
+from ddpbench.launch.external import JobShape, planned_for, write_run
 from ddpbench.launch.plan import Plan, make_plan
 from ddpbench.machine.identity import planned_record
-from ddpbench.machine.launched import SAFE_PATH
 from ddpbench.records import RunDir
 from ddpbench.records.job_key import make_job_key
 from ddpbench.records.machine import read_machine
 from ddpbench.records.rundir import check_own, checked_name, default_path
+from ddpbench.runtime.launched import SAFE_PATH
 from ddpbench.spec import limits
-from ddpbench.texts import command, quoted, shortened
+from ddpbench.text_safety import command, quoted, shortened
 
 DEFAULT_PORT = 29500
 SLURM_PLACE = "RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID NODE_RANK=$SLURM_NODEID"
@@ -130,7 +130,7 @@ def plan_for(
     Raises:
         RequestError: the experiment is invalid, nothing of it fits, or the directory cannot be written.
     """
-    shape = Shape(len(nodes.names), nodes.ranks_per_node)
+    shape = JobShape(len(nodes.names), nodes.ranks_per_node)
     planned = planned_for(source, shape, launcher="torchrun", overrides=overrides)
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     path = checked_name(out) if out is not None else default_path(f"{planned.experiment.name}-{stamp}")

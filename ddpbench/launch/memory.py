@@ -8,8 +8,8 @@ from dataclasses import replace
 import psutil
 
 from ddpbench.cpu_quota import memory_quota
-from ddpbench.machine.estimate import gradient_bytes, replay_of
 from ddpbench.naming import ranks_of
+from ddpbench.runtime.estimate import gradient_bytes, replay_of
 from ddpbench.spec import Case, PlannedCase
 from ddpbench.strategies.traits import traits_of
 from ddpbench.units import format_bytes

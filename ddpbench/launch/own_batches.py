@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 from ddpbench.errors import WorkloadError
 from ddpbench.guarded_folder import GuardedFolder
 from ddpbench.launch.own_classes import bound_in, class_of, tree_of
-from ddpbench.machine.probes import stated_batch
-from ddpbench.machine.server import ServerProcess
 from ddpbench.records.plan import StoredPlan
+from ddpbench.runtime.probes import stated_batch
+from ddpbench.runtime.server import ServerProcess
 from ddpbench.spec import Experiment, limits
-from ddpbench.texts import shortened
+from ddpbench.text_safety import shortened
 from ddpbench.workloads import is_import_path
 
 _NAMES = ("batch", "default_batch")

@@ -16,7 +16,7 @@ from ddpbench.records.rundir import is_run
 from ddpbench.spec import OWN_TYPES, Experiment, PlannedCase
 from ddpbench.spec.claims import SIDES
 from ddpbench.strategies import TABLE as STRATEGIES
-from ddpbench.texts import command
+from ddpbench.text_safety import command
 from ddpbench.user_files import is_import_path as is_own
 from ddpbench.workloads import TABLE as WORKLOADS
 from ddpbench.workloads import is_import_path, load_workload

@@ -10,19 +10,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ddpbench.errors import ExperimentError, Problem
-from ddpbench.machine.done import Done, to_prove
-from ddpbench.machine.estimate import Tried, crowded_ids, launch_s, proof_s, server_starts_s
 from ddpbench.machine.hardware import Hardware, numa_cores
-from ddpbench.machine.order import run_order
 from ddpbench.machine.placement import deal, early_env
 from ddpbench.naming import Namer
 from ddpbench.records import SCHEMA_VERSION, LaunchDir, RunDir
 from ddpbench.records.plan import StoredPlan, claims_json, launches_json, planned_json
 from ddpbench.records.rundir import Purpose
+from ddpbench.runtime.estimate import Tried, crowded_ids, launch_s, proof_s, server_starts_s
+from ddpbench.runtime.order import run_order
+from ddpbench.runtime.progress import Done, to_prove
 from ddpbench.spec import Budget, Case, Catalog, Experiment, PlannedCase
 from ddpbench.spec.claims import PlannedClaim, planned_claims
 from ddpbench.spec.limits import MAX_LAUNCHES
-from ddpbench.texts import command, quoted
+from ddpbench.text_safety import command, quoted
 
 FABRIC_PORT = 29500
 FABRIC_INTERFACE = "eth0"
@@ -167,7 +167,7 @@ def with_seed(experiment: Experiment, stored: StoredPlan | None = None) -> Exper
 
 
 def make_plan(experiment: Experiment, cases: Sequence[PlannedCase], stored: StoredPlan | None = None) -> Plan:
-    """Order every round at random from the budget's seed, balanced over rounds (see `ddpbench.machine.order`).
+    """Order every round at random from the budget's seed, balanced over rounds (see `ddpbench.runtime.order`).
 
     Without a seed, draw one and store it in the plan's experiment. A resumed run keeps its `stored` order unless it was
     planned with other cases, which a sweep refuses.

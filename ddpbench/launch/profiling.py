@@ -20,12 +20,12 @@ from ddpbench.machine.claim import claimed
 from ddpbench.machine.disturbance import own_environment_allows_sharing
 from ddpbench.machine.hardware import Hardware, read_hardware
 from ddpbench.machine.placement import deal, early_env
-from ddpbench.machine.probes import inspected, profiled
-from ddpbench.machine.server import ServerProcess
-from ddpbench.machine.trial import INSPECTION_TIMEOUT_S
 from ddpbench.records.outputs import check_output, is_stream, write_output
+from ddpbench.runtime.probes import inspected, profiled
+from ddpbench.runtime.server import ServerProcess
+from ddpbench.runtime.trial import INSPECTION_TIMEOUT_S
 from ddpbench.spec import Case, expand, limits, parse_experiment
-from ddpbench.texts import command
+from ddpbench.text_safety import command
 from ddpbench.workloads.profile import Profile, parse_profile
 
 

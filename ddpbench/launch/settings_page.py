@@ -51,7 +51,7 @@ _HEAD = "| key | type | default | unit | allowed | meaning |\n|---|---|---|---|-
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Key:
+class SettingKey:
     """A key of an experiment file."""
 
     name: str
@@ -63,7 +63,7 @@ class Key:
     meaning: str
 
 
-def keys(model: type[BaseModel]) -> list[Key]:
+def keys(model: type[BaseModel]) -> list[SettingKey]:
     """Return a section's keys in the order of their declaration.
 
     Raises:
@@ -76,7 +76,7 @@ def keys(model: type[BaseModel]) -> list[Key]:
     return [_key(name, field, sentences[name]) for name, field in model.model_fields.items()]
 
 
-def sections() -> dict[str, list[Key]]:
+def sections() -> dict[str, list[SettingKey]]:
     """Return the keys of each section by its heading; a strategy or workload without options has no section."""
     found = {
         "Top level": keys(Experiment),
@@ -109,7 +109,7 @@ def page() -> str:
     return "\n".join([*lines, ""])
 
 
-def _row(key: Key, choices: Mapping[str, Sequence[str]]) -> str:
+def _row(key: SettingKey, choices: Mapping[str, Sequence[str]]) -> str:
     allowed = _listed(choices.get(key.name, ())) or key.allowed
     default = f"`{key.default}`" if key.default else ""
     cells = (f"`{key.name}`", key.type, default, key.unit, allowed, key.meaning)
@@ -138,13 +138,13 @@ def _own_sentences(model: type[BaseModel]) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _key(name: str, field: FieldInfo, meaning: str) -> Key:
+def _key(name: str, field: FieldInfo, meaning: str) -> SettingKey:
     alternatives = list(_alternatives(field.annotation, field.metadata))
     units = [unit for _, metadata in alternatives for unit in metadata if isinstance(unit, Unit)]
     unit = units[0] if units else Unit("")
     allowed = [text for kind, metadata in alternatives if (text := _allowed(kind, metadata))]
     types = dict.fromkeys(_type(kind) for kind, _ in alternatives)
-    return Key(
+    return SettingKey(
         name=name,
         type=unit.type or " or ".join(types),
         default=_default(field),

@@ -24,9 +24,9 @@ from ddpbench.machine.disturbance import own_environment_allows_sharing
 from ddpbench.machine.hardware import read_hardware
 from ddpbench.machine.mpi import mpi_version
 from ddpbench.machine.placement import early_env
-from ddpbench.machine.serving import ranks_for
-from ddpbench.machine.trial import inspect_own, within_own
 from ddpbench.records import Proof, RunDir, Status, read_launch, why_unproved
+from ddpbench.runtime.serving import ranks_for
+from ddpbench.runtime.trial import inspect_own, within_own
 from ddpbench.spec import Case, PlannedCase, expand, parse_experiment
 from ddpbench.spec.catalog import known_names
 from ddpbench.spec.grouping import option_words
@@ -40,7 +40,7 @@ NOTHING_TO_PROVE = "it aggregates nothing, so that there is nothing to prove"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
+class ProofVerdict:
     """The result of a case's proof. `proofs` holds every comparison made."""
 
     strategy: str
@@ -298,13 +298,13 @@ def _chosen(case: Case, strategy: Strategy[Any]) -> tuple[str, ...]:
     )
 
 
-def _verdict(case: Case, status: Status, proofs: tuple[Proof, ...] = (), reason: str = "") -> Verdict:
+def _verdict(case: Case, status: Status, proofs: tuple[Proof, ...] = (), reason: str = "") -> ProofVerdict:
     strategy = load_strategy(case.strategy)
     usual: dict[str, Any] = {}
     with suppress(Exception):  # a user's option has no default, or one that JSON cannot hold
         usual = strategy.options().model_dump(mode="json")
     given = [name for name, value in case.options.items() if value != usual.get(name)]
-    return Verdict(
+    return ProofVerdict(
         strategy=case.strategy,
         algorithm=case.algorithm,
         schedule=case.schedule,
@@ -323,7 +323,7 @@ _POINT_TO_LOGS: tuple[Status, ...] = ("failed", "hung", "oom")
 
 
 @contextmanager
-def _folder(verdicts: Sequence[Verdict], on_logs: Callable[[Path], None] | None) -> Iterator[Path]:
+def _folder(verdicts: Sequence[ProofVerdict], on_logs: Callable[[Path], None] | None) -> Iterator[Path]:
     """Yield a new folder for records and logs; keep it if `on_logs` is to be called with it."""
     guarded = GuardedFolder("ddpbench-verify-")
     named = False
@@ -341,11 +341,11 @@ def _folder(verdicts: Sequence[Verdict], on_logs: Callable[[Path], None] | None)
 
 def verify(
     cases: Sequence[PlannedCase],
-    on_verdict: Callable[[Verdict], None] = lambda _: None,
+    on_verdict: Callable[[ProofVerdict], None] = lambda _: None,
     *,
     hang_timeout_s: float = 120.0,
     on_logs: Callable[[Path], None] | None = None,
-) -> list[Verdict]:
+) -> list[ProofVerdict]:
     """Run every case's proof on real ranks, with one fork server for all strategies that use no other launcher.
 
     If a case failed or hung, `on_logs` is called at the end, also after an exception, with the folder of the ranks'
@@ -360,7 +360,7 @@ def verify(
     catalog = TableCatalog()
     shared = own_environment_allows_sharing()
     claim = nullcontext() if shared else claimed(hardware.cores)
-    verdicts: list[Verdict] = []
+    verdicts: list[ProofVerdict] = []
     with ExitStack() as stack:
         stack.enter_context(claim)
         folder = stack.enter_context(_folder(verdicts, on_logs))

@@ -11,15 +11,15 @@ from ddpbench.errors import OutputError, ServerGoneError
 from ddpbench.guard import is_stopped
 from ddpbench.launch.plan import LaunchPlan
 from ddpbench.machine.disturbance import NoiseWatch, oom_kills
-from ddpbench.machine.judge import Took, conclude
-from ddpbench.machine.launched import START_S
-from ddpbench.machine.seen import POLL_S, STACKS_S, Seen
-from ddpbench.machine.server import ASKED
-from ddpbench.machine.serving import Ranks
-from ddpbench.machine.turnstile import TURN, Turn
 from ddpbench.records import LaunchDir, LaunchOutcome, LaunchRequest, RunDir
 from ddpbench.records.heartbeat import Pulse
 from ddpbench.removal import remove_tree
+from ddpbench.runtime.judge import Took, conclude
+from ddpbench.runtime.launched import START_S
+from ddpbench.runtime.server import ASKED
+from ddpbench.runtime.serving import Ranks
+from ddpbench.runtime.turnstile import TURN, Turn
+from ddpbench.runtime.watchdog import POLL_S, STACKS_S, Seen
 from ddpbench.spec import Case, Links, TargetLoss
 from ddpbench.units import utc_now
 

@@ -10,8 +10,8 @@ import socket
 from collections.abc import Iterator, Sequence
 
 from ddpbench.errors import MachineError, RequestError
-from ddpbench.machine.names import Holder, holder, holders
-from ddpbench.texts import shortened
+from ddpbench.machine.names import NameHolder, holder, holders
+from ddpbench.text_safety import shortened
 
 CLAIMS = "DDPBENCH_CLAIMS"
 """Environment variable; with `own`, only the claims of this user's processes count."""
@@ -70,7 +70,7 @@ def _bound(name: str, held: contextlib.ExitStack) -> bool:
     return True
 
 
-def _explain(what: str, by: Holder, *, own_alone: bool) -> str:
+def _explain(what: str, by: NameHolder, *, own_alone: bool) -> str:
     elsewhere = "cores with taskset" if what.startswith("core") else "GPUs with CUDA_VISIBLE_DEVICES"
     others = by.user is not None and by.user != os.geteuid()
     words = [f"process {by.process}"] if by.process else []

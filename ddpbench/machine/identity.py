@@ -24,7 +24,7 @@ from ddpbench.own_code import code_digest
 from ddpbench.records import SCHEMA_VERSION
 from ddpbench.records.machine import DIGESTS, setups_of
 from ddpbench.spec import Case, PlannedCase
-from ddpbench.texts import command, on_one_line
+from ddpbench.text_safety import command, on_one_line
 from ddpbench.units import utc_now
 from ddpbench.user_files import is_import_path as is_own
 from ddpbench.version import VERSION

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from ddpbench.texts import clean
+from ddpbench.text_safety import clean
 from ddpbench.units import format_bit_rate
 
 LOOPBACK = "lo"

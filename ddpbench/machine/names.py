@@ -25,7 +25,7 @@ _PROC = Path("/proc")
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class NameHolder:
     """The holder of a name: its user's id and its process, each None where unknown."""
 
     user: int | None
@@ -44,7 +44,7 @@ class _Socket:
     user: int | None
 
 
-def holders(prefix: str | tuple[str, ...], but: AbstractSet[str] = frozenset()) -> dict[str, Holder]:
+def holders(prefix: str | tuple[str, ...], but: AbstractSet[str] = frozenset()) -> dict[str, NameHolder]:
     """Return who holds stream sockets' names with this prefix, except those in `but`; each name has its leading NUL."""
     try:
         sockets = dict(_asked())
@@ -55,25 +55,25 @@ def holders(prefix: str | tuple[str, ...], but: AbstractSet[str] = frozenset()) 
     return {name: _holder(name, each, processes.get(each.inode)) for name, each in found.items()}
 
 
-def holder(name: str) -> Holder:
+def holder(name: str) -> NameHolder:
     """Return who holds a name that is taken."""
     return holders(name).get(name) or _peer(name)
 
 
-def _holder(name: str, found: _Socket, process: tuple[int, int] | None) -> Holder:
+def _holder(name: str, found: _Socket, process: tuple[int, int] | None) -> NameHolder:
     if found.user is not None and process is not None:
-        return Holder(user=found.user, process=process[0])
+        return NameHolder(user=found.user, process=process[0])
     peer = _peer(name)  # only root sees what another user's processes hold
     if found.user is not None:
-        return Holder(user=found.user, process=peer.process if peer.user == found.user else None)
+        return NameHolder(user=found.user, process=peer.process if peer.user == found.user else None)
     if (
         process is None or peer.user is not None or not peer.listens
     ):  # a name with a line break lists sockets that don't exist
         return peer
-    return Holder(user=process[1], process=process[0])
+    return NameHolder(user=process[1], process=process[0])
 
 
-def _peer(name: str) -> Holder:
+def _peer(name: str) -> NameHolder:
     """Return who listens at a name; unknown if it accepts nobody, or has a full queue."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
         other.setblocking(False)
@@ -83,8 +83,8 @@ def _peer(name: str) -> Holder:
                 "3i", other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
             )
         except OSError as error:
-            return Holder(user=None, process=None, listens=error.errno != errno.ECONNREFUSED)
-    return Holder(user=user, process=process or None)
+            return NameHolder(user=None, process=None, listens=error.errno != errno.ECONNREFUSED)
+    return NameHolder(user=user, process=process or None)
 
 
 def _asked() -> Iterator[tuple[str, _Socket]]:

@@ -9,7 +9,7 @@ import platform
 from pathlib import Path
 
 from ddpbench.cpu_quota import read_text
-from ddpbench.texts import clean
+from ddpbench.text_safety import clean
 from ddpbench.units import format_bit_rate
 
 

@@ -17,16 +17,16 @@ from ddpbench.records.request import LaunchRequest
 from ddpbench.records.rundir import LaunchDir, Purpose
 from ddpbench.records.schema import RankStart
 from ddpbench.spec import Case
-from ddpbench.texts import on_one_line
+from ddpbench.text_safety import on_one_line
 
-Kind = Literal["mixed up", "unplanned", "misnamed", "rank", "unknown case"]
+MisplacedKind = Literal["mixed up", "unplanned", "misnamed", "rank", "unknown case"]
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
     """Something in a run directory that does not belong where it is, and is left out of the analysis."""
 
-    kind: Kind
+    kind: MisplacedKind
     path: Path
     why: str
 
@@ -107,7 +107,7 @@ def rank_of(path: Path) -> tuple[int, int]:
     return int(rank), int(attempt.removeprefix("attempt-"))
 
 
-_SENTENCES: dict[Kind, tuple[str, str]] = {
+_SENTENCES: dict[MisplacedKind, tuple[str, str]] = {
     "mixed up": (
         "launch is left out: its folder holds another launch's records",
         "launches are left out: their folders hold another launch's records",

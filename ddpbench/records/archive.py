@@ -20,7 +20,7 @@ from ddpbench.guarded_folder import GuardedFolder
 from ddpbench.records.files import MIB, create_file, most_of, read_bytes, write_anew, write_atomically
 from ddpbench.records.rundir import CASE_ID, RunDir, explain_os_error, is_record
 from ddpbench.removal import remove_tree
-from ddpbench.texts import command, shortened
+from ddpbench.text_safety import command, shortened
 from ddpbench.units import counted
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 from ddpbench.errors import IdentityError, UnreadableError
 from ddpbench.records.files import damaged, parse_json, read_bytes
 from ddpbench.records.schema import SCHEMA_VERSION
-from ddpbench.texts import shortened
+from ddpbench.text_safety import shortened
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _TRIED_AS = re.compile(r"bool|float|int|str|[\w-]+\[.*\]", re.DOTALL)

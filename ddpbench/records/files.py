@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 
 from ddpbench.errors import IdentityError, OutputError, UnreadableError
 from ddpbench.planted import is_planted
-from ddpbench.texts import on_one_line
+from ddpbench.text_safety import on_one_line
 
 MIB = 1 << 20
 MOST_PLAN = 64 * MIB

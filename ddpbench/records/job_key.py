@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from ddpbench.errors import RequestError, UnreadableError
 from ddpbench.records.files import create_file, open_file
 from ddpbench.records.rundir import RunDir
-from ddpbench.texts import command
+from ddpbench.text_safety import command
 
 KEY_VARIABLE = "DDPBENCH_KEY"
 _SHORTEST = 16

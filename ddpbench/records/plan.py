@@ -16,10 +16,10 @@ from ddpbench.records.files import damaged, parse_json
 from ddpbench.records.request import LaunchRequest
 from ddpbench.records.rundir import CASE_ID, RUN_ID, Purpose, RunDir
 from ddpbench.spec import BucketCap, Budget, Case, Links, PlannedCase, StatedTraits, environment, limits
-from ddpbench.spec.claims import Kind, Of, Past, PlannedClaim
+from ddpbench.spec.claims import ClaimKind, Of, Past, PlannedClaim
 from ddpbench.spec.documents import MAX_CHARACTERS, MAX_KEYS, odd_parts
 from ddpbench.spec.limits import MAX_CLAIMS, MAX_HISTORY, MAX_NODES, MAX_PAIRS, MAX_RATE
-from ddpbench.texts import shortened, unprintable
+from ddpbench.text_safety import shortened, unprintable
 
 Starter = Literal["sweep", "submit", "plan"]
 """The command that started a run."""
@@ -273,7 +273,7 @@ class _Claim(BaseModel, strict=True, extra="forbid"):
     number: _Positive | None = None
     history: Annotated[list[_Past], Field(max_length=20 * MAX_HISTORY)] = []
     source: _Words = ""
-    kind: Kind
+    kind: ClaimKind
     margin: Annotated[float, Field(ge=0, lt=1e6)] = 0.0
     of: Of
     pairs: Annotated[list[_Two], Field(max_length=_MOST_PAIRS)]

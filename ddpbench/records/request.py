@@ -11,7 +11,7 @@ from ddpbench.records.files import MOST_OUTCOME, field_lines, parse_json, read_b
 from ddpbench.records.rundir import RUN_ID
 from ddpbench.records.schema import SCHEMA_VERSION
 from ddpbench.spec import Case, TargetLoss
-from ddpbench.texts import shortened
+from ddpbench.text_safety import shortened
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

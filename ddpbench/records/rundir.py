@@ -44,7 +44,7 @@ from ddpbench.records.files import (
 )
 from ddpbench.records.held import check_links, errors_naming
 from ddpbench.removal import Identity, make, remove_in, remove_tree
-from ddpbench.texts import command, on_one_line, shortened
+from ddpbench.text_safety import command, on_one_line, shortened
 
 Purpose = Literal["proof", "measure"]
 MAX_NAME = 150

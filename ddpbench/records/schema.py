@@ -365,7 +365,7 @@ class Failure:
     at_ns: Number
 
 
-Compared = Literal[
+ComparedQuantity = Literal[
     "initial state",
     "gradients, same shards",
     "gradients, whole batch",
@@ -394,7 +394,7 @@ class Proof:
     """
 
     kind: Literal["proof"] = "proof"
-    compared: Compared
+    compared: ComparedQuantity
     dtype: str
     error: float
     tolerance: float

@@ -24,7 +24,7 @@ from ddpbench.records.rundir import (
     leading_elsewhere,
     refuse,
 )
-from ddpbench.texts import command, on_one_line, shortened
+from ddpbench.text_safety import command, on_one_line, shortened
 
 _RUN = re.compile(r"nodes-([1-9]\d{0,8})", re.ASCII)
 _FILE = re.compile(r"submission\.json|\.lock|\.ddpbench|\..+\.new", re.ASCII)

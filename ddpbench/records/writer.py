@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from ddpbench.records.files import open_to_append
 from ddpbench.records.schema import Record, as_json, record_from_json, records_from_json
-from ddpbench.texts import within
+from ddpbench.text_safety import within
 
 
 class RecordWriteError(Exception):

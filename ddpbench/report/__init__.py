@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.errors import OutputError
+from ddpbench.picture_formats import FORMATS, ONLY_PNG, PictureFormats
 from ddpbench.records import RunDir, explain_os_error, write_atomically
-from ddpbench.wanted import FORMATS, ONLY_PNG, Wanted
 
 if TYPE_CHECKING:
     from ddpbench.report.draw.painter import Painter
 
 
 def write_report(
-    summary: RunSummary, run: RunDir, painter: Painter | None = None, wanted: Wanted = ONLY_PNG
+    summary: RunSummary, run: RunDir, painter: Painter | None = None, wanted: PictureFormats = ONLY_PNG
 ) -> Path:
     """Write `report.html`, `figures/*.png` and the `wanted` files next to them; return the page's path.
 
@@ -48,12 +48,12 @@ def write_report(
     return run.report
 
 
-def _with_earlier(wanted: Wanted, run: RunDir) -> Wanted:
+def _with_earlier(wanted: PictureFormats, run: RunDir) -> PictureFormats:
     """Return `wanted` with the formats that an earlier report left."""
     figures, slides = (
         {path.suffix[1:] for path in _pictures(folder)} for folder in (run.figures, run.slides)
     )
-    return Wanted(figures=wanted.figures | figures, slides=wanted.slides | slides)
+    return PictureFormats(figures=wanted.figures | figures, slides=wanted.slides | slides)
 
 
 def _pictures(folder: Path) -> list[Path]:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ddpbench.analysis.network import burst_s
 from ddpbench.analysis.sentences import Sentence
-from ddpbench.analysis.summary import Decided
+from ddpbench.analysis.summary import DecidedClaim
 from ddpbench.naming import Namer
 from ddpbench.report.rows import Row
 from ddpbench.report.words import series_of
@@ -148,7 +148,7 @@ def marks_of(
     return [*grey_ground(rows if ground is None else ground), *hollow, *not_shown(missing)]
 
 
-def claimed_speedups(claims: Sequence[Decided], rows: Iterable[Row]) -> list[str]:
+def claimed_speedups(claims: Sequence[DecidedClaim], rows: Iterable[Row]) -> list[str]:
     """Return a sentence on speed-ups whose intervals are those of claims, if these rows have any."""
     named = {frozenset((pair.a, pair.b)) for one in claims for pair in one.pairs if pair.ratio}
     if not any(frozenset((row.case_id, row.baseline_case_id)) in named for row in rows):

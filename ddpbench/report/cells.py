@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from markupsafe import Markup, escape
 
 from ddpbench.report.parts import Cell, Column
-from ddpbench.texts import clean, on_page
+from ddpbench.text_safety import clean, on_page
 
 
 def cells(row: Sequence[Cell], columns: Sequence[Column] = ()) -> Markup:

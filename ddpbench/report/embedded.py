@@ -14,10 +14,10 @@ from urllib.parse import quote
 from markupsafe import Markup, escape
 
 from ddpbench.analysis.sentences import but, headline
-from ddpbench.report.draw.canvas import Drawn
+from ddpbench.report.draw.canvas import DrawnPicture
 from ddpbench.report.method import TERMS
 from ddpbench.report.parts import Picture, Table
-from ddpbench.texts import on_page
+from ddpbench.text_safety import on_page
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +68,7 @@ _PLACE = re.compile(r'"&(wide|narrow)-(\d+);"')
 """In an attribute: there, `&` in a run's texts is escaped."""
 
 
-def with_images(html: str, drawn: Sequence[Drawn]) -> str:
+def with_images(html: str, drawn: Sequence[DrawnPicture]) -> str:
     """Return a page with its pictures' addresses, counted from 1; two inlined SVG in one document would share
     ids.
 
@@ -120,7 +120,7 @@ def _has(text: str, word: str) -> bool:
     return word in text and re.search(rf"\b{re.escape(word)}", text) is not None
 
 
-class Numbers:
+class TableCounter:
     """Count tables in the order in which they appear on the page."""
 
     def __init__(self) -> None:

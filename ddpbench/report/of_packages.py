@@ -19,13 +19,13 @@ import jinja2
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.errors import DdpbenchError
 from ddpbench.installed import Function, functions
+from ddpbench.picture_formats import PictureFormats
 from ddpbench.report import parts
-from ddpbench.report.draw.canvas import Drawn
-from ddpbench.report.embedded import Embedded, Numbers, labelled
+from ddpbench.report.draw.canvas import DrawnPicture
+from ddpbench.report.embedded import Embedded, TableCounter, labelled
 from ddpbench.report.parts import Picture, Section, Table
 from ddpbench.report.rows import Row
-from ddpbench.texts import on_one_line, shortened, with_article
-from ddpbench.wanted import Wanted
+from ddpbench.text_safety import on_one_line, shortened, with_article
 
 _ID = re.compile(r"""\bid="([\w-]+)"|\bheading\("([\w-]+)\"""")
 _NUMBERED = re.compile(r"(?:figure|table)-\d+")
@@ -45,7 +45,7 @@ class OfPackage:
     """A section of a package with its pictures drawn, in their order."""
 
     section: Section
-    drawn: Sequence[Drawn] = ()
+    drawn: Sequence[DrawnPicture] = ()
 
 
 def ids_of_page() -> set[str]:
@@ -64,7 +64,7 @@ def sections_of_packages(
     given: tuple[Any, Sequence[Row]],
     taken: Taken,
     environment: jinja2.Environment,
-    draw: Callable[[Picture], Drawn],
+    draw: Callable[[Picture], DrawnPicture],
 ) -> Iterator[OfPackage]:
     """Yield the sections that installed packages register, drawn; a failed one is replaced by the reason.
 
@@ -98,7 +98,7 @@ def _made(
     make: Function,
     given: tuple[Any, Sequence[Row]],
     environment: jinja2.Environment,
-    draw: Callable[[Picture], Drawn],
+    draw: Callable[[Picture], DrawnPicture],
 ) -> OfPackage | None:
     """Return a section in its final form; None if the package has no section for this run.
 
@@ -114,7 +114,7 @@ def _made(
     for wrong in _wrong(section, Section, ""):
         raise TypeError(f"returned a section whose {wrong}")
     with make.guarded():
-        numbers = Numbers()
+        numbers = TableCounter()
         embedded = [
             Embedded(picture=picture, number=number, table=numbers.sure(picture.table), shared=())
             for number, picture in enumerate(section.pictures, start=1)
@@ -157,7 +157,13 @@ def _tables(section: Section) -> list[Table]:
     return [*(picture.table for picture in section.pictures), *section.tables]
 
 
-_NAMES = {"Sheet": Any, "Interval": Interval, "Wanted": Wanted, "Callable": Callable, "Mapping": Mapping}
+_NAMES = {
+    "Sheet": Any,
+    "Interval": Interval,
+    "PictureFormats": PictureFormats,
+    "Callable": Callable,
+    "Mapping": Mapping,
+}
 
 
 def _wrong(value: object, kind: Any, where: str) -> Iterator[str]:

@@ -8,17 +8,17 @@ from pathlib import Path
 
 from ddpbench.analysis.sentences import Sentence, but
 from ddpbench.analysis.summary import RunSummary
+from ddpbench.picture_formats import PictureFormats
 from ddpbench.report.captions import shared_setting
 from ddpbench.report.parts import Picture
 from ddpbench.report.rows import Row
 from ddpbench.report.words import launches_each, moment
 from ddpbench.spec.grouping import VIRTUAL
-from ddpbench.texts import clean
-from ddpbench.wanted import Wanted
+from ddpbench.text_safety import clean
 
 
 def dressed(
-    summary: RunSummary, rows: Sequence[Row], pictures: Iterable[Picture], wanted: Wanted
+    summary: RunSummary, rows: Sequence[Row], pictures: Iterable[Picture], wanted: PictureFormats
 ) -> list[Picture]:
     """Return the pictures with their subtitle, source line and the file formats that are wanted."""
     every, source = conditions(rows), source_line(summary)

@@ -23,14 +23,15 @@ from ddpbench.analysis.summary import RunSummary
 from ddpbench.analysis.table.columns import meanings
 from ddpbench.analysis.table.frame import csv_of
 from ddpbench.installed import with_features
+from ddpbench.picture_formats import ONLY_PNG, PictureFormats
 from ddpbench.report.captions import emulation_words, shared_words
-from ddpbench.report.draw.canvas import Drawn
+from ddpbench.report.draw.canvas import DrawnPicture
 from ddpbench.report.draw.painter import Painter, draw_all
 from ddpbench.report.embedded import (
     TERMS_HERE,
     Embedded,
     NumberedTable,
-    Numbers,
+    TableCounter,
     data_address,
     labelled,
     with_images,
@@ -71,10 +72,9 @@ from ddpbench.report.words import moment, percent
 from ddpbench.spec import Case
 from ddpbench.spec.documents import parse
 from ddpbench.strategies.traits import traits_of
-from ddpbench.texts import clean, command
+from ddpbench.text_safety import clean, command
 from ddpbench.units import counted, format_at_most, format_seconds
 from ddpbench.version import VERSION
-from ddpbench.wanted import ONLY_PNG, Wanted
 
 _HERE = Path(__file__).parent
 FIGURES: Mapping[str, Callable[[RunSummary, Sequence[Row]], Section | None]] = {
@@ -112,10 +112,10 @@ _Placed = list[tuple[Section, list[Embedded], list[NumberedTable]]]
 """Sections with their figures drawn and numbered, and their other tables."""
 
 
-def build(summary: RunSummary, painter: Painter | None = None, wanted: Wanted = ONLY_PNG) -> Page:
+def build(summary: RunSummary, painter: Painter | None = None, wanted: PictureFormats = ONLY_PNG) -> Page:
     """Return the page of a run, and its pictures' files. Equal summaries give equal bytes."""
     rows = rows_of(summary)
-    numbers = Numbers()
+    numbers = TableCounter()
     shared = shared_words(rows)
     found = sections_of(summary, rows)
     pictures = [picture for section in found for picture in section.pictures]
@@ -181,7 +181,12 @@ def sections_of(summary: RunSummary, rows: Sequence[Row]) -> list[Section]:
 
 
 def _of_packages(
-    summary: RunSummary, rows: Sequence[Row], core: Sequence[Section], *, ids: Iterable[str], wanted: Wanted
+    summary: RunSummary,
+    rows: Sequence[Row],
+    core: Sequence[Section],
+    *,
+    ids: Iterable[str],
+    wanted: PictureFormats,
 ) -> list[OfPackage]:
     """Return the sections that installed packages register, drawn; `core` are the page's others, `ids` those
     of its rows.
@@ -191,7 +196,7 @@ def _of_packages(
         file_names=[picture.file_name for section in core for picture in section.pictures],
     )
 
-    def drawn(picture: Picture) -> Drawn:
+    def drawn(picture: Picture) -> DrawnPicture:
         (one,) = draw_all(dressed(summary, rows, [picture], wanted))
         return one
 
@@ -206,7 +211,7 @@ def _downloads(summary: RunSummary) -> Mapping[str, str]:
     }
 
 
-def _placed(made: Sequence[Section], numbers: Numbers, shared: Collection[str]) -> _Placed:
+def _placed(made: Sequence[Section], numbers: TableCounter, shared: Collection[str]) -> _Placed:
     """Return the sections with places for figures; figures and tables are numbered in the order of the page."""
     count = itertools.count(1)
     sections: _Placed = []
@@ -270,7 +275,7 @@ def _qualified_once(answer: Iterable[Finding]) -> set[str]:
 
 
 def _closing_tables(
-    summary: RunSummary, rows: Sequence[Row], affected: Mapping[str, Sequence[int]], numbers: Numbers
+    summary: RunSummary, rows: Sequence[Row], affected: Mapping[str, Sequence[int]], numbers: TableCounter
 ) -> Mapping[str, NumberedTable | None]:
     """Return the tables after the sections, numbered in the order in which they appear on the page."""
     of_cores = (

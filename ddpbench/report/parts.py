@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ddpbench.analysis.statistics.interval import Interval, decimals_of
+from ddpbench.picture_formats import ONLY_PNG, PictureFormats
 from ddpbench.report.words import milliseconds
-from ddpbench.wanted import ONLY_PNG, Wanted
 
 if TYPE_CHECKING:
     from ddpbench.report.draw.sheet import Sheet
@@ -179,7 +179,7 @@ class Picture:
     """Subtitle of its files: the conditions that the heading does not state (`report/outside.py`)."""
     source: str = ""
     """Source line of its files: the machine, the run and the program."""
-    wanted: Wanted = ONLY_PNG
+    wanted: PictureFormats = ONLY_PNG
 
     @property
     def size(self) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from ddpbench.analysis.results import LaunchResult
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.naming import Namer, layout_of, on_nodes, on_nodes_of
 from ddpbench.spec import Case, grouping
-from ddpbench.spec.grouping import SCALE, VARIANT, Key, cap_words, is_virtual, virtual_words
+from ddpbench.spec.grouping import SCALE, VARIANT, GroupKey, cap_words, is_virtual, virtual_words
 from ddpbench.strategies.traits import traits_of
 
 
@@ -90,12 +90,12 @@ class Row(CaseSummary):
         return tuple(words)
 
     @property
-    def panel(self) -> Key:
+    def panel(self) -> GroupKey:
         """Return the key that two cases must share to be compared in one pair of axes."""
         return grouping.panel(self.case)
 
     @property
-    def variant(self) -> Key:
+    def variant(self) -> GroupKey:
         """Return the key that separates two series of one panel, without the bucket cap."""
         return (*grouping.variant(self.case), self.layout)
 

@@ -14,7 +14,7 @@ from ddpbench.report.draw.style import Look, look
 from ddpbench.report.rows import Row
 from ddpbench.report.words import series_of
 from ddpbench.spec import grouping
-from ddpbench.spec.grouping import PANEL, VARIANT, Key, cap_order, cap_words
+from ddpbench.spec.grouping import PANEL, VARIANT, GroupKey, cap_order, cap_words
 from ddpbench.strategies.traits import Traits, traits_of
 
 BY_CAP = "Step time by bucket cap"
@@ -176,7 +176,7 @@ def joined(members: Sequence[Row], rows: Sequence[Row]) -> tuple[Row, ...]:
     return (*free, *members)
 
 
-def _but_links(row: Row) -> Key:
+def _but_links(row: Row) -> GroupKey:
     return grouping.panel(row.case, but=("fabric",))
 
 
@@ -197,7 +197,7 @@ def variant_words(rows: Iterable[Row], *, layouts: bool = True) -> dict[str, str
     return by_case
 
 
-def alike_but(row: Row, *but: str) -> Key:
+def alike_but(row: Row, *but: str) -> GroupKey:
     """Return the key shared by cases that differ in these fields alone, such as links and options of the
     workload.
     """

@@ -14,21 +14,21 @@ import pandas as pd
 from ddpbench.analysis.checkpoints import CheckpointCost
 from ddpbench.analysis.results import (
     Compared,
+    EfficiencyLoss,
     InputResult,
     LaunchResult,
-    Loss,
     LossPoint,
     NetworkResult,
-    Phase,
     Proved,
     StepParts,
+    StrategyPhase,
     TrainedToLoss,
     TransferResult,
     columns_of,
 )
 from ddpbench.analysis.scaling.curves import CurveLaws
 from ddpbench.analysis.sentences import headline
-from ddpbench.analysis.summary import Decided, Failure, RunSummary
+from ddpbench.analysis.summary import CaseFailure, DecidedClaim, RunSummary
 from ddpbench.naming import Namer
 
 
@@ -40,12 +40,12 @@ def embedded_json(summary: RunSummary) -> str:
     results = {
         "launches": columns_of(LaunchResult, steps.launches),
         "breakdown": columns_of(StepParts, steps.breakdown),
-        "phases": columns_of(Phase, steps.phases),
+        "phases": columns_of(StrategyPhase, steps.phases),
         "proofs": columns_of(Proved, training.proofs),
         "comparisons": columns_of(Compared, steps.comparisons),
         "inputs": columns_of(InputResult, summary.inputs),
         "checkpoints": columns_of(CheckpointCost, summary.checkpoints),
-        "waterfall": columns_of(Loss, steps.waterfall),
+        "waterfall": columns_of(EfficiencyLoss, steps.waterfall),
         "transfers": columns_of(TransferResult, sent.transfers),
         "network": columns_of(NetworkResult, sent.network),
         "loss_curves": columns_of(LossPoint, training.loss_curves),
@@ -100,14 +100,14 @@ def _curve(curve: CurveLaws) -> dict[str, Any]:
     }
 
 
-def _claim(claim: Decided) -> dict[str, Any]:
+def _claim(claim: DecidedClaim) -> dict[str, Any]:
     pairs = [
         {name: value for name, value in asdict(pair).items() if name != "briefly"} for pair in claim.pairs
     ]
     return asdict(claim) | {"pairs": pairs}
 
 
-def _failure(item: Failure, label: str) -> dict[str, Any]:
+def _failure(item: CaseFailure, label: str) -> dict[str, Any]:
     return {name: getattr(item, name) for name in _FAILURE} | {"label": label}
 
 

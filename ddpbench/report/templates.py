@@ -9,7 +9,7 @@ import jinja2
 from markupsafe import Markup
 
 from ddpbench.report.cells import cells
-from ddpbench.texts import on_page
+from ddpbench.text_safety import on_page
 
 _HERE = Path(__file__).parent
 

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, field_se
 
 from ddpbench.errors import Problem, nearest
 from ddpbench.spec import limits
-from ddpbench.texts import shortened
+from ddpbench.text_safety import shortened
 from ddpbench.units import Unit, series_of
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ MOST_WORDS = 12
 """Most words of a claim: its finding is one sentence with the verdict and the numbers."""
 SIDES = ("faster", "than", "cases", "as_fast_as")
 Of = Literal["throughput", "step time"]
-Kind = Literal["faster", "as fast"]
+ClaimKind = Literal["faster", "as fast"]
 _CLOSEST = 60
 """Combinations of either side that are searched for what keeps them from being pairs."""
 
@@ -221,7 +221,7 @@ class PlannedClaim:
     history: tuple[Past, ...] = ()
     """Earlier wordings and runs, oldest first."""
     source: str = ""
-    kind: Kind
+    kind: ClaimKind
     margin: float = 0.0
     """Least lead for `faster`, largest difference for `as fast`, as a fraction of a step's time."""
     of: Of = "throughput"

@@ -7,7 +7,7 @@ from typing import Any
 
 from ddpbench.spec import documents
 from ddpbench.spec.selections import dotted
-from ddpbench.texts import shortened
+from ddpbench.text_safety import shortened
 from ddpbench.units import counted
 
 _MOST_SETTINGS = 3

@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from ddpbench.errors import Problem
-from ddpbench.texts import MOST_TOML_BYTES, TOO_LARGE_TOML, shortened, unprintable, whole_number, why_not_read
+from ddpbench.text_safety import (
+    MOST_TOML_BYTES,
+    TOO_LARGE_TOML,
+    shortened,
+    unprintable,
+    whole_number,
+    why_not_read,
+)
 
 MAX_BYTES = MOST_TOML_BYTES
 """Largest size of an experiment's file."""

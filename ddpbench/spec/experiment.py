@@ -34,7 +34,7 @@ from ddpbench.spec.selections import (
     variable_of,
 )
 from ddpbench.spec.settings import Base, Budget, Experiment, Variable
-from ddpbench.texts import shortened
+from ddpbench.text_safety import shortened
 from ddpbench.units import series_of
 
 _TOP_LEVEL = tuple(Experiment.model_fields)

@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, model_validator
 from ddpbench.errors import RequestError
 from ddpbench.spec import limits
 from ddpbench.spec.limits import MAX_NODES
-from ddpbench.texts import shortened
+from ddpbench.text_safety import shortened
 from ddpbench.units import Unit, format_bit_rate, parse_bit_rate, parse_seconds
 
 BURST_S = 2e-3

@@ -8,7 +8,7 @@ from typing import Any
 
 from ddpbench.errors import RequestError
 from ddpbench.spec.documents import MAX_DEPTH
-from ddpbench.texts import shortened
+from ddpbench.text_safety import shortened
 
 _KINDS = "a text, a path, a number, True or False, or a list or dict of these"
 

@@ -22,7 +22,7 @@ from ddpbench.spec.links import link_words, short_links
 from ddpbench.units import counted, series_of
 from ddpbench.user_files import short_name
 
-Key = tuple[Hashable, ...]
+GroupKey = tuple[Hashable, ...]
 """Equal for cases that are alike. Don't index into it: leave fields out with `but`."""
 
 
@@ -287,7 +287,7 @@ _DECIDING: dict[Decided, tuple[str, ...]] = {
 }
 
 
-def _key(case: Case, names: tuple[str, ...], but: Collection[str]) -> Key:
+def _key(case: Case, names: tuple[str, ...], but: Collection[str]) -> GroupKey:
     return tuple([value_of(case) for value_of in _readers(names, tuple(but))])
 
 
@@ -299,7 +299,7 @@ def _readers(names: tuple[str, ...], but: tuple[str, ...]) -> list[Callable[[Cas
     return [_VALUES[name] for name in names if name not in but]
 
 
-def panel(case: Case, *, but: Collection[str] = ()) -> Key:
+def panel(case: Case, *, but: Collection[str] = ()) -> GroupKey:
     """Return the key that two cases must share to be compared, without the fields `but`."""
     return _key(case, PANEL, but)
 
@@ -309,19 +309,19 @@ def panel_value(case: Case, name: str) -> Hashable:
     return _VALUES[name](case)
 
 
-def variant(case: Case, *, but: Collection[str] = ()) -> Key:
+def variant(case: Case, *, but: Collection[str] = ()) -> GroupKey:
     """Return the key that separates cases of one panel at one scale: strategy, algorithm, schedule, backend,
     options.
     """
     return _key(case, VARIANT, but)
 
 
-def alike(case: Case, *, but: Collection[str] = ()) -> Key:
+def alike(case: Case, *, but: Collection[str] = ()) -> GroupKey:
     """Return a key of all fields except bookkeeping and `but`: equal for cases that differ in those alone."""
     return _key(case, _ALIKE, but)
 
 
-def deciding(what: Decided, case: Case) -> Key:
+def deciding(what: Decided, case: Case) -> GroupKey:
     """Return the key that two cases must share to have the same course of the loss, bytes of state, or rank's
     computation.
 
@@ -342,7 +342,7 @@ def base_of_none(cases: Iterable[Case]) -> set[Case]:
     every = list(cases)
     if len({case.threads_per_rank for case in every}) < 2:
         return set()
-    fewest: dict[Key, int] = {}
+    fewest: dict[GroupKey, int] = {}
     led = {panel(case, but=("fabric",)) for case in every if case.strategy != BASE}
     for case in every:
         if panel(case, but=("fabric",)) in led:
@@ -357,7 +357,7 @@ def base_of_none(cases: Iterable[Case]) -> set[Case]:
     }
 
 
-def _but_threads(case: Case) -> Key:
+def _but_threads(case: Case) -> GroupKey:
     return panel(case, but=("fabric", "threads_per_rank"))
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from pydantic_core import core_schema
 
 from ddpbench.errors import RequestError
-from ddpbench.texts import shortened, whole_number
+from ddpbench.text_safety import shortened, whole_number
 from ddpbench.units import format_bit_rate, parse_bit_rate, parse_seconds
 
 MAX_RANKS = 4096

@@ -26,7 +26,7 @@ from ddpbench.spec.fabric import FabricSettings, Links
 from ddpbench.spec.limits import MAX_COMBINATIONS, MAX_NODES, MAX_RANKS
 from ddpbench.spec.reasons import skip_reason
 from ddpbench.spec.settings import Base, Experiment
-from ddpbench.texts import and_words, shortened
+from ddpbench.text_safety import and_words, shortened
 from ddpbench.user_files import is_import_path, process_kept
 
 

@@ -22,7 +22,7 @@ from ddpbench.spec.claims import SIDES
 from ddpbench.spec.fabric import FabricSettings
 from ddpbench.spec.selections import Models, dotted, same_value, written_twice
 from ddpbench.spec.settings import Base, Budget, Experiment
-from ddpbench.texts import and_words, given_twice, shortened, toml_text
+from ddpbench.text_safety import and_words, given_twice, shortened, toml_text
 
 _TOP_LEVEL = tuple(Experiment.model_fields)
 _SECTIONS: dict[str, type[BaseModel]] = {"base": Base, "budget": Budget, "fabric": FabricSettings}

@@ -18,7 +18,7 @@ from ddpbench.errors import Problem, nearest
 from ddpbench.spec.catalog import Catalog, known_names
 from ddpbench.spec.fabric import FabricSettings
 from ddpbench.spec.settings import Base, Variable
-from ddpbench.texts import shortened
+from ddpbench.text_safety import shortened
 
 Models = Mapping[str, type[BaseModel]]
 """Options of strategies and workloads, by name without a size."""

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, Field
 
 from ddpbench.spec.catalog import Promise
-from ddpbench.texts import unprintable
+from ddpbench.text_safety import unprintable
 
 NAME = r"^\w[\w .,:+()/'-]*$"
 """Pattern of a name in figures and sentences: no character with a meaning in a page, a table or a shell."""

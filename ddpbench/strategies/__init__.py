@@ -6,7 +6,7 @@ import importlib
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from ddpbench.table import Entry
+from ddpbench.registry import Entry
 from ddpbench.user_files import is_import_path
 
 if TYPE_CHECKING:

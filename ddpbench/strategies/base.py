@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ddpbench.records import Record
 
 OptionsT = TypeVar("OptionsT", bound=BaseModel)
-Role = Literal["", "base", "bound", "reference"]
+StrategyRole = Literal["", "base", "bound", "reference"]
 PROMISES: dict[Promise, str] = {
     "nothing": "nothing is aggregated",
     "gradients": "every step's gradients, and the update made of them, are those of one process over the same samples",
@@ -371,7 +371,7 @@ class Strategy(ABC, Generic[OptionsT]):
     """The library that computes the model. Independent ranks compute with torch, and bound only strategies that do."""
     note: ClassVar[str] = ""
     """A caveat that a report must print next to the strategy's numbers."""
-    role: ClassVar[Role] = ""
+    role: ClassVar[StrategyRole] = ""
     """`base`: every speed-up is over it; `bound`: none trains faster; `reference`: others are compared with it."""
     display: ClassVar[str] = ""
     """Its name in figures and tables; empty: `name`, with spaces."""
@@ -458,7 +458,7 @@ __all__ = [
     "PeriodicReplica",
     "Promise",
     "Replica",
-    "Role",
     "Strategy",
+    "StrategyRole",
     "hooked_parameters",
 ]

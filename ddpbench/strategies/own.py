@@ -14,7 +14,7 @@ from ddpbench.causes import users_line
 from ddpbench.errors import StrategyError
 from ddpbench.spec import Pieces
 from ddpbench.strategies.base import COARSEST_ROUNDOFF, PROMISES, Strategy
-from ddpbench.texts import on_one_line, shortened
+from ddpbench.text_safety import on_one_line, shortened
 from ddpbench.user_files import load_class, process_kept, sentence_of, short_name
 
 _MADE: dict[str, Strategy[Any]] = {}

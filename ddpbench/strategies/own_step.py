@@ -17,7 +17,7 @@ from torch import nn
 
 from ddpbench.measure.clock import Mark
 from ddpbench.strategies.base import Job
-from ddpbench.texts import with_article
+from ddpbench.text_safety import with_article
 
 
 class Optimizers:

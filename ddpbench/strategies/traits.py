@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from ddpbench.spec import Case, Promise, StatedTraits
 from ddpbench.strategies import TABLE, load_strategy
-from ddpbench.strategies.base import Role, Strategy
-from ddpbench.texts import shortened
+from ddpbench.strategies.base import Strategy, StrategyRole
+from ddpbench.text_safety import shortened
 from ddpbench.user_files import short_name
 
 
@@ -25,7 +25,7 @@ class Traits:
     """Its name in figures and tables."""
     spoken: str
     """Its name in a sentence."""
-    role: Role
+    role: StrategyRole
     """Its role: the base case, the upper bound, or a reference that others are compared with."""
     promise: Promise | None
     """The promise that is proved; None for a strategy that is unknown here."""

@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from ddpbench.errors import DdpbenchError
+from ddpbench.exit_messages import flush
 from ddpbench.guard import die_with_parent, end_if_stopped, supervised
-from ddpbench.last_words import flush
-from ddpbench.machine.launched import SAFE_PATH
 from ddpbench.machine.placement import applied
 from ddpbench.records import LaunchDir, RunDir
 from ddpbench.records.heartbeat import note_end, shared_page
+from ddpbench.runtime.launched import SAFE_PATH
 from ddpbench.spec import environment
 from ddpbench.worker.starting import asked, launched, live
 
 if TYPE_CHECKING:
-    from ddpbench.worker.place import Place
+    from ddpbench.worker.place import JobPlace
 
 ENTERED_NS = time.perf_counter_ns()
 """The moment this process entered ddpbench's code."""
@@ -80,11 +80,11 @@ def _be_slot(run_dir: Path, *, retry_failed: bool) -> NoReturn:
 
 
 def _be_rank(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> NoReturn:
-    from ddpbench.worker.place import Place
+    from ddpbench.worker.place import JobPlace
 
     try:
         table = launched(ENTERED_NS)
-        place = Place.from_environment(os.environ)
+        place = JobPlace.from_environment(os.environ)
         run = RunDir(arguments.run_dir.absolute())  # a user's code may change directory
         run.check()
         directory, request = asked(run, arguments.case_id, arguments.round)
@@ -118,7 +118,7 @@ def _be_rank(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> 
     os._exit(code)
 
 
-def _started_again(place: Place, directory: LaunchDir, gangs: Path) -> Place:
+def _started_again(place: JobPlace, directory: LaunchDir, gangs: Path) -> JobPlace:
     """Return the place with the number of this rank's starts, which agents don't tell each other.
 
     Raises:

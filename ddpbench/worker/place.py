@@ -23,7 +23,7 @@ def host_name() -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class JobPlace:
     """A rank's place in its job. `processes` is WORLD_SIZE: a case of one process has 1 at any world size."""
 
     rank: int
@@ -36,7 +36,7 @@ class Place:
     """The host's name; ranks with the same one share a clock."""
 
     @classmethod
-    def from_environment(cls, env: Mapping[str, str] = os.environ) -> Place:
+    def from_environment(cls, env: Mapping[str, str] = os.environ) -> JobPlace:
         """Return the place given by RANK, WORLD_SIZE and LOCAL_RANK; DDPBENCH_CORES, if set, pins the rank.
 
         Raises:

@@ -45,8 +45,8 @@ from typing import Any
 
 import ddpbench.strategies
 import ddpbench.workloads
+from ddpbench.exit_messages import flush
 from ddpbench.guard import Traces, die_with_parent, end_descendants, guarded
-from ddpbench.last_words import flush
 from ddpbench.machine.ports import free_port
 from ddpbench.records import LaunchDir, LaunchRequest
 from ddpbench.records.files import open_to_append, write_anew
@@ -240,10 +240,10 @@ class ForkServer:
                 del os.environ[name]  # an empty text stands for a variable that is not set
             _enter_network(os.environ)  # first: entering a user namespace clears what `die_with_parent` sets
             die_with_parent(server)
-            from ddpbench.worker.place import Place
+            from ddpbench.worker.place import JobPlace
             from ddpbench.worker.rank.rank import Rank
 
-            place = Place.from_environment()
+            place = JobPlace.from_environment()
             self._become_child(directory.log(place.rank, place.attempt))
             faulthandler.enable()
             faulthandler.register(signal.SIGUSR1, all_threads=True)

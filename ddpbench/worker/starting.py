@@ -21,7 +21,7 @@ from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat, note_pid, shared_p
 from ddpbench.spec import Case
 
 if TYPE_CHECKING:
-    from ddpbench.worker.place import Place
+    from ddpbench.worker.place import JobPlace
 
 _ERRORS = 2
 """The descriptor for stacks: the process that started this one may have replaced `sys.stderr`."""
@@ -110,7 +110,7 @@ def import_for(case: Case) -> None:
             importlib.import_module(name)
 
 
-def live(directory: LaunchDir, place: Place, request: LaunchRequest, table: dict[str, Any] | None) -> int:
+def live(directory: LaunchDir, place: JobPlace, request: LaunchRequest, table: dict[str, Any] | None) -> int:
     """Run the rank to its end, and return its exit code. `table` is what `launched` returned."""
     page: bytearray | mmap.mmap
     page, slot = bytearray(PAGE_BYTES), 0  # without a watchdog nobody reads its steps

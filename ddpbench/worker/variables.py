@@ -12,7 +12,7 @@ from collections.abc import MutableMapping
 
 from ddpbench.machine.ports import free_port
 from ddpbench.spec import Case
-from ddpbench.worker.place import Place
+from ddpbench.worker.place import JobPlace
 from ddpbench.workloads import is_import_path
 
 STORE_AT = "DDPBENCH_STORE_AT"
@@ -21,7 +21,7 @@ _MASTER = ("MASTER_ADDR", "MASTER_PORT")
 _USER_MEETS = "the user's code meets at"
 
 
-def complete(env: MutableMapping[str, str], place: Place, case: Case) -> None:
+def complete(env: MutableMapping[str, str], place: JobPlace, case: Case) -> None:
     """Add the variables that torchrun sets and this rank's launcher has not, if the case has a user's code."""
     if not (is_import_path(case.workload) or is_import_path(case.strategy)):
         return
@@ -38,11 +38,11 @@ def complete(env: MutableMapping[str, str], place: Place, case: Case) -> None:
 
 def complete_alone(env: MutableMapping[str, str]) -> None:
     """Set all of them, for a process that is the only rank."""
-    alone = Place(rank=0, processes=1, local_rank=0, attempt=0, cores=(), loader_cores=())
+    alone = JobPlace(rank=0, processes=1, local_rank=0, attempt=0, cores=(), loader_cores=())
     env.update(_torchruns(alone, 1, 1), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
 
 
-def _torchruns(place: Place, per_node: int, nodes: int) -> dict[str, str]:
+def _torchruns(place: JobPlace, per_node: int, nodes: int) -> dict[str, str]:
     rank, processes = str(place.rank), str(place.processes)
     return {
         "RANK": rank,
@@ -61,7 +61,7 @@ def _torchruns(place: Place, per_node: int, nodes: int) -> dict[str, str]:
     }
 
 
-def _meet_elsewhere(env: MutableMapping[str, str], place: Place) -> None:
+def _meet_elsewhere(env: MutableMapping[str, str], place: JobPlace) -> None:
     """Make the ranks of one launch of slots meet at a separate port: the slots' store serves all launches."""
     from torch._C._distributed_c10d import PrefixStore, TCPStore
 

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ddpbench import user_files
-from ddpbench.table import Entry
+from ddpbench.registry import Entry
 from ddpbench.workloads.shipped import PREFIX, is_path, profile_path, profile_summary, shipped
 
 if TYPE_CHECKING:

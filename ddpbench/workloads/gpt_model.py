@@ -29,7 +29,7 @@ class SelfAttention(nn.Module):
         return out
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """A pre-norm transformer block: attention, then a two-layer perceptron of four times the width."""
 
     def __init__(self, width: int, heads: int) -> None:
@@ -60,7 +60,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
         self.positions = nn.Embedding(block_size, width)
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.blocks = nn.ModuleList(TransformerBlock(width, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
         self.apply(_initialise)

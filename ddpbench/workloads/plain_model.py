@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from ddpbench.texts import with_article
+from ddpbench.text_safety import with_article
 from ddpbench.workloads.plain_methods import method_of
 from ddpbench.workloads.plain_state import copy_of
 

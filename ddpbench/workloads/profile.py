@@ -35,7 +35,7 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_s
 
 from ddpbench.records.files import parse_json
 from ddpbench.spec import limits
-from ddpbench.texts import shortened
+from ddpbench.text_safety import shortened
 
 SCHEMA_NAME = "ddpbench profile"
 SCHEMA_VERSION = 1

@@ -93,13 +93,13 @@ class Replay(Workload[ReplayOptions]):
         return ReplayModel(self.rhythm)
 
     def dataset(self, options: ReplayOptions) -> Dataset[Any]:
-        from ddpbench.workloads.replay_model import Numbers
+        from ddpbench.workloads.replay_model import RandomSamples
 
         case = self.rhythm.case
-        return Numbers(max(LEAST_SAMPLES, STEPS_A_PASS * case.global_batch), case.seed)
+        return RandomSamples(max(LEAST_SAMPLES, STEPS_A_PASS * case.global_batch), case.seed)
 
     def collate(self, samples: Any) -> Any:
-        return samples  # `Numbers` returns full batches
+        return samples  # `RandomSamples` returns full batches
 
     def loss(self, outputs: Any, targets: Any) -> torch.Tensor:
         """Return the mean of zeros; only its gradient matters."""

@@ -27,7 +27,7 @@ TABLE_SAMPLES = 1024
 LEARNING_RATE = 1e-3
 
 
-class Numbers(Dataset[Any]):
+class RandomSamples(Dataset[Any]):
     """`size` samples of `WIDTH` random numbers, out of a table that they share, with a meaningless target."""
 
     def __init__(self, size: int, seed: int) -> None:

@@ -12,7 +12,7 @@ from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.all_claims import claims_answer
 from ddpbench.analysis.findings.answer import answer_of
 from ddpbench.analysis.sentences import Sentence
-from ddpbench.analysis.summary import ClaimVerdict, Decided
+from ddpbench.analysis.summary import ClaimVerdict, DecidedClaim
 
 HOLDS: ClaimVerdict = "holds"
 PART: ClaimVerdict = "holds in part"
@@ -20,8 +20,8 @@ NOT: ClaimVerdict = "does not hold"
 OPEN: ClaimVerdict = "cannot tell"
 
 
-def decided(says: str, verdict: ClaimVerdict) -> Decided:
-    return Decided(
+def decided(says: str, verdict: ClaimVerdict) -> DecidedClaim:
+    return DecidedClaim(
         says=says,
         source="",
         kind="faster",

@@ -21,7 +21,7 @@ from ddpbench.analysis.regression import Change, Changes, Side, changes_of, read
 from ddpbench.analysis.regression.apart import across, shown_drift, within
 from ddpbench.analysis.regression.changes import _apart, _parts, wider_in_turn
 from ddpbench.analysis.regression.gate import decided
-from ddpbench.analysis.regression.told import (
+from ddpbench.analysis.regression.wording import (
     failing,
     headline,
     interval_words,
@@ -39,7 +39,7 @@ from ddpbench.analysis.statistics.stats import ALPHA, COPIES, deviation, t_quant
 from ddpbench.analysis.statistics.timings import Timing
 from ddpbench.cli import run as run_cli
 from ddpbench.errors import RecordError
-from ddpbench.launch.interleave.told import _decided
+from ddpbench.launch.interleave.compare import _decided
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget, Case
 from ddpbench.units import format_about, parse_seconds

@@ -19,7 +19,7 @@ from ddpbench.analysis.invariants.checked import Bounded, Violation
 from ddpbench.analysis.read.launches import CaseRun, Launch
 from ddpbench.analysis.read.pace import Pacing
 from ddpbench.analysis.statistics.timings import Timing
-from ddpbench.analysis.summary import Decided
+from ddpbench.analysis.summary import DecidedClaim
 from ddpbench.cli import run as cli
 from ddpbench.launch.merge.merge import merge
 from ddpbench.records import RunDir
@@ -100,7 +100,7 @@ def measured(
     ]
 
 
-def decided(of: PlannedClaim, runs: Sequence[CaseRun]) -> Decided:
+def decided(of: PlannedClaim, runs: Sequence[CaseRun]) -> DecidedClaim:
     (found,) = decided_claims([of], runs)
     return found
 

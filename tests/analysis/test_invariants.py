@@ -13,7 +13,7 @@ import pytest
 
 from ddpbench.analysis import summarize
 from ddpbench.analysis.invariants import INVARIANTS, check_cases, rates
-from ddpbench.analysis.invariants.checked import Bounded, Checked, Measured
+from ddpbench.analysis.invariants.checked import Bounded, Checked, CheckedCase
 from ddpbench.analysis.read.cases import read_cases
 from ddpbench.analysis.read.fabrics import FabricRun
 from ddpbench.analysis.read.launches import CaseRun
@@ -74,11 +74,11 @@ def checked(
     return check_cases(case_results(cases, plan.target_half_widths(), {}), fabrics)
 
 
-def but(run: CaseRun, **found: object) -> Measured:
+def but(run: CaseRun, **found: object) -> CheckedCase:
     """Return the case as checks see it, with some of its results changed."""
     (result,) = case_results([run], {run.case_id: 0.02}, {})
     other = type("Other", (CaseResult,), found)
-    return Measured(result=other(**{one.name: getattr(result, one.name) for one in fields(result)}))
+    return CheckedCase(result=other(**{one.name: getattr(result, one.name) for one in fields(result)}))
 
 
 def broken(found: Checked) -> set[str]:

@@ -25,7 +25,7 @@ from ddpbench.analysis.sentences import Sentence
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.judgement import judged
 from ddpbench.analysis.statistics.stats import shows_less, shows_more
-from ddpbench.analysis.summary import Decided
+from ddpbench.analysis.summary import DecidedClaim
 from ddpbench.spec import Case
 from tests.analysis.test_claim_verdicts import claim, measured, run_of
 from tests.synthetic import case_of
@@ -54,7 +54,7 @@ def said_of(a: str, b: str, ratio: Interval | None, rounds: int = 8) -> Iterator
     yield frozenset((a, b)), judged(ratio, rounds).verdict
 
 
-def page(cases: Sequence[CaseRun], claims: Sequence[Decided]) -> Iterator[_Said]:
+def page(cases: Sequence[CaseRun], claims: Sequence[DecidedClaim]) -> Iterator[_Said]:
     """Yield every judgement of two cases on a page."""
     for one in claims:
         for held in one.pairs:

@@ -15,9 +15,9 @@ import ddpbench
 from ddpbench.analysis import summarize
 from ddpbench.analysis.rounds import so_far
 from ddpbench.cli import run as command
-from ddpbench.machine.finished import finished_launches
 from ddpbench.records import LaunchRequest, RunDir
 from ddpbench.records.plan import read_plan
+from ddpbench.runtime.finished import finished_launches
 from ddpbench.spec import Budget, Case
 from tests.frames import framed
 from tests.synthetic import (

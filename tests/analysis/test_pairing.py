@@ -22,10 +22,10 @@ from ddpbench.analysis.statistics.timings import Timing
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.merge.merge import merge
 from ddpbench.launch.sweep.stopping import StoppingRule
-from ddpbench.machine.done import Done
 from ddpbench.records import SCHEMA_VERSION, RunDir
 from ddpbench.records.plan import read_plan
 from ddpbench.records.sessions import Sessions
+from ddpbench.runtime.progress import Done
 from ddpbench.spec import Budget, Case
 from tests.frames import framed
 from tests.synthetic import (

@@ -14,7 +14,7 @@ from ddpbench.analysis.regression import changes_of, read_side, unlike
 from ddpbench.analysis.regression.baselines import Baselines, machine_folder, side_of
 from ddpbench.analysis.regression.gate import read_baselines
 from ddpbench.analysis.regression.saved import read_saved
-from ddpbench.analysis.regression.told import remarks
+from ddpbench.analysis.regression.wording import remarks
 from ddpbench.cli import run as run_cli
 from ddpbench.errors import IdentityError, RequestError
 from ddpbench.records import RunDir

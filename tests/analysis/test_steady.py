@@ -22,7 +22,7 @@ from ddpbench.analysis.statistics.steady import OWN_STEPS, launch_change, unstea
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
 from ddpbench.spec import Budget, PlannedCase
-from ddpbench.trend import Change, change_of
+from ddpbench.trend import TrendChange, change_of
 from tests.synthetic import MS, RankLaunch, case_of, write_launch, write_plan
 
 Series = NDArray[np.float64]
@@ -50,7 +50,7 @@ def recorded() -> Launches:
     }
 
 
-def change_with(ranks: Sequence[Series], decay: Callable[[Series], Series], way: int = 1) -> Change:
+def change_with(ranks: Sequence[Series], decay: Callable[[Series], Series], way: int = 1) -> TrendChange:
     """Return a launch's change, its steps in order or in reverse (-1), multiplied by a decay."""
     bent = [rank[::way] * decay(np.arange(len(rank)) / len(rank)) for rank in ranks]
     change = launch_change([np.round(1000 * each).astype(np.int64) for each in bent])

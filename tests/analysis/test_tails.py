@@ -36,7 +36,7 @@ from ddpbench.analysis.statistics.sequential import evidence, far_off
 from ddpbench.analysis.statistics.stats import ALPHA
 from ddpbench.analysis.statistics.tails import ROUNDS_TO_SEE, SEEN_SHARE, missed_share, missed_words
 from ddpbench.analysis.statistics.timings import Timing
-from ddpbench.launch.interleave.told import _decided
+from ddpbench.launch.interleave.compare import _decided
 from tests.analysis.test_correlation import factors
 from tests.synthetic import write_run
 

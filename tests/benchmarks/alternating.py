@@ -20,7 +20,7 @@ import torch
 from ddpbench.measure.clock import HostClock
 from ddpbench.measure.recorder import StepRecorder
 from ddpbench.spec import Case
-from ddpbench.worker.place import Place
+from ddpbench.worker.place import JobPlace
 from ddpbench.worker.training.control import leave
 from tests.benchmarks.pairing import Harness, Steps, add_arguments, in_turn, pin, write
 
@@ -50,7 +50,7 @@ def main() -> None:
     if arguments.strategy in NOTED and arguments.against == "bare":
         parser.error(f"a bare loop has no {arguments.strategy}: use --against timed or itself")
     rank, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    place = Place(rank=rank, processes=processes, local_rank=rank, attempt=0, cores=(), loader_cores=())
+    place = JobPlace(rank=rank, processes=processes, local_rank=rank, attempt=0, cores=(), loader_cores=())
     if arguments.strategy != "data_parallel":
         pin(rank)
     torch.set_num_threads(1)

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 
 import torch.distributed as dist
 
-from ddpbench.machine.turnstile import TURN, turn_from
 from ddpbench.measure.blocks import BLOCKS_IN_TURN, IN_TURN, AloneControl, Stepper, timed_blocks, warm_up
 from ddpbench.measure.clock import HostClock
 from ddpbench.records import Block
+from ddpbench.runtime.turnstile import TURN, turn_from
 from ddpbench.worker.training.control import GroupControl
 from tests.benchmarks import bare_loop
 

@@ -41,7 +41,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from ddpbench.spec import Case
 from ddpbench.strategies import load_strategy
 from ddpbench.worker.device import device_of
-from ddpbench.worker.place import Place
+from ddpbench.worker.place import JobPlace
 from ddpbench.worker.training.control import leave, meet
 from ddpbench.workloads import load_workload
 from tests.benchmarks.pairing import Harness, Steps, add_arguments, in_turn, pin, write
@@ -354,7 +354,7 @@ def measure(asked: argparse.Namespace, rank: int, processes: int) -> None:
     if asked.device == "cpu":
         pin(rank, asked.world_size // processes)
     torch.set_num_threads(1)
-    place = Place(rank=rank, processes=processes, local_rank=rank, attempt=0, cores=(), loader_cores=())
+    place = JobPlace(rank=rank, processes=processes, local_rank=rank, attempt=0, cores=(), loader_cores=())
     case = Case(
         workload=workload,
         strategy=loop.strategy,

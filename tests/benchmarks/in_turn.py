@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ddpbench.analysis.regression.changes import rounds_in_turn
-from ddpbench.launch.interleave.told import changes_in
+from ddpbench.launch.interleave.compare import changes_in
 from tests.benchmarks.conftest import ROOT, Say
 from tests.benchmarks.keeping import keep
 from tests.benchmarks.kept_pairs import Launch

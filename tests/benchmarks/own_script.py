@@ -26,7 +26,7 @@ from ddpbench.measure.clock import HostClock
 from ddpbench.measure.recorder import NullRecorder
 from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat
 from ddpbench.spec import Case
-from ddpbench.worker.place import Place
+from ddpbench.worker.place import JobPlace
 from ddpbench.worker.training.training import StepLoop, Training
 from tests.benchmarks.pairing import add_arguments, in_turn, pin, write
 
@@ -73,7 +73,7 @@ def main() -> None:
         local_batch=BATCH,
         global_batch=BATCH,
     )
-    place = Place(rank=0, processes=1, local_rank=0, attempt=0, cores=(), loader_cores=())
+    place = JobPlace(rank=0, processes=1, local_rank=0, attempt=0, cores=(), loader_cores=())
     training = Training(case, place, torch.device("cpu"))
     training.loader = training._made_loader(data, 0, 1)
     replica = training.replica(training.fresh_model(), NullRecorder(), distributed=False)

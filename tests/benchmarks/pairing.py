@@ -20,7 +20,7 @@ from ddpbench.measure.recorder import NullRecorder, Recorder, StepRecorder
 from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat
 from ddpbench.spec import Case
 from ddpbench.worker.device import device_of
-from ddpbench.worker.place import Place
+from ddpbench.worker.place import JobPlace
 from ddpbench.worker.training.control import meet
 from ddpbench.worker.training.training import StepLoop, Training
 from tests.benchmarks.ratio import paired_ratio
@@ -83,7 +83,7 @@ class Harness:
     """
 
     def __init__(
-        self, case: Case, place: Place, control: Control | None = None, kept: StepRecorder | None = None
+        self, case: Case, place: JobPlace, control: Control | None = None, kept: StepRecorder | None = None
     ) -> None:
         recorder: Recorder = kept or NullRecorder()
         device = device_of(case, place.local_rank)

@@ -18,7 +18,7 @@ import torch
 
 from ddpbench.measure.clock import HostClock
 from ddpbench.spec import Case
-from ddpbench.worker.place import Place
+from ddpbench.worker.place import JobPlace
 from ddpbench.worker.rank.profiling import Profiler, ready_moments
 from ddpbench.worker.training.training import Training
 
@@ -43,7 +43,7 @@ def main() -> None:
         case = Case(
             workload=workload, strategy="single", local_batch=batch, global_batch=batch, data="memory"
         )
-        place = Place(rank=0, processes=1, local_rank=0, attempt=0, cores=(), loader_cores=())
+        place = JobPlace(rank=0, processes=1, local_rank=0, attempt=0, cores=(), loader_cores=())
         training = Training(case, place, torch.device("cpu"))
         if training.workload.pacer is not None:
             training.workload.pacer.active = True

@@ -47,11 +47,11 @@ from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.plan import plan_launch
 from ddpbench.launch.watch import LaunchRunner
 from ddpbench.machine.hardware import read_hardware
-from ddpbench.machine.launched import LaunchedRanks
 from ddpbench.machine.ports import free_port
-from ddpbench.machine.server import ServerProcess
-from ddpbench.machine.turnstile import TURN, Turn, Turnstile
 from ddpbench.records import Address, Block, RunDir, read_rank
+from ddpbench.runtime.launched import LaunchedRanks
+from ddpbench.runtime.server import ServerProcess
+from ddpbench.runtime.turnstile import TURN, Turn, Turnstile
 from ddpbench.spec import Case
 from ddpbench.worker.server import preload
 from tests.benchmarks import bare_blocks, bare_loop

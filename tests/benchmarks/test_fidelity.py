@@ -15,8 +15,8 @@ from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.plan import plan_launch
 from ddpbench.launch.watch import LaunchRunner
 from ddpbench.machine.hardware import read_hardware
-from ddpbench.machine.server import ServerProcess
 from ddpbench.records import Address, LaunchOutcome, RunDir
+from ddpbench.runtime.server import ServerProcess
 from ddpbench.spec import Case
 from tests.benchmarks.conftest import Say, torchrun
 from tests.benchmarks.keeping import keep, refuse_kept

@@ -24,7 +24,7 @@ from ddpbench.launch.sweep.preparation import SweepRequest, prepare
 from ddpbench.launch.sweep.sweep import Sweep
 from ddpbench.machine.claim import claimed
 from ddpbench.machine.hardware import read_hardware
-from ddpbench.machine.turnstile import Turn, Turnstile, TurnstileGoneError
+from ddpbench.runtime.turnstile import Turn, Turnstile, TurnstileGoneError
 from tests.benchmarks.conftest import Say
 from tests.benchmarks.keeping import keep, refuse_kept
 from tests.benchmarks.kept_pairs import Launch, over_launches, summary_of

@@ -22,7 +22,7 @@ from ddpbench.cli import run
 from ddpbench.launch import own_batches
 from ddpbench.launch.experiments import known_experiments
 from ddpbench.spec import Base, Budget, FabricSettings
-from ddpbench.texts import unprintable
+from ddpbench.text_safety import unprintable
 
 SHIPPED = known_experiments()
 Keys = tuple[str, ...]

@@ -12,7 +12,7 @@ from ddpbench.analysis.regression.baselines import STORAGE, Baselines, find_side
 from ddpbench.cli import run as command
 from ddpbench.cli.submit import _make
 from ddpbench.errors import OutputError
-from ddpbench.launch.interleave.told import _made
+from ddpbench.launch.interleave.compare import _made
 from ddpbench.records.rundir import RunDir, default_path
 from tests.repositories import git
 

@@ -11,21 +11,21 @@ from rich.console import Console
 from ddpbench.cli import run
 from ddpbench.cli.doctor import show
 from ddpbench.launch import doctor
-from ddpbench.launch.doctor import Finding
+from ddpbench.launch.doctor import CheckResult
 
 LONG = "words " * 30
 FINDINGS = [
-    Finding(topic="Software", subject="torch", level="ok", found="2.13.0"),
-    Finding(topic="Software", subject="cuda", level="problem", found=LONG, advice=LONG),
-    Finding(
+    CheckResult(topic="Software", subject="torch", level="ok", found="2.13.0"),
+    CheckResult(topic="Software", subject="cuda", level="problem", found=LONG, advice=LONG),
+    CheckResult(
         topic="Limits", subject="/dev/shm", level="note", found="64 MiB", advice="docker run --shm-size=8g"
     ),
-    Finding(topic="Limits", subject="A_VERY_LONG_VARIABLE", level="note", found="1", advice="unset it"),
+    CheckResult(topic="Limits", subject="A_VERY_LONG_VARIABLE", level="note", found="1", advice="unset it"),
 ]
-GOOD = Finding(
+GOOD = CheckResult(
     topic="Verdict", subject="training", level="ok", found="Training can run here: cpu with gloo, 2 ranks"
 )
-BAD = Finding(
+BAD = CheckResult(
     topic="Verdict",
     subject="training",
     level="problem",
@@ -74,7 +74,7 @@ def test_exit_code_and_output(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     arguments: list[str],
-    verdict: Finding,
+    verdict: CheckResult,
     code: int,
 ) -> None:
     monkeypatch.setattr(doctor, "examine", lambda: [*FINDINGS, verdict])

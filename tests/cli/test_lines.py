@@ -16,7 +16,7 @@ import pytest
 from ddpbench.cli import lines, run
 from ddpbench.cli.list import _LAUNCHERS, _SCHEDULES
 from ddpbench.cli.verify import _Columns
-from ddpbench.launch.verify import Verdict
+from ddpbench.launch.verify import ProofVerdict
 from ddpbench.records import Proof
 from ddpbench.spec import Base
 from ddpbench.strategies import load_strategy
@@ -144,11 +144,11 @@ def test_the_lists_hold_what_an_experiment_may_name(capsys: pytest.CaptureFixtur
     assert list(names["workloads"]) == workload_names(), "each with its size, for programs"
 
 
-def verdict(options: str, *, status: typing.Literal["ok", "skipped"] = "ok") -> Verdict:
+def verdict(options: str, *, status: typing.Literal["ok", "skipped"] = "ok") -> ProofVerdict:
     error = Proof(
         compared="gradients, same shards", dtype="float64", error=1e-12, tolerance=1e-10, passed=True
     )
-    return Verdict(
+    return ProofVerdict(
         strategy="ddp",
         algorithm="all_reduce",
         schedule="overlapped",

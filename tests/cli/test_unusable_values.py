@@ -27,7 +27,7 @@ from ddpbench.launch.sweep import sweep
 from ddpbench.records import RunDir
 from ddpbench.records.rundir import checked_name
 from ddpbench.spec import Case, PlannedCase
-from ddpbench.texts import unprintable
+from ddpbench.text_safety import unprintable
 
 MANY = "9" * 400
 TOO_MANY = "9" * 5000

@@ -20,8 +20,8 @@ import pytest
 from ddpbench.cli import run
 from ddpbench.errors import LaunchError, SideError
 from ddpbench.launch.interleave import turns
+from ddpbench.launch.interleave.compare import ComparisonRequest, interleave
 from ddpbench.launch.interleave.sides import SideSpec
-from ddpbench.launch.interleave.told import Asked, interleave
 from ddpbench.launch.interleave.turns import read_comparison
 from ddpbench.launch.watch import whole_because
 from tests.failures.conftest import ROOT, command, run_cli, worker_processes
@@ -470,13 +470,13 @@ def test_a_guilty_commit_is_found_on_real_ranks(repository: Path) -> None:
 def test_bisect_takes_turns_in_what_it_is_told(
     repository: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
-    asked: list[Asked] = []
+    asked: list[ComparisonRequest] = []
 
-    def stop(one: Asked, _: object) -> None:
+    def stop(one: ComparisonRequest, _: object) -> None:
         asked.append(one)
         raise LaunchError("enough")
 
-    monkeypatch.setattr("ddpbench.launch.interleave.told.interleave", stop)
+    monkeypatch.setattr("ddpbench.launch.interleave.compare.interleave", stop)
     monkeypatch.chdir(repository)
     assert run(["bisect", "bench/step.toml", "fast", "main", *words]) == 1
     assert [one.turns for one in asked] == [words[-1] if words else "blocks"]
@@ -640,7 +640,7 @@ def test_a_side_that_hangs_outside_of_a_launch_is_ended_and_named(
     (repository / "bench" / "step.toml").write_text(EXPERIMENT.replace('"single"', '"ddp"'))
     monkeypatch.setattr(turns, patience, 5.0)
     monkeypatch.chdir(repository)
-    asked = Asked(
+    asked = ComparisonRequest(
         experiment=Path("bench/step.toml"),
         base=SideSpec(name="base", path="."),
         new=SideSpec(name="new", overrides=("base.local_batch=16",)),
@@ -684,7 +684,7 @@ def test_a_side_that_stops_while_the_other_waits_for_its_turn_is_ended_and_named
                 )
                 side.suspend()
 
-    asked = Asked(
+    asked = ComparisonRequest(
         experiment=Path("bench/step.toml"),
         base=SideSpec(name="base", path="."),
         new=SideSpec(name="new", overrides=("base.local_batch=16",)),

@@ -14,7 +14,7 @@ import pytest
 
 import ddpbench
 from ddpbench.errors import MachineError
-from ddpbench.machine import launched
+from ddpbench.runtime import launched
 from tests.failures.conftest import ROOT, command, run_cli, worker_processes, workload
 from tests.processes import started
 

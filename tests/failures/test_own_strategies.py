@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpbench.launch.verify import Verdict, verification_cases, verify
+from ddpbench.launch.verify import ProofVerdict, verification_cases, verify
 from tests.failures.conftest import ROOT, run_cli
 
 pytestmark = pytest.mark.multiprocess
@@ -21,7 +21,7 @@ def own(name: str) -> str:
     return f"{OWN}:{name}"
 
 
-def proved(strategies: list[str], overrides: list[str]) -> dict[str, Verdict]:
+def proved(strategies: list[str], overrides: list[str]) -> dict[str, ProofVerdict]:
     cases = verification_cases(strategies, [own("Mine")], [2], "gloo", overrides=overrides)
     return {verdict.strategy.rpartition(":")[2]: verdict for verdict in verify(cases)}
 

@@ -19,9 +19,6 @@ from ddpbench.errors import WorkloadError
 from ddpbench.guard import descendants
 from ddpbench.launch.sweep.preparation import SweepRequest, prepare
 from ddpbench.launch.sweep.sweep import Sweep
-from ddpbench.machine.probes import inspected, stated_batch
-from ddpbench.machine.server import ServerProcess
-from ddpbench.machine.trial import identifying, inspect_own
 from ddpbench.records import (
     LaunchOutcome,
     LaunchRequest,
@@ -32,6 +29,9 @@ from ddpbench.records import (
     Warmup,
     read_launch,
 )
+from ddpbench.runtime.probes import inspected, stated_batch
+from ddpbench.runtime.server import ServerProcess
+from ddpbench.runtime.trial import identifying, inspect_own
 from ddpbench.spec import Case
 from tests.failures.conftest import ROOT, experiment_text, run_cli
 from tests.failures.conftest import workload as faulty
@@ -181,8 +181,8 @@ def test_a_process_that_the_constructor_forks_is_no_second_rank(
 CONTROLLER = """
 import sys
 from pathlib import Path
-from ddpbench.machine.probes import inspected
-from ddpbench.machine.server import ServerProcess
+from ddpbench.runtime.probes import inspected
+from ddpbench.runtime.server import ServerProcess
 from tests.failures.test_own_workloads import case_of, own
 
 folder, notes = Path(sys.argv[1]), sys.argv[2]
@@ -352,7 +352,7 @@ def test_a_module_that_does_not_end_is_told_at_once(
         "class Mine:\n    batch = 32\n    model = dataset = loss = dict\n", encoding="utf-8"
     )
     with monkeypatch.context() as patch:
-        patch.setattr("ddpbench.machine.probes.START_TIMEOUT_S", 8.0)
+        patch.setattr("ddpbench.runtime.probes.START_TIMEOUT_S", 8.0)
         with pytest.raises(
             WorkloadError, match=r"loops\.py:Mine: importing it did not end within 8 s: does it"
         ):

@@ -91,7 +91,7 @@ def test_a_faster_checkout_of_the_same_case_passes_from_a_folder_below(repositor
 
 
 SAYS_TURNS = """
-import ddpbench.launch.interleave.told as told
+import ddpbench.launch.interleave.compare as told
 from ddpbench.errors import LaunchError
 
 def stop(asked, listener):

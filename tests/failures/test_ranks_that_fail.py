@@ -102,7 +102,7 @@ def test_a_rank_that_dies_in_a_collective_is_named_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "ddpbench.machine.seen.GRACE_S", 60.0
+        "ddpbench.runtime.watchdog.GRACE_S", 60.0
     )  # the other rank ends by itself, also on a slow day
     path = tmp_path / "faults.toml"
     # so long that its 40th step is one of the timed ones, in a collective, on a slow day too
@@ -141,7 +141,7 @@ def test_the_death_of_the_fork_server_is_one_launchs_failure(
     )
     path.write_text(text, encoding="utf-8")
     monkeypatch.setenv("DDPBENCH_TEST_MARK", str(tmp_path / "killed"))
-    monkeypatch.setattr("ddpbench.machine.running_server.STOPPED_LOOKS", 2)
+    monkeypatch.setattr("ddpbench.runtime.running_server.STOPPED_LOOKS", 2)
     listener = Outcomes()
     Sweep(prepare(SweepRequest(experiment=path, out=tmp_path / "run")), listener).run()
     for name, said in zip(

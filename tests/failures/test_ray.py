@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 import ddpbench
-from ddpbench.machine.launched import LaunchedRanks
+from ddpbench.runtime.launched import LaunchedRanks
 from tests.failures.conftest import ROOT, command, run_cli, workload
 from tests.failures.test_launchers import with_launchers
 from tests.processes import alive

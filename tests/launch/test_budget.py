@@ -17,9 +17,9 @@ from ddpbench.launch.sweep import sweep as module
 from ddpbench.launch.sweep.identification import Found
 from ddpbench.launch.sweep.preparation import SweepRequest, prepare
 from ddpbench.launch.sweep.sweep import Sweep
-from ddpbench.machine.estimate import Tried
 from ddpbench.records import LaunchOutcome, RunDir
 from ddpbench.records.sessions import stop_reason_of
+from ddpbench.runtime.estimate import Tried
 from ddpbench.spec import Case
 
 PROOF_S = 1.0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ddpbench.errors import OutputError, RequestError
-from ddpbench.launch import elsewhere
+from ddpbench.launch import external as elsewhere
 from ddpbench.launch.layout import Nodes, launcher_lines, lines_of, plan_for
 from ddpbench.records import RunDir
 from ddpbench.strategies.frameworks import installed

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ddpbench.launch.own_class import read_script, reading, writing, written_class
-from ddpbench.launch.own_class.source import Method, source_of
+from ddpbench.launch.own_class.source import MethodLines, source_of
 from tests.launch.mutants import SCRIPTS, mutants
 
 LONG = ", ".join(f"argument_{number}={number}" for number in range(8))
@@ -44,7 +44,7 @@ FILLED = [
 
 def meant(node: ast.stmt, lines: list[str]) -> bool:
     """Return whether the lines of a method parse to this statement."""
-    text = "\n".join(["class Measured:", *Method("step", lines=lines).text])
+    text = "\n".join(["class Measured:", *MethodLines("step", lines=lines).text])
     read = ast.parse(text).body[0]
     assert isinstance(read, ast.ClassDef)
     function = read.body[0]

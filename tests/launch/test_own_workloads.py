@@ -15,7 +15,7 @@ from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.own_workloads import located, with_located
 from ddpbench.launch.sweep.preparation import SweepRequest, prepare
 from ddpbench.machine.identity import sources_digest
-from ddpbench.machine.trial import inspect_own, summary_of, tried, within_own
+from ddpbench.runtime.trial import inspect_own, summary_of, tried, within_own
 from ddpbench.spec import Case, PlannedCase, parse_experiment
 from tests.synthetic import case_of
 

@@ -10,8 +10,10 @@ import pytest
 
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.plan import Plan, make_plan, plan_launch
-from ddpbench.machine.done import Done
-from ddpbench.machine.estimate import (
+from ddpbench.machine.hardware import Hardware
+from ddpbench.machine.placement import applied
+from ddpbench.records import LaunchDir, RunDir
+from ddpbench.runtime.estimate import (
     CROWDED_RANK_S,
     FRAMEWORK_S,
     LAUNCHER_START_S,
@@ -20,10 +22,8 @@ from ddpbench.machine.estimate import (
     about,
     proof_s,
 )
-from ddpbench.machine.expected import Expected
-from ddpbench.machine.hardware import Hardware
-from ddpbench.machine.placement import applied
-from ddpbench.records import LaunchDir, RunDir
+from ddpbench.runtime.expected import Expected
+from ddpbench.runtime.progress import Done
 from ddpbench.spec import Case, Devices, expand, parse_experiment
 
 CATALOG = TableCatalog()

@@ -10,8 +10,8 @@ import pytest
 
 import ddpbench
 from ddpbench.launch.sweep import servers
-from ddpbench.machine.server import ServerProcess
 from ddpbench.records import Proof, RankStart, RunDir, read_launch
+from ddpbench.runtime.server import ServerProcess
 
 pytestmark = pytest.mark.multiprocess
 FAULTY = Path(__file__).parents[1] / "failures/faulty.py"

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from ddpbench.launch.settings_page import Key, keys, page, sections
+from ddpbench.launch.settings_page import SettingKey, keys, page, sections
 from ddpbench.spec import Case
 from ddpbench.spec.settings import Base
 from ddpbench.units import Unit
@@ -40,7 +40,7 @@ class Unsaid(BaseModel):
 
 def test_a_key_is_described_as_it_is_declared() -> None:
     assert keys(Said) == [
-        Key(
+        SettingKey(
             name="size",
             type="integer or string",
             default="3",
@@ -48,7 +48,9 @@ def test_a_key_is_described_as_it_is_declared() -> None:
             allowed='≥ 1; `"auto"`',
             meaning="How many samples.",
         ),
-        Key(name="part", type="number", default="", unit="", allowed="≥ 0.5, < 1", meaning="A | part."),
+        SettingKey(
+            name="part", type="number", default="", unit="", allowed="≥ 0.5, < 1", meaning="A | part."
+        ),
     ]
 
 

@@ -13,6 +13,7 @@ import pytest
 from ddpbench.errors import RequestError
 from ddpbench.launch.interleave import sides
 from ddpbench.launch.interleave.bisect import commits_between
+from ddpbench.launch.interleave.compare import differing
 from ddpbench.launch.interleave.sides import (
     SideSpec,
     _commit_of,
@@ -24,7 +25,6 @@ from ddpbench.launch.interleave.sides import (
     same_code,
     without_order,
 )
-from ddpbench.launch.interleave.told import differing
 from ddpbench.machine.identity import git_commit
 from ddpbench.records import rundir
 from ddpbench.records.rundir import MARK

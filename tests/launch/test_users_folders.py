@@ -14,8 +14,8 @@ import pytest
 import ddpbench.launch.sweep.sweep as module
 from ddpbench.cli import run as command
 from ddpbench.errors import FabricError, IdentityError, LaunchError, MachineError, OutputError, WorkloadError
-from ddpbench.launch import elsewhere
-from ddpbench.launch.interleave import told
+from ddpbench.launch import external as elsewhere
+from ddpbench.launch.interleave import compare as told
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.sweep.preparation import Prepared, SweepRequest, prepare
 from ddpbench.launch.sweep.sweep import Sweep

@@ -13,8 +13,8 @@ from ddpbench.launch import watch
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.plan import plan_launch
 from ddpbench.machine.hardware import read_hardware
-from ddpbench.machine.server import ServerProcess
 from ddpbench.records import RunDir
+from ddpbench.runtime.server import ServerProcess
 from ddpbench.spec import Case
 
 ASKING_S, TRAINING_S = 3.0, 10.0

@@ -207,7 +207,7 @@ def _draw_one_form(run: Callable[[ModuleType], None], module: ModuleType) -> Non
         svg = empty((picture.width_in, picture.height_in))
         kinds = sorted(picture.wanted.figures | {"png"})
         files = {f"figures/{picture.file_name}.{kind}": svg if kind == "svg" else b"" for kind in kinds}
-        return module.Drawn(narrow=narrow, svg=svg, png=b"", files=files)
+        return module.DrawnPicture(narrow=narrow, svg=svg, png=b"", files=files)
 
     def draw_one(picture: Any) -> Any:
         if __name__ == "sitecustomize":

@@ -200,7 +200,7 @@ def test_of_a_process_and_its_children_the_process_is_named(tmp_path: Path) -> N
         if (child := os.fork()) == 0:
             signal.pause()
         try:
-            assert names.holder(name) == names.Holder(user=os.geteuid(), process=os.getpid())
+            assert names.holder(name) == names.NameHolder(user=os.geteuid(), process=os.getpid())
         finally:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)

@@ -20,8 +20,6 @@ import ddpbench
 from ddpbench.cli import run as command
 from ddpbench.errors import IdentityError, OutputError, UnreadableError
 from ddpbench.fabric import Fabric
-from ddpbench.machine.judge import last_log_line
-from ddpbench.machine.server import ServerProcess
 from ddpbench.records import (
     LaunchDir,
     LaunchRequest,
@@ -45,6 +43,8 @@ from ddpbench.records.files import (
     write_anew,
 )
 from ddpbench.records.job_key import make_job_key
+from ddpbench.runtime.judge import last_log_line
+from ddpbench.runtime.server import ServerProcess
 from ddpbench.spec import Case, Links
 from ddpbench.spec.limits import MAX_COMBINATIONS, MAX_LAUNCHES
 from tests.synthetic import write_run

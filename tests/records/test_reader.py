@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from ddpbench.errors import IdentityError, OutputError, RecordError
-from ddpbench.features.recovery.rank.recovering import NOTED_S, Plan
+from ddpbench.features.recovery.rank.recovering import NOTED_S, FailurePlan
 from ddpbench.records import (
     Block,
     Buckets,
@@ -377,7 +377,7 @@ def test_the_longest_training_with_snapshots_is_read() -> None:
     """Each step is one record if it takes longer than steps may go unrecorded."""
     every = limits.SNAPSHOT_STEPS.high
     case = replace(KILLED, recovery="uninterrupted", snapshot_every=every)
-    steps = max(Plan.of(case, NOTED_S, number).ends for number in range(100))
+    steps = max(FailurePlan.of(case, NOTED_S, number).ends for number in range(100))
     assert steps > 6 * every
     step = Trained(gang=0, first=0, start_ns=0, ends_ns=(1,), losses=(1.5,), samples=((0, 4),))
     line = json.dumps(as_json(step), separators=(",", ":")).encode() + b"\n"

@@ -11,14 +11,14 @@ import pandas as pd
 
 from ddpbench.analysis.case_summary import CaseSummary
 from ddpbench.analysis.finding import Finding
-from ddpbench.analysis.results import Compared, LaunchResult, Parts, Phase, Proved, StepParts
+from ddpbench.analysis.results import ByPart, Compared, LaunchResult, Proved, StepParts, StrategyPhase
 from ddpbench.analysis.sentences import Sentence
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.summary import (
+    CaseFailure,
     Conclusions,
     Counts,
     Course,
-    Failure,
     RunFacts,
     RunSummary,
     StepResults,
@@ -156,7 +156,7 @@ def parts_of(row: dict[str, Any]) -> StepParts:
     parts["backward"] = step - sum(parts.values())
     return StepParts(
         case_id=row["case_id"],
-        parts=Parts(**{name: Interval(value=value) for name, value in parts.items()}),
+        parts=ByPart(**{name: Interval(value=value) for name, value in parts.items()}),
         overlapped_comm=Interval(0.14 * step if row["strategy"] == "ddp" else 0.0),
         step_time_s=step,
         launches=5,
@@ -238,7 +238,7 @@ def handmade_summary(**changes: Any) -> RunSummary:
         course=Course(
             counts=Counts(planned=95, succeeded=90, failed=5, skipped_cases=1, cases=len(rows), rounds=5),
             failures=(
-                Failure(
+                CaseFailure(
                     case_id=failed.case_id,
                     label=failed.label,
                     round=0,
@@ -247,7 +247,7 @@ def handmade_summary(**changes: Any) -> RunSummary:
                     reason=reason,
                     last_log_line=LOG_ATTACK,
                 ),
-                Failure(
+                CaseFailure(
                     case_id=skipped.case_id,
                     label=skipped.label,
                     round=None,
@@ -314,7 +314,7 @@ def handmade_summary(**changes: Any) -> RunSummary:
             launches=tuple(launch for row in rows for launch in launches_of(row)),
             breakdown=tuple(map(parts_of, measured)),
             phases=tuple(
-                Phase(
+                StrategyPhase(
                     case_id=dp["case_id"],
                     span=span,
                     mean_s=share * dp["step_time_s"],

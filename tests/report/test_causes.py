@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from ddpbench.analysis import RunSummary, summarize
-from ddpbench.analysis.results import Loss
+from ddpbench.analysis.results import EfficiencyLoss
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.steps.one_step import LAST, Lane, OneStep, Transfer
 from ddpbench.analysis.table.columns import COLUMNS
@@ -53,7 +53,7 @@ def falls(
     split: bool = True,
     outrun: bool = False,
     **changed: tuple[float, float, float],
-) -> tuple[Loss, ...]:
+) -> tuple[EfficiencyLoss, ...]:
     """Return losses of a case; without `split` its computation is one of them."""
     values = LOSSES | changed
     if not split:
@@ -63,7 +63,7 @@ def falls(
             if name != "own_computation"
         }
     return tuple(
-        Loss(
+        EfficiencyLoss(
             case_id=case_id,
             item=name,
             share=Interval(value=value, low=low, high=high),
@@ -81,7 +81,7 @@ def drawn(section: Section) -> Picture:
     return picture
 
 
-def waterfall_of(losses: tuple[Loss, ...]) -> Picture:
+def waterfall_of(losses: tuple[EfficiencyLoss, ...]) -> Picture:
     summary = handmade_summary(waterfall=losses)
     return drawn(waterfall.section(summary.steps.waterfall, rows_of(summary)))
 

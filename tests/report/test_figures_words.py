@@ -16,7 +16,7 @@ from ddpbench.report.draw.sheet import Sheet
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row, rows_of
 from ddpbench.report.sections import breakdown, scaling
-from ddpbench.report.sections.communication.curves import Point, TransferCurve
+from ddpbench.report.sections.communication.curves import TransferCurve, TransferPoint
 from ddpbench.report.sections.communication.figure import picture as transfers
 from tests.report.handmade import changed, ddp, handmade_summary, with_cases
 from tests.report.reading import read
@@ -45,7 +45,9 @@ def with_parts(step: StepParts, **changes: float) -> StepParts:
 def test_sizes_that_round_to_the_same_words_are_told_apart_by_their_bytes(rows: list[Row]) -> None:
     row = next(row for row in rows if row.case_id == ddp(4).case_id)
     sizes = (1_059_328, 1_060_352, 2_000_000)
-    points = [Point(bytes=size, time_ms=Interval(1.0), busbw=None, rounds=5, transfers=10) for size in sizes]
+    points = [
+        TransferPoint(bytes=size, time_ms=Interval(1.0), busbw=None, rounds=5, transfers=10) for size in sizes
+    ]
     curve = TransferCurve(op="all_reduce", world_size=4, variant=0, points=tuple(points))
     cells = [line[2] for line in transfers(row, [row], rows, [curve], 0).table.rows]
     assert [(cell.text, cell.under) for cell in cells] == [

@@ -9,13 +9,13 @@ from xml.etree import ElementTree
 
 import pytest
 
+from ddpbench.picture_formats import PictureFormats
 from ddpbench.report.draw import canvas
-from ddpbench.report.draw.canvas import Drawn, draw
+from ddpbench.report.draw.canvas import DrawnPicture, draw
 from ddpbench.report.draw.sheet import Sheet
 from ddpbench.report.draw.slide import draw_slide
 from ddpbench.report.embedded import with_images
-from ddpbench.texts import unprintable
-from ddpbench.wanted import Wanted
+from ddpbench.text_safety import unprintable
 from tests.report.test_painter import picture
 
 pytestmark = pytest.mark.usefixtures("painted")
@@ -25,7 +25,7 @@ SECTOR = "\N{SECTOR}"
 NOBODYS = "\N{CYPRO-MINOAN SIGN CM001}"
 
 
-def named(heading: str) -> Drawn:
+def named(heading: str) -> DrawnPicture:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         return draw(replace(picture(1), heading=heading))
@@ -112,7 +112,7 @@ def test_no_text_makes_an_svg_that_no_parser_reads() -> None:
         source=FORBIDDEN,
         narrow=paint_forbidden,
         narrow_in=(2.0, 1.0),
-        wanted=Wanted(figures=formats),
+        wanted=PictureFormats(figures=formats),
     )
     drawn = draw(found)
     for svg in (

@@ -12,7 +12,7 @@ from typing import Any
 
 from ddpbench.analysis import summarize
 from ddpbench.report import page
-from ddpbench.report.draw.canvas import Drawn
+from ddpbench.report.draw.canvas import DrawnPicture
 from ddpbench.report.parts import Picture
 from tests.synthetic import WORKLOADS, matrix, write_run
 
@@ -34,8 +34,8 @@ class _Unpainted:
     def start(self, pictures: Sequence[Picture]) -> None:
         self._pictures = pictures
 
-    def drawn(self) -> list[Drawn]:
-        return [Drawn(svg=b"<svg/>", png=b"", narrow=b"", files={}) for _ in self._pictures]
+    def drawn(self) -> list[DrawnPicture]:
+        return [DrawnPicture(svg=b"<svg/>", png=b"", narrow=b"", files={}) for _ in self._pictures]
 
 
 def _calls(folder: Path, batches: int) -> dict[tuple[str, int, str], int]:

@@ -22,14 +22,14 @@ import ddpbench
 from ddpbench.analysis.overview.build import summarize
 from ddpbench.cache import FOLDER
 from ddpbench.helper_process import NOBODY, WORTH_STARTING, Others, for_report
+from ddpbench.picture_formats import PictureFormats
 from ddpbench.records import RunDir
 from ddpbench.report import page
-from ddpbench.report.draw.canvas import Drawn, draw, themed
+from ddpbench.report.draw.canvas import DrawnPicture, draw, themed
 from ddpbench.report.draw.painter import WORTH_SHARING, Painter, _drawn, _name, draw_all
 from ddpbench.report.draw.sheet import Sheet
 from ddpbench.report.draw.style import on_dark
 from ddpbench.report.parts import Picture, Table
-from ddpbench.wanted import Wanted
 from tests.kept import KEPT, unpacked
 from tests.lighter import sitecustomize as lighter
 from tests.synthetic import write_run
@@ -111,7 +111,7 @@ class Elsewhere:
         assert work is _drawn
         self.asked.append(question)
 
-    def answer(self) -> Drawn | None:
+    def answer(self) -> DrawnPicture | None:
         self.left -= 1
         return draw(self.asked[-1]) if self.left >= 0 else None
 
@@ -129,7 +129,7 @@ def test_each_picture_is_drawn_once_by_who_is_free(
     painter._dealt._dealing[0].join(60)  # this process is busy with other things
     here: list[Picture] = []
 
-    def drawn_here(one: Picture) -> Drawn:
+    def drawn_here(one: Picture) -> DrawnPicture:
         here.append(one)
         return draw(one)
 
@@ -143,7 +143,7 @@ def test_each_picture_is_drawn_once_by_who_is_free(
 
 def test_an_answer_that_cannot_be_read_costs_no_figure(painted: None) -> None:
     class Broken(Elsewhere):
-        def answer(self) -> Drawn | None:
+        def answer(self) -> DrawnPicture | None:
             raise MemoryError
 
     pictures = [picture(number) for number in range(5)]
@@ -155,10 +155,10 @@ def test_an_answer_that_cannot_be_read_costs_no_figure(painted: None) -> None:
 def test_a_picture_has_the_same_name_in_every_process() -> None:
     script = (
         "from functools import partial; from ddpbench.report.draw.painter import _name\n"
-        "from ddpbench.report.parts import Picture, Table; from ddpbench.wanted import Wanted\n"
+        "from ddpbench.report.parts import Picture, Table; from ddpbench.picture_formats import PictureFormats\n"
         "given = dict(file_name='a', heading='', caption='', alt='', width_in=2.0, height_in=1.0, missing={})\n"
         "print(_name(Picture(**given, table=Table(caption='', columns=(), rows=()), paint=partial(print, 1), "
-        "wanted=Wanted(figures=frozenset({'png', 'svg', 'pdf'})))))"
+        "wanted=PictureFormats(figures=frozenset({'png', 'svg', 'pdf'})))))"
     )
     names = {
         subprocess.run(
@@ -208,8 +208,8 @@ class Undrawn:
     def start(self, pictures: Sequence[Picture]) -> None:
         self.pictures = pictures
 
-    def drawn(self) -> list[Drawn]:
-        return [Drawn(svg=b"<svg/>", png=b"", narrow=b"", files={}) for _ in self.pictures]
+    def drawn(self) -> list[DrawnPicture]:
+        return [DrawnPicture(svg=b"<svg/>", png=b"", narrow=b"", files={}) for _ in self.pictures]
 
 
 class Kept(Painter):
@@ -250,14 +250,14 @@ def test_a_figure_is_drawn_once(painted: None, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(psutil.Process, "create_time", lambda _: later)
     asked: list[str] = []
 
-    def noted(one: Picture) -> Drawn:
+    def noted(one: Picture) -> DrawnPicture:
         asked.append(one.file_name)
         return draw(one)
 
     monkeypatch.setattr("ddpbench.report.draw.painter.draw", noted)
     pictures = [picture(number) for number in range(3)]
 
-    def drawn(some: list[Picture]) -> list[Drawn]:
+    def drawn(some: list[Picture]) -> list[DrawnPicture]:
         asked.clear()
         painter = Painter()
         painter.start(some)
@@ -271,7 +271,7 @@ def test_a_figure_is_drawn_once(painted: None, tmp_path: Path, monkeypatch: pyte
     others = [
         picture(0),
         replace(pictures[1], paint=partial(paint_a_line, number=7)),
-        replace(pictures[2], wanted=Wanted(figures=frozenset({"png", "svg"}))),
+        replace(pictures[2], wanted=PictureFormats(figures=frozenset({"png", "svg"}))),
         picture(3, lambda sheet: paint_a_line(sheet, 1)),  # which cannot be pickled
         replace(pictures[0], heading="Another"),
     ]

@@ -14,6 +14,7 @@ import pytest
 
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.cli import run
+from ddpbench.picture_formats import ONLY_PNG, PictureFormats
 from ddpbench.records import RunDir
 from ddpbench.report import page, write_report
 from ddpbench.report.captions import shared_words
@@ -25,7 +26,6 @@ from ddpbench.report.outside import conditions, dressed, source_line
 from ddpbench.report.parts import Picture, Section
 from ddpbench.report.rows import rows_of
 from ddpbench.report.sections import breakdown, scaling
-from ddpbench.wanted import ONLY_PNG, Wanted
 from tests.report.handmade import HOST_ATTACK, handmade_summary
 
 pytestmark = pytest.mark.usefixtures("painted")
@@ -54,7 +54,7 @@ def figure_one(monkeypatch: pytest.MonkeyPatch, summary: RunSummary) -> None:
     monkeypatch.setattr(page, "FIGURES", {"scaling": lambda *_: section})
 
 
-def first_picture(summary: RunSummary, wanted: Wanted = ONLY_PNG) -> Picture:
+def first_picture(summary: RunSummary, wanted: PictureFormats = ONLY_PNG) -> Picture:
     rows = rows_of(summary)
     section = scaling.section(summary.conclusions.claims, rows)
     assert section is not None
@@ -114,7 +114,7 @@ def test_what_differs_within_the_run_is_no_condition(summary: RunSummary) -> Non
 def test_files_are_those_wanted_and_equal_each_time(
     summary: RunSummary, tmp_path: Path, figure_one: None
 ) -> None:
-    wanted = Wanted(figures=ALL, slides=ALL)
+    wanted = PictureFormats(figures=ALL, slides=ALL)
     found: list[dict[str, bytes]] = []
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
@@ -137,7 +137,7 @@ def test_files_are_those_wanted_and_equal_each_time(
 
 def test_a_png_is_written_beside_other_formats(summary: RunSummary, tmp_path: Path, figure_one: None) -> None:
     run = RunDir(tmp_path)
-    write_report(summary, run, wanted=Wanted(figures=frozenset({"svg"}), slides=frozenset({"svg"})))
+    write_report(summary, run, wanted=PictureFormats(figures=frozenset({"svg"}), slides=frozenset({"svg"})))
     for folder in (run.figures, run.slides):
         assert {path.name for path in folder.iterdir()} == {"scaling.png", "scaling.svg"}
 

@@ -23,7 +23,7 @@ from ddpbench.report.words import (
 from ddpbench.spec import Case, StatedTraits
 from ddpbench.strategies import TABLE
 from ddpbench.strategies.traits import told_apart
-from ddpbench.texts import clean
+from ddpbench.text_safety import clean
 from tests.synthetic import write_run
 
 

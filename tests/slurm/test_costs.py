@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from ddpbench.cli import run
-from ddpbench.launch.elsewhere import Shape
-from ddpbench.launch.slurm.costs import Costs, gpus_per_node, total
+from ddpbench.launch.external import JobShape
+from ddpbench.launch.slurm.costs import SizeCosts, gpus_per_node, total
 from ddpbench.launch.slurm.request import Option, Request
 from ddpbench.spec import Case
 
 
-def costs(**changed: object) -> Costs:
+def costs(**changed: object) -> SizeCosts:
     usual = {"name": "2 nodes", "nodes": 2, "gpus_per_node": 0, "least": 10, "most": 40, "proofs": 2}
-    return Costs(**usual | {"estimated_s": 1800.0, "limit_s": 3600.0} | changed)  # type: ignore[arg-type]
+    return SizeCosts(**usual | {"estimated_s": 1800.0, "limit_s": 3600.0} | changed)  # type: ignore[arg-type]
 
 
 def test_hours_are_nodes_times_time_and_gpu_hours_gpus_times_that() -> None:
@@ -64,7 +64,7 @@ def test_gpus_are_those_that_the_job_asks_for(options: dict[str, str], device: s
     asked = tuple(Option(name=name, value=value) for name, value in options.items())
     request = Request(sizes=(2,), ranks_per_node=4, options=asked)
     cases = [Case(workload="mlp:small", strategy="ddp", device=device)]  # type: ignore[arg-type]
-    assert gpus_per_node(request, Shape(2, 4), cases) == count
+    assert gpus_per_node(request, JobShape(2, 4), cases) == count
 
 
 def test_a_dry_run_says_what_each_job_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpbench.launch.elsewhere import Shape
+from ddpbench.launch.external import JobShape
 from ddpbench.launch.slurm import disks
 from ddpbench.launch.slurm.disks import RefusedFolderError, archive, fetch, place
 from ddpbench.launch.slurm.request import Request
@@ -55,7 +55,7 @@ class Node:
         text = job_script(
             self.here,
             "n-1",
-            Shape(1, 1),
+            JobShape(1, 1),
             request,
             cpus=None,
             time_s=60,

@@ -11,47 +11,68 @@ from pathlib import Path
 import pytest
 
 from ddpbench.errors import LaunchError, RequestError
-from ddpbench.launch.elsewhere import Shape
+from ddpbench.launch.external import JobShape
 from ddpbench.launch.slurm import control, disks, follow
 from ddpbench.launch.slurm.control import JobState, UnreachableError
-from ddpbench.launch.slurm.follow import Follower, Progress, next_step
+from ddpbench.launch.slurm.follow import Follower, RunProgress, next_step
 from ddpbench.launch.slurm.request import Request
-from ddpbench.launch.slurm.submission import Job, Size, Submission
+from ddpbench.launch.slurm.submission import Submission, SubmittedJob, SubmittedSize
 from ddpbench.records import RunDir
 
-NOTHING = Progress(finished=0, sessions=0, carried_out=False)
-SOME = Progress(finished=3, sessions=1, carried_out=False)
-ALL = Progress(finished=9, sessions=1, carried_out=True)
-PAID = Progress(finished=9, sessions=1, carried_out=True, left_out=True)
+NOTHING = RunProgress(finished=0, sessions=0, carried_out=False)
+SOME = RunProgress(finished=3, sessions=1, carried_out=False)
+ALL = RunProgress(finished=9, sessions=1, carried_out=True)
+PAID = RunProgress(finished=9, sessions=1, carried_out=True, left_out=True)
 
 
 @pytest.mark.parametrize(
     ("last", "state", "progress", "first", "again", "step"),
     [
         (None, None, NOTHING, True, False, "submit"),
-        (Job(job_id="1"), "PENDING", NOTHING, True, False, "wait"),
-        (Job(job_id="1"), "COMPLETING", ALL, False, False, "wait"),
-        (Job(job_id="1"), "REQUEUED", SOME, False, False, "wait"),
-        (Job(job_id="1"), "COMPLETED", ALL, False, False, "done"),
-        (Job(job_id="1"), "FAILED", ALL, True, False, "done"),  # all launches are made; some are not ok
-        (Job(job_id="1"), "COMPLETED", ALL, True, True, "submit"),  # --retry-failed
-        (Job(job_id="1"), "COMPLETED", PAID, False, False, "done"),  # the budget is spent
-        (Job(job_id="1"), "COMPLETED", PAID, True, False, "submit"),  # the user wants the rest
-        (Job(job_id="1"), "RUNNING", SOME, True, True, "wait"),
-        (Job(job_id="1"), "TIMEOUT", SOME, False, False, "submit"),
-        (Job(job_id="1", launches=3), "TIMEOUT", SOME, False, False, "give up"),  # it would never end
-        (Job(job_id="1", launches=3), "TIMEOUT", SOME, True, False, "submit"),  # the user wants it to
-        (Job(job_id="1"), "NODE_FAIL", SOME, False, False, "submit"),
-        (Job(job_id="1"), "PREEMPTED", SOME, False, False, "submit"),
-        (Job(job_id="1"), "GONE", SOME, False, False, "submit"),
-        (Job(job_id="1"), "CANCELLED", SOME, False, False, "give up"),
-        (Job(job_id="1"), "CANCELLED", SOME, True, False, "submit"),
-        (Job(job_id="1"), "FAILED", SOME, False, False, "give up"),
-        (Job(job_id="1"), "OUT_OF_MEMORY", SOME, False, False, "give up"),
+        (SubmittedJob(job_id="1"), "PENDING", NOTHING, True, False, "wait"),
+        (SubmittedJob(job_id="1"), "COMPLETING", ALL, False, False, "wait"),
+        (SubmittedJob(job_id="1"), "REQUEUED", SOME, False, False, "wait"),
+        (SubmittedJob(job_id="1"), "COMPLETED", ALL, False, False, "done"),
+        (
+            SubmittedJob(job_id="1"),
+            "FAILED",
+            ALL,
+            True,
+            False,
+            "done",
+        ),  # all launches are made; some are not ok
+        (SubmittedJob(job_id="1"), "COMPLETED", ALL, True, True, "submit"),  # --retry-failed
+        (SubmittedJob(job_id="1"), "COMPLETED", PAID, False, False, "done"),  # the budget is spent
+        (SubmittedJob(job_id="1"), "COMPLETED", PAID, True, False, "submit"),  # the user wants the rest
+        (SubmittedJob(job_id="1"), "RUNNING", SOME, True, True, "wait"),
+        (SubmittedJob(job_id="1"), "TIMEOUT", SOME, False, False, "submit"),
+        (
+            SubmittedJob(job_id="1", launches=3),
+            "TIMEOUT",
+            SOME,
+            False,
+            False,
+            "give up",
+        ),  # it would never end
+        (
+            SubmittedJob(job_id="1", launches=3),
+            "TIMEOUT",
+            SOME,
+            True,
+            False,
+            "submit",
+        ),  # the user wants it to
+        (SubmittedJob(job_id="1"), "NODE_FAIL", SOME, False, False, "submit"),
+        (SubmittedJob(job_id="1"), "PREEMPTED", SOME, False, False, "submit"),
+        (SubmittedJob(job_id="1"), "GONE", SOME, False, False, "submit"),
+        (SubmittedJob(job_id="1"), "CANCELLED", SOME, False, False, "give up"),
+        (SubmittedJob(job_id="1"), "CANCELLED", SOME, True, False, "submit"),
+        (SubmittedJob(job_id="1"), "FAILED", SOME, False, False, "give up"),
+        (SubmittedJob(job_id="1"), "OUT_OF_MEMORY", SOME, False, False, "give up"),
     ],
 )
 def test_the_next_step(
-    last: Job | None, state: str | None, progress: Progress, first: bool, again: bool, step: str
+    last: SubmittedJob | None, state: str | None, progress: RunProgress, first: bool, again: bool, step: str
 ) -> None:
     job = JobState(state=state) if state is not None else None
     assert next_step(last, job, progress, first=first, again=again) == step
@@ -69,7 +90,7 @@ class Scene:
         """The submission that Slurm receives but does not answer."""
         run = RunDir(folder / "nodes-1")
         run.path.mkdir(parents=True)
-        self.size = Size(shape=Shape(1, 1), run=run, estimated_s=1.0)
+        self.size = SubmittedSize(shape=JobShape(1, 1), run=run, estimated_s=1.0)
         submission = Submission(
             path=folder, sizes=[self.size], asked={}, request=Request(sizes=(1,), ranks_per_node=1)
         )
@@ -116,7 +137,7 @@ class Scene:
             folder.mkdir(parents=True)
             (folder / "outcome.json").write_text(json.dumps({"status": status}))
 
-    def state(self, _size: Size, words: str, launches: int) -> None:
+    def state(self, _size: SubmittedSize, words: str, launches: int) -> None:
         self.said.append(f"{words} {launches}")
 
     def event(self, sentence: str) -> None:
@@ -190,7 +211,7 @@ def test_slurm_is_asked_ever_more_seldom_while_nothing_changes(
 
 
 def test_what_is_measured_needs_no_job(scene: Scene) -> None:
-    scene.size.jobs.append(Job(job_id="7"))
+    scene.size.jobs.append(SubmittedJob(job_id="7"))
     scene.answers = ["ENDS"]
     scene.follower.follow()
     assert scene.submitted == 0
@@ -198,7 +219,7 @@ def test_what_is_measured_needs_no_job(scene: Scene) -> None:
 
 def test_failed_launches_are_done_again_once_by_a_script_that_says_so(scene: Scene) -> None:
     scene.launch(1)
-    scene.size.jobs.append(Job(job_id="7"))
+    scene.size.jobs.append(SubmittedJob(job_id="7"))
     scene.follower = Follower(
         scene.follower.submission,
         {1: "as planned"},
@@ -214,7 +235,7 @@ def test_failed_launches_are_done_again_once_by_a_script_that_says_so(scene: Sce
 
 def test_a_retry_of_what_has_not_failed_wants_no_job(scene: Scene) -> None:
     scene.launch(1, "ok")
-    scene.size.jobs.append(Job(job_id="7"))
+    scene.size.jobs.append(SubmittedJob(job_id="7"))
     scene.follower = Follower(
         scene.follower.submission,
         {1: "as planned"},
@@ -229,7 +250,9 @@ def test_a_retry_of_what_has_not_failed_wants_no_job(scene: Scene) -> None:
 
 
 def test_a_size_that_is_refused_later_leaves_the_others_alone(scene: Scene) -> None:
-    other = Size(shape=Shape(2, 1), run=RunDir(scene.size.run.path.parent / "nodes-2"), estimated_s=1.0)
+    other = SubmittedSize(
+        shape=JobShape(2, 1), run=RunDir(scene.size.run.path.parent / "nodes-2"), estimated_s=1.0
+    )
     other.run.path.mkdir()
     scene.follower.submission.sizes.append(other)
     scene.follower.scripts = {1: "", 2: ""}
@@ -267,7 +290,7 @@ def test_a_directory_that_is_deleted_is_said_at_the_next_look(
     scene: Scene, gone: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, states = scene.follower.submission.path, scene.states
-    other = Size(shape=Shape(2, 1), run=RunDir(folder / "nodes-2"), estimated_s=1.0)
+    other = SubmittedSize(shape=JobShape(2, 1), run=RunDir(folder / "nodes-2"), estimated_s=1.0)
     other.run.path.mkdir()
     scene.follower.submission.sizes.append(other)
     scene.follower.scripts = {1: "", 2: ""}
@@ -304,7 +327,7 @@ def test_records_that_cannot_be_trusted_on_a_node_are_given_up_and_the_reason_sa
     monkeypatch.setattr(disks, "fetch", refused)
     submission = scene.follower.submission
     submission.request = replace(submission.request, local="/tmp")
-    scene.size.jobs.append(Job(job_id="7", nodes="n1"))
+    scene.size.jobs.append(SubmittedJob(job_id="7", nodes="n1"))
     scene.follower._looked.add(1)
     scene.answers = ["FAILED"]
     scene.follower.follow()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpbench.launch.elsewhere import Shape
+from ddpbench.launch.external import JobShape
 from ddpbench.launch.slurm.disks import place
 from ddpbench.launch.slurm.request import Option, Request
 from ddpbench.launch.slurm.script import Slots, job_script
@@ -35,7 +35,7 @@ def script(request: Request, path: str = "/work/run/nodes-2", *, retry_failed: b
     return job_script(
         Path(path),
         "strategies-2",
-        Shape(2, 8),
+        JobShape(2, 8),
         request,
         cpus=4,
         time_s=1500.0,
@@ -58,7 +58,7 @@ def test_a_script_is_as_it_is_kept(name: str, request_: Request) -> None:
 
 def test_one_node_of_one_rank_is_said_in_the_singular() -> None:
     slots = Slots(python="python", again="ddpbench submit run")
-    script = job_script(Path("run"), "x", Shape(1, 1), PLAIN, cpus=1, time_s=60.0, slots=slots)
+    script = job_script(Path("run"), "x", JobShape(1, 1), PLAIN, cpus=1, time_s=60.0, slots=slots)
     assert "what this run directory plans for 1 node of 1 rank. To follow it:" in script
 
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from ddpbench.cli import run
 from ddpbench.errors import RequestError
-from ddpbench.launch.elsewhere import Shape
+from ddpbench.launch.external import JobShape
 from ddpbench.launch.slurm.disks import place
 from ddpbench.launch.slurm.request import Option, Request
 from ddpbench.launch.slurm.script import Slots, job_script
 from ddpbench.launch.slurm.words import job_name
-from ddpbench.texts import command
+from ddpbench.text_safety import command
 
 NASTY = (
     "a\nid > owned",
@@ -112,7 +112,7 @@ def test_a_script_does_the_same_whatever_its_values_are(
         text = job_script(
             run_dir,
             job_name(stem, 2),
-            Shape(2, 1),
+            JobShape(2, 1),
             request,
             cpus=1,
             time_s=600.0,
@@ -161,7 +161,7 @@ def test_every_field_that_reaches_a_script_is_one_line(text: str) -> None:
         return job_script(
             Path(str(values["run_dir"])),
             str(values.get("name", "n")),
-            Shape(1, 1),
+            JobShape(1, 1),
             Request(sizes=(1,), ranks_per_node=1),
             cpus=None,
             time_s=60.0,
@@ -210,7 +210,7 @@ def test_a_backslash_in_a_directory_sends_no_output_to_another_folder(folder: st
         return job_script(
             Path(folder),
             "a-1",
-            Shape(1, 1),
+            JobShape(1, 1),
             Request(sizes=(1,), ranks_per_node=1, local=local),
             cpus=None,
             time_s=60.0,

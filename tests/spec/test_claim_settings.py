@@ -11,9 +11,9 @@ from ddpbench.cli import run as cli
 from ddpbench.errors import ExperimentError
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.plan import make_plan
-from ddpbench.machine.equal_caps import without_equal
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
+from ddpbench.runtime.equal_caps import without_equal
 from ddpbench.spec import Case, Devices, Experiment, expand, parse_experiment
 from ddpbench.spec.claims import PlannedClaim
 

@@ -13,7 +13,7 @@ from ddpbench.launch.catalog import TableCatalog
 from ddpbench.spec import load_experiment, parse_experiment
 from ddpbench.spec.differences import settings_apart
 from ddpbench.spec.documents import MAX_BYTES, TooMuchError, parse, stated_scope
-from ddpbench.texts import has_long_key
+from ddpbench.text_safety import has_long_key
 from ddpbench.workloads.profile import parse_profile, read_profile
 
 CATALOG = TableCatalog()

@@ -16,7 +16,7 @@ from ddpbench.errors import ExperimentError
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.spec import Devices, Experiment, expand, parse_experiment
 from ddpbench.spec.overrides import contradiction, setting_keys, whole_keys
-from ddpbench.texts import given_twice
+from ddpbench.text_safety import given_twice
 
 CATALOG = TableCatalog()
 FOUR_CORES = Devices(kind="cpu", gpus=0, cores=4)

@@ -29,7 +29,7 @@ def proofs(
 ) -> dict[str, tuple[bool, list[str]]]:
     """Return what a case's proof compares: whether it passed in every type, and the types."""
     from ddpbench.records import Proof
-    from ddpbench.worker.place import Place
+    from ddpbench.worker.place import JobPlace
     from ddpbench.worker.training.control import GroupControl
     from ddpbench.worker.training.training import Training
     from ddpbench.worker.verify.proof import Prover
@@ -50,7 +50,7 @@ def proofs(
         precision=precision,
         compute="replayed" if workload.startswith("replay:") else "real",
     )
-    place = Place(
+    place = JobPlace(
         rank=rank, processes=processes, local_rank=rank, attempt=0, cores=(), loader_cores=(), host="here"
     )
     training = Training(case, place, torch.device("cpu"))

@@ -18,7 +18,7 @@ from ddpbench.measure.recorder import NullRecorder, Recorder, StepRecorder
 from ddpbench.records import CommRecord, Proof, StepRecord
 from ddpbench.spec import Case
 from ddpbench.strategies import load_strategy
-from ddpbench.worker.place import Place
+from ddpbench.worker.place import JobPlace
 from ddpbench.worker.training.control import GroupControl
 from ddpbench.worker.training.training import StepLoop, Training
 from ddpbench.worker.verify.proof import Prover
@@ -49,7 +49,7 @@ def training_of(case: Case, rank: int) -> Training:
         "LOCAL_RANK": str(rank),
         "LOCAL_WORLD_SIZE": str(case.world_size),
     }
-    place = Place(
+    place = JobPlace(
         rank=rank,
         processes=case.world_size,
         local_rank=rank,

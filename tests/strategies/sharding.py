@@ -14,7 +14,7 @@ from ddpbench.measure.recorder import NullRecorder, Recorder, StepRecorder
 from ddpbench.records import CommRecord, StepRecord
 from ddpbench.spec import Case
 from ddpbench.strategies import Job, Replica, load_strategy
-from ddpbench.worker.training.precision import FULL, Precision, ScaledAutocast
+from ddpbench.worker.training.precision import FULL, PrecisionPolicy, ScaledAutocast
 from tests.strategies.training import CLASSES, FEATURES, LOCAL_BATCH, shard
 
 STEPS = 3
@@ -98,7 +98,7 @@ def _build(
     make_optimizer: Any,
     model: nn.Module,
     recorder: Recorder,
-    precision: Precision = FULL,
+    precision: PrecisionPolicy = FULL,
 ) -> Replica:
     chosen = load_strategy(strategy)
     case = Case(

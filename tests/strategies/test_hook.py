@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpbench.launch.verify import Verdict, verification_cases, verify
+from ddpbench.launch.verify import ProofVerdict, verification_cases, verify
 from ddpbench.records.operations import flow_of, slots_of
 
 pytestmark = pytest.mark.multiprocess
@@ -22,15 +22,15 @@ COMPLEX = f"{ROOT / 'tests/worker/odd_models.py'}:Complex"
 EXAMPLE = ROOT / "experiments/own_strategy/top_k.py"
 
 
-def proved(names: list[str], worlds: tuple[int, ...] = (2,)) -> dict[str, list[Verdict]]:
-    found: dict[str, list[Verdict]] = {}
+def proved(names: list[str], worlds: tuple[int, ...] = (2,)) -> dict[str, list[ProofVerdict]]:
+    found: dict[str, list[ProofVerdict]] = {}
     for verdict in verify(verification_cases(names, ["mlp"], worlds, "gloo")):
         found.setdefault(verdict.strategy.rpartition(":")[2], []).append(verdict)
     return found
 
 
 @pytest.fixture(scope="module")
-def hooks(request: pytest.FixtureRequest) -> dict[str, Verdict]:
+def hooks(request: pytest.FixtureRequest) -> dict[str, ProofVerdict]:
     """Return the verdicts on the hooks of the selected tests: some take 200 steps."""
     tree = ast.parse(HOOKS.read_text(encoding="utf-8"))
     names = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
@@ -41,12 +41,12 @@ def hooks(request: pytest.FixtureRequest) -> dict[str, Verdict]:
 
 
 @pytest.mark.parametrize("name", ["Averages", "Waits", "Halves", "Eighths", "Truncates"])
-def test_a_right_one_is_proved(hooks: dict[str, Verdict], name: str) -> None:
+def test_a_right_one_is_proved(hooks: dict[str, ProofVerdict], name: str) -> None:
     assert (hooks[name].result, hooks[name].promise) == ("ok", "gradients"), hooks[name]
 
 
 @pytest.mark.parametrize("name", ["SendsHalf", "SendsAShare", "SendsSome"])
-def test_one_that_keeps_some_and_sends_it_later_is_proved(hooks: dict[str, Verdict], name: str) -> None:
+def test_one_that_keeps_some_and_sends_it_later_is_proved(hooks: dict[str, ProofVerdict], name: str) -> None:
     assert (hooks[name].result, hooks[name].promise) == ("ok", "delayed"), hooks[name]
 
 
@@ -71,7 +71,7 @@ def test_one_that_keeps_some_and_sends_it_later_is_proved(hooks: dict[str, Verdi
     ],
 )
 def test_one_that_sends_what_it_keeps_wrongly_is_refused(
-    hooks: dict[str, Verdict], name: str, result: str, said: str
+    hooks: dict[str, ProofVerdict], name: str, result: str, said: str
 ) -> None:
     assert hooks[name].result == result, hooks[name]
     assert re.search(said, hooks[name].reason + hooks[name].unproved), hooks[name]
@@ -142,7 +142,7 @@ def test_one_that_sends_what_it_keeps_wrongly_is_refused(
         ),
     ],
 )
-def test_a_wrong_one_is_reported(hooks: dict[str, Verdict], name: str, result: str, said: str) -> None:
+def test_a_wrong_one_is_reported(hooks: dict[str, ProofVerdict], name: str, result: str, said: str) -> None:
     assert hooks[name].result == result, hooks[name]
     assert re.search(said, hooks[name].reason), hooks[name]
 
@@ -233,10 +233,10 @@ def test_logs_of_what_failed_are_kept_at_an_interruption_too_and_others_removed(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     kept: list[Path] = []
 
-    def interrupt(verdict: Verdict) -> None:
+    def interrupt(verdict: ProofVerdict) -> None:
         raise KeyboardInterrupt
 
-    def prove(name: str, on_verdict: Callable[[Verdict], None]) -> None:
+    def prove(name: str, on_verdict: Callable[[ProofVerdict], None]) -> None:
         with contextlib.suppress(KeyboardInterrupt):
             verify(
                 verification_cases([f"{HOOKS}:{name}"], ["mlp"], [2], "gloo"), on_verdict, on_logs=kept.append

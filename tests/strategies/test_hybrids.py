@@ -364,7 +364,7 @@ def proofs(
 ) -> dict[str, bool] | str:
     """Return what a case's proof compares, and whether it passed in every type; or why nothing was proved."""
     from ddpbench.records import Proof
-    from ddpbench.worker.place import Place
+    from ddpbench.worker.place import JobPlace
     from ddpbench.worker.training.control import GroupControl
     from ddpbench.worker.training.training import Training
     from ddpbench.worker.verify.proof import Prover
@@ -382,7 +382,7 @@ def proofs(
         global_batch=4 * processes,
     )
     assert chosen.check(case) is None
-    place = Place(
+    place = JobPlace(
         rank=rank, processes=processes, local_rank=rank, attempt=0, cores=(), loader_cores=(), host="here"
     )
     training = Training(case, place, torch.device("cpu"))

@@ -32,7 +32,7 @@ from ddpbench.spec import Case, Devices, Experiment, PlannedCase, expand, parse_
 from ddpbench.spec.overrides import Owner, option_models, with_whole_options
 from ddpbench.strategies import load_strategy
 from ddpbench.strategies.traits import told_apart, traits_of
-from ddpbench.worker.place import Place
+from ddpbench.worker.place import JobPlace
 from ddpbench.worker.training.training import Training
 from tests.synthetic import write_run
 
@@ -457,7 +457,7 @@ def test_threads_that_it_asks_for_in_a_rank_are_put_back() -> None:
         "mine.py", f"    import torch\n    torch.set_num_threads(torch.get_num_threads() + 3)\n{SOUND}"
     )
     before = torch.get_num_threads()
-    place = Place(rank=0, processes=1, local_rank=0, attempt=0, cores=(), loader_cores=())
+    place = JobPlace(rank=0, processes=1, local_rank=0, attempt=0, cores=(), loader_cores=())
     case = Case(workload="mlp", strategy=f"{path}:Sound", options_json='{"ratio": 0.5}')
     made = Training(case, place, torch.device("cpu"))
     assert made.options.ratio == 0.5

@@ -14,12 +14,12 @@ import ddpbench
 from ddpbench.errors import MachineError
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.verify import verification_cases, verify
-from ddpbench.machine import launched
 from ddpbench.naming import Namer
 from ddpbench.records import Met, Proof, RankStart, RunDir, read_launch
+from ddpbench.runtime import launched
 from ddpbench.spec import Case, Devices, PlannedCase, expand, parse_experiment
 from ddpbench.strategies import load_strategy
-from ddpbench.worker.place import Place
+from ddpbench.worker.place import JobPlace
 from tests.failures.conftest import ROOT, run_cli
 from tests.processes import nothing_left_behind
 
@@ -254,8 +254,8 @@ def formed() -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def place(processes: int) -> Place:
-    return Place(rank=0, processes=processes, local_rank=0, attempt=0, cores=(), loader_cores=())
+def place(processes: int) -> JobPlace:
+    return JobPlace(rank=0, processes=processes, local_rank=0, attempt=0, cores=(), loader_cores=())
 
 
 def test_the_group_that_ray_has_formed_is_used_and_left_to_it(formed: None) -> None:

@@ -47,10 +47,10 @@ def case_of(strategy: str, world_size: int, workload: str = "mlp:small", **optio
 
 
 def training_of(case: Case, rank: int, processes: int) -> Any:
-    from ddpbench.worker.place import Place
+    from ddpbench.worker.place import JobPlace
     from ddpbench.worker.training.training import Training
 
-    place = Place(
+    place = JobPlace(
         rank=rank, processes=processes, local_rank=rank, attempt=0, cores=(), loader_cores=(), host="here"
     )
     return Training(case, place, torch.device("cpu"))

@@ -19,12 +19,12 @@ def found_and_built(_rank: int, _processes: int, workload: str) -> tuple[list[in
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
-    from ddpbench.worker.place import Place
+    from ddpbench.worker.place import JobPlace
     from ddpbench.worker.training.training import Training
     from ddpbench.worker.verify.arrival import gradient_order
 
     case = Case(workload=workload, strategy="single", local_batch=2, global_batch=2)
-    alone = Place(rank=0, processes=1, local_rank=0, attempt=0, cores=(), loader_cores=())
+    alone = JobPlace(rank=0, processes=1, local_rank=0, attempt=0, cores=(), loader_cores=())
     training = Training(case, alone, torch.device("cpu"))
     built: list[tuple[int, ...]] = []
     for cap in CAPS:

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from ddpbench.features.recovery.rank.recovering import Marks, Plan, _plan_the_failure
+from ddpbench.features.recovery.rank.recovering import FailurePlan, Marks, _plan_the_failure
 from ddpbench.launch import watch
 from ddpbench.measure.blocks import AloneControl
 from ddpbench.measure.clock import HostClock
@@ -151,7 +151,7 @@ def test_a_folder_that_is_there_already_is_neither_written_to_nor_removed(tmp_pa
     with pytest.raises(CheckpointError, match="File exists"):
         next(replace(saver_of(folder, lambda: None), rank=1).run())
     with pytest.raises(FileExistsError):
-        Marks(folder).write(Plan(fails=1, joins=None, ends=2))
+        Marks(folder).write(FailurePlan(fails=1, joins=None, ends=2))
     assert [path.name for path in folder.rglob("*")] == ["results", "thesis.txt"]
     assert thesis.read_text(encoding="utf-8") == "mine"
 
@@ -159,7 +159,7 @@ def test_a_folder_that_is_there_already_is_neither_written_to_nor_removed(tmp_pa
 @pytest.mark.parametrize("owner", OTHERS)
 def test_nobody_goes_on_from_the_snapshots_of_another_user(tmp_path: Path, owner: int) -> None:
     marks = Marks(tmp_path / "snapshots")
-    marks.write(Plan(fails=1, joins=None, ends=2))
+    marks.write(FailurePlan(fails=1, joins=None, ends=2))
     assert marks.planned
     assert marks.read().ends == 2
     marks.folder.chmod(0o777)
@@ -173,7 +173,7 @@ def test_nobody_goes_on_from_the_snapshots_of_another_user(tmp_path: Path, owner
 def test_a_failure_is_planned_in_no_planted_folder(tmp_path: Path, owner: int) -> None:
     thesis = planted(tmp_path / "snapshots", owner)
     training = cast(Any, SimpleNamespace(place=SimpleNamespace(rank=0)))
-    marks, plan = Marks(tmp_path / "snapshots"), Plan(fails=1, joins=None, ends=2)
+    marks, plan = Marks(tmp_path / "snapshots"), FailurePlan(fails=1, joins=None, ends=2)
     with pytest.raises(CheckpointError, match="File exists: snapshots is there"):
         _plan_the_failure(training, AloneControl(), marks, plan)
     assert thesis.read_text(encoding="utf-8") == "mine"
@@ -239,5 +239,5 @@ def test_the_folder_is_its_owners_alone(tmp_path: Path) -> None:
     folder, seen = tmp_path / "snapshots", list[int]()
     list(saver_of(folder, lambda: seen.append(folder.stat().st_mode & 0o777)).run())
     assert set(seen) == {0o700}
-    Marks(folder).write(Plan(fails=1, joins=None, ends=2))
+    Marks(folder).write(FailurePlan(fails=1, joins=None, ends=2))
     assert folder.stat().st_mode & 0o777 == 0o700

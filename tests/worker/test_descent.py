@@ -20,7 +20,7 @@ from ddpbench.records import LossCurve
 from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat
 from ddpbench.spec import Case, TargetLoss
 from ddpbench.spec.target_loss import mean_losses, steps_to
-from ddpbench.worker.place import Place
+from ddpbench.worker.place import JobPlace
 from ddpbench.worker.rank.time_to_loss import LEAST_STEPS, MOST_STEPS, train_to
 from ddpbench.worker.training.control import GroupControl
 from ddpbench.worker.training.training import Training
@@ -60,7 +60,7 @@ def train(
         **changes,
     }
     case = Case(**values)
-    place = Place(
+    place = JobPlace(
         rank=rank, processes=processes, local_rank=rank, attempt=0, cores=(), loader_cores=(), host="here"
     )
     training = Training(case, place, torch.device("cpu"))

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from ddpbench.errors import LaunchError
-from ddpbench.machine.estimate import SERVER_START_S, Tried
-from ddpbench.machine.order import run_order
 from ddpbench.records import LaunchOutcome, RunDir
 from ddpbench.records.plan import StoredPlan
+from ddpbench.runtime.estimate import SERVER_START_S, Tried
+from ddpbench.runtime.order import run_order
 from ddpbench.spec import Budget, Case, PlannedCase
 from ddpbench.worker.slot import hearing, leader, watch
 from ddpbench.worker.slot.hearing import LOST_BEFORE_S, LOST_S

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from ddpbench.machine.trial import summary_of, within_own
 from ddpbench.records import Proof
+from ddpbench.runtime.trial import summary_of, within_own
 from ddpbench.spec import Case, PlannedCase
 from tests.ranks import run_ranks
 from tests.worker.own_cases import own_case
@@ -43,11 +43,11 @@ def case_of(name: str, strategy: str = "single", ranks: int = 1, dtype: str = "o
 
 
 def training_of(case: Case, rank: int = 0, processes: int = 1) -> Any:
-    from ddpbench.worker.place import Place
+    from ddpbench.worker.place import JobPlace
     from ddpbench.worker.training.training import Training
 
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(processes)}
-    place = Place(
+    place = JobPlace(
         rank=rank, processes=processes, local_rank=rank, attempt=0, cores=(), loader_cores=(), host="here"
     )
     return Training(case, place, torch.device("cpu"))

@@ -60,8 +60,8 @@ class Server:
 
 @pytest.fixture(autouse=True)
 def without_trying(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ddpbench.machine.trial.gradients_of", Server.gradients)
-    monkeypatch.setattr("ddpbench.machine.trial.inspected", Server.inspect)
+    monkeypatch.setattr("ddpbench.runtime.trial.gradients_of", Server.gradients)
+    monkeypatch.setattr("ddpbench.runtime.trial.inspected", Server.inspect)
 
 
 def slot_of(run: RunDir, facts: dict[str, Any] = TRIED) -> tuple[Any, Server]:

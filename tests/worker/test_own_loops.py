@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from ddpbench.machine.trial import summary_of, within_own
+from ddpbench.runtime.trial import summary_of, within_own
 from ddpbench.spec import Case, PlannedCase
 from tests.ranks import run_ranks
 from tests.worker.own_cases import own_case
@@ -124,13 +124,13 @@ def proofs(
 ) -> list[tuple[str, str, float, bool, str]]:
     """Return a case's comparisons: what, in which type, the error, whether it passed, the note."""
     from ddpbench.records import Proof
-    from ddpbench.worker.place import Place
+    from ddpbench.worker.place import JobPlace
     from ddpbench.worker.training.control import GroupControl
     from ddpbench.worker.training.training import Training
     from ddpbench.worker.verify.proof import Prover
 
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(processes))
-    place = Place(
+    place = JobPlace(
         rank=rank, processes=processes, local_rank=rank, attempt=0, cores=(), loader_cores=(), host="here"
     )
     training = Training(case_of(name, strategy, world_size or processes, options), place, torch.device("cpu"))
@@ -215,10 +215,10 @@ def test_a_step_that_leaves_out_its_updates_is_told_so() -> None:
 
 
 def training_of(name: str, **changes: Any) -> Any:
-    from ddpbench.worker.place import Place
+    from ddpbench.worker.place import JobPlace
     from ddpbench.worker.training.training import Training
 
-    place = Place(rank=0, processes=1, local_rank=0, attempt=0, cores=(), loader_cores=(), host="here")
+    place = JobPlace(rank=0, processes=1, local_rank=0, attempt=0, cores=(), loader_cores=(), host="here")
     return Training(replace(case_of(name), **changes), place, torch.device("cpu"))
 
 
@@ -595,11 +595,11 @@ def spans(rank: int, processes: int, name: str, strategy: str) -> tuple[float, i
     from ddpbench.measure.clock import HostClock
     from ddpbench.measure.recorder import StepRecorder
     from ddpbench.records import CommRecord, StepRecord
-    from ddpbench.worker.place import Place
+    from ddpbench.worker.place import JobPlace
     from ddpbench.worker.training.training import Training
 
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(processes))
-    place = Place(rank=rank, processes=processes, local_rank=rank, attempt=0, cores=(), loader_cores=())
+    place = JobPlace(rank=rank, processes=processes, local_rank=rank, attempt=0, cores=(), loader_cores=())
     training = Training(case_of(name, strategy, processes), place, torch.device("cpu"))
     recorder = StepRecorder(HostClock())
     replica = training.replica(training.fresh_model(), recorder, distributed=processes > 1)

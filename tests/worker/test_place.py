@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddpbench.worker.place import Place, SlotPlace
+from ddpbench.worker.place import JobPlace, SlotPlace
 
 WHOLE = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "29500"}
 
@@ -34,17 +34,17 @@ def test_torchruns_environment_gives_a_slot() -> None:
 @pytest.mark.parametrize("name", list(WHOLE))
 def test_what_is_missing_is_named_and_what_is_there(name: str) -> None:
     half = {key: value for key, value in WHOLE.items() if key != name}
-    for kind in (SlotPlace, Place):
+    for kind in (SlotPlace, JobPlace):
         with pytest.raises(ValueError, match=f"{name} is missing in the environment, where .* are set"):
             kind.from_environment(half)
 
 
 def test_a_rank_needs_no_master_where_it_meets_nobody_or_in_a_file() -> None:
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
-    assert Place.from_environment(alone).processes == 1
-    Place.from_environment({**alone, "WORLD_SIZE": "2", "DDPBENCH_RENDEZVOUS": "/x"})
+    assert JobPlace.from_environment(alone).processes == 1
+    JobPlace.from_environment({**alone, "WORLD_SIZE": "2", "DDPBENCH_RENDEZVOUS": "/x"})
     with pytest.raises(ValueError, match="MASTER_ADDR and MASTER_PORT are missing"):
-        Place.from_environment({**alone, "WORLD_SIZE": "2"})
+        JobPlace.from_environment({**alone, "WORLD_SIZE": "2"})
 
 
 @pytest.mark.parametrize(
@@ -63,4 +63,4 @@ def test_wrong_values_are_told(wrong: dict[str, str], message: str) -> None:
 
 def test_a_hosts_name_can_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DDPBENCH_HOST", "pod-7")
-    assert Place.from_environment({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}).host == "pod-7"
+    assert JobPlace.from_environment({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}).host == "pod-7"

@@ -17,7 +17,7 @@ from ddpbench.measure.recorder import NullRecorder
 from ddpbench.records import Proof
 from ddpbench.spec import Case
 from ddpbench.strategies import Job, Replica, load_strategy
-from ddpbench.worker.training.precision import Precision, precision_of
+from ddpbench.worker.training.precision import PrecisionPolicy, precision_of
 from ddpbench.worker.verify.inspection import inspect_workload
 from ddpbench.worker.verify.tolerances import AUTOCAST_ROUNDOFFS
 
@@ -37,7 +37,9 @@ def small_mean_square(outputs: Any, targets: Any) -> torch.Tensor:
 
 
 def replica_of(
-    model: nn.Module, precision: Precision, loss: Callable[[Any, Any], torch.Tensor] = nn.functional.mse_loss
+    model: nn.Module,
+    precision: PrecisionPolicy,
+    loss: Callable[[Any, Any], torch.Tensor] = nn.functional.mse_loss,
 ) -> Replica:
     strategy = load_strategy("single")
     job = Job(

@@ -35,7 +35,7 @@ def proofs(rank: int, processes: int, kind: str, breaks: str) -> dict[str, bool]
 def every_proof(rank: int, processes: int, kind: str) -> list[Any]:
     """Return all comparisons of a case's proof, in order."""
     from ddpbench.records import Proof
-    from ddpbench.worker.place import Place
+    from ddpbench.worker.place import JobPlace
     from ddpbench.worker.training.control import GroupControl
     from ddpbench.worker.training.training import Training
     from ddpbench.worker.verify.proof import Prover
@@ -53,7 +53,7 @@ def every_proof(rank: int, processes: int, kind: str) -> list[Any]:
         local_batch=4,
         global_batch=4 * processes,
     )
-    place = Place(
+    place = JobPlace(
         rank=rank, processes=processes, local_rank=rank, attempt=0, cores=(), loader_cores=(), host="here"
     )
     training = Training(case, place, torch.device("cpu"))

@@ -12,7 +12,7 @@ import torch
 
 from ddpbench.records import Proof
 from ddpbench.worker.training.precision import FULL
-from ddpbench.worker.training.types import Numbers
+from ddpbench.worker.training.types import NumberTypes
 from ddpbench.worker.verify.comparing import Comparer
 from ddpbench.worker.verify.proof import Prover
 from ddpbench.worker.verify.tolerances import SMALL_GRADIENT, relative_error
@@ -60,7 +60,7 @@ def held_change(own: Tensors, expected: Tensors, writes: list[str] | None = None
         return value
 
     prover: Any = SimpleNamespace(training=None, proves_double=True, agreed=noted)
-    comparer = Comparer(prover, Numbers(cast=torch.float64, given=(torch.float64,)), FULL, [])
+    comparer = Comparer(prover, NumberTypes(cast=torch.float64, given=(torch.float64,)), FULL, [])
     comparer.model.writes = writes or []
     before = {name: torch.zeros_like(each) for name, each in own.items()}
     proof = comparer.change("update, same gradients", before, own, expected)

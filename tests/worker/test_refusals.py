@@ -26,7 +26,7 @@ def prover_of(
 ) -> tuple[Any, Any]:
     """Return the prover of a case on a rank, and the rank that judges how it ends."""
     from ddpbench.records import LaunchRequest
-    from ddpbench.worker.place import Place
+    from ddpbench.worker.place import JobPlace
     from ddpbench.worker.rank.rank import Rank
     from ddpbench.worker.training.control import AloneControl, GroupControl
     from ddpbench.worker.training.training import Training
@@ -35,7 +35,7 @@ def prover_of(
     torch.set_num_threads(1)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(processes))
     case = case_of(name, strategy, **options)
-    place = Place(
+    place = JobPlace(
         rank=rank, processes=processes, local_rank=rank, attempt=0, cores=(), loader_cores=(), host="here"
     )
     request = LaunchRequest(case=case, purpose="proof", round=0, measured_s=0.0, run_id="")
@@ -379,7 +379,7 @@ def test_a_model_that_is_set_to_train_keeps_in_evaluation_what_it_will(
 def test_updates_during_backward_are_left_to_strategies_that_average_nothing(
     strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ddpbench.machine.trial import _own_reason
+    from ddpbench.runtime.trial import _own_reason
     from ddpbench.worker.verify.inspection import inspect_workload
 
     monkeypatch.setenv("RANK", "0")

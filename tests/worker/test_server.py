@@ -17,9 +17,9 @@ import torch
 
 from ddpbench.errors import ServerGoneError
 from ddpbench.guard import Traces
-from ddpbench.machine.server import ServerProcess
 from ddpbench.records import LaunchRequest
 from ddpbench.records.heartbeat import PAGE_BYTES
+from ddpbench.runtime.server import ServerProcess
 from ddpbench.spec import Case
 from ddpbench.worker import server
 from ddpbench.workloads import load_workload

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ddpbench.spec import Case
-from ddpbench.worker.place import Place
+from ddpbench.worker.place import JobPlace
 from ddpbench.worker.training.training import Training
 
 
@@ -24,7 +24,7 @@ def training(
         local_batch=4,
         global_batch=4 * trainers,
     )
-    place = Place(
+    place = JobPlace(
         rank=rank, processes=world_size, local_rank=rank, attempt=0, cores=(), loader_cores=(), host="here"
     )
     return Training(case, place, torch.device("cpu"))

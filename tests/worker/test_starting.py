@@ -12,7 +12,7 @@ import pytest
 
 from ddpbench.records import LaunchDir, LaunchRequest
 from ddpbench.worker import starting
-from ddpbench.worker.place import Place
+from ddpbench.worker.place import JobPlace
 from tests.synthetic import case_of
 
 IMPORTED = """
@@ -63,7 +63,7 @@ def test_a_rank_imports_before_its_start_is_noted(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr("ddpbench.worker.rank.rank.Rank", Noting)
     monkeypatch.setattr(starting, "import_for", lambda case: seen.append(case.strategy))
-    place = Place(rank=0, processes=2, local_rank=0, attempt=0, cores=(), loader_cores=(), host="here")
+    place = JobPlace(rank=0, processes=2, local_rank=0, attempt=0, cores=(), loader_cores=(), host="here")
     request = LaunchRequest(case=case_of("ddp", 2), purpose="proof", round=0)
     assert starting.live(LaunchDir(tmp_path), place, request, None) == 3
     assert seen == ["ddp", "made", "run"]

@@ -12,7 +12,7 @@ import pytest
 
 import ddpbench
 from ddpbench.spec import Case
-from ddpbench.worker.place import Place
+from ddpbench.worker.place import JobPlace
 from tests.benchmarks.pairing import Harness
 
 PACKAGE = str(Path(ddpbench.__file__).parent)
@@ -33,7 +33,7 @@ def harness() -> Harness:
         local_batch=4,
         global_batch=4,
     )
-    place = Place(rank=0, processes=1, local_rank=0, attempt=0, cores=(), loader_cores=())
+    place = JobPlace(rank=0, processes=1, local_rank=0, attempt=0, cores=(), loader_cores=())
     return Harness(case, place)
 
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.utils.data import IterableDataset
 
 from ddpbench.errors import WorkloadError
-from ddpbench.machine.trial import inspect_own
+from ddpbench.runtime.trial import inspect_own
 from ddpbench.spec import Case
 from ddpbench.worker.verify.inspection import STREAMS_S, inspect_workload, too_short
 from tests.failures.own import Items, Sound
@@ -128,7 +128,7 @@ class Server:
 
 def test_a_sweep_asks_for_the_largest_of_its_cases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server: Any = Server()
-    monkeypatch.setattr("ddpbench.machine.trial.inspected", Server.inspect)
+    monkeypatch.setattr("ddpbench.runtime.trial.inspected", Server.inspect)
     cases = [case_of("Stream", world_size) for world_size in (1, 5, 2)]
     with pytest.raises(WorkloadError, match="at 5 ranks, on rank 4, the dataset gave this rank 3 samples"):
         inspect_own(server, cases, tmp_path)

@@ -14,8 +14,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from ddpbench.launch.verify import verification_cases, verify
-from ddpbench.machine.trial import _own_reason, summary_of
 from ddpbench.records import Proof, why_unproved
+from ddpbench.runtime.trial import _own_reason, summary_of
 from ddpbench.worker.verify.faults import by_rank
 from ddpbench.worker.verify.inspection import inspect_workload
 from ddpbench.worker.verify.optimizers import narrower_type

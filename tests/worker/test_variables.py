@@ -13,9 +13,9 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 
-from ddpbench.machine.trial import within_own
+from ddpbench.runtime.trial import within_own
 from ddpbench.spec import Case, PlannedCase
-from ddpbench.worker.place import Place
+from ddpbench.worker.place import JobPlace
 from ddpbench.worker.server import _found
 from ddpbench.worker.training.asked_group import formed_when_asked
 from ddpbench.worker.training.exchanges import noticing_exchanges
@@ -44,8 +44,8 @@ TORCHRUNS = {
 OMP_NUM_THREADS and those of NCCL."""
 
 
-def place_of(rank: int, processes: int) -> Place:
-    return Place(
+def place_of(rank: int, processes: int) -> JobPlace:
+    return JobPlace(
         rank=rank, processes=processes, local_rank=rank, attempt=0, cores=(), loader_cores=(), host="here"
     )
 

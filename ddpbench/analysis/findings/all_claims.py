@@ -9,7 +9,7 @@ from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.claims import EARLIER, SHARED_CORES
 from ddpbench.analysis.findings.wording import fitting
 from ddpbench.analysis.sentences import sentence
-from ddpbench.analysis.summary import ClaimVerdict, Decided
+from ddpbench.analysis.summary import ClaimVerdict, DecidedClaim
 
 _HEADS: Mapping[ClaimVerdict, tuple[str, str, str, str]] = {
     "holds": ("here it holds that", "it holds that", "that", "and that"),
@@ -32,7 +32,7 @@ _OF_ONE_CLAIM = (EARLIER, "claimed in", "corrected for", "the difference may")
 """Beginnings of tags on a single claim's source or comparisons."""
 
 
-def claims_answer(claims: Sequence[Decided], findings: Sequence[Finding]) -> Finding | None:
+def claims_answer(claims: Sequence[DecidedClaim], findings: Sequence[Finding]) -> Finding | None:
     """Return which of an experiment's claims hold and which do not; for a single claim its finding; None without
     claims.
 
@@ -75,7 +75,7 @@ def _tags(tags: Sequence[Sequence[str]]) -> Iterator[str]:
         yield f"{which} claims had an {EARLIER}"
 
 
-def _texts(claims: Sequence[Decided]) -> Iterator[str]:
+def _texts(claims: Sequence[DecidedClaim]) -> Iterator[str]:
     """Yield texts of decreasing length: with fewer claims of each verdict, with fewer verdicts, and without claims.
 
     Claims with the same words, which differ in their cases or margins, are named once where they share one verdict;

@@ -81,7 +81,7 @@ class Choice:
 
 def planned_panels(cases: Sequence[CaseRun]) -> list[Case]:
     """Return a case of each panel in which some were to aggregate, regardless of their results."""
-    found: dict[grouping.Key, Case] = {}
+    found: dict[grouping.GroupKey, Case] = {}
     for run in cases:
         if exchanges_gradients(run) and run.status != "skipped":
             found.setdefault(grouping.panel(run.case), run.case)

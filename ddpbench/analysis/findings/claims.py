@@ -54,7 +54,7 @@ from ddpbench.analysis.statistics.judgement import (
 )
 from ddpbench.analysis.statistics.stats import ALPHA, MIN_ROUNDS, Comparison, compare
 from ddpbench.analysis.statistics.timings import Timing
-from ddpbench.analysis.summary import ClaimVerdict, Decided, HeldPair, PairVerdict
+from ddpbench.analysis.summary import ClaimVerdict, DecidedClaim, HeldPair, PairVerdict
 from ddpbench.naming import Namer, ranks_of
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.claims import JudgedAgain, Of, Past, PlannedClaim
@@ -81,7 +81,7 @@ def decided_claims(
     claims: Sequence[PlannedClaim],
     cases: Sequence[CaseRun],
     withheld: Mapping[str, Violation] = MappingProxyType({}),
-) -> tuple[Decided, ...]:
+) -> tuple[DecidedClaim, ...]:
     """Return the run's verdicts on its claims, in their order; nothing follows from cases `withheld`, by id."""
     by_id, names = {run.case_id: run for run in cases}, Names(cases)
     pairs = [[(by_id[a], by_id[b]) for a, b in claim.pairs] for claim in claims]
@@ -102,7 +102,7 @@ def decided_claims(
     )
 
 
-def judged_by_claims(cases: Sequence[CaseRun], claims: Sequence[Decided]) -> list[CaseRun]:
+def judged_by_claims(cases: Sequence[CaseRun], claims: Sequence[DecidedClaim]) -> list[CaseRun]:
     """Return the cases with the claims' judgements of their pairs, from which a page takes all statements on these.
 
     Claims of step times count as claims of throughput where both have equal samples per step.
@@ -130,7 +130,7 @@ def _decided(
     *,
     names: Names,
     count: int,
-) -> Decided:
+) -> DecidedClaim:
     place = _placing(pairs)
     held = tuple(
         HeldPair(
@@ -144,7 +144,7 @@ def _decided(
         for pair, why, comparison in zip(pairs, unable, compared, strict=True)
     )
     verdict = _verdict(held)
-    return Decided(
+    return DecidedClaim(
         says=claim.says,
         number=claim.number,
         history=_before(claim.history, verdict, held),
@@ -318,13 +318,13 @@ def _side_words(every: Sequence[Case]) -> Callable[[Case], tuple[list[str], list
     return words
 
 
-def claim_findings(claims: Sequence[Decided], cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
+def claim_findings(claims: Sequence[DecidedClaim], cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     """Return a sentence on each claim, with its verdict first."""
     by_id, names = {run.case_id: run for run in cases}, Names(cases)
     return tuple(_finding(one, by_id, names) for one in claims)
 
 
-def _finding(one: Decided, by_id: Mapping[str, CaseRun], names: Names) -> Finding:
+def _finding(one: DecidedClaim, by_id: Mapping[str, CaseRun], names: Names) -> Finding:
     pairs = [(by_id[held.a], by_id[held.b]) for held in one.pairs]
     runs = _runs_of(pairs)
     start = f"{_HEADS[one.verdict]}: {one.says}"
@@ -356,7 +356,7 @@ EARLIER = "earlier verdict"
 """Beginning of the tag with a claim's earlier verdicts."""
 
 
-def earlier(one: Decided) -> str:
+def earlier(one: DecidedClaim) -> str:
     """Return the verdicts on a claim before this run, and whether it was changed since; empty without any."""
     tried = [entry for entry in one.history if entry.run]
     if not tried:
@@ -410,7 +410,7 @@ def _paths(pairs: Sequence[_Pair], names: Names) -> list[str]:
     return [f"{name}: another path of training" for name in dict.fromkeys(apart)]
 
 
-def _details(claim: Decided, pairs: Sequence[_Pair], names: Names) -> Iterator[str]:
+def _details(claim: DecidedClaim, pairs: Sequence[_Pair], names: Names) -> Iterator[str]:
     """Yield the measured values, in texts of decreasing length. `names` distinguish each case from all of the run."""
     if not claim.pairs:
         yield "no two cases of this run are its two sides"
@@ -429,7 +429,7 @@ def _details(claim: Decided, pairs: Sequence[_Pair], names: Names) -> Iterator[s
 class _Words:
     """Texts about the pairs of one claim, in the claim's own number."""
 
-    def __init__(self, one: Decided, *, rates: bool) -> None:
+    def __init__(self, one: DecidedClaim, *, rates: bool) -> None:
         """Store the claim; with `rates` texts give samples/s instead of step times, since the sides' steps differ in
         samples.
         """

@@ -45,7 +45,7 @@ from ddpbench.analysis.statistics.judgement import (
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, samples_rate
 from ddpbench.naming import Namer, layout_of, ranks_of
 from ddpbench.spec import Case, grouping
-from ddpbench.spec.grouping import PANEL, Key, cap_order, cap_words
+from ddpbench.spec.grouping import PANEL, GroupKey, cap_order, cap_words
 from ddpbench.strategies.traits import traits_of
 from ddpbench.units import counted, format_two_digits, series_of
 
@@ -156,7 +156,7 @@ _PLACES: dict[FindingKind, int] = {"strategies": 0, "layouts": 0, "bound": 1, "b
 def _sorted(compared: Sequence[_Decision]) -> list[_Decision]:
     """Return decided comparisons before undecided ones; of each, strategies before the upper bound before buckets."""
 
-    fastest: dict[Key, float] = {}
+    fastest: dict[GroupKey, float] = {}
     for pair, judged in compared:
         key = _of_strategy(pair)
         fastest[key] = min(fastest.get(key, math.inf), judged.ratio.value)
@@ -194,7 +194,7 @@ def _open_together(compared: Sequence[_Decision]) -> tuple[list[_Decision], dict
     return [one for one in compared if one[0].name not in others], together
 
 
-def _of_strategy(pair: _Pair) -> Key:
+def _of_strategy(pair: _Pair) -> GroupKey:
     """Return the key of comparisons between variants of one strategy and the same reference."""
     return (*grouping.panel(pair.b.case), pair.a.case.strategy, pair.kind)
 

@@ -54,7 +54,7 @@ class Families:
         self._found: dict[int, Family] = {}
 
     @staticmethod
-    def _panel(family: Sequence[CaseRun]) -> grouping.Key:
+    def _panel(family: Sequence[CaseRun]) -> grouping.GroupKey:
         """Return the panel of a family: not that of ranks that exchange nothing, which are in those of all links."""
         return grouping.panel(family[-1].case)
 

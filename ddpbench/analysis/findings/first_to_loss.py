@@ -67,7 +67,7 @@ def first_to_loss(cases: Sequence[CaseRun]) -> Finding | None:
     )
 
 
-def _same_loss(run: CaseRun) -> grouping.Key:
+def _same_loss(run: CaseRun) -> grouping.GroupKey:
     """Return what cases share for which one loss means the same, and whose time concerns one link."""
     return (*grouping.deciding("loss", run.case), loss_curves_of(run)[0].target)
 

@@ -21,7 +21,7 @@ from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Comparison, compare, 
 from ddpbench.analysis.time_to_loss import against_base, cost_of, loss_curves_of, to_loss
 from ddpbench.naming import ranks_of
 from ddpbench.spec import grouping
-from ddpbench.spec.grouping import Key
+from ddpbench.spec.grouping import GroupKey
 from ddpbench.strategies.traits import traits_of
 from ddpbench.units import format_number
 
@@ -44,7 +44,7 @@ def loss_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def _data(run: CaseRun) -> Key:
+def _data(run: CaseRun) -> GroupKey:
     """Return what cases must share for one loss to mean the same for all of them."""
     return (
         *grouping.deciding("loss", run.case),

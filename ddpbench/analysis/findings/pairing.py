@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from ddpbench.analysis.names import Names
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.statistics.timings import Pair
+from ddpbench.analysis.statistics.timings import TimingKey
 
 
 def pairing_sentences(cases: Sequence[CaseRun], names: Names) -> Iterable[str]:
@@ -14,7 +14,7 @@ def pairing_sentences(cases: Sequence[CaseRun], names: Names) -> Iterable[str]:
 
     The rest is the launches of the session with the most launches of that round.
     """
-    parts: dict[int, dict[Pair, int]] = {}
+    parts: dict[int, dict[TimingKey, int]] = {}
     for case in cases:
         for timing in case.timings:
             part = parts.setdefault(timing.round, {})

@@ -14,7 +14,7 @@ from ddpbench.analysis.sentences import sentence
 from ddpbench.analysis.statistics.judgement import OPEN, Judgement, plain, undecided
 from ddpbench.naming import Namer, ranks_of
 from ddpbench.spec import grouping
-from ddpbench.spec.grouping import Key, cap_order, virtual_words
+from ddpbench.spec.grouping import GroupKey, cap_order, virtual_words
 from ddpbench.spec.links import links_apart, links_of
 from ddpbench.strategies.traits import traits_of
 
@@ -63,7 +63,7 @@ def _cap(run: CaseRun) -> tuple[int, float]:
 def _groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
     """Return groups of cases that differ only in links or workload options; only in options, where both vary."""
 
-    def shared(run: CaseRun) -> Key:
+    def shared(run: CaseRun) -> GroupKey:
         return grouping.alike(run.case, but=("workload_options_json", "fabric"))
 
     found: list[list[CaseRun]] = []

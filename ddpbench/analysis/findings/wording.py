@@ -13,13 +13,13 @@ from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.judgement import MARGIN, longer_or_shorter
 from ddpbench.analysis.statistics.stats import mean_step_s
 from ddpbench.naming import Namer, curve_key, layout_of, ranks_of
-from ddpbench.records import Compared
+from ddpbench.records import ComparedQuantity
 from ddpbench.spec import Case
 from ddpbench.spec.grouping import SCALE, VARIANT, cap_words
 from ddpbench.strategies.traits import traits_of
 from ddpbench.units import format_at_most
 
-INEXACT: frozenset[Compared] = frozenset(
+INEXACT: frozenset[ComparedQuantity] = frozenset(
     {
         "sums of gradients, with what is kept",
         "share of gradients kept back",

@@ -13,12 +13,12 @@ from ddpbench.analysis.invariants import asked, links, rates, steps
 from ddpbench.analysis.invariants.checked import (
     Bounded,
     Checked,
+    CheckedCase,
     Invariant,
-    Kind,
-    Measured,
     Rule,
-    Unit,
     Violation,
+    ViolationKind,
+    ViolationUnit,
 )
 from ddpbench.analysis.names import Names
 from ddpbench.analysis.read.fabrics import FabricRun
@@ -30,17 +30,17 @@ __all__ = [
     "INVARIANTS",
     "Bounded",
     "Checked",
+    "CheckedCase",
     "Invariant",
-    "Kind",
-    "Measured",
     "Rule",
-    "Unit",
     "Violation",
+    "ViolationKind",
+    "ViolationUnit",
     "check_cases",
 ]
 
 
-def _always(case: Measured, number: Bounded) -> bool:
+def _always(case: CheckedCase, number: Bounded) -> bool:
     return True
 
 
@@ -205,7 +205,7 @@ def check_cases(results: Sequence[CaseResult], fabrics: Iterable[FabricRun] = ()
     bounds = bounds_of(measured)
     reached = _reached(fabrics)
     subjects = [
-        Measured(
+        CheckedCase(
             result=one,
             bound=bounds.get(grouping.deciding("compute", one.case)),
             reached=reached.get(one.case.fabric, 1.0),
@@ -240,7 +240,9 @@ def check_cases(results: Sequence[CaseResult], fabrics: Iterable[FabricRun] = ()
     return Checked(cases=len(subjects), rules=tuple(rules), violations=tuple(violations))
 
 
-def _violation(invariant: Invariant, subject: Measured, broken: Sequence[Bounded], label: str) -> Violation:
+def _violation(
+    invariant: Invariant, subject: CheckedCase, broken: Sequence[Bounded], label: str
+) -> Violation:
     return Violation(
         invariant=invariant.name,
         statement=invariant.statement,

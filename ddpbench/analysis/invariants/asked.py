@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ddpbench.analysis.invariants.checked import Bounded, Measured
+from ddpbench.analysis.invariants.checked import Bounded, CheckedCase
 from ddpbench.analysis.read.asked import found_settings, largest_bucket_bytes
 from ddpbench.units import series_of
 
 
-def ran_as_asked(case: Measured) -> Iterable[Bounded]:
+def ran_as_asked(case: CheckedCase) -> Iterable[Bounded]:
     """Yield the number of ranks with other settings than the case's, at most 0, and the largest bucket, at most its
     cap.
     """

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from ddpbench.analysis.read.launches import CaseRun
     from ddpbench.analysis.table.result import CaseResult
 
-Unit = Literal["s", "bytes", "bytes/s", ""]
+ViolationUnit = Literal["s", "bytes", "bytes/s", ""]
 ROUNDING = 1e-6
 """Relative tolerance for sums of floats and times rounded to nanoseconds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Measured:
+class CheckedCase:
     """A case with numbers, as the checks see it.
 
     `bound` are the independent ranks under the same contention. `reached` is the rate of the fastest of its links when
@@ -45,7 +45,7 @@ class Bounded:
     seen: float
     least: float | None = None
     most: float | None = None
-    unit: Unit = ""
+    unit: ViolationUnit = ""
     round: int | None = None
     said: str = ""
     """Sentence for `text`, where the numbers would not say it."""
@@ -80,7 +80,7 @@ class Bounded:
         return f"{self.what} is {in_unit(self.seen, self.unit)}; allowed is {' '.join(ends)}"
 
 
-def in_unit(value: float, unit: Unit, other: float | None = None) -> str:
+def in_unit(value: float, unit: ViolationUnit, other: float | None = None) -> str:
     """Return a number with its unit, with more digits where fewer would not distinguish it from `other`."""
     sign = "\N{MINUS SIGN}" if value < 0 else ""
     size = abs(value)
@@ -96,7 +96,7 @@ def in_unit(value: float, unit: Unit, other: float | None = None) -> str:
     return f"{sign}{size:.4g}"
 
 
-Kind = Literal["impossible", "doubtful"]
+ViolationKind = Literal["impossible", "doubtful"]
 """Severity. Impossible: no job can have done it, so a record or the analysis is wrong. Doubtful: it can be true, but a
 reader must know before using the number.
 """
@@ -111,18 +111,18 @@ class Invariant:
     """Statement of the rule, without its capital and its full stop."""
     meaning: str
     """Meaning of a violation for the reader: sentences."""
-    kind: Kind
-    check: Callable[[Measured], Iterable[Bounded]]
+    kind: ViolationKind
+    check: Callable[[CheckedCase], Iterable[Bounded]]
     """Function that returns the numbers to check against their bounds; none where the rule does not apply
     to the case.
     """
-    unseen: Callable[[Measured], float | None] | None = None
+    unseen: Callable[[CheckedCase], float | None] | None = None
     """For a rule decided by statistics, a function that returns the largest deviation that a case leaves open, a
     fraction.
     """
     by_construction: bool = False
     """True if only an error of the analysis can break it: it is checked, but not counted."""
-    withholds: Callable[[Measured, Bounded], bool] = lambda case, number: False
+    withholds: Callable[[CheckedCase, Bounded], bool] = lambda case, number: False
     """Return whether a number outside its bounds forbids every conclusion from the case's throughput."""
 
 
@@ -133,7 +133,7 @@ class Violation:
     invariant: str
     statement: str
     meaning: str
-    kind: Kind
+    kind: ViolationKind
     case_id: str
     label: str
     broken: Bounded

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ddpbench.analysis.invariants.checked import Bounded, Measured
+from ddpbench.analysis.invariants.checked import Bounded, CheckedCase
 from ddpbench.analysis.network import (
     PAYLOAD_MOST,
     burst_s,
@@ -35,7 +35,7 @@ _AT_THE_SLOWEST = frozenset(
 """Operations that pass the same bytes over every node's link."""
 
 
-def links_carry(case: Measured) -> Iterable[Bounded]:
+def links_carry(case: CheckedCase) -> Iterable[Bounded]:
     """Yield the bytes that the kernel counted at each link in timed blocks, over their time."""
     links = links_of(case.run.case.fabric)
     if links is None:
@@ -63,7 +63,7 @@ def links_carry(case: Measured) -> Iterable[Bounded]:
                 )
 
 
-def bus_bandwidth(case: Measured) -> Iterable[Bounded]:
+def bus_bandwidth(case: CheckedCase) -> Iterable[Bounded]:
     """Yield the payload that transfers must pass over one node's link, over their time: per launch and operation, all
     sizes.
 
@@ -113,7 +113,7 @@ def bytes_over_a_link(case: Case, op: str, size: float, ranks: int) -> float | N
     return shares[op] * size if op in shares else None
 
 
-def network_time(case: Measured) -> Iterable[Bounded]:
+def network_time(case: CheckedCase) -> Iterable[Bounded]:
     """Yield the network time of each step: at least what the links need for its bytes, at most the step's window.
 
     The window runs from when the first rank enters the step to when the last leaves it: with many ranks on few cores,
@@ -136,7 +136,7 @@ def network_time(case: Measured) -> Iterable[Bounded]:
         )
 
 
-def _least_network_s(case: Measured, links: Links) -> float | None:
+def _least_network_s(case: CheckedCase, links: Links) -> float | None:
     """Return the link's least time without any latency, with the largest share that payload can have, less bursts.
 
     Where all gradients are one transfer, it is the algorithm's formula. Of several, one may be sent back while the
@@ -158,7 +158,7 @@ def _least_network_s(case: Measured, links: Links) -> float | None:
     return needed_s * PAYLOAD / fastest - bursts_s(case.run, nominal)
 
 
-def sent_as_by_formula(case: Measured) -> Iterable[Bounded]:
+def sent_as_by_formula(case: CheckedCase) -> Iterable[Bounded]:
     """Yield the bytes sent by the busiest rank of one of ddpbench's own algorithms, counted per message: exact.
 
     Shares are rounded up to whole numbers of at most 8 bytes, in each message of each bucket.
@@ -181,7 +181,7 @@ def sent_as_by_formula(case: Measured) -> Iterable[Bounded]:
     )
 
 
-def counted_as_by_formula(case: Measured) -> Iterable[Bounded]:
+def counted_as_by_formula(case: CheckedCase) -> Iterable[Bounded]:
     """Yield the bytes over the busiest counted link, compared with the formula's; protocols add a little."""
     ratio = case.result.traffic_ratio
     if ratio is not None:
@@ -189,7 +189,7 @@ def counted_as_by_formula(case: Measured) -> Iterable[Bounded]:
         yield Bounded(what=what, seen=ratio, least=FEWEST, most=MOST)
 
 
-def buckets_hold_gradients(case: Measured) -> Iterable[Bounded]:
+def buckets_hold_gradients(case: CheckedCase) -> Iterable[Bounded]:
     """Yield the bytes of the buckets, which hold each gradient once."""
     if not traits_of(case.run.case).uses_buckets:
         return
@@ -205,12 +205,12 @@ def buckets_hold_gradients(case: Measured) -> Iterable[Bounded]:
             )
 
 
-def _aggregated(case: Measured) -> float | None:
+def _aggregated(case: CheckedCase) -> float | None:
     """Return the gradient bytes that a step aggregates; None where something else is sent."""
     return bytes_to_aggregate(case.run)
 
 
-def _rate(case: Measured, nominal: float) -> float:
+def _rate(case: CheckedCase, nominal: float) -> float:
     """Return the bytes/s that a link of `nominal` bit/s may appear to carry."""
     return nominal / 8 * max(1.0, case.reached) * (1 + RATE_TOLERANCE)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from ddpbench.analysis.bound import is_bounded
-from ddpbench.analysis.invariants.checked import ROUNDING, Bounded, Measured
+from ddpbench.analysis.invariants.checked import ROUNDING, Bounded, CheckedCase
 from ddpbench.analysis.read.pace import host_share
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.judgement import MARGIN
@@ -33,7 +33,7 @@ _INTERVALS: Mapping[str, Callable[[CaseResult], Interval | None]] = {
 """Intervals by their columns."""
 
 
-def intervals_hold_points(case: Measured) -> Iterable[Bounded]:
+def intervals_hold_points(case: CheckedCase) -> Iterable[Bounded]:
     """Yield each point, bounded by its interval."""
     for name, read in _INTERVALS.items():
         found = read(case.result)
@@ -46,7 +46,7 @@ def intervals_hold_points(case: Measured) -> Iterable[Bounded]:
             )
 
 
-def columns_agree(case: Measured) -> Iterable[Bounded]:
+def columns_agree(case: CheckedCase) -> Iterable[Bounded]:
     """Yield columns that are one number in two forms, which must agree."""
     step, rate = case.result.step_time, case.result.samples_per_s
     if step is not None and rate is not None:
@@ -58,7 +58,7 @@ def _equal(what: str, seen: float, wanted: float) -> Bounded:
     return Bounded(what=what, seen=seen, least=wanted - slack, most=wanted + slack)
 
 
-def within_the_machine(case: Measured) -> Iterable[Bounded]:
+def within_the_machine(case: CheckedCase) -> Iterable[Bounded]:
     """Yield processor time over the cores' available time, and operations over a GPU's peak: shares, at most 1.
 
     In full precision cuDNN's convolutions use TF32; the peak that they are compared with is that of float32.
@@ -72,7 +72,7 @@ def within_the_machine(case: Measured) -> Iterable[Bounded]:
         yield Bounded(what="its MFU", seen=mfu, least=0, most=most)
 
 
-def held_in_memory(case: Measured) -> Iterable[Bounded]:
+def held_in_memory(case: CheckedCase) -> Iterable[Bounded]:
     """Yield the bytes that a rank holds, which its peak includes. A replay's parameters are never touched: not in
     memory.
     """
@@ -89,7 +89,7 @@ def held_in_memory(case: Measured) -> Iterable[Bounded]:
         )
 
 
-def at_most_the_ranks(case: Measured) -> Iterable[Bounded]:
+def at_most_the_ranks(case: CheckedCase) -> Iterable[Bounded]:
     """Yield a speed-up, at most the number of ranks, where the base case computes as they do.
 
     Broken where the entire interval is above it, or the value far above it, with or without an interval.
@@ -105,7 +105,7 @@ def at_most_the_ranks(case: Measured) -> Iterable[Bounded]:
         yield Bounded(what="its speed-up", seen=speedup.value, most=ranks * (1 + FAR))
 
 
-def caches_cannot_explain(case: Measured, number: Bounded) -> bool:
+def caches_cannot_explain(case: CheckedCase, number: Bounded) -> bool:
     """Return whether a speed-up above the number of ranks must be wrong.
 
     Under strong scaling a rank's share of the batch is smaller and may fit into a cache: a little above is possible.
@@ -114,7 +114,7 @@ def caches_cannot_explain(case: Measured, number: Bounded) -> bool:
     return job.scaling != "strong" or number.seen > job.world_size * (1 + FAR)
 
 
-def under_the_bound(case: Measured) -> Iterable[Bounded]:
+def under_the_bound(case: CheckedCase) -> Iterable[Bounded]:
     """Yield a step's time over that of independent ranks, which is not below 1.
 
     Broken where the entire interval of the ratio, paired by round, is below 1, or the value far below it, with or

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ddpbench.analysis.invariants.checked import ROUNDING, Bounded, Measured
+from ddpbench.analysis.invariants.checked import ROUNDING, Bounded, CheckedCase
 from ddpbench.analysis.read.overlap import PARTS
 from ddpbench.analysis.statistics.stats import half_width
 
@@ -26,7 +26,7 @@ NANOSECONDS = 1e-8
 _COMPUTED = ("forward", "backward", "optimizer", "other_compute")
 
 
-def parts_add_up(case: Measured) -> Iterable[Bounded]:
+def parts_add_up(case: CheckedCase) -> Iterable[Bounded]:
     """Yield the sum of a step's parts in each launch, and the parts that the page draws, none of which is negative."""
     parts = case.run.parts
     if parts is None:
@@ -41,7 +41,7 @@ def parts_add_up(case: Measured) -> Iterable[Bounded]:
         yield Bounded(what=f"its time of {words}", seen=parts.parts[name], least=-NANOSECONDS, unit="s")
 
 
-def communication_within(case: Measured) -> Iterable[Bounded]:
+def communication_within(case: CheckedCase) -> Iterable[Bounded]:
     """Yield exposed communication, a part of all communication and of the step, and the part hidden behind
     computation.
     """
@@ -61,7 +61,7 @@ def communication_within(case: Measured) -> Iterable[Bounded]:
         yield Bounded(what=what, seen=seen, least=-NANOSECONDS, most=most + slack, unit="s")
 
 
-def instrumented_as_timed(case: Measured) -> Iterable[Bounded]:
+def instrumented_as_timed(case: CheckedCase) -> Iterable[Bounded]:
     """Yield the log ratio of instrumented to timed step, per launch the mean over ranks.
 
     It is broken where the entire 95 % interval is outside 1 +- `AGREEMENT`, or the mean outside 1 +- `HARD_AGREEMENT`.
@@ -85,14 +85,14 @@ def instrumented_over_timed(run: CaseRun) -> Bounded | None:
     )
 
 
-def instrumented_may_differ(case: Measured) -> float | None:
+def instrumented_may_differ(case: CheckedCase) -> float | None:
     """Return how far an instrumented step may be from a timed one, as a fraction: the interval's further end."""
     logs = case.run.instrumented_over_timed
     half = half_width(logs)
     return None if half is None else math.expm1(abs(math.fsum(logs) / len(logs)) + half)
 
 
-def single_steps(case: Measured) -> Iterable[Bounded]:
+def single_steps(case: CheckedCase) -> Iterable[Bounded]:
     """Yield means, bounded by the values that they are means of.
 
     Single steps are those of all ranks that take samples, so that their number is a multiple of the timed steps'.
@@ -117,7 +117,7 @@ def single_steps(case: Measured) -> Iterable[Bounded]:
         )
 
 
-def time_spent(case: Measured) -> Iterable[Bounded]:
+def time_spent(case: CheckedCase) -> Iterable[Bounded]:
     """Yield timed steps' share of the launch's measured time, and that of its wall time: all on the machine's clock."""
     for launch in case.run.good:
         timing = launch.timing

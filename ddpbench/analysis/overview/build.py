@@ -22,8 +22,8 @@ from ddpbench.analysis.findings.table import compared
 from ddpbench.analysis.findings.virtual import virtual_sentences
 from ddpbench.analysis.network import network_results
 from ddpbench.analysis.overview.failures import failures_of
-from ddpbench.analysis.overview.kept import Kept
 from ddpbench.analysis.overview.provenance import provenance_sentences
+from ddpbench.analysis.overview.summary_cache import CachedSummary
 from ddpbench.analysis.overview.tables import (
     costs_of_checkpoints,
     input_results,
@@ -56,6 +56,7 @@ from ddpbench.analysis.summary import (
 from ddpbench.analysis.time_to_loss import loss_points, trained_to_loss
 from ddpbench.helper_process import NOBODY, Others
 from ddpbench.installed import with_features
+from ddpbench.progress import OnProgress, ignore_progress
 from ddpbench.records import RunDir, left_out_sentences
 from ddpbench.records.machine import read_machine, read_merged
 from ddpbench.records.plan import StoredPlan, read_plan
@@ -63,7 +64,6 @@ from ddpbench.records.sessions import read_sessions
 from ddpbench.spec.documents import stated_scope
 from ddpbench.spec.grouping import UNDISTURBED
 from ddpbench.spec.shipped import with_known_history
-from ddpbench.telling import OnProgress, ignore_progress
 
 FEWEST_FINDINGS = 3
 """Fewest findings next to the verdicts on an experiment's claims, however many these are."""
@@ -84,7 +84,7 @@ def summarize(run: RunDir, others: Others = NOBODY, progress: OnProgress = ignor
     plan = read_plan(run)
     if len(plan.cases) < WORTH_KEEPING:
         return _summarized(run, plan, others, progress)
-    kept = Kept(run, plan)
+    kept = CachedSummary(run, plan)
     found = kept.summary()
     if found is None:
         found = _summarized(run, plan, others, progress)

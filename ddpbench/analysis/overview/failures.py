@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ddpbench.analysis.read.launches import CaseRun, Launch, ProofRun
-from ddpbench.analysis.summary import Failure
+from ddpbench.analysis.summary import CaseFailure
 from ddpbench.naming import Namer
 
 
-def failures_of(cases: Sequence[CaseRun]) -> Iterable[Failure]:
+def failures_of(cases: Sequence[CaseRun]) -> Iterable[CaseFailure]:
     """Yield every launch that is not ok, every failed proof, every case skipped or without enough rounds."""
     names = Namer(case.case for case in cases)
     for case in cases:
@@ -24,8 +24,8 @@ def failures_of(cases: Sequence[CaseRun]) -> Iterable[Failure]:
             yield _of_launch(launch, label)
 
 
-def _of_proof(case: CaseRun, proof: ProofRun, label: str) -> Failure:
-    return Failure(
+def _of_proof(case: CaseRun, proof: ProofRun, label: str) -> CaseFailure:
+    return CaseFailure(
         case_id=case.case_id,
         label=label,
         round=None,
@@ -36,8 +36,8 @@ def _of_proof(case: CaseRun, proof: ProofRun, label: str) -> Failure:
     )
 
 
-def _of_case(case: CaseRun, label: str) -> Failure:
-    return Failure(
+def _of_case(case: CaseRun, label: str) -> CaseFailure:
+    return CaseFailure(
         case_id=case.case_id,
         label=label,
         round=None,
@@ -48,8 +48,8 @@ def _of_case(case: CaseRun, label: str) -> Failure:
     )
 
 
-def _of_launch(launch: Launch, label: str) -> Failure:
-    return Failure(
+def _of_launch(launch: Launch, label: str) -> CaseFailure:
+    return CaseFailure(
         case_id=launch.case_id,
         label=label,
         round=launch.round,

@@ -11,7 +11,7 @@ from ddpbench.analysis.checkpoints import CheckpointCost, checkpoint_costs
 from ddpbench.analysis.inputs import input_groups
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.overlap import PARTS, STANDARD_SPANS
-from ddpbench.analysis.results import InputResult, LaunchResult, Parts, Phase, Proved, StepParts
+from ddpbench.analysis.results import ByPart, InputResult, LaunchResult, Proved, StepParts, StrategyPhase
 
 
 def launch_results(cases: Sequence[CaseRun]) -> Iterator[LaunchResult]:
@@ -44,7 +44,7 @@ def step_parts(cases: Sequence[CaseRun]) -> Iterator[StepParts]:
         logs = case.instrumented_over_timed
         yield StepParts(
             case_id=case.case_id,
-            parts=Parts(**found),
+            parts=ByPart(**found),
             overlapped_comm=replace(parts.interval("overlapped"), value=parts.overlapped_s),
             step_time_s=parts.step_s,
             launches=parts.launches,
@@ -52,13 +52,15 @@ def step_parts(cases: Sequence[CaseRun]) -> Iterator[StepParts]:
         )
 
 
-def phases_of(cases: Sequence[CaseRun]) -> Iterator[Phase]:
+def phases_of(cases: Sequence[CaseRun]) -> Iterator[StrategyPhase]:
     """Yield the spans of the cases that have others than every strategy has, mainly data_parallel's."""
     for case in cases:
         if case.parts is not None and not STANDARD_SPANS.issuperset(case.parts.spans):
             for order, (span, median_s) in enumerate(case.parts.spans.items()):
                 mean_s = case.parts.mean_spans[span]
-                yield Phase(case_id=case.case_id, span=span, mean_s=mean_s, order=order, median_s=median_s)
+                yield StrategyPhase(
+                    case_id=case.case_id, span=span, mean_s=mean_s, order=order, median_s=median_s
+                )
 
 
 def proofs_of(cases: Sequence[CaseRun]) -> Iterator[Proved]:

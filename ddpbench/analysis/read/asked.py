@@ -16,7 +16,7 @@ _FIRST_CAP_MB = 25
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
+class RecordedSetting:
     """A setting as a launch's ranks recorded it."""
 
     setting: str
@@ -32,13 +32,13 @@ class Found:
         return f"{self.setting} {' and '.join(self.others)}, not {self.asked}"
 
 
-def found_settings(launch: Launch, case: Case) -> Iterator[Found]:
+def found_settings(launch: Launch, case: Case) -> Iterator[RecordedSetting]:
     """Yield each setting of the case that the launch's records contain."""
     for setting, allowed in _asked(case).items():
         values = [str(each) for each in launch.found.get(setting, ())]
         if values:
             others = [each for each in values if each not in allowed]
-            yield Found(
+            yield RecordedSetting(
                 setting=setting,
                 asked=allowed[0],
                 others=tuple(dict.fromkeys(others)),

@@ -12,6 +12,7 @@ from ddpbench.analysis.read.parts import RankSteps
 from ddpbench.analysis.read.status import status_of
 from ddpbench.analysis.statistics.correlation import correlation_of
 from ddpbench.analysis.statistics.steady import unsteady
+from ddpbench.progress import OnProgress, ignore_progress
 from ddpbench.records import (
     Address,
     Costs,
@@ -26,7 +27,6 @@ from ddpbench.records.plan import StoredPlan
 from ddpbench.records.sessions import Sessions, stop_reason_of
 from ddpbench.spec import grouping
 from ddpbench.strategies.traits import told_apart
-from ddpbench.telling import OnProgress, ignore_progress
 
 
 def read_cases(run: RunDir, plan: StoredPlan) -> list[CaseRun]:

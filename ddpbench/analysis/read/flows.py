@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ddpbench.analysis.read.parts import NONE, Ints, Parts, Whole
+from ddpbench.analysis.read.parts import NONE, Ints, TransferParts, WholeTransfers
 from ddpbench.records.operations import Flow, flow_of, tree_parent
 
 _FAR = np.iinfo(np.int64).max
@@ -46,7 +46,7 @@ class Group:
     sends: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, parts: Parts, whole: Whole, served: Ints) -> Group:
+    def of(cls, parts: TransferParts, whole: WholeTransfers, served: Ints) -> Group:
         """Return the parts of whole transfers; `served` is when each of all parts left its queue."""
         row, head = whole.row, whole.head
         base = np.where(np.array(parts.ops)[parts.op[head]] == "broadcast", parts.bucket[head], 0)

@@ -22,7 +22,7 @@ from ddpbench.analysis.statistics.judgement import Judgement
 from ddpbench.analysis.statistics.timings import Timing
 from ddpbench.records import CaseStatus, LeftOut, Noise, Proof, Status, why_unproved
 from ddpbench.spec import Case, PlannedCase
-from ddpbench.trend import Change
+from ddpbench.trend import TrendChange
 
 NOT_STEADY = "not steady"
 """Flag of a launch whose steps still changed while they were timed."""
@@ -50,7 +50,7 @@ class Launch:
     noise: Noise = field(default_factory=Noise)
     steady: bool | None = None
     """True if one-time work was done before the timed steps, and these did not change (`statistics/steady.py`)."""
-    change: Change | None = None
+    change: TrendChange | None = None
     """Change from the first to the last of its timed steps; None where there are too few."""
     ready: bool = True
     """True if every rank's one-time work, such as rebuilding buckets, was done before the timed steps."""

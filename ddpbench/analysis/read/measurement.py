@@ -66,7 +66,7 @@ CLOCK_LIMIT = 0.05
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Measured:
+class LaunchMeasurement:
     """Contents of a launch's folder; None where the launch is unfinished, or the folder holds another one."""
 
     launch: Launch | None = None
@@ -75,7 +75,9 @@ class Measured:
     left_out: tuple[LeftOut, ...] = ()
 
 
-def read_measurement(directory: LaunchDir, address: Address, sessions: Sessions = UNKNOWN) -> Measured:
+def read_measurement(
+    directory: LaunchDir, address: Address, sessions: Sessions = UNKNOWN
+) -> LaunchMeasurement:
     """Return a measuring launch and its instrumented steps by rank.
 
     Unreadable records make it `failed`; a launch that is not ok has no steps. If the launch's outcome does not name
@@ -84,7 +86,7 @@ def read_measurement(directory: LaunchDir, address: Address, sessions: Sessions 
     case = address.case
     records = read_launch(directory, address)
     if not records.finished:
-        return Measured(left_out=records.left_out)
+        return LaunchMeasurement(left_out=records.left_out)
     foreign = tuple(f"{one.path}: {one.why}" for one in records.left_out)
     outcome = records.outcome
     if outcome is None:
@@ -95,7 +97,7 @@ def read_measurement(directory: LaunchDir, address: Address, sessions: Sessions 
             damage=records.damage,
             error=damage_sentence(records.damage),
         )
-        return Measured(launch=launch, left_out=records.left_out)
+        return LaunchMeasurement(launch=launch, left_out=records.left_out)
     ranks = {rank.rank: _Sorted(rank) for rank in nominal(records.ranks, case)}
     launch = _without_times(address, outcome, ranks, sessions, records.damage)
     if launch.status == "ok":
@@ -105,7 +107,7 @@ def read_measurement(directory: LaunchDir, address: Address, sessions: Sessions 
         launch = replace(launch, recovered=recovered_of(launch.round, recoveries, case))
     launch = _with_flags(launch, ranks)
     steps = _instrumented(ranks) if launch.status == "ok" else {}
-    return Measured(launch=launch, steps=steps, left_out=records.left_out)
+    return LaunchMeasurement(launch=launch, steps=steps, left_out=records.left_out)
 
 
 def _without_times(

@@ -45,7 +45,7 @@ class RankSteps:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class TransferParts:
     """Records of all launches, by launch, rank and record, as columns; times are nanoseconds.
 
     `owner` counts the ranks of all launches, `op` is a place in `ops`, `ranks` is the number of ranks in the transfer,
@@ -75,7 +75,7 @@ class Parts:
         return found
 
 
-def parts_of(launches: Sequence[Mapping[int, RankSteps]]) -> Parts | None:
+def parts_of(launches: Sequence[Mapping[int, RankSteps]]) -> TransferParts | None:
     """Return the columns of the ranks' records; None where nothing was transferred."""
     records = [record for ranks in launches for noted in ranks.values() for record in noted.transfers]
     if not records:
@@ -88,7 +88,7 @@ def parts_of(launches: Sequence[Mapping[int, RankSteps]]) -> Parts | None:
     codes: defaultdict[str, int] = defaultdict(itertools.count().__next__)
     op = column(map(codes.__getitem__, map(attrgetter("op"), records)))
     message, taking_part, begun, root, sent = (_known(map(attrgetter(name), records)) for name in _SOME)
-    return Parts(
+    return TransferParts(
         ops=tuple(codes),
         owner=owner,
         launch=launch,
@@ -121,7 +121,7 @@ def _known(values: Iterable[int | None]) -> Ints:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class WholeTransfers:
     """Parts that form whole transfers: `row` are the parts in order of these, each transfer from `starts` on.
 
     `transfer` is a part's transfer, `dropped` the launch of each transfer that lacks a rank's record.
@@ -138,7 +138,7 @@ class Whole:
         return self.row[self.starts]
 
 
-def whole_transfers(parts: Parts, processes: Ints) -> Whole:
+def whole_transfers(parts: TransferParts, processes: Ints) -> WholeTransfers:
     """Return the transfers that have every rank's part.
 
     `processes` gives for each launch the number of ranks in every transfer that does not record it. Two transfers of
@@ -156,7 +156,7 @@ def whole_transfers(parts: Parts, processes: Ints) -> Whole:
     numbered = between_two[order][starts]  # the other rank's part may belong to a step before the first
     whole = counts >= np.where(numbered, 2, wanted)
     kept = counts[whole]
-    return Whole(
+    return WholeTransfers(
         row=order[np.repeat(whole, counts)],
         starts=np.cumsum(kept) - kept,
         transfer=np.repeat(np.arange(len(kept)), kept),

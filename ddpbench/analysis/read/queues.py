@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ddpbench.analysis.read.parts import NONE, Ints, Parts, changes
+from ddpbench.analysis.read.parts import NONE, Ints, TransferParts, changes
 from ddpbench.records.operations import slots_of
 
 
-def served_at(parts: Parts, backends: Sequence[str]) -> Ints:
+def served_at(parts: TransferParts, backends: Sequence[str]) -> Ints:
     """Return when each part left its rank's queue, which is never after its end; `backends` are the launches'."""
     start, end, owner, begun = parts.start, parts.end, parts.owner, parts.begun
     kinds = list(dict.fromkeys(backends))

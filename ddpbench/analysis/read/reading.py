@@ -8,9 +8,9 @@ from dataclasses import replace
 from ddpbench.analysis.read.cases import judged, read_unjudged
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.helper_process import NOBODY, Dealt, Others, start_others
+from ddpbench.progress import OnProgress, ignore_progress
 from ddpbench.records import RunDir
 from ddpbench.records.plan import StoredPlan
-from ddpbench.telling import OnProgress, ignore_progress
 
 WORTH_SHARING = 100
 """Number of cases below which one process reads all: starting another takes most of a second."""

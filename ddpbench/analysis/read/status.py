@@ -13,7 +13,7 @@ from ddpbench.records.plan import MergedRun, Starter, StoredPlan
 from ddpbench.records.rundir import held_elsewhere
 from ddpbench.records.submission_dir import SubmissionDir
 from ddpbench.spec import PlannedCase
-from ddpbench.texts import command
+from ddpbench.text_safety import command
 from ddpbench.units import format_seconds
 from ddpbench.workloads import is_import_path
 

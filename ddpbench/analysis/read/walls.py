@@ -8,7 +8,7 @@ from contextlib import suppress
 from statistics import fmean
 
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.statistics.timings import Pair
+from ddpbench.analysis.statistics.timings import TimingKey
 from ddpbench.errors import IdentityError
 from ddpbench.records import RunDir
 from ddpbench.records.sessions import read_sessions
@@ -23,7 +23,7 @@ def round_wall_s(cases: Sequence[CaseRun]) -> float:
     )
 
 
-def server_start_s(cases: Sequence[CaseRun], among: Collection[Pair]) -> float:
+def server_start_s(cases: Sequence[CaseRun], among: Collection[TimingKey]) -> float:
     """Return the time of starting fork servers in a mean round, seconds: its launches' shares of it."""
     shares = [
         launch.server_s

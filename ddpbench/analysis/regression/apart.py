@@ -16,7 +16,7 @@ from scipy import special
 
 from ddpbench.analysis.statistics.resolution import (
     DRIFT,
-    Drift,
+    SessionDrift,
     Variance,
     added,
     drift_by_launches,
@@ -30,7 +30,7 @@ _SURE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Within:
+class WithinSessions:
     """A side's launches: the mean of their log times per sample, and its variance within sessions."""
 
     mean: float
@@ -77,14 +77,16 @@ def _joined(variances: Sequence[Variance]) -> Variance:
     return Variance(math.fsum(one.value for one in variances), max(1.0, min(one.df for one in variances)))
 
 
-def drifts_of(a: Within, b: Within, drift: float | None = None) -> tuple[Drift, Drift]:
+def drifts_of(
+    a: WithinSessions, b: WithinSessions, drift: float | None = None
+) -> tuple[SessionDrift, SessionDrift]:
     """Return the drift of either side: the given standard deviation, or else the drift that the launches show."""
     if drift is not None:
-        return Drift(Variance(drift**2)), Drift(Variance(drift**2))
+        return SessionDrift(Variance(drift**2)), SessionDrift(Variance(drift**2))
     return shown_drift(a, b)
 
 
-def within(timings: Sequence[Timing]) -> Within:
+def within(timings: Sequence[Timing]) -> WithinSessions:
     """Return the mean over launches of the log time per sample, and their variance within sessions."""
     logs: dict[str, list[float]] = {}
     for timing in timings:
@@ -96,14 +98,14 @@ def within(timings: Sequence[Timing]) -> Within:
     df = count - len(logs)
     if df == 0:  # one launch per session: their spread includes launches' and drift's
         spread = deviation(every) ** 2 if count > 1 else 0.0
-        return Within(mean, Variance(spread, max(1, count - 1)), shares, count, means)
+        return WithinSessions(mean, Variance(spread, max(1, count - 1)), shares, count, means)
     squares = math.fsum(
         (value - middle) ** 2 for values, middle in zip(logs.values(), means, strict=True) for value in values
     )
-    return Within(mean, Variance(squares / df, df), shares, count, means)
+    return WithinSessions(mean, Variance(squares / df, df), shares, count, means)
 
 
-def shown_drift(a: Within, b: Within) -> tuple[Drift, Drift]:
+def shown_drift(a: WithinSessions, b: WithinSessions) -> tuple[SessionDrift, SessionDrift]:
     """Return the assumed drift of either side: the largest of `DRIFT` and those from launches or sessions.
 
     Sessions are few, so theirs counts only where it is significantly larger. It is computed from a side's own sessions,
@@ -111,14 +113,14 @@ def shown_drift(a: Within, b: Within) -> tuple[Drift, Drift]:
     """
     pooled = _between((a, b), pooled=True)
 
-    def largest(one: Within) -> Drift:
+    def largest(one: WithinSessions) -> SessionDrift:
         shown = (drift_by_launches(one.scatter), _between((one,), pooled=False), pooled)
         return max((each for each in shown if each is not None), key=lambda each: each.variance.value)
 
     return largest(a), largest(b)
 
 
-def _between(sides: Sequence[Within], *, pooled: bool) -> Drift | None:
+def _between(sides: Sequence[WithinSessions], *, pooled: bool) -> SessionDrift | None:
     """Return the variance between sessions, less launches' part in it; None where it is consistent with `DRIFT`."""
     several = [one for one in sides if len(one.session_means) > 1]
     degrees = [len(one.session_means) - 1 for one in several]
@@ -131,4 +133,4 @@ def _between(sides: Sequence[Within], *, pooled: bool) -> Drift | None:
     )
     if own / df <= DRIFT**2 * float(special.chdtri(df, _SURE)) / df:
         return None
-    return Drift(Variance(own / df, df), "pooled" if pooled else "of_sessions")
+    return SessionDrift(Variance(own / df, df), "pooled" if pooled else "of_sessions")

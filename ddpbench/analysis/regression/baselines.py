@@ -26,7 +26,7 @@ from ddpbench.records.files import check_default, write_numbered
 from ddpbench.records.held import new_folder
 from ddpbench.records.rundir import explain_os_error, is_run
 from ddpbench.records.submission_dir import run_at
-from ddpbench.texts import on_one_line, shortened
+from ddpbench.text_safety import on_one_line, shortened
 
 STORAGE = Path(".benchmarks")
 """Default storage of pytest-benchmark, relative to the working directory."""

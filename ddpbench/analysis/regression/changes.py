@@ -63,7 +63,7 @@ from ddpbench.analysis.statistics.timings import Timing
 from ddpbench.naming import Namer
 from ddpbench.records import RunDir
 from ddpbench.spec import Case, grouping
-from ddpbench.spec.grouping import Key
+from ddpbench.spec.grouping import GroupKey
 
 ChangeVerdict = Literal["faster", "slower", "equivalent", "cannot tell", "not comparable"]
 
@@ -239,7 +239,7 @@ class Changes:
         return found
 
 
-def _key(case: Case, but: Collection[str]) -> Key:
+def _key(case: Case, but: Collection[str]) -> GroupKey:
     return grouping.alike(case, but=("experiment", *but))
 
 
@@ -250,7 +250,7 @@ def matched(
 
     `but` are fields in which the sides are meant to differ.
     """
-    of_new: dict[Key, list[CaseRun]] = {}
+    of_new: dict[GroupKey, list[CaseRun]] = {}
     for run in new:
         of_new.setdefault(_key(run.case, but), []).append(run)
     counts = Counter(_key(run.case, but) for run in base)

@@ -11,7 +11,7 @@ from ddpbench.analysis.regression.sides import Side
 from ddpbench.errors import RequestError
 from ddpbench.records import RunDir
 from ddpbench.records.machine import read_merged
-from ddpbench.texts import on_one_line
+from ddpbench.text_safety import on_one_line
 
 
 def check_no_copies(sides: Sequence[Side]) -> None:

@@ -11,7 +11,7 @@ from ddpbench.analysis.regression.baselines import Baselines, find_side, side_of
 from ddpbench.analysis.regression.changes import Change, changes_of
 from ddpbench.analysis.regression.copies import check_no_copies
 from ddpbench.analysis.regression.sides import Side, unlike
-from ddpbench.analysis.regression.told import interval_words, seen_words, value_words, why_failing
+from ddpbench.analysis.regression.wording import interval_words, seen_words, value_words, why_failing
 from ddpbench.analysis.statistics.stats import ALPHA
 from ddpbench.errors import IdentityError, RequestError
 from ddpbench.spec import grouping

@@ -21,7 +21,7 @@ from ddpbench.records.plan import checked_case
 from ddpbench.spec import OWN_TYPES, Case, PlannedCase
 from ddpbench.spec.limits import MAX_LAUNCHES
 from ddpbench.strategies.traits import traits_of
-from ddpbench.texts import on_one_line, shortened
+from ddpbench.text_safety import on_one_line, shortened
 from ddpbench.units import counted
 from ddpbench.workloads import is_import_path
 

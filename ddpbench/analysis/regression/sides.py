@@ -12,7 +12,7 @@ from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.records import RunDir
 from ddpbench.records.machine import read_machine
 from ddpbench.records.plan import read_plan
-from ddpbench.texts import on_one_line
+from ddpbench.text_safety import on_one_line
 
 CODE = ("experiment_digest", "workload_digest", "rank_code_digest")
 """Parts of a run's identity that are compared, and so may differ."""

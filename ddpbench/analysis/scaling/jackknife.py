@@ -22,7 +22,7 @@ from ddpbench.analysis.scaling.speedups import Array, SpeedupCurve
 from ddpbench.analysis.statistics.correlation import widening
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import ALPHA
-from ddpbench.analysis.statistics.timings import Pair
+from ddpbench.analysis.statistics.timings import TimingKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Estimated:
 
 
 def jackknife(
-    curve: SpeedupCurve, statistic: Callable[[Pair | None], Mapping[str, Array]]
+    curve: SpeedupCurve, statistic: Callable[[TimingKey | None], Mapping[str, Array]]
 ) -> dict[str, Estimated]:
     """Return every quantity that `statistic` gives for all rounds but one, with its error over rounds."""
     whole = statistic(None)

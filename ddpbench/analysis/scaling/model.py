@@ -24,7 +24,7 @@ from typing import Literal
 import numpy as np
 
 from ddpbench.analysis.scaling.speedups import Array, SpeedupCurve, standard_error
-from ddpbench.analysis.statistics.timings import Pair
+from ddpbench.analysis.statistics.timings import TimingKey
 
 EXTRAPOLATION = 2
 """Largest world size of a forecast, as a multiple of the largest measured one."""
@@ -96,7 +96,7 @@ class Model:
         alpha, beta, gamma = parameters
         return _log(n * gamma) - _log(1 + alpha * (n - 1) + beta * n * (n - 1)) - log_base
 
-    def everything(self, without: Pair | None) -> dict[str, Array]:
+    def everything(self, without: TimingKey | None) -> dict[str, Array]:
         """Return all quantities that get an interval, from all rounds but one."""
         logs = self.curve.log_speedups(without)
         log_base = self.curve.log_base_rate(without)

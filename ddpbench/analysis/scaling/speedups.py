@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, compare, mean_rate, pairs
-from ddpbench.analysis.statistics.timings import Pair, Timing
+from ddpbench.analysis.statistics.timings import Timing, TimingKey
 
 Array = NDArray[np.float64]
 
@@ -35,7 +35,7 @@ class SpeedupCurve:
     sizes: Mapping[int, tuple[Timing, ...]]
 
     @cached_property
-    def paired(self) -> dict[int, dict[Pair, tuple[Timing, Timing]]]:
+    def paired(self) -> dict[int, dict[TimingKey, tuple[Timing, Timing]]]:
         """Return, by world size and round, its timing and the base case's, where both have enough rounds."""
         found = {
             size: {own.pair: (own, base) for own, base in pairs(timings, self.base)}
@@ -50,12 +50,12 @@ class SpeedupCurve:
         return max((one.correlation for one in self.base), default=0.0)
 
     @cached_property
-    def strata(self) -> list[list[Pair]]:
+    def strata(self) -> list[list[TimingKey]]:
         """Return the rounds in groups of the same world sizes; a group of one joins the largest.
 
         A round that two sessions shared counts as two.
         """
-        groups: dict[tuple[int, ...], list[Pair]] = {}
+        groups: dict[tuple[int, ...], list[TimingKey]] = {}
         for one in sorted({one for both in self.paired.values() for one in both}):
             groups.setdefault(tuple(n for n, both in self.paired.items() if one in both), []).append(one)
         largest = max(groups.values(), key=len, default=[])
@@ -63,7 +63,7 @@ class SpeedupCurve:
         largest += [number for group in lonely for number in group]
         return [group for group in groups.values() if group not in lonely]
 
-    def log_speedups(self, without: Pair | None = None) -> Array:
+    def log_speedups(self, without: TimingKey | None = None) -> Array:
         """Return the logarithm of each paired world size's speed-up, all rounds but one."""
         logs = []
         for both in self.paired.values():
@@ -73,7 +73,7 @@ class SpeedupCurve:
             logs.append(-comparison.log)
         return np.array(logs, np.float64)
 
-    def log_base_rate(self, without: Pair | None = None) -> float:
+    def log_base_rate(self, without: TimingKey | None = None) -> float:
         """Return the logarithm of the base case's samples/s, all rounds but one.
 
         It is that of the mean: a jackknife needs a smooth statistic, which a median is not.

@@ -49,7 +49,7 @@ from ddpbench.analysis.statistics.stats import (
     rounds_of_all,
     t_quantile,
 )
-from ddpbench.analysis.statistics.timings import Pair, Timing
+from ddpbench.analysis.statistics.timings import Timing, TimingKey
 
 _Array = NDArray[np.float64]
 _OWN = 0.2
@@ -186,7 +186,7 @@ def _told(
     return found
 
 
-def _too_few(name: str, logs: Mapping[str, Mapping[Pair, Timing]]) -> Standing:
+def _too_few(name: str, logs: Mapping[str, Mapping[TimingKey, Timing]]) -> Standing:
     """Return a case that cannot be compared, with the ratio to the other with the shortest mean."""
     costs = {other: _cost(list(rounds.values())) for other, rounds in logs.items()}
     against = min((other for other in costs if other != name), key=costs.__getitem__)
@@ -253,7 +253,7 @@ def half_widths(logs: _Array, alpha: float = ALPHA) -> _Array:
 
 
 def _pairwise(
-    logs: Sequence[Mapping[Pair, Timing]], alpha: float
+    logs: Sequence[Mapping[TimingKey, Timing]], alpha: float
 ) -> tuple[_Array, _Array, NDArray[np.int64]]:
     """Return differences, half-widths and rounds of every pair by itself; infinite where a pair shares too
     few rounds.

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from ddpbench.spec.settings import MIN_ROUNDS
 
 if TYPE_CHECKING:
-    from ddpbench.analysis.statistics.timings import Pair, Timing
+    from ddpbench.analysis.statistics.timings import Timing, TimingKey
 
 MOST = 0.9
 """Largest correlation used in intervals: the usual numbers of rounds could not show a larger one."""
@@ -88,7 +88,7 @@ def _correlation_of(cases: Sequence[Sequence[Timing]], *, fewest: int, ratios: b
     return estimated(logs, rounds, ratios=ratios)
 
 
-def estimated(logs: _Array, rounds: Sequence[Pair], *, ratios: bool = False) -> Correlation:
+def estimated(logs: _Array, rounds: Sequence[TimingKey], *, ratios: bool = False) -> Correlation:
     """Return the correlation of the rounds of log times, shape (cases, rounds), NaN where a launch is missing.
 
     For `ratios`, such as those of two sides in turn, the rounds' common effects stay: nothing cancels them.
@@ -134,14 +134,14 @@ def neighbours(rounds: Sequence[tuple[int, str | int]]) -> list[tuple[int, int]]
     return [(place, other) for place, other in after if other is not None]
 
 
-def widening(rounds: Sequence[Pair], correlation: float) -> float:
+def widening(rounds: Sequence[TimingKey], correlation: float) -> float:
     """Return the factor by which an interval over these rounds must be wider than a t-interval; 1 or more."""
     if correlation <= 0 or len(rounds) < 2:
         return 1.0
     return _widening(_places(rounds), correlation)
 
 
-def _places(rounds: Sequence[Pair]) -> tuple[tuple[int, int], ...]:
+def _places(rounds: Sequence[TimingKey]) -> tuple[tuple[int, int], ...]:
     """Return rounds with their sessions numbered, a key for results that depend only on these."""
     sessions = {session: place for place, session in enumerate(dict.fromkeys(pair[1] for pair in rounds))}
     return tuple((number, sessions[session]) for number, session in rounds)
@@ -210,7 +210,7 @@ def _residuals(logs: _Array, wide: _Array, *, ratios: bool) -> _Array:
     return apart
 
 
-def _of_seen(seen: float, rounds: Sequence[Pair]) -> float:
+def _of_seen(seen: float, rounds: Sequence[TimingKey]) -> float:
     """Return the correlation whose expected estimate from `rounds` rounds is `seen`."""
     return float(np.interp(seen, _table(_places(rounds[:_TOLD_BY])), _GRID))
 

@@ -143,7 +143,7 @@ class Variance:
 
 
 @dataclass(frozen=True, slots=True)
-class Drift:
+class SessionDrift:
     """The variance of the logarithm of step time from session to session, and its source.
 
     `of_launches`: `drift_of` their scatter; `pooled`: from both sides' sessions; `known`: given.
@@ -162,13 +162,13 @@ def drift_of(deviation: float) -> float:
     return math.sqrt(DRIFT**2 + _MORE**2 * max(0.0, deviation**2 - DRIFT**2))
 
 
-def drift_by_launches(scatter: Variance) -> Drift:
+def drift_by_launches(scatter: Variance) -> SessionDrift:
     """Return the assumed drift of a side whose launches have this scatter within its sessions, by `drift_of`.
 
     A scatter below `DRIFT` is an estimate, too: a few launches of a disturbed session may show one.
     """
     drift = drift_of(math.sqrt(scatter.value)) ** 2
-    return Drift(_partly(drift, _MORE**2 * scatter.value, scatter.df), "of_launches")
+    return SessionDrift(_partly(drift, _MORE**2 * scatter.value, scatter.df), "of_launches")
 
 
 def _partly(value: float, estimated: float, df: float) -> Variance:
@@ -177,7 +177,7 @@ def _partly(value: float, estimated: float, df: float) -> Variance:
     return Variance(value, min(df * (value / part) ** 2, KNOWN) if part else KNOWN)
 
 
-def mean_variance(scatter: Variance, launches: int, drift: Drift, shares: float = 1.0) -> Variance:
+def mean_variance(scatter: Variance, launches: int, drift: SessionDrift, shares: float = 1.0) -> Variance:
     """Return the variance of the mean over a side's launches, measured at another time than the other side's.
 
     Drift shown by launches or sessions is estimated together with the launches' own part.

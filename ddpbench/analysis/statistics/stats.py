@@ -36,7 +36,7 @@ from scipy import special
 from ddpbench.analysis.statistics.correlation import widened
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.judgement import MARGIN, Judgement, judged
-from ddpbench.analysis.statistics.timings import Pair, Timing
+from ddpbench.analysis.statistics.timings import Timing, TimingKey
 from ddpbench.spec import settings
 
 ALPHA = 0.05
@@ -215,12 +215,12 @@ def share(
     return Interval(value=value, low=(middle - root) / square, high=(middle + root) / square)
 
 
-def by_pair(timings: Sequence[Timing]) -> dict[Pair, Timing]:
+def by_pair(timings: Sequence[Timing]) -> dict[TimingKey, Timing]:
     """Return launches by the key that pairs them with another case's."""
     return {timing.pair: timing for timing in timings}
 
 
-def rounds_of_all(groups: Sequence[Mapping[Pair, Timing]]) -> list[Pair]:
+def rounds_of_all(groups: Sequence[Mapping[TimingKey, Timing]]) -> list[TimingKey]:
     """Return the pairs that all of these groups, by `by_pair`, share, in the first one's order."""
     return [key for key in groups[0] if all(key in group for group in groups[1:])] if groups else []
 

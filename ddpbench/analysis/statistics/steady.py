@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpbench.analysis.statistics.stats import deviation, t_quantile
-from ddpbench.trend import TOLERANCE, Change, change_of
+from ddpbench.trend import TOLERANCE, TrendChange, change_of
 
 OWN_STEPS = 32
 """Fewest timed steps for a judgement by a launch's own: batches of under four steps are correlated."""
@@ -36,7 +36,7 @@ NOT_READY = "one-time work"
 """Beginning of the reason of a warm-up that ended before the reducer was rebuilt."""
 
 
-def launch_change(ranks: Sequence[NDArray[np.int64]]) -> Change | None:
+def launch_change(ranks: Sequence[NDArray[np.int64]]) -> TrendChange | None:
     """Return a launch's change over its timed steps, from each step's mean over the ranks that take samples.
 
     Ranks with different numbers of steps are cut to the fewest. None for fewer than three steps.
@@ -47,7 +47,7 @@ def launch_change(ranks: Sequence[NDArray[np.int64]]) -> Change | None:
     return change_of(np.mean([rank[:length] for rank in ranks], axis=0).tolist())
 
 
-def unsteady(cases: Mapping[str, Sequence[Change]]) -> dict[str, list[bool]]:
+def unsteady(cases: Mapping[str, Sequence[TrendChange]]) -> dict[str, list[bool]]:
     """Return for every case's launches, in order, whether they were not steady. `cases` are those of one run."""
     every = [change.log for changes in cases.values() for change in changes]
     over_run = _found(every)

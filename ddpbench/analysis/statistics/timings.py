@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-Pair = tuple[int, str]
+TimingKey = tuple[int, str]
 """Number of a round and the session that ran that part of it."""
 
 
@@ -23,7 +23,7 @@ class Timing:
     """The lag-1 correlation of its run's rounds that its intervals take into account (`statistics/correlation.py`)."""
 
     @property
-    def pair(self) -> Pair:
+    def pair(self) -> TimingKey:
         """The key that two paired launches share: one session ran them in one round."""
         return self.round, self.session
 

@@ -91,7 +91,7 @@ def transfer_results(cases: Sequence[CaseRun]) -> list[TransferResult]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Line:
+class FittedLine:
     """Time over size: `latency` + bytes * `byte_s`, seconds, by least squares of relative errors.
 
     Both are the medians over the lines of single rounds, and the 95 % interval is that of this median. `misfit` is the
@@ -110,7 +110,7 @@ class Line:
         return min(1.0, max(0.0, self.latency.value / whole))
 
 
-def line_of(times: Mapping[float, float], rounds: Sequence[Mapping[float, float]] = ()) -> Line | None:
+def line_of(times: Mapping[float, float], rounds: Sequence[Mapping[float, float]] = ()) -> FittedLine | None:
     """Return the line of the rounds that have all sizes; without such rounds, that through `times`, by size.
 
     None with too few sizes.
@@ -121,7 +121,7 @@ def line_of(times: Mapping[float, float], rounds: Sequence[Mapping[float, float]
     latency = median_launch([latency for latency, _ in lines])
     byte_s = statistics.median(byte_s for _, byte_s in lines)
     misfit = max(abs((latency.value + byte_s * size) / seconds - 1) for size, seconds in times.items())
-    return Line(latency=latency, byte_s=byte_s, misfit=misfit)
+    return FittedLine(latency=latency, byte_s=byte_s, misfit=misfit)
 
 
 def _least_squares(times: Mapping[float, float]) -> tuple[float, float]:

@@ -32,7 +32,7 @@ from ddpbench.analysis.findings.groups import compared_panels, grouped, referenc
 from ddpbench.analysis.judging import speedup_over
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.overlap import PARTS
-from ddpbench.analysis.results import Loss
+from ddpbench.analysis.results import EfficiencyLoss
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, median_launch, pairs
 from ddpbench.analysis.statistics.timings import Timing
@@ -103,7 +103,7 @@ def _batch(timings: Iterable[Timing]) -> float:
     return sum(one.samples for one in known) / sum(one.steps for one in known)
 
 
-def waterfall_of(cases: Sequence[CaseRun]) -> Iterator[Loss]:
+def waterfall_of(cases: Sequence[CaseRun]) -> Iterator[EfficiencyLoss]:
     """Yield the losses, and then the resulting efficiency, of each relevant strategy.
 
     Relevant are, in each of the largest groups of comparable cases, the reference (see `reference_of`) first and then
@@ -137,7 +137,7 @@ def waterfall_of(cases: Sequence[CaseRun]) -> Iterator[Loss]:
             )
 
 
-def _losses(run: CaseRun, base: CaseRun | None, alone: CaseRun | None) -> Iterator[Loss]:
+def _losses(run: CaseRun, base: CaseRun | None, alone: CaseRun | None) -> Iterator[EfficiencyLoss]:
     if base is None or base.status != "ok" or run.parts is None or base.parts is None:
         return
     found = speedup_over(run, base)
@@ -155,7 +155,9 @@ def _losses(run: CaseRun, base: CaseRun | None, alone: CaseRun | None) -> Iterat
     items = {**of_rounds(rounds, reached.value), "efficiency": reached}
     for name, share in items.items():
         count = shared if name == "efficiency" else len(rounds)
-        yield Loss(case_id=run.case_id, item=name, share=share, rounds=count, split=split, outrun=faster)
+        yield EfficiencyLoss(
+            case_id=run.case_id, item=name, share=share, rounds=count, split=split, outrun=faster
+        )
 
 
 def _by_round(run: CaseRun, base: CaseRun, alone: CaseRun | None) -> list[dict[str, float]]:

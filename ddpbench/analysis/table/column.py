@@ -13,8 +13,8 @@ from ddpbench.spec import Case
 from ddpbench.spec.grouping import AXES
 from ddpbench.units import Unit
 
-Kind = Literal["text", "whole", "truth", "number"]
-Source = Literal[
+ColumnKind = Literal["text", "whole", "truth", "number"]
+ColumnSource = Literal[
     "plan",
     "launches",
     "timed steps",
@@ -29,20 +29,20 @@ Source = Literal[
 ]
 Part = TypeVar("Part")
 Value = TypeVar("Value")
-_KINDS: dict[object, Kind] = {str: "text", int: "whole", bool: "truth", float: "number"}
+_KINDS: dict[object, ColumnKind] = {str: "text", int: "whole", bool: "truth", float: "number"}
 _HINTS = get_type_hints(Case, include_extras=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Column:
+class CsvColumn:
     """A column of `cases.csv`."""
 
     name: str
-    kind: Kind
+    kind: ColumnKind
     unit: str
     """Unit; empty for a column without one, `1` for shares and ratios."""
     meaning: str
-    source: Source
+    source: ColumnSource
     value: Callable[[CaseResult], Any]
     """Function that returns a case's value; None, or the empty text in a column of texts, for an empty cell."""
     of: str = ""
@@ -56,7 +56,7 @@ class Column:
         return {"text": "string", "whole": "Int64", "truth": "boolean", "number": "float64"}[self.kind]
 
 
-def setting(name: str, unit: str = "", meaning: str = "") -> Column:
+def setting(name: str, unit: str = "", meaning: str = "") -> CsvColumn:
     """Return the column of a field of `Case`, with the field's type, and its declared unit and meaning.
 
     Raises:
@@ -69,7 +69,7 @@ def setting(name: str, unit: str = "", meaning: str = "") -> Column:
     kind = _KINDS[str] if get_origin(hint) is Literal else _KINDS.get(hint)
     if kind is None:
         raise TypeError(f"{name} is a {hint}: give it a column in ddpbench/analysis/table/columns.py")
-    return Column(
+    return CsvColumn(
         name=name,
         kind=kind,
         unit=unit,
@@ -80,13 +80,13 @@ def setting(name: str, unit: str = "", meaning: str = "") -> Column:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Measured:
+class MeasuredColumns:
     """The columns of a number and of the two ends of its 95 % interval."""
 
-    middle: Column
-    ends: tuple[Column, ...]
+    middle: CsvColumn
+    ends: tuple[CsvColumn, ...]
 
-    def __iter__(self) -> Iterator[Column]:
+    def __iter__(self) -> Iterator[CsvColumn]:
         """Yield all three."""
         return iter((self.middle, *self.ends))
 
@@ -95,47 +95,49 @@ class Measured:
 class From:
     """Factory of columns whose values come from one source, each with a name, a unit, a meaning and a function."""
 
-    source: Source
+    source: ColumnSource
 
     def text(
         self, name: str, meaning: str, value: Callable[[CaseResult], str | None], unit: str = ""
-    ) -> Column:
+    ) -> CsvColumn:
         """Return a column of texts, most of which have no unit."""
         return self._column("text", name, unit, meaning, value)
 
-    def whole(self, name: str, unit: str, meaning: str, value: Callable[[CaseResult], int | None]) -> Column:
+    def whole(
+        self, name: str, unit: str, meaning: str, value: Callable[[CaseResult], int | None]
+    ) -> CsvColumn:
         """Return a column of whole numbers."""
         return self._column("whole", name, unit, meaning, value)
 
-    def truth(self, name: str, meaning: str, value: Callable[[CaseResult], bool | None]) -> Column:
+    def truth(self, name: str, meaning: str, value: Callable[[CaseResult], bool | None]) -> CsvColumn:
         """Return a column of yes and no."""
         return self._column("truth", name, "", meaning, value)
 
     def number(
         self, name: str, unit: str, meaning: str, value: Callable[[CaseResult], float | None]
-    ) -> Column:
+    ) -> CsvColumn:
         """Return a column of numbers."""
         return self._column("number", name, unit, meaning, value)
 
     def measured(
         self, pattern: str, unit: str, meaning: str, value: Callable[[CaseResult], Interval | None]
-    ) -> Measured:
+    ) -> MeasuredColumns:
         """Return a number and its interval; `{}` in the pattern is where `_ci_low` and `_ci_high` stand."""
-        middle = self.number(pattern.format(""), unit, meaning, Within(value)(lambda found: found.value))
+        middle = self.number(pattern.format(""), unit, meaning, PartReader(value)(lambda found: found.value))
         ends: list[tuple[str, str, Callable[[Interval], float | None]]] = [
             ("low", "lower", lambda found: found.low),
             ("high", "upper", lambda found: found.high),
         ]
-        return Measured(
+        return MeasuredColumns(
             middle=middle,
             ends=tuple(
-                Column(
+                CsvColumn(
                     name=pattern.format(f"_ci_{end}"),
                     kind="number",
                     unit=unit,
                     meaning=f"{words} end of the 95 % interval of {middle.name}",
                     source=self.source,
-                    value=Within(value)(read),
+                    value=PartReader(value)(read),
                     of=middle.name,
                 )
                 for end, words, read in ends
@@ -143,13 +145,13 @@ class From:
         )
 
     def _column(
-        self, kind: Kind, name: str, unit: str, meaning: str, value: Callable[[CaseResult], Any]
-    ) -> Column:
-        return Column(name=name, kind=kind, unit=unit, meaning=meaning, source=self.source, value=value)
+        self, kind: ColumnKind, name: str, unit: str, meaning: str, value: Callable[[CaseResult], Any]
+    ) -> CsvColumn:
+        return CsvColumn(name=name, kind=kind, unit=unit, meaning=meaning, source=self.source, value=value)
 
 
 @dataclass(frozen=True, slots=True)
-class Within(Generic[Part]):
+class PartReader(Generic[Part]):
     """A part of the results that a case may lack: call it with a function that reads a value of the part."""
 
     part: Callable[[CaseResult], Part | None]

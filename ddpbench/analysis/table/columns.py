@@ -11,7 +11,7 @@ from dataclasses import fields
 from ddpbench.analysis.read.pace import host_share, lateness_p95_s
 from ddpbench.analysis.read.staleness import mean_of
 from ddpbench.analysis.statistics.estimands import MEDIAN, WITHIN_ROUNDS
-from ddpbench.analysis.table.column import Column, From, Within, setting
+from ddpbench.analysis.table.column import CsvColumn, From, PartReader, setting
 from ddpbench.spec import Case
 from ddpbench.spec.grouping import AXES, check_complete
 
@@ -22,18 +22,18 @@ _TIMED, _STEPS, _EVALUATION = From("timed steps"), From("instrumented steps"), F
 _CHECKPOINTS, _LINKS, _REPLAY = From("checkpoints"), From("links"), From("replay")
 _LOSS, _FAILURES = From("training to a loss"), From("recovery")
 _OWN = "time per step, mean over ranks and steps, median over launches"
-_BUCKETS = Within(lambda case: case.run.bucket_bytes)
-_FAILED = Within(lambda case: case.failed)
-_HELD = Within(lambda case: case.held_bytes)
-_LOSSES_APART = Within(lambda case: case.loss_difference)
-_PACED = Within(lambda case: case.paced)
-_RECOVERY = Within(lambda case: case.recovery)
-_SINGLE_STEPS = Within(lambda case: case.single_steps_s)
-_STALENESS = Within(lambda case: case.staleness)
-_START = Within(lambda case: case.start)
-_TO_LOSS = Within(lambda case: case.to_loss)
-_TRAFFIC = Within(lambda case: case.traffic)
-_TRANSFERS = Within(lambda case: case.transfers)
+_BUCKETS = PartReader(lambda case: case.run.bucket_bytes)
+_FAILED = PartReader(lambda case: case.failed)
+_HELD = PartReader(lambda case: case.held_bytes)
+_LOSSES_APART = PartReader(lambda case: case.loss_difference)
+_PACED = PartReader(lambda case: case.paced)
+_RECOVERY = PartReader(lambda case: case.recovery)
+_SINGLE_STEPS = PartReader(lambda case: case.single_steps_s)
+_STALENESS = PartReader(lambda case: case.staleness)
+_START = PartReader(lambda case: case.start)
+_TO_LOSS = PartReader(lambda case: case.to_loss)
+_TRAFFIC = PartReader(lambda case: case.traffic)
+_TRANSFERS = PartReader(lambda case: case.transfers)
 
 
 def bucket_text(cap: float | str | None) -> str:
@@ -86,7 +86,7 @@ _OVERLAP_FRACTION = _STEPS.measured(
     f"fraction of communication hidden behind computation, {MEDIAN}",
     _TRANSFERS(lambda parts: parts.overlap_interval()),
 )
-_TABLE: tuple[Column, ...] = (
+_TABLE: tuple[CsvColumn, ...] = (
     _PLAN.text(
         "case_id",
         "stable name: strategy, ranks, bucket cap and a digest of the contents",
@@ -248,13 +248,13 @@ _TABLE: tuple[Column, ...] = (
         "snapshot_plain{}_s",
         "s",
         f"one checkpoint by rank 0 with torch.save, {MEDIAN}",
-        Within(lambda case: case.checkpoints.get("plain"))(lambda found: found.cost),
+        PartReader(lambda case: case.checkpoints.get("plain"))(lambda found: found.cost),
     ),
     *_CHECKPOINTS.measured(
         "snapshot_dcp{}_s",
         "s",
         f"one checkpoint by all ranks with torch.distributed.checkpoint, {MEDIAN}",
-        Within(lambda case: case.checkpoints.get("dcp"))(lambda found: found.cost),
+        PartReader(lambda case: case.checkpoints.get("dcp"))(lambda found: found.cost),
     ),
     _CHECKPOINTS.whole(
         "snapshot_bytes",

@@ -28,7 +28,7 @@ from ddpbench.analysis.statistics.timings import Timing
 from ddpbench.analysis.table.peaks import mfu, peak_of
 from ddpbench.analysis.time_to_loss import Cost, against_base, cost_of
 from ddpbench.spec import OWN_TYPES, Case, grouping
-from ddpbench.spec.grouping import Key
+from ddpbench.spec.grouping import GroupKey
 from ddpbench.strategies.traits import traits_of
 
 _ITSELF = Interval(value=1.0)
@@ -42,7 +42,7 @@ class CaseResult:
     run: CaseRun
     others: Mapping[str, CaseRun]
     """All cases of the run, by id."""
-    computing: Mapping[Key, Interval]
+    computing: Mapping[GroupKey, Interval]
     """Compute times of the run's independent ranks, by what decides them."""
     target: float
     """Requested half-width of its interval, a fraction."""
@@ -341,9 +341,9 @@ def case_results(
     ]
 
 
-def _compute_times(cases: Sequence[CaseRun]) -> dict[Key, Interval]:
+def _compute_times(cases: Sequence[CaseRun]) -> dict[GroupKey, Interval]:
     """Return the compute times of independent ranks by what decides them; at one rank `single` counts as one."""
-    found: dict[Key, Interval] = {}
+    found: dict[GroupKey, Interval] = {}
     for role, run in itertools.product(
         ("base", "bound"), cases
     ):  # the bound last, so that it replaces the base

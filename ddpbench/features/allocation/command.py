@@ -123,7 +123,7 @@ def _resolved(kind: str, name: str | None) -> str | None:
     """
     from ddpbench.errors import RequestError
     from ddpbench.launch.own_workloads import resolved
-    from ddpbench.texts import command
+    from ddpbench.text_safety import command
 
     try:
         return resolved(kind, name) if name is not None else None
@@ -158,7 +158,7 @@ def _waits(text: str) -> dict[int, float]:
         RequestError: the text is not of that form, or has no wait.
     """
     from ddpbench.errors import RequestError
-    from ddpbench.texts import shortened
+    from ddpbench.text_safety import shortened
     from ddpbench.units import counted
 
     waits: dict[int, float] = {}

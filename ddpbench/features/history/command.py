@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddpbench.cli import flags
 from ddpbench.cli.lines import aligned, columns_here, say, show
-from ddpbench.texts import JOINT, on_one_line
+from ddpbench.text_safety import JOINT, on_one_line
 
 if TYPE_CHECKING:
     from ddpbench.features.history.analysis import History
@@ -55,7 +55,7 @@ def add_parser(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.features.history.analysis import history_of, read_sides
-    from ddpbench.features.history.analysis.told import markdown, to_json
+    from ddpbench.features.history.analysis.wording import markdown, to_json
     from ddpbench.records.outputs import write_output
 
     printed = flags.check_outputs(arguments, "markdown", "html")
@@ -86,7 +86,7 @@ def _say_skipped(folder: Path, why: str) -> None:
 
 def _print(history: History) -> None:
     """Print the answer, the table, the changes, and the limits."""
-    from ddpbench.features.history.analysis.told import HEADS, headline, place_words, places, remarks, rows
+    from ddpbench.features.history.analysis.wording import HEADS, headline, place_words, places, remarks, rows
 
     say(headline(history))
     show("")

@@ -22,10 +22,10 @@ from ddpbench.launch.doctor import (
     software,
     training,
 )
-from ddpbench.launch.doctor.finding import Finding, Level, note
-from ddpbench.launch.doctor.host import Host, Load
+from ddpbench.launch.doctor.finding import CheckLevel, CheckResult, note
+from ddpbench.launch.doctor.host import CpuLoad, Host
 
-Check = Callable[[Host], Iterable[Finding]]
+Check = Callable[[Host], Iterable[CheckResult]]
 
 CHECKS: dict[str, tuple[Check, ...]] = {
     "Software": (software.python, software.package, software.torch, software.cuda, training.features),
@@ -53,7 +53,7 @@ CHECKS: dict[str, tuple[Check, ...]] = {
 """Checks by topic, in the order of the page."""
 
 
-def examine(host: Host | None = None) -> list[Finding]:
+def examine(host: Host | None = None) -> list[CheckResult]:
     """Return all findings in the table's order, and last the verdict: `ok` if anything can be trained here."""
     host = host or Host()
     host.load = _load_of(host)
@@ -68,13 +68,13 @@ def examine(host: Host | None = None) -> list[Finding]:
         }
     findings = [finding for topic in CHECKS for finding in by_topic[topic]]
 
-    def verdict(_: Host) -> Iterable[Finding]:
+    def verdict(_: Host) -> Iterable[CheckResult]:
         yield training.verdict(host, findings)
 
     return [*findings, *carry_out(verdict, host, "Verdict")]
 
 
-def _load_of(host: Host) -> Load | None:
+def _load_of(host: Host) -> CpuLoad | None:
     """Return the load of the cores before the checks add to it; None if the system does not report it."""
     try:
         return load.watch(host)
@@ -82,9 +82,9 @@ def _load_of(host: Host) -> Load | None:
         return None
 
 
-def carry_out(check: Check, host: Host, topic: str) -> list[Finding]:
+def carry_out(check: Check, host: Host, topic: str) -> list[CheckResult]:
     """Return a check's findings under their topic; a check that fails is itself a finding."""
-    findings: list[Finding] = []
+    findings: list[CheckResult] = []
     try:
         findings.extend(check(host))
     except Exception as error:
@@ -99,4 +99,4 @@ def carry_out(check: Check, host: Host, topic: str) -> list[Finding]:
     return [replace(finding, topic=topic) for finding in findings]
 
 
-__all__ = ["CHECKS", "Check", "Finding", "Host", "Level", "carry_out", "examine"]
+__all__ = ["CHECKS", "Check", "CheckLevel", "CheckResult", "Host", "carry_out", "examine"]

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ddpbench.errors import MachineError
-from ddpbench.launch.doctor.finding import Finding, note, ok, problem
+from ddpbench.launch.doctor.finding import CheckResult, note, ok, problem
 from ddpbench.launch.doctor.host import Host
 
 _CPUS = "devices/system/cpu"
 
 
-def cores(host: Host) -> Iterator[Finding]:
+def cores(host: Host) -> Iterator[CheckResult]:
     """Yield the usable cores, and what keeps ranks from the others."""
     try:
         hardware = host.hardware()
@@ -49,7 +49,7 @@ def cores(host: Host) -> Iterator[Finding]:
         )
 
 
-def hyper_threads(host: Host) -> Iterator[Finding]:
+def hyper_threads(host: Host) -> Iterator[CheckResult]:
     """Yield whether cores have two threads, which would share the core that a rank measures."""
     hardware = host.hardware()
     shared = len(hardware.cores) - len(
@@ -68,7 +68,7 @@ def hyper_threads(host: Host) -> Iterator[Finding]:
         )
 
 
-def numa(host: Host) -> Iterator[Finding]:
+def numa(host: Host) -> Iterator[CheckResult]:
     """Yield the memory nodes, with the usable cores of each."""
     usable = set(host.hardware().cores)
     folder = host.sys_root / "devices/system/node"
@@ -86,7 +86,7 @@ def numa(host: Host) -> Iterator[Finding]:
     )
 
 
-def clocks(host: Host) -> Iterator[Finding]:
+def clocks(host: Host) -> Iterator[CheckResult]:
     """Yield whether the system changes the cores' clock rates with load."""
     names = Counter(
         host.read(host.sys_root / _CPUS / f"cpu{core}/cpufreq/scaling_governor")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from ddpbench.launch.doctor.finding import Finding, note, ok, problem
+from ddpbench.launch.doctor.finding import CheckResult, note, ok, problem
 from ddpbench.launch.doctor.host import Host
 from ddpbench.spec.environment import meant
 
@@ -52,7 +52,7 @@ _OFF = ("", "0", "OFF", "FALSE", "PASSIVE", "WARN", "VERSION")
 """Values without effect."""
 
 
-def threads(host: Host) -> Iterator[Finding]:
+def threads(host: Host) -> Iterator[CheckResult]:
     """Yield the thread variables that are set, and that ranks get other values."""
     given = [f"{name}={host.env[name]}" for name in SET_FOR_RANKS if name in host.env]
     if given:
@@ -66,7 +66,7 @@ def threads(host: Host) -> Iterator[Finding]:
         )
 
 
-def debugging(host: Host) -> Iterator[Finding]:
+def debugging(host: Host) -> Iterator[CheckResult]:
     """Yield TORCH_DISTRIBUTED_DEBUG=DETAIL, under which DDP over gloo ends with a segmentation fault (torch 2.13)."""
     if host.env.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
         yield problem(
@@ -76,7 +76,7 @@ def debugging(host: Host) -> Iterator[Finding]:
         )
 
 
-def variables(host: Host) -> Iterator[Finding]:
+def variables(host: Host) -> Iterator[CheckResult]:
     """Yield other variables that reach the ranks and change measurements."""
     plain: list[str] = []
     for name in sorted(host.env):
@@ -103,7 +103,7 @@ def variables(host: Host) -> Iterator[Finding]:
         )
 
 
-def files(host: Host) -> Iterator[Finding]:
+def files(host: Host) -> Iterator[CheckResult]:
     """Yield configuration files of nccl, which act like variables."""
     own = [Path(host.env["HOME"]) / ".nccl.conf"] if host.env.get("HOME") else []
     for path in (host.etc_root / "nccl.conf", *own):
@@ -116,7 +116,7 @@ def files(host: Host) -> Iterator[Finding]:
             )
 
 
-def sharing(host: Host) -> Iterator[Finding]:
+def sharing(host: Host) -> Iterator[CheckResult]:
     """Yield whether concurrent sweeps are allowed."""
     if host.env.get("DDPBENCH_SHARED_MACHINE") == "1":
         yield note(
@@ -126,7 +126,7 @@ def sharing(host: Host) -> Iterator[Finding]:
         )
 
 
-def job(host: Host) -> Iterator[Finding]:
+def job(host: Host) -> Iterator[CheckResult]:
     """Yield whether this process is in a job of Slurm or another launcher."""
     if "SLURM_JOB_ID" in host.env:
         count = host.env.get("SLURM_JOB_NUM_NODES", "1")

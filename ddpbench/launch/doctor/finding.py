@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Level = Literal["ok", "note", "problem"]
+CheckLevel = Literal["ok", "note", "problem"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
+class CheckResult:
     """The result for one thing checked.
 
     `ok`: nothing to do. `note`: training runs, but it or its numbers could be better.
@@ -19,7 +19,7 @@ class Finding:
     topic: str = ""
     """The topic under which it is listed; the table of checks sets it."""
     subject: str
-    level: Level
+    level: CheckLevel
     found: str
     advice: str = ""
     """The remedy; never empty unless the level is ok."""
@@ -29,16 +29,16 @@ class Finding:
         assert (self.level == "ok") == (not self.advice), f"{self.subject}: what is not ok needs an advice"
 
 
-def ok(subject: str, found: str) -> Finding:
+def ok(subject: str, found: str) -> CheckResult:
     """Return a finding of level ok."""
-    return Finding(subject=subject, level="ok", found=found)
+    return CheckResult(subject=subject, level="ok", found=found)
 
 
-def note(subject: str, found: str, advice: str) -> Finding:
+def note(subject: str, found: str, advice: str) -> CheckResult:
     """Return a finding of level note: training runs, but could be better."""
-    return Finding(subject=subject, level="note", found=found, advice=advice)
+    return CheckResult(subject=subject, level="note", found=found, advice=advice)
 
 
-def problem(subject: str, found: str, advice: str, *, blocks: bool = False) -> Finding:
+def problem(subject: str, found: str, advice: str, *, blocks: bool = False) -> CheckResult:
     """Return a finding of level problem: some training fails, or all of it with `blocks`."""
-    return Finding(subject=subject, level="problem", found=found, advice=advice, blocks=blocks)
+    return CheckResult(subject=subject, level="problem", found=found, advice=advice, blocks=blocks)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ddpbench.launch.doctor.finding import Finding, note, ok, problem
+from ddpbench.launch.doctor.finding import CheckResult, note, ok, problem
 from ddpbench.launch.doctor.host import ASK_GPU_LINKS, ASK_GPUS, GPU_FIELDS, Host
 from ddpbench.units import format_bytes
 
@@ -89,7 +89,7 @@ def parse_links(text: str) -> dict[tuple[str, str], str]:
     return by_pair
 
 
-def gpus(host: Host) -> Iterator[Finding]:
+def gpus(host: Host) -> Iterator[CheckResult]:
     """Yield each GPU, the processes that use it, and whether it is ready."""
     hidden = host.env.get("CUDA_VISIBLE_DEVICES")
     if hidden is not None and hidden.strip() in ("", "-1"):
@@ -122,7 +122,7 @@ def gpus(host: Host) -> Iterator[Finding]:
         yield from _compute_mode(gpu)
 
 
-def _no_sign_of_any(host: Host) -> Finding:
+def _no_sign_of_any(host: Host) -> CheckResult:
     """Return the finding for a machine without any sign of an NVIDIA GPU."""
     if (host.dev_root / "kfd").exists():
         return note(
@@ -133,7 +133,7 @@ def _no_sign_of_any(host: Host) -> Finding:
     return ok("gpus", "none: no NVIDIA driver in /proc, no device file in /dev")
 
 
-def _settings(found: list[Gpu], *, chosen: bool) -> Iterator[Finding]:
+def _settings(found: list[Gpu], *, chosen: bool) -> Iterator[CheckResult]:
     """Yield whether GPUs differ, may sleep between launches, or are split into instances.
 
     If GPUs are `chosen`, nvidia-smi does not report which ones.
@@ -161,7 +161,7 @@ def _settings(found: list[Gpu], *, chosen: bool) -> Iterator[Finding]:
         )
 
 
-def _compute_mode(gpu: Gpu) -> Iterator[Finding]:
+def _compute_mode(gpu: Gpu) -> Iterator[CheckResult]:
     """Yield whether the GPU's compute mode refuses processes."""
     if gpu.compute_mode == "Prohibited":
         yield problem(
@@ -177,7 +177,7 @@ def _compute_mode(gpu: Gpu) -> Iterator[Finding]:
         )
 
 
-def _gpu(host: Host, gpu: Gpu) -> Iterator[Finding]:
+def _gpu(host: Host, gpu: Gpu) -> Iterator[CheckResult]:
     node = host.read(host.sys_root / "bus/pci/devices" / gpu.address / "numa_node")
     where = f", NUMA {node}" if node.isdigit() else ""  # -1: the firmware does not report it
     found = f"{gpu.name}, {format_bytes(gpu.memory)}, {gpu.address}{where}"
@@ -191,7 +191,7 @@ def _gpu(host: Host, gpu: Gpu) -> Iterator[Finding]:
         yield ok(f"GPU {gpu.index}", found)
 
 
-def links(host: Host) -> Iterator[Finding]:
+def links(host: Host) -> Iterator[CheckResult]:
     """Yield how the GPUs are connected."""
     if not host.hardware().may_have_gpus:
         return

@@ -67,7 +67,7 @@ class Disk:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class CpuLoad:
     """Usage between two readings: busy time in cores, and the share of stolen time."""
 
     busy_cores: float
@@ -134,7 +134,7 @@ class Host:
     pause: Callable[[float], None] = time.sleep
     catalog: Catalog = field(default_factory=TableCatalog)
     """The available strategies and workloads."""
-    load: Load | None = None
+    load: CpuLoad | None = None
     """The load just before; `examine` measures it before the checks start working."""
     _asked: dict[tuple[str, ...], Future[Reply]] = field(default_factory=dict)
 

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Iterator
 
 from ddpbench.fabric.capabilities import FabricCapabilities
-from ddpbench.launch.doctor.finding import Finding, note, ok
+from ddpbench.launch.doctor.finding import CheckResult, note, ok
 from ddpbench.launch.doctor.host import Host
 
 
-def torchrun(host: Host) -> Iterator[Finding]:
+def torchrun(host: Host) -> Iterator[CheckResult]:
     """Yield torchrun, which comes with torch."""
     if path := host.which("torchrun"):
         yield ok("torchrun", path)
@@ -19,7 +19,7 @@ def torchrun(host: Host) -> Iterator[Finding]:
         yield ok("torchrun", "not on PATH; python -m torch.distributed.run is the same")
 
 
-def slurm(host: Host) -> Iterator[Finding]:
+def slurm(host: Host) -> Iterator[CheckResult]:
     """Yield Slurm's commands."""
     commands = [name for name in ("srun", "sbatch") if host.which(name)]
     yield ok(
@@ -28,7 +28,7 @@ def slurm(host: Host) -> Iterator[Finding]:
     )
 
 
-def emulated_links(host: Host) -> Iterator[Finding]:
+def emulated_links(host: Host) -> Iterator[CheckResult]:
     """Yield whether a `[fabric]` can be made here: tried in a namespace that ends with the process that tries it."""
     subject, purpose = "emulated links", "wanted only to emulate a network on one machine"
     reply = host.ask(sys.executable, "-P", "-m", "ddpbench.fabric", "--capabilities")

@@ -7,9 +7,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from ddpbench.launch.doctor.finding import Finding, note, ok, problem
+from ddpbench.launch.doctor.finding import CheckResult, note, ok, problem
 from ddpbench.launch.doctor.host import Host
-from ddpbench.texts import command
+from ddpbench.text_safety import command
 from ddpbench.units import format_bytes
 
 SHARED_MEMORY_BYTES = 2**30
@@ -23,7 +23,7 @@ THREADS_A_RANK = 64
 DISK_BYTES = 2**30
 
 
-def shared_memory(host: Host) -> Iterator[Finding]:
+def shared_memory(host: Host) -> Iterator[CheckResult]:
     """Yield /dev/shm, through which loader workers pass batches and nccl passes data between processes."""
     path = host.dev_root / "shm"
     try:
@@ -52,7 +52,7 @@ def _ranks(host: Host) -> int:
     return max(len(hardware.gpu_addresses), hardware.devices(gpus=0).cores)
 
 
-def open_files(host: Host) -> Iterator[Finding]:
+def open_files(host: Host) -> Iterator[CheckResult]:
     """Yield how many files and sockets a rank may open."""
     soft, hard = host.limit(resource.RLIMIT_NOFILE)
     needed = FILES_BESIDE + SOCKETS_A_PEER * _ranks(host)
@@ -63,7 +63,7 @@ def open_files(host: Host) -> Iterator[Finding]:
         yield ok("open files", found)
 
 
-def locked_memory(host: Host) -> Iterator[Finding]:
+def locked_memory(host: Host) -> Iterator[CheckResult]:
     """Yield how much memory may be locked, as InfiniBand does with its buffers."""
     soft, _ = host.limit(resource.RLIMIT_MEMLOCK)
     if soft == resource.RLIM_INFINITY:
@@ -79,7 +79,7 @@ def locked_memory(host: Host) -> Iterator[Finding]:
         yield ok("locked memory", f"{format_bytes(soft)}; it matters only with InfiniBand, and here is none")
 
 
-def processes(host: Host) -> Iterator[Finding]:
+def processes(host: Host) -> Iterator[CheckResult]:
     """Yield how many processes and threads may be started."""
     soft, _ = host.limit(resource.RLIMIT_NPROC)
     limits = [] if soft == resource.RLIM_INFINITY else [soft]
@@ -97,7 +97,7 @@ def processes(host: Host) -> Iterator[Finding]:
         yield ok("processes", f"{min(limits)} with their threads")
 
 
-def disks(host: Host) -> Iterator[Finding]:
+def disks(host: Host) -> Iterator[CheckResult]:
     """Yield the free space for run directories and for temporary files."""
     reports = host.folder / "reports"
     yield from _disk(
@@ -115,7 +115,7 @@ def disks(host: Host) -> Iterator[Finding]:
     yield from _disk(host, "temporary", folder, "set TMPDIR to a folder with room that you may write to")
 
 
-def _disk(host: Host, subject: str, folder: Path, elsewhere: str) -> Iterator[Finding]:
+def _disk(host: Host, subject: str, folder: Path, elsewhere: str) -> Iterator[CheckResult]:
     if not host.writable(folder):
         yield problem(subject, f"{folder} cannot be written to", elsewhere)
         return

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ddpbench.launch.doctor.finding import Finding, note, ok
-from ddpbench.launch.doctor.host import Host, Load
+from ddpbench.launch.doctor.finding import CheckResult, note, ok
+from ddpbench.launch.doctor.host import CpuLoad, Host
 
 BETWEEN_LOOKS_S = 0.3
 BUSY_CORES = 0.1
@@ -17,7 +17,7 @@ STEAL_SHARE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class CpuTicks:
     """The usable cores' clock ticks so far: used, stolen by the host, total; and those of every process."""
 
     busy: int
@@ -26,7 +26,7 @@ class Look:
     processes: dict[tuple[int, str], int]
 
 
-def look(host: Host, cores: frozenset[int]) -> Look:
+def look(host: Host, cores: frozenset[int]) -> CpuTicks:
     """Return one reading of /proc."""
     busy = stolen = total = 0
     for line in host.read(host.proc_root / "stat").splitlines():
@@ -46,10 +46,10 @@ def look(host: Host, cores: frozenset[int]) -> Look:
         fields = tail.split()
         if len(fields) > 12:  # fields after the name in proc(5): state is 3, utime 14, stime 15
             processes[int(name), head.partition("(")[2]] = int(fields[11]) + int(fields[12])
-    return Look(busy, stolen, total, processes)
+    return CpuTicks(busy, stolen, total, processes)
 
 
-def watch(host: Host) -> Load | None:
+def watch(host: Host) -> CpuLoad | None:
     """Read twice, `BETWEEN_LOOKS_S` apart, and return the load; None if /proc/stat is empty.
 
     This process must be idle meanwhile: its own usage would count.
@@ -62,7 +62,7 @@ def watch(host: Host) -> Load | None:
     if not after.total:
         return None
     if passed <= 0:  # no tick between the readings
-        return Load(0.0, 0.0, ())
+        return CpuLoad(0.0, 0.0, ())
     each = passed / len(cores)  # ticks per core between the readings
     used = [
         (f"{name} (process {pid})", (ticks - before.processes[pid, name]) / each)
@@ -70,10 +70,12 @@ def watch(host: Host) -> Load | None:
         if (pid, name) in before.processes
     ]
     users = sorted((entry for entry in used if entry[1] >= BUSY_CORES), key=lambda entry: -entry[1])
-    return Load((after.busy - before.busy) / each, (after.stolen - before.stolen) / passed, tuple(users[:3]))
+    return CpuLoad(
+        (after.busy - before.busy) / each, (after.stolen - before.stolen) / passed, tuple(users[:3])
+    )
 
 
-def others(host: Host) -> Iterator[Finding]:
+def others(host: Host) -> Iterator[CheckResult]:
     """Yield the programs that use the cores now."""
     load = host.load
     if load is None:
@@ -101,7 +103,7 @@ def others(host: Host) -> Iterator[Finding]:
         )
 
 
-def sweeps(host: Host) -> Iterator[Finding]:
+def sweeps(host: Host) -> Iterator[CheckResult]:
     """Yield whether another sweep has claimed cores of ours, by the names of abstract sockets."""
     usable = set(host.hardware().cores)
     text = host.read(host.proc_root / "net/unix")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpbench.launch.doctor.finding import Finding, note, ok
+from ddpbench.launch.doctor.finding import CheckResult, note, ok
 from ddpbench.launch.doctor.host import Host
 from ddpbench.units import format_bytes
 
@@ -13,7 +13,7 @@ RANK_BYTES = 2**29
 SWAP_IN_USE_BYTES = 2**26
 
 
-def memory(host: Host) -> Iterator[Finding]:
+def memory(host: Host) -> Iterator[CheckResult]:
     """Yield the memory for ranks: the available memory, limited by the control group."""
     system = _meminfo(host)
     limits = host.group_numbers("memory", "memory.max", "memory.limit_in_bytes")
@@ -39,7 +39,7 @@ def memory(host: Host) -> Iterator[Finding]:
         yield ok("memory", found)
 
 
-def swap(host: Host) -> Iterator[Finding]:
+def swap(host: Host) -> Iterator[CheckResult]:
     """Yield whether anything has been swapped out."""
     system = _meminfo(host)
     total = system.get("SwapTotal", 0)

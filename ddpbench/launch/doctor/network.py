@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator, Sequence
 
-from ddpbench.launch.doctor.finding import Finding, note, ok, problem
+from ddpbench.launch.doctor.finding import CheckResult, note, ok, problem
 from ddpbench.launch.doctor.host import Host
 from ddpbench.machine.interfaces import LOOPBACK, Interface, faster_than, owner_of
 from ddpbench.machine.interfaces import gloo_choice as gloo_choice_of
@@ -14,7 +14,7 @@ SHOWN = 8
 """The most interfaces that are described; a host of containers has dozens."""
 
 
-def interfaces(host: Host) -> Iterator[Finding]:
+def interfaces(host: Host) -> Iterator[CheckResult]:
     """Yield the interfaces with an address, and whether ranks on this host can meet."""
     found = host.interfaces()
     if not any(each.name == LOOPBACK and each.up and each.addresses for each in found):
@@ -39,7 +39,7 @@ def _described(interface: Interface) -> str:
     return f"{'up' if interface.up else 'down'}, {', '.join(interface.addresses)}{rate}"
 
 
-def host_name(host: Host) -> Iterator[Finding]:
+def host_name(host: Host) -> Iterator[CheckResult]:
     """Yield whether other nodes could reach this one at the address that its name resolves to."""
     name = host.host_name
     outward = next(
@@ -91,7 +91,7 @@ def gloo_choice(host: Host) -> tuple[list[Interface], str]:
     return gloo_choice_of(host.interfaces(), lambda: host.resolve(host.host_name), host.env)
 
 
-def gloo(host: Host) -> Iterator[Finding]:
+def gloo(host: Host) -> Iterator[CheckResult]:
     """Yield the interface that gloo would choose."""
     chosen, why = gloo_choice(host)
     names = ", ".join(each.name for each in chosen)
@@ -144,7 +144,7 @@ def _matching(found: Sequence[Interface], pattern: str) -> list[Interface]:
     return [each for each in found if matches(each.name) != without]
 
 
-def nccl(host: Host) -> Iterator[Finding]:
+def nccl(host: Host) -> Iterator[CheckResult]:
     """Yield the interface that nccl would choose for its sockets, and whether InfiniBand carries the data."""
     if not host.hardware().may_have_gpus:
         return
@@ -184,7 +184,7 @@ def _active(host: Host) -> bool:
     return any(state == "ACTIVE" for _, state, _, _ in _ports(host))
 
 
-def infiniband(host: Host) -> Iterator[Finding]:
+def infiniband(host: Host) -> Iterator[CheckResult]:
     """Yield the InfiniBand and RoCE ports."""
     ports = _ports(host)
     if not ports:

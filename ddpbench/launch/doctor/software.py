@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ddpbench.launch.doctor.finding import Finding, note, ok, problem
+from ddpbench.launch.doctor.finding import CheckResult, note, ok, problem
 from ddpbench.launch.doctor.host import Host, TorchAnswer
-from ddpbench.texts import command
+from ddpbench.text_safety import command
 from ddpbench.version import VERSION
 
 OLDEST_TORCH = (2, 5)
@@ -58,17 +58,17 @@ _REMEDIES = (
 )
 
 
-def python(host: Host) -> Iterator[Finding]:
+def python(host: Host) -> Iterator[CheckResult]:
     """Yield the Python version."""
     yield ok("python", f"{platform.python_version()}, {sys.executable}")
 
 
-def package(host: Host) -> Iterator[Finding]:
+def package(host: Host) -> Iterator[CheckResult]:
     """Yield the ddpbench version."""
     yield ok("ddpbench", f"{VERSION}, {Path(__file__).resolve().parents[2]}")
 
 
-def torch(host: Host) -> Iterator[Finding]:
+def torch(host: Host) -> Iterator[CheckResult]:
     """Yield whether torch is installed and can be imported, and its version."""
     answer = host.torch()
     facts = answer.facts
@@ -122,7 +122,7 @@ def _remedy(answer: TorchAnswer) -> str:
     )
 
 
-def cuda(host: Host) -> Iterator[Finding]:
+def cuda(host: Host) -> Iterator[CheckResult]:
     """Yield whether torch can use the GPUs that are here, and if not, why."""
     facts = host.torch().facts
     if facts is None or not facts["distributed"]:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from ddpbench.errors import DdpbenchError, MachineError
 from ddpbench.launch.devices import within_gpus
-from ddpbench.launch.doctor.finding import Finding, note, ok, problem
+from ddpbench.launch.doctor.finding import CheckResult, note, ok, problem
 from ddpbench.launch.doctor.host import Host
 from ddpbench.launch.doctor.software import CHOOSE_A_BUILD
 from ddpbench.spec import Catalog, Devices, expand, parse_experiment
-from ddpbench.texts import toml_text
+from ddpbench.text_safety import toml_text
 
 _MPI_ASKED = 'backend = "mpi": '
 WORLD_SIZES = (1, 2, 4)
@@ -47,7 +47,7 @@ def ways(host: Host) -> list[Way]:
     return found
 
 
-def backends(host: Host) -> Iterator[Finding]:
+def backends(host: Host) -> Iterator[CheckResult]:
     """Yield torch's backends, and why others are missing."""
     facts = host.torch().facts
     if facts is None or not facts["distributed"]:
@@ -83,7 +83,7 @@ def backends(host: Host) -> Iterator[Finding]:
     yield ok("ucc", there)
 
 
-def devices(host: Host) -> Iterator[Finding]:
+def devices(host: Host) -> Iterator[CheckResult]:
     """Yield the kinds of devices, with the number of ranks that can have one each."""
     facts = host.torch().facts
     for way in ways(host):
@@ -132,14 +132,14 @@ def _why_no_model(catalog: Catalog, way: Way, strategy: str) -> str | None:
     return None if None in reasons else reasons[0]
 
 
-def strategies(host: Host) -> Iterator[Finding]:
+def strategies(host: Host) -> Iterator[CheckResult]:
     """Yield each strategy on each kind of device."""
     for way in ways(host):
         reasons = {name: _why_no_model(host.catalog, way, name) for name in host.catalog.strategy_names()}
         yield from _listed("strategies", way, reasons)
 
 
-def workloads(host: Host) -> Iterator[Finding]:
+def workloads(host: Host) -> Iterator[CheckResult]:
     """Yield each workload on each kind of device; `single` runs if anything runs."""
     for way in ways(host):
         reasons = {
@@ -149,7 +149,7 @@ def workloads(host: Host) -> Iterator[Finding]:
         yield from _listed("workloads", way, reasons)
 
 
-def _listed(subject: str, way: Way, reasons: dict[str, str | None]) -> Iterator[Finding]:
+def _listed(subject: str, way: Way, reasons: dict[str, str | None]) -> Iterator[CheckResult]:
     """Yield one finding for what runs, and one per reason for what does not."""
     names_of: dict[str | None, list[str]] = {}
     for name, reason in reasons.items():
@@ -164,7 +164,7 @@ def _listed(subject: str, way: Way, reasons: dict[str, str | None]) -> Iterator[
         )
 
 
-def features(host: Host) -> Iterator[Finding]:
+def features(host: Host) -> Iterator[CheckResult]:
     """Yield parts of torch that builds may lack and some kinds of training need."""
     facts = host.torch().facts
     if facts is None or not facts["distributed"]:
@@ -179,7 +179,7 @@ def features(host: Host) -> Iterator[Finding]:
         )
 
 
-def verdict(host: Host, findings: Sequence[Finding]) -> Finding:
+def verdict(host: Host, findings: Sequence[CheckResult]) -> CheckResult:
     """Return the verdict: whether and how anything can be trained here, or what is missing."""
     blocking = [finding for finding in findings if finding.blocks]
     found = ways(host)

@@ -35,7 +35,7 @@ class Measure(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tried:
+class TriedCommit:
     """A commit that was measured, or skipped."""
 
     commit: str
@@ -45,7 +45,7 @@ class Tried:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
+class SearchResult:
     """The result of a search. `commits` is the slow commit if it is known, else the commits it is among.
 
     `ratio` is the bad end's step time over the good one's, with its interval.
@@ -53,7 +53,7 @@ class Found:
 
     commits: tuple[str, ...]
     ratio: Interval
-    tried: tuple[Tried, ...]
+    tried: tuple[TriedCommit, ...]
 
 
 def commits_between(folder: Path, good: str, bad: str) -> list[str]:
@@ -89,7 +89,7 @@ def search(
     *,
     alpha: float = 0.05,
     event: Callable[[str], None] = lambda _: None,
-) -> Found:
+) -> SearchResult:
     """Find the first slow one of `commits`, the last of which is the bad end; `good` precedes them.
 
     All steps together are right with confidence `1 - alpha`.
@@ -109,7 +109,7 @@ def search(
         )
     event(f"{_short(commits[-1])} takes {100 * (ratio.value - 1):+.1f} % against {_short(good)}")
     limit = math.sqrt(ratio.value) - 1
-    tried: list[Tried] = []
+    tried: list[TriedCommit] = []
     skipped: set[int] = set()
     fast, slow = -1, len(commits) - 1
     while open_ := [index for index in range(fast + 1, slow) if index not in skipped]:
@@ -125,26 +125,26 @@ def search(
             slow = index
         else:
             fast = index
-    return Found(
+    return SearchResult(
         commits=tuple(commits[fast + 1 : slow + 1]),
         ratio=ratio,
         tried=tuple(tried),
     )
 
 
-def _look(good: str, commit: str, measure: Measure, limit: float, alpha: float) -> Tried:
+def _look(good: str, commit: str, measure: Measure, limit: float, alpha: float) -> TriedCommit:
     try:
         change = measure(good, commit, limit, alpha)
     except DdpbenchError as error:  # it does not run, but another one may
-        return Tried(commit=commit, verdict="skipped", ratio=None, why=str(error))
+        return TriedCommit(commit=commit, verdict="skipped", ratio=None, why=str(error))
     ratio = change.ratio
     if ratio is None:
-        return Tried(commit=commit, verdict="skipped", ratio=None, why=change.reason)
+        return TriedCommit(commit=commit, verdict="skipped", ratio=None, why=change.reason)
     if change.beyond(limit):
-        return Tried(commit=commit, verdict="slow", ratio=ratio.value)
+        return TriedCommit(commit=commit, verdict="slow", ratio=ratio.value)
     if change.within(limit):
-        return Tried(commit=commit, verdict="fast", ratio=ratio.value)
-    return Tried(
+        return TriedCommit(commit=commit, verdict="fast", ratio=ratio.value)
+    return TriedCommit(
         commit=commit, verdict="skipped", ratio=ratio.value, why=change.reason or "undecided in its time"
     )
 
@@ -152,7 +152,7 @@ def _look(good: str, commit: str, measure: Measure, limit: float, alpha: float) 
 def _seen(change: Change) -> str:
     if change.resolvable is None:
         return ""
-    from ddpbench.analysis.regression.told import seen_words
+    from ddpbench.analysis.regression.wording import seen_words
 
     return f"; {seen_words(change.resolvable)}"
 
@@ -161,7 +161,7 @@ def _short(commit: str) -> str:
     return commit[:12] if len(commit) == 40 else commit
 
 
-def found_words(found: Found) -> str:
+def found_words(found: SearchResult) -> str:
     """Return a search's result as a sentence."""
     ratio = found.ratio
     value, low, high = (f"{100 * (one - 1):+.1f}" for one in (ratio.value, ratio.low, ratio.high) if one)

@@ -23,7 +23,7 @@ from ddpbench.records.rundir import explain_os_error
 from ddpbench.removal import remove_tree
 from ddpbench.spec import documents
 from ddpbench.spec.overrides import contradiction, sure_keys
-from ddpbench.texts import command, given_twice, shortened, toml_text
+from ddpbench.text_safety import command, given_twice, shortened, toml_text
 
 _WORDS = (
     "ref=COMMIT, path=FOLDER, python=INTERPRETER, set=KEY=VALUE or env=NAME=VALUE; what has no = is a folder, "

@@ -26,9 +26,9 @@ from ddpbench.launch.plan import make_plan, skip_reasons
 from ddpbench.launch.sweep.preparation import SweepRequest, prepare
 from ddpbench.launch.sweep.sweep import Sweep
 from ddpbench.launch.watch import whole_because
-from ddpbench.machine.turnstile import IN_TURN, TURNSTILE, WHOLE, Turn, TurnstileGoneError, turn_from
 from ddpbench.records import LaunchOutcome
 from ddpbench.records.heartbeat import Pulse
+from ddpbench.runtime.turnstile import IN_TURN, TURNSTILE, WHOLE, Turn, TurnstileGoneError, turn_from
 from ddpbench.spec import PlannedCase
 
 _MESSAGES: list[TextIO] = []

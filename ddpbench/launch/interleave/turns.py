@@ -31,12 +31,12 @@ from ddpbench.guard import descendants, die_with_parent, kill_all
 from ddpbench.helper_process import CODE_FIRST, child_environment
 from ddpbench.launch.interleave.sides import Placed
 from ddpbench.machine.disturbance import NoiseWatch, own_cpu_s
-from ddpbench.machine.turnstile import IN_TURN, TURNSTILE, WHOLE, Turnstile
 from ddpbench.records import SCHEMA_VERSION, write_atomically
 from ddpbench.records.checked import read_checked
 from ddpbench.records.files import MOST_NOTES, damaged
 from ddpbench.records.rundir import explain_os_error
-from ddpbench.texts import command
+from ddpbench.runtime.turnstile import IN_TURN, TURNSTILE, WHOLE, Turnstile
+from ddpbench.text_safety import command
 from ddpbench.units import format_about, format_seconds
 
 FILE = "comparison.json"
@@ -52,7 +52,7 @@ _STACK_S = 5.0
 _MOST_WORDS = 400
 
 
-Turn = Literal["blocks", "launches"]
+TurnKind = Literal["blocks", "launches"]
 """The unit in which sides take turns: blocks of steps of concurrent launches, or single launches."""
 
 
@@ -73,7 +73,7 @@ class Stored(BaseModel, strict=True):
     new: StoredSide
     order: list[Literal["base", "new"]] = []
     """The side that started each round."""
-    turns: Turn = "launches"
+    turns: TurnKind = "launches"
     """The unit that was in turn: blocks of steps, of some cases at least, or single launches."""
     foreign: list[Annotated[float, Field(ge=0, allow_inf_nan=False)]] = []
     """The share of the cores' time that other programs used, by round; older versions did not measure it."""
@@ -95,7 +95,7 @@ def read_comparison(path: Path) -> Stored:
     return stored
 
 
-class Listener(Protocol):
+class TurnsListener(Protocol):
     """Receives a comparison's progress."""
 
     def event(self, text: str) -> None:
@@ -111,9 +111,9 @@ class Turns:
 
     sides: tuple[Placed, Placed]
     out: Path
-    listener: Listener
+    listener: TurnsListener
     overrides: Sequence[str] = ()
-    turns: Turn = "launches"
+    turns: TurnKind = "launches"
     cores: Sequence[int] = ()
     """The cores on which both sides measure."""
     made: int = 0
@@ -309,7 +309,7 @@ class _Process:
         placed: Placed,
         run: Path,
         overrides: Sequence[str],
-        listener: Listener,
+        listener: TurnsListener,
         turnstile: Turnstile | None,
     ) -> None:
         self._placed, self._listener = placed, listener

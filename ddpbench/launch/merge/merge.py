@@ -28,7 +28,7 @@ from ddpbench.records.machine import read_merged
 from ddpbench.records.plan import MOST_MERGED, MergedRun, claims_json, merged_json, read_plan
 from ddpbench.spec import limits
 from ddpbench.spec.claims import Past, PlannedClaim
-from ddpbench.texts import command
+from ddpbench.text_safety import command
 from ddpbench.units import utc_now
 from ddpbench.version import VERSION
 

@@ -23,7 +23,7 @@ from ddpbench.records.rundir import is_run
 from ddpbench.records.sessions import read_sessions, stop_reason_of
 from ddpbench.records.submission_dir import run_at
 from ddpbench.spec.documents import stated_scope
-from ddpbench.texts import on_one_line
+from ddpbench.text_safety import on_one_line
 from ddpbench.workloads import is_import_path
 from ddpbench.workloads.shipped import PREFIX
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ddpbench.launch.own_class.bindings import Path, Scope
 from ddpbench.launch.own_class.loops import TrainingLoop, is_backward
-from ddpbench.launch.own_class.script import Function, here, in_step, last_name, place_of_node
+from ddpbench.launch.own_class.script import FunctionNode, here, in_step, last_name, place_of_node
 from ddpbench.launch.own_class.tracing import Origin, Tracer, parameters_of
 
 _BARS = ("tqdm", "trange", "iter", "track", "progress_bar", "islice", "cycle")
@@ -61,7 +61,7 @@ def _goes_through(tracer: Tracer, node: ast.expr, scope: Scope) -> tuple[Origin,
     return found, (), None
 
 
-def _passes_on(function: Function | None) -> bool:
+def _passes_on(function: FunctionNode | None) -> bool:
     """Return whether a function yields the items of its argument unchanged, like a progress bar of the script."""
     if function is None or not parameters_of(function):
         return False

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from ddpbench.launch.own_class.script import Function, first_name, here, last_name
+from ddpbench.launch.own_class.script import FunctionNode, first_name, here, last_name
 
 Path = tuple[int, ...]
 Tests = tuple[tuple[ast.expr, bool], ...]
@@ -30,7 +30,7 @@ class Binding:
 class Scope:
     """A function, a method or the top level, with the call that gives its parameters, if known."""
 
-    node: ast.Module | Function
+    node: ast.Module | FunctionNode
     own: ast.ClassDef | None = None
     call: ast.Call | None = field(default=None, compare=False)
     caller: Scope | None = field(default=None, compare=False)
@@ -45,7 +45,7 @@ def key_of(node: ast.AST) -> str:
     return ""
 
 
-def bindings_of(node: ast.Module | Function) -> dict[str, list[Binding]]:
+def bindings_of(node: ast.Module | FunctionNode) -> dict[str, list[Binding]]:
     """Return the bindings of each name and each attribute of a name, in source order."""
     found: dict[str, list[Binding]] = {}
     for key, binding in _in_block(node.body, ()):
@@ -122,7 +122,7 @@ _MUTATORS = frozenset(
 
 
 @dataclass(frozen=True)
-class Change:
+class Mutation:
     """A statement that changes the object of a name; `value` is the new value if the name is rebound to it."""
 
     statement: ast.stmt
@@ -149,12 +149,12 @@ class Change:
         return key in map(key_of, targets)
 
 
-def changes_of(node: ast.Module | Function) -> dict[str, list[Change]]:
+def changes_of(node: ast.Module | FunctionNode) -> dict[str, list[Mutation]]:
     """Return the changes of each name's value and each attribute's, in source order."""
-    found: dict[str, list[Change]] = {}
+    found: dict[str, list[Mutation]] = {}
     for statement, tests, loops in simple_statements(node.body):
         for key, value, entry in _changed_by(statement):
-            found.setdefault(key, []).append(Change(statement, tests, loops, value, entry))
+            found.setdefault(key, []).append(Mutation(statement, tests, loops, value, entry))
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ddpbench.launch.own_class.script import MODULES, Function, Script, here, last_name
+from ddpbench.launch.own_class.script import MODULES, FunctionNode, Script, here, last_name
 
 _DRAWS = frozenset(
     {"rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "normal", "bernoulli"}
@@ -92,7 +92,7 @@ def _is_another(node: ast.AST, script: Script, seen: frozenset[str], depth: int)
     return False
 
 
-def _run_by(function: Function | None, own: ast.ClassDef | None) -> Iterator[ast.AST]:
+def _run_by(function: FunctionNode | None, own: ast.ClassDef | None) -> Iterator[ast.AST]:
     """Yield the statements that run when a function is called, or a class's `__init__`."""
     if function is not None:
         yield from function.body

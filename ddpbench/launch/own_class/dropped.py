@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ddpbench.launch.own_class.bindings import Path, Scope
 from ddpbench.launch.own_class.loops import TrainingLoop
 from ddpbench.launch.own_class.script import (
-    Function,
+    FunctionNode,
     Script,
     first_name,
     here,
@@ -130,7 +130,7 @@ class Dropped:
 
 
 @dataclass(frozen=True)
-class Setting:
+class ScriptSetting:
     """A setting of the script that an experiment also has; `value` is TOML, empty if the script does not show it."""
 
     key: str
@@ -141,7 +141,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Taken:
+class KeptParts:
     """The parts of a script that the class keeps."""
 
     places: frozenset[int]
@@ -160,11 +160,11 @@ class Taken:
 class Leavings:
     """Collects the statements that the class leaves out."""
 
-    def __init__(self, script: Script, tracer: Tracer, taken: Taken, ends: list[ast.stmt]) -> None:
+    def __init__(self, script: Script, tracer: Tracer, taken: KeptParts, ends: list[ast.stmt]) -> None:
         """`ends` are the top-level statements that do not run when the module is imported."""
         self.script, self.tracer, self.taken = script, tracer, taken
         self.dropped: list[Dropped] = []
-        self.settings: list[Setting] = []
+        self.settings: list[ScriptSetting] = []
         used = _reached(script, [], set(taken.names))
         self.used = used
         self._behind(self.tracer.top, ends)
@@ -229,7 +229,7 @@ class Leavings:
         known, found = self.tracer.value(value, scope)
         shown = known and isinstance(found, bool | int | float | str)
         text = ("true" if found else "false") if isinstance(found, bool) else str(found) if shown else ""
-        self.settings.append(Setting(key, text, line, ast.unparse(value)))
+        self.settings.append(ScriptSetting(key, text, line, ast.unparse(value)))
 
 
 class _Collected:
@@ -505,7 +505,7 @@ def _reached(script: Script, body: list[ast.stmt], names: set[str]) -> set[str]:
     todo = names | set(_named(body))
     while todo:
         name = todo.pop()
-        node: Function | ast.ClassDef | None = script.functions.get(name) or script.classes.get(name)
+        node: FunctionNode | ast.ClassDef | None = script.functions.get(name) or script.classes.get(name)
         if node is not None and name not in found:
             found.add(name)
             todo |= set(_named([node]))

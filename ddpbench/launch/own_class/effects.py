@@ -13,7 +13,7 @@ from ddpbench.launch.own_class.loops import TrainingLoop, is_backward
 from ddpbench.launch.own_class.models import DATASETS
 from ddpbench.launch.own_class.script import (
     MODULES,
-    Function,
+    FunctionNode,
     first_name,
     here,
     in_step,
@@ -873,7 +873,7 @@ def _targets(node: ast.stmt) -> Iterator[ast.expr]:
             yield each
 
 
-def own_functions(names: set[str], functions: Mapping[str, Function]) -> set[str]:
+def own_functions(names: set[str], functions: Mapping[str, FunctionNode]) -> set[str]:
     """Return the script's functions among names, with the functions that they call, also indirectly."""
     found: set[str] = set()
     todo = names & set(functions)

@@ -18,7 +18,7 @@ _AGAIN = 2
 
 
 @dataclass
-class Flow:
+class FlowVisitor:
     """Visits a function's statements with the bindings that may be current at each."""
 
     key: str

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from ddpbench.launch.own_class.script import Script, last_name
-from ddpbench.launch.own_class.variables import Function, Variable, Variables
+from ddpbench.launch.own_class.script import FunctionNode, Script, last_name
+from ddpbench.launch.own_class.variables import ScopeVariable, Variables
 
 _MAKES = frozenset(
     {
@@ -218,7 +218,7 @@ class Values:
             path is not None and path.partition(".")[0] in ("torch", "numpy")
         )
 
-    def functions(self, func: ast.expr) -> list[tuple[Function | ast.Lambda, int]]:
+    def functions(self, func: ast.expr) -> list[tuple[FunctionNode | ast.Lambda, int]]:
         """Return the script's functions that a call may be of, each with the number of parameters before the given."""
         tree = self.script.tree
         if isinstance(func, ast.Lambda):
@@ -239,9 +239,9 @@ class Values:
                 if isinstance(each, ast.FunctionDef) and each.name in ("__init__", "__new__")
             ]
         variable = (
-            self.variables.of(func) if id(func) in self.variables.above else Variable(id(tree), func.id)
+            self.variables.of(func) if id(func) in self.variables.above else ScopeVariable(id(tree), func.id)
         )
-        found: list[tuple[Function | ast.Lambda, int]] = [
+        found: list[tuple[FunctionNode | ast.Lambda, int]] = [
             (each, 0)
             for each in self.defined.get(func.id, ())
             if self.variables.named(each.name, self.variables.function(each)) == variable
@@ -257,10 +257,10 @@ class Values:
         return found
 
     @property
-    def defined(self) -> dict[str, list[Function]]:
+    def defined(self) -> dict[str, list[FunctionNode]]:
         """The script's functions by name, including nested ones."""
         if not hasattr(self, "_defined"):
-            self._defined: dict[str, list[Function]] = {}
+            self._defined: dict[str, list[FunctionNode]] = {}
             for each in ast.walk(self.script.tree):
                 if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
                     self._defined.setdefault(each.name, []).append(each)

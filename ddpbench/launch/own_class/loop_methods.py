@@ -10,7 +10,7 @@ from ddpbench.launch.own_class.loops import TrainingLoop, is_backward
 from ddpbench.launch.own_class.reading import Reading
 from ddpbench.launch.own_class.rendering import Renderer, counted_as
 from ddpbench.launch.own_class.script import first_name, here, last_name, place_of_node
-from ddpbench.launch.own_class.source import Method, folded, name_of
+from ddpbench.launch.own_class.source import MethodLines, folded, name_of
 from ddpbench.launch.own_class.steps import (
     before_backward,
     carried,
@@ -28,12 +28,12 @@ _HARMLESS = ("print", "log", "eval", "valid", "test", "save", "write", "report",
 class LoopMethods(Reading):
     """Writes these methods."""
 
-    def _training(self) -> list[Method]:
+    def _training(self) -> list[MethodLines]:
         loop = self.loop
         if loop is None:
             wanted = "compute the loss of a batch: the mean over its samples"
             self.left.append(f"loss(): {wanted}; no loop that calls backward() was found.")
-            return [Method("loss", ("model", "batch"), [f"...  # {wanted}"])]
+            return [MethodLines("loss", ("model", "batch"), [f"...  # {wanted}"])]
         if self.batch.target is None:
             self.left.append(
                 "The training loop goes through no loader that can be seen: say what a batch is."
@@ -43,7 +43,7 @@ class LoopMethods(Reading):
         self.updates.owns = self.updates.owns or "what a loss() cannot have"
         return [self._step(loop)]
 
-    def _loss(self, loop: TrainingLoop) -> Method | None:
+    def _loss(self, loop: TrainingLoop) -> MethodLines | None:
         statements = without_moves(self.body, loop.body_scope, self.tracer, self.batch.drawn)
         before = before_backward(statements)
         if before is None:
@@ -80,7 +80,7 @@ class LoopMethods(Reading):
                 return True
         return False
 
-    def _step(self, loop: TrainingLoop) -> Method:
+    def _step(self, loop: TrainingLoop) -> MethodLines:
         if loop.call is not None and _returns_loss(loop):
             return self._call(loop, loop.call)
         statements = without_moves(self.body, loop.body_scope, self.tracer, self.batch.drawn)
@@ -157,7 +157,7 @@ class LoopMethods(Reading):
                 self.kept |= renderer.kept  # it may be made from these
             self.kept[counted_as(name)] = value
 
-    def _call(self, loop: TrainingLoop, call: ast.Call) -> Method:
+    def _call(self, loop: TrainingLoop, call: ast.Call) -> MethodLines:
         renderer = self._renderer(loop, loop.body)
         made = renderer.render(call, loop.scope)
         assert isinstance(made, ast.Call)

@@ -7,7 +7,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 
 from ddpbench.launch.own_class.bindings import Scope, Tests, key_of, simple_statements
-from ddpbench.launch.own_class.script import Function, Script, first_name, here, in_step, last_name
+from ddpbench.launch.own_class.script import FunctionNode, Script, first_name, here, in_step, last_name
 from ddpbench.launch.own_class.tracing import Tracer, parameters_of
 
 _QUIET = ("no_grad", "inference_mode")
@@ -238,7 +238,7 @@ def _trains(tracer: Tracer, loop: ast.For | ast.AsyncFor | ast.While, scope: Sco
     return None
 
 
-def _inlined(body: list[ast.stmt], call: ast.Call, function: Function) -> list[ast.stmt] | None:
+def _inlined(body: list[ast.stmt], call: ast.Call, function: FunctionNode) -> list[ast.stmt] | None:
     """Return a loop's statements, with a call that passes its loss replaced by the function's statements.
 
     None if the function computes the loss itself, or cannot replace its call.

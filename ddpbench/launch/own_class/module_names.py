@@ -12,7 +12,7 @@ from ddpbench.launch.own_class.immutable import dotted
 from ddpbench.launch.own_class.script import last_name, place_of_node
 from ddpbench.launch.own_class.tracing import default_of, parameters_of
 from ddpbench.launch.own_class.unchanged import Unchanged
-from ddpbench.launch.own_class.variables import Variable
+from ddpbench.launch.own_class.variables import ScopeVariable
 
 
 class ModuleNames(Unchanged):
@@ -35,7 +35,7 @@ class ModuleNames(Unchanged):
         within = {id(each) for node in nodes for each in ast.walk(node)}
         found: list[tuple[str, ast.stmt]] = []
         for name in sorted(reads & self.script.importable):
-            variable = Variable(id(self.script.tree), name)
+            variable = ScopeVariable(id(self.script.tree), name)
             sites = list(self._rebound(variable))
             if name in self.values.imports:
                 sites += self._patched(name, nodes)
@@ -52,12 +52,12 @@ class ModuleNames(Unchanged):
                 found += [(name, each) for each in self._after_import(sites, reads_of)]
         return found
 
-    def _is_plain(self, variable: Variable) -> bool:
+    def _is_plain(self, variable: ScopeVariable) -> bool:
         """Return whether the value of a name cannot change, or is a random number generator."""
         value = self._value_of(variable)
         return value is not None and (self.values.is_immutable(value) or is_generator(value))
 
-    def _reads_of(self, variable: Variable, within: set[int]) -> list[ast.AST]:
+    def _reads_of(self, variable: ScopeVariable, within: set[int]) -> list[ast.AST]:
         """Return the script's reads of a name that the class reads, too; none if they are unknown."""
         uses = [each for each in self.variables.uses.get(variable, ()) if isinstance(each.ctx, ast.Load)]
         return [each for each in uses if id(each) in within or place_of_node(each) in self.places]
@@ -65,7 +65,7 @@ class ModuleNames(Unchanged):
     def _is_defined(self, name: str) -> bool:
         return name in self.script.functions or name in self.script.classes
 
-    def _rebound(self, variable: Variable) -> Iterator[ast.AST]:
+    def _rebound(self, variable: ScopeVariable) -> Iterator[ast.AST]:
         for use in self.variables.uses.get(variable, ()):
             if not isinstance(use.ctx, ast.Load):
                 yield use

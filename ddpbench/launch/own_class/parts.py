@@ -11,7 +11,7 @@ from ddpbench.launch.own_class.models import is_module
 from ddpbench.launch.own_class.script import here, last_name
 from ddpbench.launch.own_class.tracing import MOVES, Origin, Tracer, parameters_of
 
-Parts = dict[tuple[int, Path], ast.expr | None]
+EntryValues = dict[tuple[int, Path], ast.expr | None]
 """The expression of each part, by the key of its origin; None if the script does not show it."""
 _DEEPEST = 6
 _SAME = MOVES | {"requires_grad_", "apply", "float", "double", "half", "bfloat16", "type"}
@@ -19,9 +19,9 @@ _SAME = MOVES | {"requires_grad_", "apply", "float", "double", "half", "bfloat16
 _LISTS = (ast.List, ast.Tuple)
 
 
-def parts_of(tracer: Tracer, model: Origin, base: ast.expr, depth: int = 0) -> Parts:
+def parts_of(tracer: Tracer, model: Origin, base: ast.expr, depth: int = 0) -> EntryValues:
     """Return the modules that a model contains or that a script puts into it; `base` is the model's expression."""
-    found: Parts = {}
+    found: EntryValues = {}
     for value, place in _held(tracer, model, base) if depth < _DEEPEST else ():
         while (
             isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in _SAME

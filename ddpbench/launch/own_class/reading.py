@@ -13,10 +13,10 @@ from ddpbench.launch.own_class.draws import is_another
 from ddpbench.launch.own_class.hanging import hanging, read_by
 from ddpbench.launch.own_class.loops import follow_training, training_loops, trains_at_import
 from ddpbench.launch.own_class.models import is_module, models_of
-from ddpbench.launch.own_class.parts import Parts, parts_of
-from ddpbench.launch.own_class.rendering import EPOCH, Claim, Renderer, Roles
+from ddpbench.launch.own_class.parts import EntryValues, parts_of
+from ddpbench.launch.own_class.rendering import EPOCH, Renderer, ReplacedValue, Roles
 from ddpbench.launch.own_class.script import Script, bound_by, here, last_name, place_of_node
-from ddpbench.launch.own_class.source import Method, in_order, name_of, source_of
+from ddpbench.launch.own_class.source import MethodLines, in_order, name_of, source_of
 from ddpbench.launch.own_class.steps import settled, with_methods
 from ddpbench.launch.own_class.tracing import Origin, Tracer, returned_by
 from ddpbench.launch.own_class.updates import Updates, pieces_of, updates_of
@@ -61,7 +61,7 @@ class Reading:
         """The script's lines for which there is a line to fill in."""
         self.marked: set[tuple[ast.stmt, str]] = set()
         """The statements for which a method has a line to fill in, each with the method."""
-        self.claims: list[tuple[str, Claim]] = []
+        self.claims: list[tuple[str, ReplacedValue]] = []
         """The values that replace names of the script, each with its method."""
         self.used: set[str] = set()
         """The names bound by a step's statements that the step reads."""
@@ -182,9 +182,9 @@ class Reading:
         }
         return {name: each for name, each in found.items() if each.key not in within} or found
 
-    def _parts(self, roles: dict[tuple[int, Path], ast.expr]) -> Parts:
+    def _parts(self, roles: dict[tuple[int, Path], ast.expr]) -> EntryValues:
         """Return the models' parts for which the script has names; `roles` has the models."""
-        found: Parts = {}
+        found: EntryValues = {}
         for origin in self.models.values():
             for key, place in parts_of(self.tracer, origin, roles[origin.key]).items():
                 found.setdefault(key, place)
@@ -262,7 +262,7 @@ class Reading:
 
     def _method(
         self, name: str, parameters: tuple[str, ...], renderer: Renderer, statements: Iterable[ast.stmt]
-    ) -> Method:
+    ) -> MethodLines:
         statements = list(statements)
         self.kept |= renderer.kept
         self.claims += [(name, each) for each in renderer.claims]
@@ -300,9 +300,9 @@ class Reading:
         lines += [line for each in before for line in source_of(each).splitlines()]
         for statement in statements:
             lines += source_of(statement).splitlines()
-        return self._checked(Method(name, parameters, lines, problems=problems))
+        return self._checked(MethodLines(name, parameters, lines, problems=problems))
 
-    def _checked(self, method: Method) -> Method:
+    def _checked(self, method: MethodLines) -> MethodLines:
         """Return a method, or if it cannot be right a line to fill in, with the errors in comments."""
         if method.same_as in self.hanging:
             problems = read_by([ast.Expr(name_of(method.same_as))], (), self.hanging)

@@ -13,7 +13,7 @@ from ddpbench.launch.own_class.bindings import Path, Scope, key_of
 from ddpbench.launch.own_class.draws import is_another, is_generator
 from ddpbench.launch.own_class.models import settings_of
 from ddpbench.launch.own_class.script import first_name, here, last_name, place_of_node
-from ddpbench.launch.own_class.tracing import Origin, Step, Tracer, parameters_of
+from ddpbench.launch.own_class.tracing import Origin, Tracer, TraceStep, parameters_of
 from ddpbench.units import series_of
 
 Roles = Mapping[tuple[int, Path], ast.expr]
@@ -51,14 +51,14 @@ EPOCH = "updates_per_epoch"
 
 
 @dataclass(frozen=True)
-class Claim:
+class ReplacedValue:
     """A value that replaces a name of the script in the class: it must equal the name's value there."""
 
     node: ast.expr
     """The expression of the script, or a copy of it."""
     made: ast.expr
     """The expression that replaces it."""
-    steps: tuple[Step, ...]
+    steps: tuple[TraceStep, ...]
     root: ast.expr | None
     """The name through which it is read in the end, if it is a part of another value."""
 
@@ -100,7 +100,7 @@ class Renderer:
     """The keys of the origins of the objects that `before` makes, by name."""
     root: ast.expr | None = None
     """The name of the script whose value is being rendered."""
-    claims: list[Claim] = field(default_factory=list)
+    claims: list[ReplacedValue] = field(default_factory=list)
     """The values that replace names of the script."""
     written: frozenset[str] = frozenset()
     """Attributes and objects with entries that the statements set: they are read in place, as `meter.n`."""
@@ -327,7 +327,7 @@ class _Pass(ast.NodeTransformer):
             return self._unseen(node, name, found)
         if self.depth == 0:
             self.to.root = node
-        claim = Claim(node, found.node, self.tracer.steps(node, self.scope), self.to.root)
+        claim = ReplacedValue(node, found.node, self.tracer.steps(node, self.scope), self.to.root)
         made = self._made(name, found, self.tracer.changed(node, self.scope))
         if not (isinstance(made, ast.Name) and made.id in self.to.missing):
             self.to.claims.append(claim)

@@ -10,7 +10,7 @@ from pathlib import Path
 from ddpbench.errors import RequestError, meant_path
 from ddpbench.records.files import kind_of
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 MODULES = ("Module", "LightningModule", "PreTrainedModel")
 """The classes that a script's modules derive from."""
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
@@ -25,7 +25,7 @@ class Script:
     tree: ast.Module
     guard: ast.If | None
     """Its first `if __name__ == "__main__":`."""
-    functions: dict[str, Function] = field(default_factory=dict)
+    functions: dict[str, FunctionNode] = field(default_factory=dict)
     classes: dict[str, ast.ClassDef] = field(default_factory=dict)
     importable: frozenset[str] = frozenset()
     """Names that are bound once the script is imported."""
@@ -35,7 +35,7 @@ class Script:
         """Return a changed source in the script's encoding; characters that it lacks become escapes, as in a string."""
         return source.encode(self.encoding, "backslashreplace")
 
-    def methods(self) -> Iterator[tuple[ast.ClassDef, Function]]:
+    def methods(self) -> Iterator[tuple[ast.ClassDef, FunctionNode]]:
         """Yield each class's methods."""
         for found in self.classes.values():
             for each in found.body:
@@ -91,7 +91,7 @@ def read_script(path: Path) -> Script:
     )
 
 
-def _name_self(method: Function) -> None:
+def _name_self(method: FunctionNode) -> None:
     """Rename the object of a method to `self`, by which it is looked for, if the script uses another name."""
     first = next(iter([*method.args.posonlyargs, *method.args.args]), None)
     bound = {last_name(each) for each in method.decorator_list} & {"staticmethod", "classmethod"}
@@ -157,7 +157,7 @@ def first_name(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def required(function: Function) -> list[str]:
+def required(function: FunctionNode) -> list[str]:
     """Return the parameters without a default."""
     found = function.args
     positional = [*found.posonlyargs, *found.args]

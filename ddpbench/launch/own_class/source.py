@@ -15,7 +15,7 @@ _WIDTH = 100
 
 
 @dataclass
-class Method:
+class MethodLines:
     """A method's lines, or one line of the class if a name of the script is enough."""
 
     name: str

@@ -11,7 +11,7 @@ from typing import Any
 
 from ddpbench.launch.own_class.bindings import (
     Binding,
-    Change,
+    Mutation,
     Path,
     Scope,
     Tests,
@@ -22,7 +22,7 @@ from ddpbench.launch.own_class.bindings import (
 )
 from ddpbench.launch.own_class.draws import is_another, is_layer
 from ddpbench.launch.own_class.entries import is_told_apart
-from ddpbench.launch.own_class.script import Function, Script, first_name, here, last_name
+from ddpbench.launch.own_class.script import FunctionNode, Script, first_name, here, last_name
 
 MOVES = frozenset({"to", "cuda", "cpu", "train", "eval", "pin_memory"})
 _WRAPPERS = frozenset(
@@ -63,7 +63,7 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Step:
+class TraceStep:
     """A name on a value's way: where it is read, and the binding that is followed; None for an entry."""
 
     key: str
@@ -81,7 +81,7 @@ class Tracer:
         self.script = script
         self.top = Scope(script.tree)
         self._bindings: dict[int, dict[str, list[Binding]]] = {}
-        self._changes_in: dict[int, dict[str, list[Change]]] = {}
+        self._changes_in: dict[int, dict[str, list[Mutation]]] = {}
         self._way: list[tuple[str, Scope, int]] = []
         """The names on the way of the last traced value, each with its scope and the line at which it is read."""
         self._taken: dict[tuple[str, int, int], Binding] = {}
@@ -159,17 +159,19 @@ class Tracer:
         self._way.append((key, scope, line))
         self._taken[key, id(scope.node), line] = binding
 
-    def steps(self, node: ast.expr, scope: Scope) -> tuple[Step, ...]:
+    def steps(self, node: ast.expr, scope: Scope) -> tuple[TraceStep, ...]:
         """Return the names on a value's way from where it is read, each with the binding that is followed."""
         self._way.clear()
         self.trace(node, scope)
-        found: list[Step] = []
+        found: list[TraceStep] = []
         for key, where, line in self._way:
             own = self._taken.get((key, id(where.node), line))
-            found.append(Step(key, where, line, own))
+            found.append(TraceStep(key, where, line, own))
             base = key.partition("[")[0].partition(".")[0]
             if own is None and base != key and (base, id(where.node), line) in self._taken:
-                found.append(Step(base, where, line, self._taken[base, id(where.node), line], holds=False))
+                found.append(
+                    TraceStep(base, where, line, self._taken[base, id(where.node), line], holds=False)
+                )
         return tuple(found)
 
     def _traced_name(
@@ -330,7 +332,7 @@ class Tracer:
                     found.add(each.statement.lineno)
         return sorted(found)
 
-    def changes_after(self, made: Origin) -> list[Change]:
+    def changes_after(self, made: Origin) -> list[Mutation]:
         """Return the changes of an object after it is made, through any of its names in the function that makes it."""
         names = {
             name
@@ -344,7 +346,7 @@ class Tracer:
             bound = self.bindings_at(name, made.scope, line)
             return any(each.kind == "item" and first_name(each.value) in firsts for each in bound)
 
-        def is_of_it(key: str, change: Change) -> bool:
+        def is_of_it(key: str, change: Mutation) -> bool:
             named = any(key == name or key.startswith(f"{name}.") for name in names)
             return named or (change.freezes and is_part(key, change.statement.lineno))
 
@@ -357,12 +359,12 @@ class Tracer:
         once = {id(each.statement): each for each in found}  # a statement is listed under each of its names
         return sorted(once.values(), key=lambda each: each.statement.lineno)
 
-    def _changes(self, scope: Scope) -> dict[str, list[Change]]:
+    def _changes(self, scope: Scope) -> dict[str, list[Mutation]]:
         if id(scope.node) not in self._changes_in:
             self._changes_in[id(scope.node)] = changes_of(scope.node)
         return self._changes_in[id(scope.node)]
 
-    def _takes(self, change: Change, scope: Scope) -> bool:
+    def _takes(self, change: Mutation, scope: Scope) -> bool:
         """Return whether the script's defaults make a change, and it is more than a move or wrapper."""
         moves = change.value is not None and self.unwrapped(change.value, scope) is not None
         return not moves and not self.is_untaken(change.tests, scope, 0)
@@ -472,7 +474,7 @@ class Tracer:
         inner = self.trace(value, scope)
         return Origin(inner.node, inner.scope, inner.path + path)
 
-    def _returned(self, function: Function, scope: Scope) -> ast.expr | None:
+    def _returned(self, function: FunctionNode, scope: Scope) -> ast.expr | None:
         """Return a call's return value, if its arguments decide all conditions; None if unknown."""
         found: dict[str, ast.expr] = {}
         for statement, tests, _ in simple_statements(function.body):
@@ -769,13 +771,13 @@ def _of_environment(node: ast.expr) -> tuple[object] | None:
     return None
 
 
-def parameters_of(function: Function) -> list[str]:
+def parameters_of(function: FunctionNode) -> list[str]:
     """Return the names of a function's parameters, positional ones first."""
     found = function.args
     return [each.arg for each in [*found.posonlyargs, *found.args, *found.kwonlyargs]]
 
 
-def default_of(function: Function, name: str) -> ast.expr | None:
+def default_of(function: FunctionNode, name: str) -> ast.expr | None:
     """Return a parameter's default."""
     found = function.args
     positional = [*found.posonlyargs, *found.args]
@@ -784,7 +786,7 @@ def default_of(function: Function, name: str) -> ast.expr | None:
     return next((default for each, default in [*by_place, *by_name] if each.arg == name), None)
 
 
-def returned_by(function: Function) -> list[ast.expr]:
+def returned_by(function: FunctionNode) -> list[ast.expr]:
     """Return the values of its return statements."""
     return [
         node.value for node in here(function.body) if isinstance(node, ast.Return) and node.value is not None

@@ -15,9 +15,9 @@ from ddpbench.launch.devices import usable_devices
 from ddpbench.launch.own_class.insertion import NAME
 from ddpbench.machine.hardware import read_hardware
 from ddpbench.machine.placement import early_env
-from ddpbench.machine.probes import inspected, stated_batch
-from ddpbench.machine.server import ServerProcess
-from ddpbench.machine.trial import INSPECTION_TIMEOUT_S, described
+from ddpbench.runtime.probes import inspected, stated_batch
+from ddpbench.runtime.server import ServerProcess
+from ddpbench.runtime.trial import INSPECTION_TIMEOUT_S, described
 from ddpbench.spec import expand, parse_experiment
 
 _STUB = """import pathlib, types

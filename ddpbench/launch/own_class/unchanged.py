@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 from ddpbench.launch.own_class.bindings import Scope, key_of
 from ddpbench.launch.own_class.draws import is_generator
-from ddpbench.launch.own_class.flow import Flow
-from ddpbench.launch.own_class.rendering import Claim
+from ddpbench.launch.own_class.flow import FlowVisitor
+from ddpbench.launch.own_class.rendering import ReplacedValue
 from ddpbench.launch.own_class.script import last_name
 from ddpbench.launch.own_class.sites import Sites
-from ddpbench.launch.own_class.tracing import Step, parameters_of
-from ddpbench.launch.own_class.variables import Variable
+from ddpbench.launch.own_class.tracing import TraceStep, parameters_of
+from ddpbench.launch.own_class.variables import ScopeVariable
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _COPIES = frozenset(
@@ -31,7 +31,7 @@ _DEFAULT = -1
 class Unchanged(Sites):
     """Finds the statements that the class would also need."""
 
-    def of(self, claim: Claim) -> list[ast.stmt]:
+    def of(self, claim: ReplacedValue) -> list[ast.stmt]:
         """Return the statements that may make a value differ from the class's."""
         found: list[ast.stmt] = []
         read = self.variables.original(claim.node)
@@ -43,7 +43,7 @@ class Unchanged(Sites):
             found += self._drawn_before(claim, read)
         return found
 
-    def _last_read(self, claim: Claim) -> ast.AST:
+    def _last_read(self, claim: ReplacedValue) -> ast.AST:
         """Return the node that reads a value last, or that reads the object holding it if the value has no copy."""
         read = self.variables.original(claim.node)
         parent = self.variables.above.get(id(read))
@@ -57,7 +57,7 @@ class Unchanged(Sites):
             return read
         return self.variables.original(claim.root)
 
-    def _drawn_before(self, claim: Claim, read: ast.AST) -> list[ast.stmt]:
+    def _drawn_before(self, claim: ReplacedValue, read: ast.AST) -> list[ast.stmt]:
         """Return the other calls of a function that counts or changes its state: `tick = make(); tick()`."""
         made = claim.made
         if not isinstance(made, ast.Call) or not isinstance(made.func, ast.Name):
@@ -105,7 +105,9 @@ class Unchanged(Sites):
             for each in self._set_otherwise(step, read if number == 0 else None, is_part=True)
         ]
 
-    def _set_otherwise(self, step: Step, read: ast.AST | None, *, is_part: bool = False) -> list[ast.stmt]:
+    def _set_otherwise(
+        self, step: TraceStep, read: ast.AST | None, *, is_part: bool = False
+    ) -> list[ast.stmt]:
         """Return the other statements that may have set a name before it is read.
 
         With `is_part`, leave out a statement that sets it to None, or, in the function that makes it, makes it from its
@@ -137,7 +139,7 @@ class Unchanged(Sites):
             if isinstance(each, ast.stmt) and not self._is_alike(each, step) and not self._is_of_step(each)
         ]
 
-    def _flow(self, key: str, step: Step, *, is_part: bool) -> Flow:
+    def _flow(self, key: str, step: TraceStep, *, is_part: bool) -> FlowVisitor:
         guard = self.script.guard
         given = step.binding is not None and step.binding.kind == "given"
 
@@ -172,9 +174,9 @@ class Unchanged(Sites):
                 return False
             return any(each.lineno <= step.line <= (each.end_lineno or 0) for each in heads)  # type: ignore[attr-defined]
 
-        return Flow(key, holds, is_same, read)
+        return FlowVisitor(key, holds, is_same, read)
 
-    def _is_inner(self, step: Step, read: ast.AST | None) -> bool:
+    def _is_inner(self, step: TraceStep, read: ast.AST | None) -> bool:
         """Return whether a name is read in a function nested in the one that binds it."""
         for each in self.variables.around(read) if read is not None else ():
             if each is step.scope.node:
@@ -183,7 +185,7 @@ class Unchanged(Sites):
                 return any(outer is step.scope.node for outer in self.variables.around(each))
         return False
 
-    def _is_own(self, bound: ast.AST, step: Step) -> bool:
+    def _is_own(self, bound: ast.AST, step: TraceStep) -> bool:
         value = step.binding.value if step.binding is not None else None
         return value is not None and any(each is value for each in ast.walk(bound))
 
@@ -191,7 +193,7 @@ class Unchanged(Sites):
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", node)]
         return any(isinstance(e, ast.Name) and e.id == base for t in targets for e in ast.walk(t))
 
-    def _is_alike(self, other: ast.stmt, step: Step) -> bool:
+    def _is_alike(self, other: ast.stmt, step: TraceStep) -> bool:
         """Return whether another statement gives a name the same value, as in each branch of a condition."""
         value = getattr(other, "value", None)
         if step.binding is None or not isinstance(other, ast.Assign) or value is None or step.binding.path:
@@ -203,7 +205,7 @@ class Unchanged(Sites):
             and ast.dump(value) == ast.dump(written)
         )
 
-    def _changed(self, step: Step, read: ast.AST) -> Iterator[ast.stmt]:
+    def _changed(self, step: TraceStep, read: ast.AST) -> Iterator[ast.stmt]:
         """Yield the statements that change a name's object."""
         key, _, entry = step.key.partition("[")
         base, _, attribute = key.partition(".")
@@ -222,7 +224,7 @@ class Unchanged(Sites):
                 if not self._is_allowed(each, step, read, value):
                     yield self.variables.statement(each)
 
-    def _value_of(self, variable: Variable) -> ast.expr | None:
+    def _value_of(self, variable: ScopeVariable) -> ast.expr | None:
         """Return the last plain assignment's value of a variable."""
         for use in reversed(self.variables.uses.get(variable, ())):
             made = self.variables.above[id(use)]
@@ -234,12 +236,12 @@ class Unchanged(Sites):
                 return made.value
         return None
 
-    def _is_only_use(self, variable: Variable) -> bool:
+    def _is_only_use(self, variable: ScopeVariable) -> bool:
         reads = [each for each in self.variables.uses.get(variable, ()) if isinstance(each.ctx, ast.Load)]
         around = [each for use in reads for each in self.variables.around(use)]
         return len(reads) == 1 and not any(isinstance(each, _LOOPS) for each in around)
 
-    def _is_allowed(self, site: ast.AST, step: Step, read: ast.AST, value: ast.expr | None) -> bool:
+    def _is_allowed(self, site: ast.AST, step: TraceStep, read: ast.AST, value: ast.expr | None) -> bool:
         """Return whether the class does the same, or the script never runs it, or only after the value is read."""
         statement = self.variables.statement(site)
         if id(site) in self._body or id(statement) in self._body:

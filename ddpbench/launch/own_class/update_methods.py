@@ -8,20 +8,20 @@ from copy import deepcopy
 from ddpbench.launch.own_class.reading import Reading
 from ddpbench.launch.own_class.rendering import Renderer
 from ddpbench.launch.own_class.script import last_name
-from ddpbench.launch.own_class.source import Method, at_path, name_of
+from ddpbench.launch.own_class.source import MethodLines, at_path, name_of
 from ddpbench.launch.own_class.tracing import Origin
 
 
 class UpdateMethods(Reading):
     """Writes these methods."""
 
-    def _optimizer(self) -> list[Method]:
+    def _optimizer(self) -> list[MethodLines]:
         found, owns = self.updates.all, bool(self.updates.owns)
         if not self.updates.optimizers:
             if self.loop is None or not owns:
                 wanted = "return the optimizer; without this method it is SGD with momentum"
                 self.left.append(f"optimizer(): {wanted}.")
-                return [Method("optimizer", ("parameters",), [f"...  # {wanted}"])]
+                return [MethodLines("optimizer", ("parameters",), [f"...  # {wanted}"])]
             return []
         nodes = {id(each.node): each for each in found.values()}
         bundle = next(iter(nodes.values()))
@@ -29,7 +29,7 @@ class UpdateMethods(Reading):
         if len(nodes) == 1 and given and (self._unpacked() or not bundle.path):
             function = self.script.functions.get(last_name(bundle.node))
             if function is not None and self._takes_model_alone(bundle, function):
-                return [self._checked(Method("optimizer", ("model",), same_as=function.name))]
+                return [self._checked(MethodLines("optimizer", ("model",), same_as=function.name))]
         roles = self._models_by_key()
         renderer = self._renderer_of(roles, self._parts(roles), often=True)
         if len(nodes) == 1:
@@ -67,7 +67,7 @@ class UpdateMethods(Reading):
             word in function.args.args[0].arg for word in ("model", "net", "module")
         )
 
-    def _over_parameters(self, renderer: Renderer, statements: list[ast.stmt]) -> Method:
+    def _over_parameters(self, renderer: Renderer, statements: list[ast.stmt]) -> MethodLines:
         """Return the method with the argument `parameters` if it needs nothing else of the model."""
         module = ast.Module(deepcopy(statements), [])
         uses = sum(isinstance(each, ast.Name) and each.id == "model" for each in ast.walk(module))
@@ -77,7 +77,7 @@ class UpdateMethods(Reading):
             return self._method("optimizer", ("model",), renderer, statements)
         return self._method("optimizer", ("parameters",), renderer, module.body)
 
-    def _clipping(self) -> list[Method]:
+    def _clipping(self) -> list[MethodLines]:
         if self.updates.owns or self.loop is None or not self.updates.clipping:
             return []
         roles = self._model_roles("model")

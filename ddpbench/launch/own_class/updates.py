@@ -122,14 +122,14 @@ def _add(found: dict[str, Origin], receiver: ast.expr, origin: Origin) -> None:
 
 
 @dataclass(frozen=True)
-class Pieces:
+class AccumulatedStep:
     """A step that makes one update of several backward passes: their number, and its statements with one of them."""
 
     count: ast.expr
     body: list[ast.stmt]
 
 
-def pieces_of(body: list[ast.stmt]) -> Pieces | None:
+def pieces_of(body: list[ast.stmt]) -> AccumulatedStep | None:
     """Return the pieces of a step whose only backward is in one loop over `range(count)`; None otherwise."""
     loops = [
         (place, each)
@@ -152,7 +152,7 @@ def pieces_of(body: list[ast.stmt]) -> Pieces | None:
     whole = [made for each in loop.body if (made := share.visit(deepcopy(each))) is not None]
     if any(isinstance(each, ast.Name) and each.id == name for each in here(whole)):
         return None
-    return Pieces(call.args[0], [*body[:place], *whole, *body[place + 1 :]])
+    return AccumulatedStep(call.args[0], [*body[:place], *whole, *body[place + 1 :]])
 
 
 class _Share(ast.NodeTransformer):

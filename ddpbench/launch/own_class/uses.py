@@ -12,7 +12,7 @@ from ddpbench.launch.own_class.effects import HARMLESS_METHODS
 from ddpbench.launch.own_class.immutable import Values, consumed, dotted
 from ddpbench.launch.own_class.script import last_name
 from ddpbench.launch.own_class.tracing import parameters_of
-from ddpbench.launch.own_class.variables import Variable, Variables
+from ddpbench.launch.own_class.variables import ScopeVariable, Variables
 
 _PARTS = frozenset({"get", "items", "values", "copy", "elements", "most_common"})
 """Methods that return a container's contents."""
@@ -120,14 +120,14 @@ class Calls(ABC):
 
     def __init__(self, variables: Variables, values: Values) -> None:
         self.variables, self.values = variables, values
-        self._seen: set[tuple[int | Variable, str | None]] = set()
+        self._seen: set[tuple[int | ScopeVariable, str | None]] = set()
 
     def _is_flat(self, held: _Held) -> bool:
         """Return whether nothing that an object contains can change."""
         return held.value is not None and self.values.is_flat(held.value)
 
     @abstractmethod
-    def _named(self, variable: Variable, held: _Held) -> Iterator[ast.AST]:
+    def _named(self, variable: ScopeVariable, held: _Held) -> Iterator[ast.AST]:
         """Yield what changes an object through one of its names."""
 
     @abstractmethod
@@ -244,12 +244,12 @@ class Calls(ABC):
 
     def _parameters(
         self, node: ast.expr, parent: ast.AST, call: ast.Call
-    ) -> list[tuple[Variable, bool]] | None:
+    ) -> list[tuple[ScopeVariable, bool]] | None:
         """Return the parameters of the script's functions that get a call's argument; None for a library's call.
 
         Each says whether it gets the object among others, as `*rest` does.
         """
-        found: list[tuple[Variable, bool]] = []
+        found: list[tuple[ScopeVariable, bool]] = []
         functions = self.values.functions(call.func)
         if not functions:
             known = isinstance(call.func, ast.Name) and call.func.id in self.values.script.classes
@@ -281,7 +281,7 @@ class Calls(ABC):
 class Uses(Calls):
     """Finds the nodes that may change an object."""
 
-    def changes(self, variable: Variable, part: str | None, value: ast.expr | None) -> list[ast.AST]:
+    def changes(self, variable: ScopeVariable, part: str | None, value: ast.expr | None) -> list[ast.AST]:
         """Return the nodes that may change a variable's object, or only its `part`, in source order.
 
         Uses that only read it are left out.
@@ -293,7 +293,7 @@ class Uses(Calls):
             once.values(), key=lambda each: (getattr(each, "lineno", 0), getattr(each, "col_offset", 0))
         )
 
-    def _named(self, variable: Variable, held: _Held) -> Iterator[ast.AST]:
+    def _named(self, variable: ScopeVariable, held: _Held) -> Iterator[ast.AST]:
         """Yield what changes an object through one of its names."""
         if (variable, held.part) in self._seen:
             return

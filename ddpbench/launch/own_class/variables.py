@@ -7,17 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from ddpbench.launch.own_class.script import Script, place_of_node
+from ddpbench.launch.own_class.script import FunctionNode, Script, place_of_node
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
-Block = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
+ScopeNode = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _SCOPES = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, *_COMPREHENSIONS)
 
 
 @dataclass(frozen=True)
-class Variable:
+class ScopeVariable:
     """A name of one function, class body, comprehension or module."""
 
     scope: int
@@ -56,7 +55,7 @@ class Variables:
                 return each
         return self.script.tree.body[0]
 
-    def function(self, node: ast.AST) -> ast.Module | Function | ast.Lambda:
+    def function(self, node: ast.AST) -> ast.Module | FunctionNode | ast.Lambda:
         """Return the innermost function that contains a node, or the module."""
         for each in self.around(node):
             if isinstance(each, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
@@ -107,16 +106,16 @@ class Variables:
             return inside is first and (node is first.iter or first.iter in self.around(node))
         return False
 
-    def _is_default(self, scope: Function | ast.Lambda, node: ast.AST) -> bool:
+    def _is_default(self, scope: FunctionNode | ast.Lambda, node: ast.AST) -> bool:
         evaluated = [*scope.args.defaults, *(each for each in scope.args.kw_defaults if each is not None)]
         way = [node, *self.around(node)]
         return any(each in way for each in evaluated)
 
-    def of(self, node: ast.Name) -> Variable:
+    def of(self, node: ast.Name) -> ScopeVariable:
         """Return the variable of a name in the script."""
         return self.named(node.id, self._scope_of(node))
 
-    def named(self, name: str, scope: ast.AST) -> Variable:
+    def named(self, name: str, scope: ast.AST) -> ScopeVariable:
         """Return the variable of this name as seen from a scope."""
         for each in (scope, *self.around(scope)):
             if not isinstance(each, _SCOPES):
@@ -124,13 +123,13 @@ class Variables:
             if name in self._local.get(id(each), ()) and (
                 each is scope or not isinstance(each, ast.ClassDef)
             ):
-                return Variable(id(each), name)
-        return Variable(id(self.script.tree), name)
+                return ScopeVariable(id(each), name)
+        return ScopeVariable(id(self.script.tree), name)
 
     @cached_property
-    def uses(self) -> dict[Variable, list[ast.Name]]:
+    def uses(self) -> dict[ScopeVariable, list[ast.Name]]:
         """The names that refer to each variable, in source order."""
-        found: dict[Variable, list[ast.Name]] = {}
+        found: dict[ScopeVariable, list[ast.Name]] = {}
         for node in ast.walk(self.script.tree):
             if isinstance(node, ast.Name) and id(node) in self.above:
                 found.setdefault(self.of(node), []).append(node)

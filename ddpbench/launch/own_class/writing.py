@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from traceback import walk_tb
 
 from ddpbench.errors import RequestError
-from ddpbench.launch.own_class.bindings import Change, Path, Scope, key_of
+from ddpbench.launch.own_class.bindings import Mutation, Path, Scope, key_of
 from ddpbench.launch.own_class.checking import free_names, unknown_names
 from ddpbench.launch.own_class.draws import is_another
-from ddpbench.launch.own_class.dropped import Dropped, Leavings, Setting, Taken, names_read, summary
+from ddpbench.launch.own_class.dropped import Dropped, KeptParts, Leavings, ScriptSetting, names_read, summary
 from ddpbench.launch.own_class.effects import Effect, Effects
 from ddpbench.launch.own_class.hanging import read_by
 from ddpbench.launch.own_class.insertion import NAME
@@ -21,7 +21,7 @@ from ddpbench.launch.own_class.models import Loader, dataset_by_name, is_module,
 from ddpbench.launch.own_class.module_names import ModuleNames
 from ddpbench.launch.own_class.rendering import Renderer
 from ddpbench.launch.own_class.script import Script, here, in_step, last_name, place_of_node, required
-from ddpbench.launch.own_class.source import Method, at_path, comment_of, name_of, source_of
+from ddpbench.launch.own_class.source import MethodLines, at_path, comment_of, name_of, source_of
 from ddpbench.launch.own_class.tracing import Origin, Tracer
 from ddpbench.launch.own_class.unchanged import LISTED
 from ddpbench.launch.own_class.unusual import (
@@ -34,7 +34,7 @@ from ddpbench.launch.own_class.unusual import (
 )
 from ddpbench.launch.own_class.update_methods import UpdateMethods
 from ddpbench.launch.own_class.updates import epoch_schedules
-from ddpbench.texts import toml_text
+from ddpbench.text_safety import toml_text
 from ddpbench.units import series_of
 
 _AGAIN = 4
@@ -70,7 +70,7 @@ class Written:
     is_open: bool
     """True if something has to be filled in."""
     dropped: list[Dropped]
-    settings: list[Setting]
+    settings: list[ScriptSetting]
     ends: list[ast.stmt]
     """The top-level statements that train when the script is imported, and those after them."""
 
@@ -90,7 +90,7 @@ def _first_line(node: ast.stmt) -> str:
     return " ".join(ast.unparse(node).splitlines()[0].split())
 
 
-def in_toml(setting: Setting) -> str:
+def in_toml(setting: ScriptSetting) -> str:
     """Return a setting as a line of an experiment's file, with `...` if the script does not show its value."""
     if setting.value:
         value = setting.value
@@ -136,13 +136,15 @@ def _line_of(error: BaseException) -> int:
     return 0
 
 
-def _opened(method: Method, line: str, parameters: tuple[str, ...]) -> Method:
+def _opened(method: MethodLines, line: str, parameters: tuple[str, ...]) -> MethodLines:
     """Return a method with a line to fill in before its others."""
     if not method.same_as:
         return replace(method, lines=[line, *method.lines])
     given = "samples" if method.name == "collate" else ", ".join(parameters)
     whole = (given,) if given else ()
-    return Method(method.name, whole, [line, f"return {method.same_as}({given})"], problems=method.problems)
+    return MethodLines(
+        method.name, whole, [line, f"return {method.same_as}({given})"], problems=method.problems
+    )
 
 
 class _Writer(LoopMethods, UpdateMethods):
@@ -184,7 +186,7 @@ class _Writer(LoopMethods, UpdateMethods):
             )
         names = {each.id for each in ast.walk(tree) if isinstance(each, ast.Name)}
         models = frozenset(each.key for each in self.models.values())
-        taken = Taken(
+        taken = KeptParts(
             frozenset(self.places),
             frozenset(names),
             self.loop,
@@ -207,8 +209,8 @@ class _Writer(LoopMethods, UpdateMethods):
         )
 
     def _with_effects(
-        self, methods: list[Method], made: list[Method], batch: list[str], loader: Loader
-    ) -> list[Method]:
+        self, methods: list[MethodLines], made: list[MethodLines], batch: list[str], loader: Loader
+    ) -> list[MethodLines]:
         """Return the methods with a line to fill in for each effect of the script on their objects or on a step's."""
         if self.loop is None:
             return methods
@@ -253,8 +255,8 @@ class _Writer(LoopMethods, UpdateMethods):
         return self._with_evaluation(methods, self.loop.body_scope)
 
     def _with_unknown(
-        self, methods: list[Method], made: list[Method], batch: list[str], trunk: frozenset[int]
-    ) -> list[Method]:
+        self, methods: list[MethodLines], made: list[MethodLines], batch: list[str], trunk: frozenset[int]
+    ) -> list[MethodLines]:
         """Return the methods with a line to fill in for each statement that may change a value of theirs."""
         assert self.loop is not None
         trees = [ast.parse("\n".join([f"class {NAME}:", *each.text])) for each in [*methods, *made]]
@@ -330,7 +332,7 @@ class _Writer(LoopMethods, UpdateMethods):
         """Return the top-level statements that do not run when the module is imported."""
         return [*self.ends, *(self.script.guard.body if self.script.guard else [])]
 
-    def _with_evaluation(self, methods: list[Method], scope: Scope) -> list[Method]:
+    def _with_evaluation(self, methods: list[MethodLines], scope: Scope) -> list[MethodLines]:
         """Return the methods with a line to fill in if a step computes something in evaluation mode."""
         keys = {each.key for each in self.models.values()}
         keys |= set(self._parts(self._model_roles("model")))
@@ -352,7 +354,7 @@ class _Writer(LoopMethods, UpdateMethods):
             self.opened |= lines
         return methods
 
-    def _with_clearing(self, methods: list[Method]) -> list[Method]:
+    def _with_clearing(self, methods: list[MethodLines]) -> list[MethodLines]:
         """Return the methods with a line to fill in if a script does not clear its gradients for each batch."""
         if self.loop is None or is_cleared(self.script, self.loop):
             return methods
@@ -383,7 +385,7 @@ class _Writer(LoopMethods, UpdateMethods):
                     "class goes through all."
                 )
 
-    def _opened_for(self, methods: list[Method], effect: Effect) -> list[Method]:
+    def _opened_for(self, methods: list[MethodLines], effect: Effect) -> list[MethodLines]:
         name, wanted = self._place_of(effect, methods), f"what line {effect.at.lineno} does: {effect.text}"
         within = "loss" if name == "step" and any(each.name == "loss" for each in methods) else name
         if (effect.node, within) in self.marked:
@@ -406,7 +408,7 @@ class _Writer(LoopMethods, UpdateMethods):
         line = f"...  # {instead}{wanted}"
         parameters = {"before_update": ("model",), "optimizer": ("model",)}.get(name, ())
         if all(each.name != within for each in methods):
-            return [*methods, Method(within, parameters, [line])]
+            return [*methods, MethodLines(within, parameters, [line])]
         return [each if each.name != within else _opened(each, line, parameters) for each in methods]
 
     def _is_done_once(self, effect: Effect) -> bool:
@@ -432,7 +434,7 @@ class _Writer(LoopMethods, UpdateMethods):
         loops = (each for each in here(self.script.tree.body) if isinstance(each, ast.For | ast.While))
         return all(callers[0][0] not in here(each.body) for each in loops)
 
-    def _place_of(self, effect: Effect, methods: list[Method]) -> str:
+    def _place_of(self, effect: Effect, methods: list[MethodLines]) -> str:
         """Return the method that should have an effect; between backward and update, that is `before_update`."""
         loop = self.loop
         assert loop is not None
@@ -454,7 +456,7 @@ class _Writer(LoopMethods, UpdateMethods):
         between = backward and update and backward[0] < here < update[0]
         return "before_update" if between and effect.part == "model" else "step"
 
-    def _measure(self, dataset: Method, batch: list[str]) -> None:
+    def _measure(self, dataset: MethodLines, batch: list[str]) -> None:
         """Find how a method can compute the number of batches in an epoch."""
         if batch and not dataset.is_open and not dataset.problems:
             made = f"len({dataset.same_as}())" if dataset.same_as else "len(self.dataset())"
@@ -495,7 +497,7 @@ class _Writer(LoopMethods, UpdateMethods):
         message = f"{name} gives every rank the same samples, which strategies with several ranks refuse"
         return [f"{message}: have it give each its own, and make it in dataset(self, rank, world_size)."]
 
-    def _model(self) -> Method:
+    def _model(self) -> MethodLines:
         if len(self.models) > 1:
             renderer = self._renderer_of({})
             pairs = {
@@ -512,7 +514,7 @@ class _Writer(LoopMethods, UpdateMethods):
             "model", model_by_name(self.script), "return the module that trains, a new one on each call"
         )
 
-    def _dataset(self, loader: Loader) -> Method:
+    def _dataset(self, loader: Loader) -> MethodLines:
         if self.batch.draw is not None and self.loop is not None:
             return self._drawn(self.batch.draw)
         if loader.dataset is not None and not isinstance(loader.dataset.node, ast.Name):
@@ -523,7 +525,7 @@ class _Writer(LoopMethods, UpdateMethods):
             "return the dataset: a sample for each index, not yet a batch",
         )
 
-    def _drawn(self, draw: ast.Call) -> Method:
+    def _drawn(self, draw: ast.Call) -> MethodLines:
         """Return the dataset of samples that the script's function draws one batch at a time."""
         assert self.loop is not None
         renderer = self._renderer_of({})
@@ -542,13 +544,13 @@ class _Writer(LoopMethods, UpdateMethods):
             renderer.imports["torch"] = "import torch"
         return self._method("dataset", (), renderer, made)
 
-    def _collate(self, loader: Loader) -> list[Method]:
+    def _collate(self, loader: Loader) -> list[MethodLines]:
         if loader.collate is None:
             return []
         renderer = self._renderer_of({}, often=True)
         made = self._rendered(renderer, loader.collate, "collating", "collate")
         if isinstance(made, ast.Name) and made.id in self.script.importable:
-            return [self._checked(Method("collate", ("samples",), same_as=made.id))]
+            return [self._checked(MethodLines("collate", ("samples",), same_as=made.id))]
         call = ast.Call(made, [ast.Name("samples", ast.Load())], [])
         self._take(made)
         return [self._method("collate", ("samples",), renderer, [ast.Return(call)])]
@@ -577,26 +579,26 @@ class _Writer(LoopMethods, UpdateMethods):
             return []
         return [f"    batch = {ast.unparse(made)}"]
 
-    def _by_name(self, part: str, name: str, wanted: str) -> Method:
+    def _by_name(self, part: str, name: str, wanted: str) -> MethodLines:
         if not name:
             self.left.append(f"{part}(): {wanted}.")
-            return Method(part, lines=[f"...  # {wanted}"])
+            return MethodLines(part, lines=[f"...  # {wanted}"])
         found = self.script.functions.get(name)
         own = self.script.classes.get(name)
         makers = [e for c, e in self.script.methods() if c is own and e.name == "__init__"]
         needs = required(found) if found else [each for e in makers for each in required(e)[1:]]
         if not needs:
-            return self._checked(Method(part, same_as=name))
+            return self._checked(MethodLines(part, same_as=name))
         for each in needs:
             self.left.append(f"{part}(): say what `{each}` is, which {name} takes.")
         lines = [f"{each} = ...  # what {name} takes under this name" for each in needs]
         given = ", ".join(f"{each}={each}" for each in needs)
-        return Method(part, lines=[*lines, f"return {name}({given})"])
+        return MethodLines(part, lines=[*lines, f"return {name}({given})"])
 
-    def _maker(self, part: str, origin: Origin) -> Method:
+    def _maker(self, part: str, origin: Origin) -> MethodLines:
         return self._with_changes(part, self._made_by(part, origin), [origin])
 
-    def _with_changes(self, part: str, made: Method, origins: list[Origin]) -> Method:
+    def _with_changes(self, part: str, made: MethodLines, origins: list[Origin]) -> MethodLines:
         """Return the method with a line to fill in for each statement that changes the objects that it makes."""
         found = [
             (origin, each)
@@ -624,9 +626,9 @@ class _Writer(LoopMethods, UpdateMethods):
             self.left.append(f"{part}(): do there what line {line} does: `{does}`.")
             lines.append(f"...  # what line {line} does: {does}")
         lines += [f"return {made.same_as}()"] if made.same_as else made.lines
-        return Method(part, made.parameters, lines, problems=made.problems)
+        return MethodLines(part, made.parameters, lines, problems=made.problems)
 
-    def _is_done_again(self, part: str, change: Change, scope: Scope) -> bool:
+    def _is_done_again(self, part: str, change: Mutation, scope: Scope) -> bool:
         """Return whether the method can repeat a statement: `model.apply(...)`, or taking a part of the dataset."""
         statement, guard = change.statement, self.script.guard
         tests = tuple(each for each in change.tests if guard is None or each[0] is not guard.test)
@@ -655,7 +657,7 @@ class _Writer(LoopMethods, UpdateMethods):
             (each for each in found if isinstance(each, ast.stmt | ast.expr)), key=lambda each: each.lineno
         )
 
-    def _is_after_training(self, change: Change, scope: Scope) -> bool:
+    def _is_after_training(self, change: Mutation, scope: Scope) -> bool:
         """Return whether a function makes a change after its last training."""
         line = change.statement.lineno
         for each in self._trained_from(scope)[:1]:
@@ -663,14 +665,14 @@ class _Writer(LoopMethods, UpdateMethods):
             return line > (each.end_lineno or 0) and not again
         return False
 
-    def _is_in_an_epoch(self, change: Change, origins: list[Origin]) -> bool:
+    def _is_in_an_epoch(self, change: Mutation, origins: list[Origin]) -> bool:
         """Return whether a change is made under a condition, in a loop around the one over batches."""
         begins = [each.lineno for origin in origins for each in self._trained_from(origin.scope)[:1]]
         around = any(first <= line <= last for first, last in change.loops for line in begins)
         within = self.loop is not None and change.statement in here(self.loop.node.body)
         return bool(change.tests) and around and not within
 
-    def _is_before_training(self, change: Change, scope: Scope) -> bool:
+    def _is_before_training(self, change: Mutation, scope: Scope) -> bool:
         """Return whether a function makes a change before it trains, or before it returns the object."""
         loop, line = self.loop, change.statement.lineno
         if loop is None:
@@ -692,7 +694,7 @@ class _Writer(LoopMethods, UpdateMethods):
         ends = [each.lineno for each in nodes if isinstance(each, ast.Return)]
         return line < min(lines) if lines else line < max(ends, default=0)
 
-    def _done_again(self, part: str, origins: list[Origin], changes: list[Change]) -> Method:
+    def _done_again(self, part: str, origins: list[Origin], changes: list[Mutation]) -> MethodLines:
         """Return the method that makes these objects and then repeats the script's statements on them."""
         names = list(self.models) if len(origins) > 1 else ["made"]
         roles = {origin.key: name_of(name) for name, origin in zip(names, origins, strict=True)}
@@ -712,7 +714,7 @@ class _Writer(LoopMethods, UpdateMethods):
             part, (), renderer, [*statements, ast.Return(pairs if len(names) > 1 else name_of(names[0]))]
         )
 
-    def _once_more(self, change: Change, name: str, origin: Origin, renderer: Renderer) -> ast.stmt:
+    def _once_more(self, change: Mutation, name: str, origin: Origin, renderer: Renderer) -> ast.stmt:
         """Return a statement of the script as it reads in the method, in which an object has this name."""
         statement = change.statement
         if isinstance(statement, ast.Expr):
@@ -725,12 +727,12 @@ class _Writer(LoopMethods, UpdateMethods):
         made = at_path(renderer.render(change.value, origin.scope), () if place is None else (place,))
         return ast.Assign([ast.Name(name, ast.Store())], made)
 
-    def _names(self, target: ast.expr, change: Change) -> bool:
+    def _names(self, target: ast.expr, change: Mutation) -> bool:
         """Return whether an assignment's target is what its value is made from."""
         key = key_of(target)
         return bool(key) and any(key_of(each) == key for each in ast.walk(change.value or target))
 
-    def _alters(self, part: str, change: Change, scope: Scope) -> bool:
+    def _alters(self, part: str, change: Mutation, scope: Scope) -> bool:
         """Return whether a change turns the model or dataset into a different one, for example with a new head."""
         statement = change.statement
         if change.value is not None:
@@ -741,7 +743,7 @@ class _Writer(LoopMethods, UpdateMethods):
             return True
         return part == "dataset" or is_module(self.tracer, self.tracer.trace(statement.value, scope))
 
-    def _made_by(self, part: str, origin: Origin) -> Method:
+    def _made_by(self, part: str, origin: Origin) -> MethodLines:
         node = origin.node
         if (
             isinstance(node, ast.Call)
@@ -752,14 +754,14 @@ class _Writer(LoopMethods, UpdateMethods):
             if is_another(node, self.script):
                 self.drawn.setdefault(origin.key, set()).add(part)
             self._take(node)
-            return self._checked(Method(part, same_as=node.func.id))
+            return self._checked(MethodLines(part, same_as=node.func.id))
         renderer = self._renderer_of({})
         value = at_path(
             self._rendered(renderer, origin, "data" if part == "dataset" else part, part), origin.path
         )
         return self._method(part, (), renderer, [ast.Return(value)])
 
-    def _constructor(self) -> list[Method]:
+    def _constructor(self) -> list[MethodLines]:
         if not self.kept:
             return []
         lines = [f"self.{name} = {source_of(made)}" for name, made in self.kept.items()]
@@ -776,4 +778,4 @@ class _Writer(LoopMethods, UpdateMethods):
             problems += unknown_names(made, known)
             problems += read_by([ast.Expr(made)], (), self.hanging)
             made_before.add(name)
-        return [self._checked(Method("__init__", lines=lines, problems=problems))]
+        return [self._checked(MethodLines("__init__", lines=lines, problems=problems))]

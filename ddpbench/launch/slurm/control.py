@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ddpbench.errors import LaunchError, RequestError, nearest
 from ddpbench.launch.slurm.request import parse_time
-from ddpbench.texts import shortened
+from ddpbench.text_safety import shortened
 
 ASK_S = 60.0
 """Longest wait for Slurm's commands, seconds: they wait for a controller that is away."""

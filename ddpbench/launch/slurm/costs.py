@@ -7,10 +7,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddpbench.launch.elsewhere import Shape
+from ddpbench.launch.external import JobShape
 from ddpbench.launch.slurm.request import Request
 from ddpbench.launch.slurm.submission import Submission, plan_of, time_of
-from ddpbench.machine.done import to_prove
+from ddpbench.runtime.progress import to_prove
 from ddpbench.spec import Case
 from ddpbench.units import format_seconds
 
@@ -19,7 +19,7 @@ _COUNT = re.compile(r"(?:[A-Za-z][\w.-]*:)?(\d{1,6})", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Costs:
+class SizeCosts:
     """The costs of one size. `least` and `most` are numbers of launches, for the fewest and the most rounds.
 
     `estimated_s` is the estimated time of all its launches, and `limit_s` the time limit of one job, in seconds.
@@ -54,7 +54,7 @@ class Costs:
         return f"{self.name}: {launches} {many}{proofs}; {_hours([self])}; {limit}"
 
 
-def costs_of(submission: Submission) -> list[Costs]:
+def costs_of(submission: Submission) -> list[SizeCosts]:
     """Return the costs of each size of a submission, including what is already measured.
 
     Raises:
@@ -66,7 +66,7 @@ def costs_of(submission: Submission) -> list[Costs]:
         cases = [entry.case for entry in plan.runnable]
         budget = plan.budget
         costs.append(
-            Costs(
+            SizeCosts(
                 name=size.name,
                 nodes=size.shape.nodes,
                 gpus_per_node=gpus_per_node(submission.request, size.shape, cases),
@@ -80,13 +80,13 @@ def costs_of(submission: Submission) -> list[Costs]:
     return costs
 
 
-def total(costs: Sequence[Costs]) -> str:
+def total(costs: Sequence[SizeCosts]) -> str:
     """Return the costs of all jobs together, in one line."""
     least, most = sum(one.least for one in costs), sum(one.most for one in costs)
     return f"all jobs: {least if least == most else f'{least} to {most}'} launches; {_hours(costs)}"
 
 
-def gpus_per_node(request: Request, shape: Shape, cases: Sequence[Case]) -> float:
+def gpus_per_node(request: Request, shape: JobShape, cases: Sequence[Case]) -> float:
     """Return the GPUs that a job requests per node; one per rank if no option says so."""
     if (value := request.value("gpus-per-node")) is not None:
         return _count(value)
@@ -113,7 +113,7 @@ def _count(value: str) -> int:
     return sum(int(match[1]) for match in parts if match)
 
 
-def _hours(costs: Sequence[Costs]) -> str:
+def _hours(costs: Sequence[SizeCosts]) -> str:
     """Return node hours and, if GPUs are requested, GPU hours: estimated, and at most."""
     kinds = {
         "node hours": [float(one.nodes) for one in costs],

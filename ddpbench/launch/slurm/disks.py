@@ -23,7 +23,7 @@ from ddpbench.errors import LaunchError, OutputError, RequestError
 from ddpbench.launch.slurm.control import UnreachableError, environment
 from ddpbench.launch.slurm.request import Request
 from ddpbench.records.rundir import explain_os_error, explain_read_error
-from ddpbench.texts import shortened
+from ddpbench.text_safety import shortened
 from ddpbench.units import format_bytes
 
 MARK = "# The run directory:"

@@ -11,10 +11,17 @@ from typing import Literal, Protocol
 from ddpbench.errors import DdpbenchError, LaunchError, RequestError
 from ddpbench.launch.slurm import control, disks
 from ddpbench.launch.slurm.control import GONE, JobState, UnreachableError
-from ddpbench.launch.slurm.submission import Job, Size, Submission, local_place, write_script, write_scripts
+from ddpbench.launch.slurm.submission import (
+    Submission,
+    SubmittedJob,
+    SubmittedSize,
+    local_place,
+    write_script,
+    write_scripts,
+)
 from ddpbench.records.files import read_text
 from ddpbench.records.sessions import read_sessions
-from ddpbench.texts import command
+from ddpbench.text_safety import command
 
 POLL_S = 5.0
 """The first wait after a job's state has changed; the controller serves an entire cluster."""
@@ -38,11 +45,11 @@ _CARRIED_OUT = frozenset({"rounds_max", _BUDGET, "no case can be measured"})
 _GO_ON = frozenset({"TIMEOUT", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "DEADLINE", "REVOKED", GONE})
 """States of jobs that Slurm ended through no fault of theirs."""
 
-Step = Literal["wait", "submit", "done", "give up"]
+FollowStep = Literal["wait", "submit", "done", "give up"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Progress:
+class RunProgress:
     """The progress of a run: `finished` launches and proofs. `carried_out`: since its last job was submitted, a session
     has done everything; `left_out`: everything but what the budget did not pay for."""
 
@@ -52,7 +59,7 @@ class Progress:
     left_out: bool = False
 
 
-def progress_of(size: Size) -> Progress:
+def progress_of(size: SubmittedSize) -> RunProgress:
     """Return the progress of a run, from its files."""
     since = size.jobs[-1].sessions if size.jobs else 0
     with suppress(OSError):  # NFS may cache for a minute that a file is missing, unless its folder is opened
@@ -64,14 +71,14 @@ def progress_of(size: Size) -> Progress:
     reasons = [session.get("stop_reason") for session in sessions[since:]]
     carried_out = any(reason in _CARRIED_OUT for reason in reasons)
     left_out = carried_out and reasons[-1] == _BUDGET and size.launches() < size.promised()
-    return Progress(
+    return RunProgress(
         finished=size.finished(), sessions=len(sessions), carried_out=carried_out, left_out=left_out
     )
 
 
 def next_step(
-    last: Job | None, state: JobState | None, progress: Progress, *, first: bool, again: bool
-) -> Step:
+    last: SubmittedJob | None, state: JobState | None, progress: RunProgress, *, first: bool, again: bool
+) -> FollowStep:
     """Return the next step for one size.
 
     `last` is the last submitted job, and `state` its state in Slurm. `first`: this is the first look at it.
@@ -88,10 +95,10 @@ def next_step(
     return "submit" if again or first or went_on else "give up"
 
 
-class Listener(Protocol):
+class SubmissionListener(Protocol):
     """Receives the progress of a submission."""
 
-    def state(self, size: Size, words: str, launches: int) -> None:
+    def state(self, size: SubmittedSize, words: str, launches: int) -> None:
         """Handle the state found at each look."""
 
     def event(self, sentence: str) -> None:
@@ -104,7 +111,7 @@ class Follower:
 
     submission: Submission
     scripts: Mapping[int, str]
-    listener: Listener
+    listener: SubmissionListener
     retrying: Mapping[int, str] = field(default_factory=dict)
     """Scripts of jobs that rerun failed launches: each is submitted once, if there are any."""
     sleep: Callable[[float], None] = time.sleep
@@ -179,7 +186,7 @@ class Follower:
             if len(self._done) < len(self.submission.sizes):
                 self.sleep(pause)
 
-    def _adopt(self, *only: Size) -> None:
+    def _adopt(self, *only: SubmittedSize) -> None:
         """Adopt active jobs of all scripts, or of these sizes', that were never noted."""
         sizes = {size.script: size for size in only or self.submission.sizes}
         known = {job.job_id for size in self.submission.sizes for job in size.jobs}
@@ -188,8 +195,8 @@ class Follower:
             self._note(sizes[script], job_id, progress)
             self.listener.event(f"{sizes[script].name}: found job {job_id}, submitted before")
 
-    def _note(self, size: Size, job_id: str, progress: Progress) -> None:
-        size.jobs.append(Job(job_id=job_id, launches=progress.finished, sessions=progress.sessions))
+    def _note(self, size: SubmittedSize, job_id: str, progress: RunProgress) -> None:
+        size.jobs.append(SubmittedJob(job_id=job_id, launches=progress.finished, sessions=progress.sessions))
         self.submission.save()
 
     def _states(self) -> dict[str, JobState]:
@@ -197,7 +204,7 @@ class Follower:
         jobs = {size.jobs[-1].job_id: size.script for size in left if size.jobs}
         return control.states(jobs)
 
-    def _fetch(self, size: Size, state: JobState | None) -> bool:
+    def _fetch(self, size: SubmittedSize, state: JobState | None) -> bool:
         """Fetch a job's records from its nodes' own disks: now and then while it runs, and once it has ended.
 
         Returns whether the next step can be decided.
@@ -230,7 +237,7 @@ class Follower:
             self._settle(size)
         return True
 
-    def _unfetched(self, size: Size, state: JobState | None, error: UnreachableError) -> bool:
+    def _unfetched(self, size: SubmittedSize, state: JobState | None, error: UnreachableError) -> bool:
         """Report that an ended job's records could not be fetched; return whether to stop trying."""
         nodes, last = size.shape.nodes, size.jobs[-1]
         self._tried[nodes] = self._tried.get(nodes, 0) + 1
@@ -246,7 +253,7 @@ class Follower:
             self.listener.state(size, "given up", size.launches())
         return False
 
-    def _lost(self, size: Size, why: str) -> None:
+    def _lost(self, size: SubmittedSize, why: str) -> None:
         """Report that an ended job's measurements since the last fetch are lost."""
         job = size.jobs[-1].job_id
         self.listener.event(
@@ -254,7 +261,7 @@ class Follower:
         )
         self._settle(size)
 
-    def _settle(self, size: Size) -> None:
+    def _settle(self, size: SubmittedSize) -> None:
         size.jobs[-1] = replace(size.jobs[-1], fetched=True)
         self.submission.save()
 
@@ -277,7 +284,7 @@ class Follower:
             except OSError:  # the file system may be away for a while
                 return
 
-    def _look(self, size: Size, states: Mapping[str, JobState]) -> None:
+    def _look(self, size: SubmittedSize, states: Mapping[str, JobState]) -> None:
         self._check_there()
         nodes = size.shape.nodes
         last = size.jobs[-1] if size.jobs else None
@@ -313,7 +320,7 @@ class Follower:
         elif last is not None and state is not None:
             self.listener.state(size, _words(last, state), size.launches())
 
-    def _submit(self, size: Size, progress: Progress) -> None:
+    def _submit(self, size: SubmittedSize, progress: RunProgress) -> None:
         nodes, before = size.shape.nodes, len(size.jobs)
         self._adopt(size)  # sbatch may have been received though it was not answered
         if len(size.jobs) > before:
@@ -334,7 +341,7 @@ class Follower:
         self.listener.event(f"{size.name}: submitted as job {job_id}")
 
 
-def _words(last: Job, state: JobState) -> str:
+def _words(last: SubmittedJob, state: JobState) -> str:
     """Return a job's state in words."""
     if state.state == "RUNNING":
         return f"job {last.job_id} runs on {state.nodes}"
@@ -344,7 +351,7 @@ def _words(last: Job, state: JobState) -> str:
     return f"job {last.job_id} is {state.state.lower()}"
 
 
-def _why(size: Size, last: Job, state: JobState | None, progress: Progress) -> str:
+def _why(size: SubmittedSize, last: SubmittedJob, state: JobState | None, progress: RunProgress) -> str:
     """Return why no further job is submitted, in a sentence."""
     ended = state.state if state is not None else GONE
     output = size.output(last.job_id)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ddpbench.errors import RequestError
 from ddpbench.launch.slurm.words import one_line
 from ddpbench.spec import limits
-from ddpbench.texts import command, shortened
+from ddpbench.text_safety import command, shortened
 from ddpbench.units import parse_seconds
 
 AUTO = "auto"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddpbench.launch.elsewhere import Shape
+from ddpbench.launch.external import JobShape
 from ddpbench.launch.layout import SLURM_PLACE, srun
 from ddpbench.launch.slurm.disks import MARK, unpacking
 from ddpbench.launch.slurm.request import Request, slurm_time
@@ -32,7 +32,7 @@ class Slots:
 def job_script(
     run_dir: Path,
     name: str,
-    shape: Shape,
+    shape: JobShape,
     request: Request,
     *,
     cpus: int | None,
@@ -81,7 +81,14 @@ def job_script(
 
 
 def _options(
-    run_dir: Path, name: str, shape: Shape, request: Request, *, cpus: int | None, time_s: float, local: bool
+    run_dir: Path,
+    name: str,
+    shape: JobShape,
+    request: Request,
+    *,
+    cpus: int | None,
+    time_s: float,
+    local: bool,
 ) -> list[tuple[str, str | None]]:
     """Return sbatch's options; requested options take precedence."""
     options: list[tuple[str, str | None]] = [

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from ddpbench.errors import OutputError, RequestError
-from ddpbench.launch.elsewhere import PlannedFor, Shape, planned_for, write_run
+from ddpbench.launch.external import JobShape, PlannedFor, planned_for, write_run
 from ddpbench.launch.plan import Plan, make_plan
 from ddpbench.launch.slurm import disks
 from ddpbench.launch.slurm.request import Option, Request
@@ -32,7 +32,7 @@ from ddpbench.records.rundir import checked_name, default_path, explain_os_error
 from ddpbench.records.submission_dir import SubmissionDir, check_free_for_submission
 from ddpbench.spec import Case, PlannedCase, limits
 from ddpbench.spec.overrides import whole_keys
-from ddpbench.texts import command, shortened
+from ddpbench.text_safety import command, shortened
 
 SCRIPT = "job.sbatch"
 _START_S = 300.0
@@ -40,7 +40,7 @@ _START_S = 300.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
+class SubmittedJob:
     """A submitted job, and its run's progress at that time: launches and proofs finished, sessions noted.
 
     If no directory is shared, `nodes` are the nodes on which it was last seen; it is `fetched` once its final records
@@ -55,14 +55,14 @@ class Job:
 
 
 @dataclass(kw_only=True, slots=True)
-class Size:
+class SubmittedSize:
     """A number of nodes: its run, and its submitted jobs, in order."""
 
-    shape: Shape
+    shape: JobShape
     run: RunDir
     estimated_s: float
     """Estimated time of all its launches, seconds."""
-    jobs: list[Job] = field(default_factory=list)
+    jobs: list[SubmittedJob] = field(default_factory=list)
 
     @property
     def script(self) -> Path:
@@ -118,7 +118,7 @@ class Submission:
     """A directory of jobs, existing or to be made. `asked` is the request it was planned from."""
 
     path: Path
-    sizes: list[Size]
+    sizes: list[SubmittedSize]
     asked: Mapping[str, Any]
     request: Request
     key: str = field(default_factory=new_key)
@@ -182,7 +182,7 @@ def plan_submission(
     Raises:
         RequestError: the experiment is invalid, nothing of it fits, or the directory holds another submission.
     """
-    largest = Shape(request.sizes[-1], request.ranks_per_node)
+    largest = JobShape(request.sizes[-1], request.ranks_per_node)
     planned = planned_for(source, largest, launcher="slurm", overrides=overrides)
     _check_device(request, planned, overrides)
     path = checked_name(out if out is not None else default_path(f"{planned.experiment.name}-slurm"))
@@ -217,8 +217,8 @@ def plan_submission(
             continue
         plan = plans[nodes] = make_plan(planned.experiment, cases)
         sizes.append(
-            Size(
-                shape=Shape(nodes, request.ranks_per_node),
+            SubmittedSize(
+                shape=JobShape(nodes, request.ranks_per_node),
                 run=SubmissionDir(path).run(nodes),
                 estimated_s=plan.estimate_s(plan.budget.rounds_max),
             )
@@ -314,7 +314,7 @@ def current(submission: Submission) -> Submission:
     return replace(open_submission(submission.path), request=submission.request, notes=submission.notes)
 
 
-def plan_of(submission: Submission, size: Size) -> Plan | StoredPlan:
+def plan_of(submission: Submission, size: SubmittedSize) -> Plan | StoredPlan:
     """Return a size's plan: the one to be written, or that of its run.
 
     Raises:
@@ -323,7 +323,7 @@ def plan_of(submission: Submission, size: Size) -> Plan | StoredPlan:
     return submission.plans.get(size.shape.nodes) or read_plan(size.run)
 
 
-def time_of(submission: Submission, size: Size, plan: Plan | StoredPlan) -> float:
+def time_of(submission: Submission, size: SubmittedSize, plan: Plan | StoredPlan) -> float:
     """Return the time limit of a size's job, seconds: the requested one, or from the estimate."""
     given = submission.request.time_s
     return time_limit_s(plan.budget.total, size.estimated_s) if given is None else given
@@ -379,12 +379,12 @@ def scripts(submission: Submission, *, retry_failed: bool = False) -> dict[int, 
     return found
 
 
-def local_place(submission: Submission, size: Size) -> str:
+def local_place(submission: Submission, size: SubmittedSize) -> str:
     """Return the folder of a size's run on the nodes' own disks, as a word of their shells."""
     return disks.place(submission.request.local, submission.key, size.shape.nodes)
 
 
-def write_script(size: Size, text: str) -> None:
+def write_script(size: SubmittedSize, text: str) -> None:
     """Write a job's script into its run, followed by the packed run if the text asks for it.
 
     Raises:
@@ -470,9 +470,9 @@ def open_submission(path: Path) -> Submission:
                 directory.file,
                 f"the run on {size.nodes} nodes is {shortened(size.run)}, and must be {run.path.name!r}",
             )
-        jobs = [Job(**job.model_dump()) for job in size.jobs]
-        shape = Shape(size.nodes, size.ranks_per_node)
-        sizes.append(Size(shape=shape, run=run, estimated_s=size.estimated_s, jobs=jobs))
+        jobs = [SubmittedJob(**job.model_dump()) for job in size.jobs]
+        shape = JobShape(size.nodes, size.ranks_per_node)
+        sizes.append(SubmittedSize(shape=shape, run=run, estimated_s=size.estimated_s, jobs=jobs))
     numbers = [size.shape.nodes for size in sizes]
     if numbers != sorted(set(numbers)):
         raise damaged(directory.file, "its numbers of nodes are not ascending")

@@ -6,7 +6,7 @@ import re
 import shlex
 
 from ddpbench.errors import RequestError
-from ddpbench.texts import shortened, unprintable
+from ddpbench.text_safety import shortened, unprintable
 
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=.,:/@[]")
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")

@@ -12,7 +12,7 @@ from ddpbench.launch.sweep.identification import check_resumable
 from ddpbench.launch.sweep.preparation import Prepared
 from ddpbench.records import RunDir
 from ddpbench.records.rundir import Made, explain_os_error
-from ddpbench.texts import command
+from ddpbench.text_safety import command
 
 
 @contextmanager

@@ -13,8 +13,6 @@ from ddpbench.errors import DdpbenchError, IdentityError
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.plan import Plan, make_plan
 from ddpbench.launch.sweep.preparation import Prepared
-from ddpbench.machine.equal_caps import sentences, without_equal
-from ddpbench.machine.estimate import Tried
 from ddpbench.machine.identity import (
     IDENTITY,
     check_identity,
@@ -23,9 +21,15 @@ from ddpbench.machine.identity import (
     sources_named,
     sources_of,
 )
-from ddpbench.machine.probes import probed
-from ddpbench.machine.server import ServerProcess
-from ddpbench.machine.trial import (
+from ddpbench.records import RunDir, write_atomically
+from ddpbench.records.files import MOST_NOTES, read_text
+from ddpbench.records.machine import read_machine
+from ddpbench.records.plan import read_plan
+from ddpbench.runtime.equal_caps import sentences, without_equal
+from ddpbench.runtime.estimate import Tried
+from ddpbench.runtime.probes import probed
+from ddpbench.runtime.server import ServerProcess
+from ddpbench.runtime.trial import (
     gradients_in_rank,
     identifying,
     inspect_own,
@@ -34,10 +38,6 @@ from ddpbench.machine.trial import (
     tried,
     within_own,
 )
-from ddpbench.records import RunDir, write_atomically
-from ddpbench.records.files import MOST_NOTES, read_text
-from ddpbench.records.machine import read_machine
-from ddpbench.records.plan import read_plan
 from ddpbench.spec import PlannedCase
 from ddpbench.spec.differences import settings_apart
 

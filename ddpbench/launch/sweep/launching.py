@@ -15,9 +15,9 @@ from ddpbench.launch.sweep.progress import Progress
 from ddpbench.launch.sweep.servers import Servers, launches_of_one_server
 from ddpbench.launch.sweep.throughput import ThroughputSoFar, launch_throughput
 from ddpbench.launch.watch import LaunchRunner
-from ddpbench.machine.serving import ranks_for
-from ddpbench.machine.turnstile import Turn
 from ddpbench.records.rundir import Purpose
+from ddpbench.runtime.serving import ranks_for
+from ddpbench.runtime.turnstile import Turn
 from ddpbench.spec import Case, PlannedCase
 
 

@@ -26,13 +26,13 @@ from ddpbench.launch.merge.merge import refuse_merged
 from ddpbench.launch.own_batches import batch_notes, own_names, stated_batches, stored_batches
 from ddpbench.launch.own_workloads import cast_notes, with_located
 from ddpbench.launch.plan import Plan, make_plan, skip_reasons
-from ddpbench.machine.equal_caps import as_stored, replayed_gradients, sentences, without_equal
 from ddpbench.machine.hardware import Hardware, read_hardware
 from ddpbench.records import RunDir
 from ddpbench.records.files import damaged
 from ddpbench.records.machine import read_machine
 from ddpbench.records.plan import read_plan
 from ddpbench.records.rundir import check_checkpoint_dir, checked_name, default_path
+from ddpbench.runtime.equal_caps import as_stored, replayed_gradients, sentences, without_equal
 from ddpbench.spec import (
     Devices,
     Experiment,
@@ -43,7 +43,7 @@ from ddpbench.spec import (
     load_experiment,
     resolve,
 )
-from ddpbench.texts import command
+from ddpbench.text_safety import command
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

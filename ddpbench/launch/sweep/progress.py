@@ -9,13 +9,13 @@ from ddpbench.launch.listener import Listener
 from ddpbench.launch.plan import Plan
 from ddpbench.launch.sweep.preparation import Prepared
 from ddpbench.launch.sweep.stopping import StoppingRule
-from ddpbench.machine.done import Done, left_out_words, to_prove
-from ddpbench.machine.expected import Expected
-from ddpbench.machine.room import Room
 from ddpbench.records import LaunchOutcome, RunDir
 from ddpbench.records.rundir import Purpose
+from ddpbench.runtime.expected import Expected
+from ddpbench.runtime.progress import Done, left_out_words, to_prove
+from ddpbench.runtime.room import Room
 from ddpbench.spec import PlannedCase
-from ddpbench.texts import command
+from ddpbench.text_safety import command
 
 
 @dataclass(slots=True)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from ddpbench.errors import ServerGoneError
 from ddpbench.machine.placement import early_env
-from ddpbench.machine.server import ServerProcess
-from ddpbench.machine.serving import Ranks
+from ddpbench.runtime.server import ServerProcess
+from ddpbench.runtime.serving import Ranks
 from ddpbench.spec import PlannedCase
 
 

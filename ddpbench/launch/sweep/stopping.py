@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 
 from ddpbench.launch.listener import Listener
-from ddpbench.machine.done import Done
-from ddpbench.machine.expected import Expected
 from ddpbench.records import RunDir
+from ddpbench.runtime.expected import Expected
+from ddpbench.runtime.progress import Done
 from ddpbench.spec import Budget
 
 

@@ -17,10 +17,10 @@ from ddpbench.launch.sweep.progress import Progress, SweepResult
 from ddpbench.launch.sweep.servers import Servers
 from ddpbench.machine.claim import claimed
 from ddpbench.machine.disturbance import own_environment_allows_sharing
-from ddpbench.machine.sessions import Session, note_session
-from ddpbench.machine.turnstile import Turn
 from ddpbench.records import RunDir
 from ddpbench.records.rundir import Made
+from ddpbench.runtime.sessions import Session, note_session
+from ddpbench.runtime.turnstile import Turn
 from ddpbench.spec import PlannedCase
 
 

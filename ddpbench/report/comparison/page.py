@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from ddpbench.analysis.regression import Changes
-from ddpbench.analysis.regression.told import HEADS, headline, remarks, rows, to_json
+from ddpbench.analysis.regression.wording import HEADS, headline, remarks, rows, to_json
 from ddpbench.records.outputs import write_output
 from ddpbench.report.comparison.picture import launches_picture
 from ddpbench.report.draw.canvas import draw

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ddpbench.analysis.regression import Change, Changes
-from ddpbench.analysis.regression.told import value_words
+from ddpbench.analysis.regression.wording import value_words
 from ddpbench.report.draw import style
 from ddpbench.report.draw.lines import text_width_in
 from ddpbench.report.parts import Cell, Column, Picture, Table

@@ -22,7 +22,7 @@ from ddpbench.report.draw.png import digest_of, png_of, stamped
 from ddpbench.report.draw.sheet import Sheet
 from ddpbench.report.draw.slim import slim
 from ddpbench.report.parts import Picture
-from ddpbench.texts import clean, within
+from ddpbench.text_safety import clean, within
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,7 +43,7 @@ _WHOLE = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Drawn:
+class DrawnPicture:
     """A drawn picture: its SVG and its PNG."""
 
     svg: bytes
@@ -247,7 +247,7 @@ def _pixels(figure: Figure, dpi: float) -> NDArray[np.uint8]:
         figure.dpi = before
 
 
-def draw(picture: Picture) -> Drawn:
+def draw(picture: Picture) -> DrawnPicture:
     """Draw a picture once and save it twice: the SVG bare, the PNG with title, conditions, caption and
     source.
 
@@ -257,7 +257,7 @@ def draw(picture: Picture) -> Drawn:
     return replace(drawn, missing=frozenset(missing))
 
 
-def _draw(picture: Picture, families: Sequence[str]) -> tuple[Drawn, set[str]]:
+def _draw(picture: Picture, families: Sequence[str]) -> tuple[DrawnPicture, set[str]]:
     from matplotlib.figure import Figure
     from matplotlib.transforms import Bbox
 
@@ -308,7 +308,7 @@ def _draw(picture: Picture, families: Sequence[str]) -> tuple[Drawn, set[str]]:
         narrow = narrow_form(picture) if picture.narrow is not None else b""
     png = stamped(png, digest_of(svg))  # a test uses this to compare a kept picture with its page
     files[f"figures/{picture.file_name}.png"] = png
-    return Drawn(narrow=narrow, svg=svg, png=png, files=files), missing
+    return DrawnPicture(narrow=narrow, svg=svg, png=png, files=files), missing
 
 
 def narrow_form(picture: Picture) -> bytes:

@@ -14,10 +14,10 @@ from dataclasses import replace
 
 from ddpbench.cache import code_stamp, keep, kept
 from ddpbench.helper_process import NOBODY, Dealt, Others
-from ddpbench.report.draw.canvas import Drawn, draw
+from ddpbench.picture_formats import ONLY_PNG
+from ddpbench.progress import OnProgress, ignore_progress
+from ddpbench.report.draw.canvas import DrawnPicture, draw
 from ddpbench.report.parts import Picture
-from ddpbench.telling import OnProgress, ignore_progress
-from ddpbench.wanted import ONLY_PNG
 
 WORTH_SHARING = 4
 """Fewer figures are drawn here: handing them over costs as much as drawing one."""
@@ -36,10 +36,10 @@ class Painter:
         self.others = others
         self._progress = progress
         self._pictures: Sequence[Picture] = ()
-        self._kept: dict[int, Drawn] = {}
+        self._kept: dict[int, DrawnPicture] = {}
         self._left: Sequence[int] = ()
         """Numbers of pictures that were not in the cache."""
-        self._dealt: Dealt[Picture, Drawn] | None = None
+        self._dealt: Dealt[Picture, DrawnPicture] | None = None
         self._names: dict[int, str] = {}
         """Names in the cache of the pictures that are drawn now."""
         self._code = b""
@@ -58,7 +58,7 @@ class Painter:
         asked = [pictures[number] for number in self._left]
         self._dealt = Dealt(_drawn, asked, self.others if len(left) >= WORTH_SHARING else NOBODY)
 
-    def drawn(self) -> list[Drawn]:
+    def drawn(self) -> list[DrawnPicture]:
         """Return the pictures of `start` in their order, once every process has finished."""
         assert self._dealt is not None, "`start` comes before"
         before, count = len(self._kept), len(self._pictures)
@@ -95,12 +95,12 @@ def _name(picture: Picture) -> str:
         return ""
 
 
-def draw_all(pictures: Sequence[Picture]) -> list[Drawn]:
+def draw_all(pictures: Sequence[Picture]) -> list[DrawnPicture]:
     """Return the pictures, drawn by this process."""
     return [_drawn(picture) for picture in pictures]
 
 
-def _drawn(picture: Picture) -> Drawn:
+def _drawn(picture: Picture) -> DrawnPicture:
     drawn = draw(picture)
     if not picture.wanted.slides:
         return drawn

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ddpbench.analysis.invariants.checked import Checked
-from ddpbench.analysis.results import Parts, StepParts
+from ddpbench.analysis.results import ByPart, StepParts
 from ddpbench.analysis.sentences import headline
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.report.captions import alike_setting, captioned, grey_ground, label_of, not_shown
@@ -240,7 +240,7 @@ def _meanings(bars: Sequence[Bar]) -> list[str]:
 class _Texts:
     """The times of a bar's parts, as text."""
 
-    parts: Parts[str]
+    parts: ByPart[str]
     overlapped: str
 
 
@@ -249,7 +249,7 @@ def _texts(bars: Sequence[Bar]) -> list[_Texts]:
     texts = []
     for row in _table(bars).evenly_rounded().rows:
         *parts, overlapped = (cell.text for cell in row[2 : 3 + len(style.PHASES)])
-        texts.append(_Texts(Parts(**dict(zip(style.PHASES, parts, strict=True))), overlapped))
+        texts.append(_Texts(ByPart(**dict(zip(style.PHASES, parts, strict=True))), overlapped))
     return texts
 
 

@@ -19,7 +19,7 @@ from ddpbench.report.sections import heatmap
 from ddpbench.report.series import BY_CAP, panels_of
 from ddpbench.report.standing import METHOD, stands
 from ddpbench.report.words import launches_each, milliseconds, not_drawn, ranks, series_of
-from ddpbench.spec.grouping import Key, cap_order, cap_words
+from ddpbench.spec.grouping import GroupKey, cap_order, cap_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,7 +39,7 @@ def section(steps: StepResults, rows: Sequence[Row]) -> Section:
     standings = stands(steps.comparisons, "buckets")
     groups: list[tuple[str, list[Row]]] = []
     for panel in panels_of(rows):
-        by_variant: dict[Key, list[Row]] = {}
+        by_variant: dict[GroupKey, list[Row]] = {}
         for row in panel.rows:
             if row.case.bucket_cap_mb is not None:
                 by_variant.setdefault(row.variant, []).append(row)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddpbench.analysis.summary import Decided, HeldPair
+from ddpbench.analysis.summary import DecidedClaim, HeldPair
 from ddpbench.report.parts import Cell, Column, Section, Table
 from ddpbench.report.rows import Row
 
@@ -12,7 +12,7 @@ MOST_ROWS = 200
 """Most rows of one claim's table; all are in the report's data."""
 
 
-def section(claims: Sequence[Decided], rows: Sequence[Row]) -> Section | None:
+def section(claims: Sequence[DecidedClaim], rows: Sequence[Row]) -> Section | None:
     """Return a table for each claim; None without claims."""
     if not claims:
         return None
@@ -29,7 +29,7 @@ def section(claims: Sequence[Decided], rows: Sequence[Row]) -> Section | None:
     )
 
 
-def _table(one: Decided) -> Table:
+def _table(one: DecidedClaim) -> Table:
     number = "Time of a step" if one.of == "step time" else "Time of a sample"
     shown = one.pairs[:MOST_ROWS]
     more = len(one.pairs) - len(shown)
@@ -46,7 +46,7 @@ def _table(one: Decided) -> Table:
     )
 
 
-def _earlier(claims: Sequence[Decided]) -> Table | None:
+def _earlier(claims: Sequence[DecidedClaim]) -> Table | None:
     """Return earlier claims with their verdicts; None without any."""
     if not claims:
         return None
@@ -75,7 +75,7 @@ def _numbered(says: str, number: int | None) -> str:
     return says if number is None else f"{number}. {says}"
 
 
-def _caption(one: Decided, more: int) -> Iterator[str]:
+def _caption(one: DecidedClaim, more: int) -> Iterator[str]:
     """Yield the claim with its verdict, its source, the condition on each pair, and what the numbers are."""
     yield f"{one.says}: {one.verdict}."
     if one.source:

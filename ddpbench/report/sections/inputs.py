@@ -33,7 +33,7 @@ _QUESTION = "Is training waiting for its input, and how many loader workers are 
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Bar:
+class InputBar:
     """A data setting of a group. `ratio` is its step time over that with data in memory."""
 
     row: Row
@@ -62,13 +62,13 @@ def section(inputs: Sequence[InputResult], rows: Sequence[Row]) -> Section:
     return Section(**common, pictures=(_picture(several[:MOST_GROUPS]),), notes=notes)
 
 
-def _groups(inputs: Sequence[InputResult], rows: Sequence[Row]) -> list[list[Bar]]:
+def _groups(inputs: Sequence[InputResult], rows: Sequence[Row]) -> list[list[InputBar]]:
     by_id = {row.case_id: row for row in rows if row.ok and row.step_time_s is not None}
-    groups: dict[int, list[Bar]] = {}
+    groups: dict[int, list[InputBar]] = {}
     for one in inputs:
         if (row := by_id.get(one.case_id)) is None:
             continue
-        bar = Bar(
+        bar = InputBar(
             row=row,
             waited_s=one.waited_s,
             waited_share=one.waited_share,
@@ -79,7 +79,7 @@ def _groups(inputs: Sequence[InputResult], rows: Sequence[Row]) -> list[list[Bar
     return list(groups.values())
 
 
-def _waited_sentence(bars: Sequence[Bar]) -> str:
+def _waited_sentence(bars: Sequence[InputBar]) -> str:
     known = [(bar.waited_share, bar) for bar in bars if bar.waited_share is not None]
     advice = 'To be sure, run axes.data = ["memory", "loader"].'
     if not known:
@@ -93,16 +93,16 @@ def _waited_sentence(bars: Sequence[Bar]) -> str:
     )
 
 
-def _name(group: Sequence[Bar]) -> str:
+def _name(group: Sequence[InputBar]) -> str:
     row = group[0].row
     return f"{row.name}, {row.workload_name}"
 
 
-def _source(bar: Bar) -> str:
+def _source(bar: InputBar) -> str:
     return "memory" if bar.row.case.data == "memory" else loading(bar.row.case)
 
 
-def _heading(groups: Sequence[Sequence[Bar]]) -> str:
+def _heading(groups: Sequence[Sequence[InputBar]]) -> str:
     """Return the first group's verdict, and how many others share it."""
     first = groups[0]
     bound = [bar for bar in first if bar.verdict in ("input-bound", "looks input-bound")]
@@ -126,7 +126,7 @@ def _heading(groups: Sequence[Sequence[Bar]]) -> str:
     return f"{name}: does not look input-bound"
 
 
-def _picture(groups: Sequence[Sequence[Bar]]) -> Picture:
+def _picture(groups: Sequence[Sequence[InputBar]]) -> Picture:
     bars = [bar for group in groups for bar in group]
     heading = _heading(groups)
     marks = []
@@ -166,7 +166,7 @@ def _picture(groups: Sequence[Sequence[Bar]]) -> Picture:
     )
 
 
-def _table(groups: Sequence[Sequence[Bar]]) -> Table:
+def _table(groups: Sequence[Sequence[InputBar]]) -> Table:
     columns = (
         Column("Case"),
         Column("Data"),
@@ -204,7 +204,7 @@ def _table(groups: Sequence[Sequence[Bar]]) -> Table:
     return Table(caption="Step time by source of data", columns=columns, rows=rows)
 
 
-def _paint(sheet: Sheet, *, groups: Sequence[Sequence[Bar]]) -> None:
+def _paint(sheet: Sheet, *, groups: Sequence[Sequence[InputBar]]) -> None:
     """Paint a bar's source of data at its left, its measurement at its right."""
     right = 2.75
     axes = sheet.axes(_LEFT_IN, 0.5, sheet.width_in - _LEFT_IN - right, sheet.height_in - 0.85)
@@ -237,7 +237,7 @@ def _paint(sheet: Sheet, *, groups: Sequence[Sequence[Bar]]) -> None:
     _finish(sheet, axes, groups, columns=3)
 
 
-def _paint_narrow(sheet: Sheet, *, groups: Sequence[Sequence[Bar]]) -> None:
+def _paint_narrow(sheet: Sheet, *, groups: Sequence[Sequence[InputBar]]) -> None:
     """Paint a bar's words above it, so that it has the full width; places along y are inches."""
     height = sheet.height_in - 0.5 - 0.5
     axes = sheet.axes(0.12, 0.5, sheet.width_in - 0.3, height)
@@ -261,24 +261,24 @@ def _paint_narrow(sheet: Sheet, *, groups: Sequence[Sequence[Bar]]) -> None:
     _finish(sheet, axes, groups, columns=2)
 
 
-def _longest_ms(groups: Sequence[Sequence[Bar]]) -> float:
+def _longest_ms(groups: Sequence[Sequence[InputBar]]) -> float:
     """Return the end of the longest whisker, unless that is more than twice as long as all bars."""
     steps = [bar.row.step_time_s for group in groups for bar in group if bar.row.step_time_s is not None]
     longest = min(max(step.high or step.value for step in steps), 2 * max(step.value for step in steps))
     return axis_end(longest * 1e3)
 
 
-def _in_lines(group: Sequence[Bar], room_in: float) -> str:
+def _in_lines(group: Sequence[InputBar], room_in: float) -> str:
     """Return a group's name in lines that fit into `room_in` inches; bold letters are wider."""
     return in_lines(_name(group), (room_in - 0.25) / 1.1, style.LABEL_PT)
 
 
-def _head_rows(group: Sequence[Bar]) -> float:
+def _head_rows(group: Sequence[InputBar]) -> float:
     """Return how many rows a group's name takes above its bars."""
     return 1.2 + 0.5 * _in_lines(group, style.FULL_WIDTH_IN - _LEFT_IN).count("\n")
 
 
-def _narrow_head_in(group: Sequence[Bar]) -> float:
+def _narrow_head_in(group: Sequence[InputBar]) -> float:
     return _NARROW_HEAD_IN + 0.15 * _in_lines(group, style.NARROW_WIDTH_IN).count("\n")
 
 
@@ -295,7 +295,9 @@ def _head(axes: Axes, place: float, name: str, aside: float) -> None:
     )
 
 
-def _grounds(axes: Axes, group: Sequence[Bar], over: tuple[float, float], bars: tuple[float, float]) -> None:
+def _grounds(
+    axes: Axes, group: Sequence[InputBar], over: tuple[float, float], bars: tuple[float, float]
+) -> None:
     """Draw the grey ground of a group that ran oversubscribed, and the line at its step with data in memory."""
     if group[0].row.oversubscribed:
         axes.axhspan(*over, color=style.OVERSUBSCRIBED_GROUND, linewidth=0, zorder=0)
@@ -304,7 +306,7 @@ def _grounds(axes: Axes, group: Sequence[Bar], over: tuple[float, float], bars: 
         axes.plot([memory.value * 1e3] * 2, bars, ":", color=style.INK, linewidth=1.1, zorder=2.5)
 
 
-def _finish(sheet: Sheet, axes: Axes, groups: Sequence[Sequence[Bar]], *, columns: int) -> None:
+def _finish(sheet: Sheet, axes: Axes, groups: Sequence[Sequence[InputBar]], *, columns: int) -> None:
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("ms per step")
     axes.grid(visible=True, axis="x")
@@ -316,7 +318,7 @@ _REST = style.PHASES["backward"]
 _WAITED = style.PHASES["data"]
 
 
-def _bar(axes: Axes, place: float, bar: Bar, *, height: float) -> None:
+def _bar(axes: Axes, place: float, bar: InputBar, *, height: float) -> None:
     step = bar.row.step_time_s
     assert step is not None
     step = step.scaled(1e3)
@@ -326,7 +328,7 @@ def _bar(axes: Axes, place: float, bar: Bar, *, height: float) -> None:
     whiskers(axes, place, step)
 
 
-def _step_words(bar: Bar) -> str:
+def _step_words(bar: InputBar) -> str:
     """Return a bar's step with the part spent waiting and, beneath, its ratio to data in memory."""
     step = bar.row.step_time_s
     assert step is not None
@@ -337,7 +339,7 @@ def _step_words(bar: Bar) -> str:
     return f"{first}\n{against}" if against else first
 
 
-def _legend(sheet: Sheet, bars: Sequence[Bar], columns: int) -> None:
+def _legend(sheet: Sheet, bars: Sequence[InputBar], columns: int) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

@@ -28,7 +28,7 @@ from ddpbench.report.rows import Row, raw_launches
 from ddpbench.report.series import alike_but
 from ddpbench.report.standing import METHOD, stands
 from ddpbench.report.words import launches_each, milliseconds, not_drawn, series_of
-from ddpbench.spec.grouping import SCALE, VARIANT, Key, cap_order
+from ddpbench.spec.grouping import SCALE, VARIANT, GroupKey, cap_order
 
 if TYPE_CHECKING:
     from ddpbench.report.draw.sheet import Sheet
@@ -67,7 +67,7 @@ def _groups(rows: Sequence[Row]) -> list[list[Row]]:
     """Return groups of rows that differ only in nodes; the most ranks first, without oversubscription if
     possible.
     """
-    groups: dict[Key, list[Row]] = {}
+    groups: dict[GroupKey, list[Row]] = {}
     for row in rows:
         groups.setdefault(alike_but(row, "nodes", "ranks_per_node"), []).append(row)
     several = [sorted(group, key=lambda row: row.case.nodes) for group in groups.values() if len(group) > 1]

@@ -19,7 +19,7 @@ from ddpbench.report.sections import bandwidth, heatmap
 from ddpbench.report.series import alike_but
 from ddpbench.report.standing import stands
 from ddpbench.report.words import launches_each, milliseconds, not_drawn, series_of
-from ddpbench.spec.grouping import Key
+from ddpbench.spec.grouping import GroupKey
 from ddpbench.spec.links import short_links
 from ddpbench.strategies.traits import traits_of
 
@@ -72,7 +72,7 @@ def _has(row: Row) -> bool:
 
 def _maps(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
     """Return a strategy's bucket caps over several fabrics, at one world size: the one with most cases first."""
-    groups: dict[Key, list[Row]] = {}
+    groups: dict[GroupKey, list[Row]] = {}
     for row in rows:
         if row.case.fabric and row.case.bucket_cap_mb is not None and row.case.world_size > 1:
             groups.setdefault(alike_but(row, "fabric", "bucket_cap_mb"), []).append(row)
@@ -95,7 +95,7 @@ def _groups(rows: Sequence[Row]) -> list[list[Row]]:
     If both vary, the options of one fabric are in one group. Groups that are not oversubscribed, and those
     with the most ranks, come first.
     """
-    groups: dict[Key, list[Row]] = {}
+    groups: dict[GroupKey, list[Row]] = {}
     for row in rows:
         groups.setdefault(alike_but(row, "fabric", "workload_options_json"), []).append(row)
     several: list[list[Row]] = []

@@ -11,14 +11,14 @@ from ddpbench.report.rows import Row
 from ddpbench.report.series import variant_words
 from ddpbench.report.words import number
 from ddpbench.spec import grouping
-from ddpbench.spec.grouping import Key
+from ddpbench.spec.grouping import GroupKey
 from ddpbench.strategies.traits import traits_of
 
 _MIB = 2**20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kept:
+class MemoryRow:
     """Memory of the rank that holds most, for cases that are alike in it."""
 
     row: Row
@@ -82,9 +82,9 @@ def section(rows: Sequence[Row]) -> Section | None:
     )
 
 
-def _kept(rows: Sequence[Row]) -> list[Kept]:
+def _kept(rows: Sequence[Row]) -> list[MemoryRow]:
     words = variant_words(rows)
-    by_state: dict[tuple[Any, ...], Kept] = {}
+    by_state: dict[tuple[Any, ...], MemoryRow] = {}
     for row in rows:
         held = row.held_bytes
         if not row.ok or traits_of(row.case).one_process or held is None:
@@ -98,7 +98,7 @@ def _kept(rows: Sequence[Row]) -> list[Kept]:
         )
         before = by_state.get(key)
         peaks = (row.peak_memory_bytes, before.peak if before is not None else None)
-        by_state[key] = Kept(
+        by_state[key] = MemoryRow(
             row=row if before is None else before.row,
             words=words[row.case_id],
             held=held,
@@ -107,7 +107,7 @@ def _kept(rows: Sequence[Row]) -> list[Kept]:
     return list(by_state.values())
 
 
-def _model(row: Row) -> Key:
+def _model(row: Row) -> GroupKey:
     """Return the key that cases must share for their models' states to be the same."""
     return grouping.deciding("state", row.case)
 

@@ -37,7 +37,7 @@ _OWN_LINKS = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Point:
+class NetworkPoint:
     """Transfer time of a case's step, measured and by the formula; milliseconds."""
 
     row: Row
@@ -59,13 +59,13 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Line:
+class NetworkCurve:
     """A strategy over numbers of nodes, on one fabric."""
 
     name: str
     strategy: str
     variant: int
-    points: tuple[Point, ...]
+    points: tuple[NetworkPoint, ...]
 
     @property
     def look(self) -> style.Look:
@@ -101,13 +101,13 @@ def section(network: Sequence[NetworkResult], rows: Sequence[Row]) -> Section | 
     )
 
 
-def _points(network: Sequence[NetworkResult], rows: Sequence[Row]) -> dict[str, Point]:
+def _points(network: Sequence[NetworkResult], rows: Sequence[Row]) -> dict[str, NetworkPoint]:
     by_id = {row.case_id: row for row in rows}
-    by_case: dict[str, Point] = {}
+    by_case: dict[str, NetworkPoint] = {}
     for one in network:
         if (row := by_id.get(one.case_id)) is None:
             continue
-        by_case[row.case_id] = Point(
+        by_case[row.case_id] = NetworkPoint(
             row=row,
             time_ms=one.network_s.scaled(1e3),
             formula=one.formula,
@@ -121,13 +121,13 @@ def _points(network: Sequence[NetworkResult], rows: Sequence[Row]) -> dict[str, 
     return by_case
 
 
-def _lines(panel: Panel, points: Mapping[str, Point]) -> list[Line]:
+def _lines(panel: Panel, points: Mapping[str, NetworkPoint]) -> list[NetworkCurve]:
     """Return a panel's strategies with two or more numbers of nodes at equal ranks per node; each world size
     once.
     """
-    lines: list[Line] = []
+    lines: list[NetworkCurve] = []
     for item in panel.of_strategies()[0]:
-        by_shape: dict[int, list[Point]] = {}
+        by_shape: dict[int, list[NetworkPoint]] = {}
         for row in item.rows:
             point = points.get(row.case_id)
             if point is not None and row.case.nodes > 1 and not row.oversubscribed:
@@ -137,7 +137,7 @@ def _lines(panel: Panel, points: Mapping[str, Point]) -> list[Line]:
         if len({point.row.case.nodes for point in shaped}) > 1:
             each = f", {shape} ranks per node" if shape > 1 else ""
             lines.append(
-                Line(
+                NetworkCurve(
                     name=f"{item.name}{each}",
                     strategy=item.strategy,
                     variant=item.variant,
@@ -147,7 +147,7 @@ def _lines(panel: Panel, points: Mapping[str, Point]) -> list[Line]:
     return lines
 
 
-def _picture(panel: Panel, lines: Sequence[Line], index: int) -> Picture:
+def _picture(panel: Panel, lines: Sequence[NetworkCurve], index: int) -> Picture:
     every = [point for line in lines for point in line.points]
     row = every[-1].row
     formulas = list(dict.fromkeys(point.formula for point in every if point.formula_ms is not None))
@@ -207,7 +207,7 @@ def _picture(panel: Panel, lines: Sequence[Line], index: int) -> Picture:
     )
 
 
-def _heading(lines: Sequence[Line]) -> str:
+def _heading(lines: Sequence[NetworkCurve]) -> str:
     """Return the network times of the slowest and the fastest strategy, at the largest number of nodes of all of
     them.
     """
@@ -227,7 +227,7 @@ def _heading(lines: Sequence[Line]) -> str:
     )
 
 
-def _table(lines: Sequence[Line], panel: Panel) -> Table:
+def _table(lines: Sequence[NetworkCurve], panel: Panel) -> Table:
     """Return the table. The caption states the rounds if they are alike, and the links, which a panel's cases
     share.
     """
@@ -340,7 +340,7 @@ def _size(value: float | None) -> Cell:
     return Cell(text=format_bytes(float(value)), key=float(value), number=True)
 
 
-def _paint(sheet: Sheet, *, lines: Sequence[Line]) -> None:
+def _paint(sheet: Sheet, *, lines: Sequence[NetworkCurve]) -> None:
     """Paint the lines, with their names at the right, as close to the height of their ends as others allow."""
     from ddpbench.report.draw.canvas import spread
 
@@ -361,7 +361,7 @@ def _paint(sheet: Sheet, *, lines: Sequence[Line]) -> None:
         )
 
 
-def _paint_narrow(sheet: Sheet, *, lines: Sequence[Line]) -> None:
+def _paint_narrow(sheet: Sheet, *, lines: Sequence[NetworkCurve]) -> None:
     """Paint the lines beneath their names, for a phone."""
     from matplotlib.lines import Line2D
 
@@ -384,13 +384,13 @@ def _paint_narrow(sheet: Sheet, *, lines: Sequence[Line]) -> None:
     sheet.legend(handles, columns=1)
 
 
-def _valued_name(line: Line) -> str:
+def _valued_name(line: NetworkCurve) -> str:
     """Return a line's name with its time at the most nodes."""
     last = line.points[-1]
     return f"{line.name}: {last.time_ms} ms at {last.row.case.nodes} nodes"
 
 
-def _paint_lines(axes: Axes, lines: Sequence[Line]) -> None:
+def _paint_lines(axes: Axes, lines: Sequence[NetworkCurve]) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     from ddpbench.report.draw.canvas import decades
@@ -416,7 +416,7 @@ def _ends(estimate: Interval) -> list[float]:
     return [value for value in (estimate.value, estimate.low, estimate.high) if value]
 
 
-def _curve(axes: Axes, line: Line) -> None:
+def _curve(axes: Axes, line: NetworkCurve) -> None:
     look = line.look
     nodes = [point.row.case.nodes for point in line.points]
     known = [point for point in line.points if point.formula_ms is not None]

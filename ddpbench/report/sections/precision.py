@@ -18,7 +18,7 @@ from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row, raw_launches
 from ddpbench.report.series import alike_but
 from ddpbench.report.words import launches_each, not_drawn, number, percent, series_of
-from ddpbench.spec.grouping import Key, cap_order
+from ddpbench.spec.grouping import GroupKey, cap_order
 
 if TYPE_CHECKING:
     from ddpbench.report.draw.sheet import Sheet
@@ -55,7 +55,7 @@ def section(steps: StepResults, rows: Sequence[Row]) -> Section | None:
 
 def _groups(rows: Sequence[Row]) -> list[list[Row]]:
     """Return groups of rows that differ only in precision; not oversubscribed ones and the most ranks first."""
-    groups: dict[Key, list[Row]] = {}
+    groups: dict[GroupKey, list[Row]] = {}
     for row in rows:
         key = alike_but(row, "precision")
         groups.setdefault(key, []).append(row)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ddpbench.analysis.statistics.interval import Interval
-from ddpbench.analysis.summary import Decided
+from ddpbench.analysis.summary import DecidedClaim
 from ddpbench.naming import Namer
 from ddpbench.report.captions import (
     captioned,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ddpbench.report.draw.sheet import Sheet
 
 
-def section(claims: Sequence[Decided], rows: Sequence[Row]) -> Section:
+def section(claims: Sequence[DecidedClaim], rows: Sequence[Row]) -> Section:
     """Return the section on scaling, with a figure for each of the largest groups of comparable cases."""
     by_id = {row.case_id: row for row in rows}
     panels = panels_of(rows)
@@ -87,7 +87,7 @@ def _why_absent(rows: Sequence[Row]) -> str:
     return "No group of comparable cases has a speed-up at two or more world sizes."
 
 
-def _picture(panel: Panel, index: int, by_id: Mapping[str, Row], claims: Sequence[Decided]) -> Picture:
+def _picture(panel: Panel, index: int, by_id: Mapping[str, Row], claims: Sequence[DecidedClaim]) -> Picture:
     series, notes = _series(panel)
     shown = [row for item in series for row in item.rows if _has(row)]
     missing = {

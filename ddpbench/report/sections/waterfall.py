@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ddpbench.analysis.results import Loss
+from ddpbench.analysis.results import EfficiencyLoss
 from ddpbench.analysis.statistics.estimands import MEDIAN_INTERVALS
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import FEWEST_FOR_MEDIAN, MIN_ROUNDS
@@ -158,7 +158,7 @@ class Fall:
         ]
 
 
-def section(losses: Sequence[Loss], rows: Sequence[Row]) -> Section:
+def section(losses: Sequence[EfficiencyLoss], rows: Sequence[Row]) -> Section:
     """Return the section on lost efficiency: first a figure for the case that others are compared with, then
     for others.
     """
@@ -186,10 +186,10 @@ def _left_out(falls: Sequence[Fall]) -> tuple[str, ...]:
     return (f"Not drawn, and in the data to download (report.json, waterfall): {names}.",)
 
 
-def _falls(losses: Sequence[Loss], rows: Sequence[Row]) -> list[Fall]:
+def _falls(losses: Sequence[EfficiencyLoss], rows: Sequence[Row]) -> list[Fall]:
     by_id = {row.case_id: row for row in rows}
     panels = {row.case_id: panel.name for panel in panels_of(rows) for row in panel.rows}
-    by_case: dict[str, list[Loss]] = {}
+    by_case: dict[str, list[EfficiencyLoss]] = {}
     for loss in losses:
         by_case.setdefault(loss.case_id, []).append(loss)
     falls: list[Fall] = []
@@ -217,7 +217,7 @@ def _falls(losses: Sequence[Loss], rows: Sequence[Row]) -> list[Fall]:
     return falls
 
 
-def _share(items: Iterable[Loss], item: str) -> Interval:
+def _share(items: Iterable[EfficiencyLoss], item: str) -> Interval:
     return next(one.share for one in items if one.item == item)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddpbench.analysis.results import Phase
+from ddpbench.analysis.results import StrategyPhase
 from ddpbench.naming import Namer
 from ddpbench.report.parts import Cell, Column, Section, Table
 from ddpbench.report.rows import Row
@@ -18,7 +18,7 @@ def is_data_parallel(case: Case) -> bool:
     return traits.one_process and traits.engine == "torch"
 
 
-def data_parallel_section(phases: Sequence[Phase], all_rows: Sequence[Row]) -> Section | None:
+def data_parallel_section(phases: Sequence[StrategyPhase], all_rows: Sequence[Row]) -> Section | None:
     """Return the section on data_parallel's phases; other strategies' spans have no words. None without
     phases.
     """
@@ -43,7 +43,7 @@ def data_parallel_section(phases: Sequence[Phase], all_rows: Sequence[Row]) -> S
     return Section(anchor=anchor, title=title, notes=notes, absent=absent)
 
 
-def phases_table(phases: Sequence[Phase], rows: Sequence[Row]) -> Table | None:
+def phases_table(phases: Sequence[StrategyPhase], rows: Sequence[Row]) -> Table | None:
     """Return the time of each named span, one column per case, in the order in which they occur."""
     if not phases:
         return None

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ddpbench.analysis.summary import Failure
+from ddpbench.analysis.summary import CaseFailure
 from ddpbench.report.parts import Cell, Column, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.words import series_of
 
 
 def failures_table(
-    failures: Sequence[Failure], rows: Sequence[Row], affected: Mapping[str, Sequence[int]]
+    failures: Sequence[CaseFailure], rows: Sequence[Row], affected: Mapping[str, Sequence[int]]
 ) -> Table | None:
     """Return the cases that are not ok, and the figures from which they are missing (`affected`, by case)."""
     if not failures:

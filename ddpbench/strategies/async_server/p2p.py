@@ -8,14 +8,14 @@ from __future__ import annotations
 import torch
 
 from ddpbench.collectives.transport import Transport
-from ddpbench.strategies.async_server.replica import Layout, Parcel
+from ddpbench.strategies.async_server.replica import BufferLayout, Parcel
 from ddpbench.strategies.base import Job
 
 
 class P2pServer:
     """Receives one gradient at a time, and sends parameters while it receives the next."""
 
-    def __init__(self, job: Job, layout: Layout) -> None:
+    def __init__(self, job: Job, layout: BufferLayout) -> None:
         self._job, self._layout = job, layout
         self._gradient = Parcel(layout)
         # Each worker has a buffer: parameters change while they are still being sent to another worker.
@@ -68,7 +68,7 @@ class P2pServer:
 class P2pWorker:
     """Posts its receive before it sends, so that the server's answer never waits for it."""
 
-    def __init__(self, job: Job, layout: Layout) -> None:
+    def __init__(self, job: Job, layout: BufferLayout) -> None:
         self._job, self._layout = job, layout
         self._gradient, self._answer = Parcel(layout), Parcel(layout)
         self._transport = _transport()

@@ -21,7 +21,7 @@ from ddpbench.records import Staleness
 from ddpbench.strategies.base import Job, OrderedReplica
 
 
-class Layout:
+class BufferLayout:
     """The arrangement of trained parameters in buffers: one buffer per number type, in the model's order."""
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -52,7 +52,7 @@ class Layout:
 class Parcel:
     """Buffers and their views, for one gradient or one set of parameters in transfer."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: BufferLayout) -> None:
         self.buffers = layout.buffers()
         self.views = layout.views(self.buffers)
 
@@ -61,7 +61,7 @@ class ServerEnd(Protocol):
     """The server's end of a transport."""
 
     def take(self) -> tuple[int, list[torch.Tensor]]:
-        """Wait for the next gradient, in order of arrival; return the worker's rank and the parts, as `Layout.views`.
+        """Wait for the next gradient; return the worker's rank and the parts, as `BufferLayout.views`.
 
         The parts belong to the caller until it takes the next gradient.
         """
@@ -89,7 +89,7 @@ class ServerReplica(OrderedReplica):
     draws = False
     knows_loss = False
 
-    def __init__(self, job: Job, layout: Layout, end: ServerEnd) -> None:
+    def __init__(self, job: Job, layout: BufferLayout, end: ServerEnd) -> None:
         super().__init__(job)
         self._layout, self._end = layout, end
         self._log: list[tuple[int, int]] = []
@@ -136,7 +136,7 @@ class ServerReplica(OrderedReplica):
 class WorkerReplica(OrderedReplica):
     """Any other rank: a model whose parameters are the server's as of its last exchange."""
 
-    def __init__(self, job: Job, layout: Layout, end: WorkerEnd) -> None:
+    def __init__(self, job: Job, layout: BufferLayout, end: WorkerEnd) -> None:
         super().__init__(job)
         self._layout, self._end = layout, end
         _spread(layout)
@@ -164,7 +164,7 @@ class WorkerReplica(OrderedReplica):
         self._end.close()
 
 
-def _spread(layout: Layout) -> None:
+def _spread(layout: BufferLayout) -> None:
     """Start all ranks from the server's parameters: those of workers may be older."""
     for value in layout.values:
         dist.broadcast(value, src=0)

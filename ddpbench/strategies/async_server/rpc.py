@@ -22,7 +22,7 @@ from torch.distributed.rendezvous import register_rendezvous_handler
 from ddpbench.collectives.transport import CollectiveError
 from ddpbench.measure.clock import Mark
 from ddpbench.strategies.async_server.p2p import message
-from ddpbench.strategies.async_server.replica import Layout, Parcel
+from ddpbench.strategies.async_server.replica import BufferLayout, Parcel
 from ddpbench.strategies.base import Job
 
 NEVER_S = 24 * 3600.0
@@ -36,7 +36,7 @@ _calls: queue.SimpleQueue[tuple[int, list[torch.Tensor], _Answer]] = queue.Simpl
 class RpcServer:
     """Takes calls in threads of the library; makes updates in the rank's own thread, one by one."""
 
-    def __init__(self, job: Job, layout: Layout) -> None:
+    def __init__(self, job: Job, layout: BufferLayout) -> None:
         self._job, self._layout = job, layout
         # Each worker has a buffer: parameters change while they are still being sent to another worker.
         self._answers = {worker: Parcel(layout) for worker in range(1, job.world_size)}
@@ -71,7 +71,7 @@ class RpcServer:
 class RpcWorker:
     """Calls the server and waits: sending gradients, the update and receiving parameters are one transfer to it."""
 
-    def __init__(self, job: Job, layout: Layout) -> None:
+    def __init__(self, job: Job, layout: BufferLayout) -> None:
         self._job, self._layout = job, layout
         self._gradient = Parcel(layout)
         self._made = 0

@@ -77,9 +77,9 @@ class AsyncServer(Strategy[AsyncServerOptions]):
     def build(self, job: Job, options: AsyncServerOptions) -> Replica:
         from torch.distributed import rpc
 
-        from ddpbench.strategies.async_server.replica import Layout, ServerReplica, WorkerReplica
+        from ddpbench.strategies.async_server.replica import BufferLayout, ServerReplica, WorkerReplica
 
-        layout = Layout(job.model)
+        layout = BufferLayout(job.model)
         if options.transport == "rpc" and not rpc.is_available():
             raise RuntimeError(NO_RPC)
         if options.transport == "p2p" or not rpc.is_available():

@@ -6,7 +6,7 @@ import importlib
 from types import ModuleType
 
 from ddpbench.strategies.frameworks.installed import FRAMEWORKS, versions
-from ddpbench.texts import command
+from ddpbench.text_safety import command
 
 
 def imported(framework: str, module: str) -> ModuleType:

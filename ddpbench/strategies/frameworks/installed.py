@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddpbench.texts import command
+from ddpbench.text_safety import command
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,7 +13,7 @@ from ddpbench.strategies.ddp import DdpOptions
 from ddpbench.strategies.ddp.hooks import BucketHook, Summed
 from ddpbench.strategies.ddp.replica import DdpReplica
 from ddpbench.strategies.trees import as_real
-from ddpbench.texts import shortened, with_article
+from ddpbench.text_safety import shortened, with_article
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import GradBucket

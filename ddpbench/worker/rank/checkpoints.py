@@ -24,7 +24,7 @@ from ddpbench.removal import Identity, make, remove_tree
 
 REPETITIONS = 3
 """Checkpoints per method in a launch."""
-Method = Literal["plain", "dcp"]
+CheckpointMethod = Literal["plain", "dcp"]
 
 
 class CheckpointError(Exception):
@@ -95,7 +95,7 @@ class Saver:
         except OSError as error:
             raise CheckpointError(sentence(self.folder, error)) from error
 
-    def _timed(self, method: Method, index: int) -> Checkpoint:
+    def _timed(self, method: CheckpointMethod, index: int) -> Checkpoint:
         path = self.folder / f"{method}-{index}"
         self.clock.anchor()
         self.control.agree(0)

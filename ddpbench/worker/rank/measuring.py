@@ -12,7 +12,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ddpbench.machine.turnstile import TURN, Turn, turn_from
 from ddpbench.measure.blocks import (
     BLOCKS_A_LAUNCH,
     BLOCKS_IN_TURN,
@@ -30,6 +29,7 @@ from ddpbench.measure.clock import Clock, CudaClock, HostClock
 from ddpbench.measure.recorder import NullRecorder, Recorder, StepRecorder
 from ddpbench.records import Block, Buckets, Held, LaunchDir, LaunchRequest, RecordWriter
 from ddpbench.records.heartbeat import Heartbeat
+from ddpbench.runtime.turnstile import TURN, Turn, turn_from
 from ddpbench.spec import Case
 from ddpbench.strategies import Replica
 from ddpbench.strategies.traits import hides_transfers

@@ -28,7 +28,7 @@ from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat
 from ddpbench.spec import Case
 from ddpbench.strategies.trees import copied, tensors
 from ddpbench.worker.device import device_of
-from ddpbench.worker.place import Place
+from ddpbench.worker.place import JobPlace
 from ddpbench.worker.training.batches import in_memory
 from ddpbench.worker.training.training import StepLoop, Training
 from ddpbench.worker.verify.inspection import error_in_words
@@ -247,7 +247,7 @@ def profile_workload(case: Case, *, steps: int | None, cores: Sequence[int]) -> 
     """Return `{"profile": text}` of a case's workload, measured on these cores, or `{"problem": sentence}`."""
     os.sched_setaffinity(0, cores)
     torch.set_num_threads(case.threads_per_rank)
-    alone = Place(rank=0, processes=1, local_rank=0, attempt=0, cores=(), loader_cores=())
+    alone = JobPlace(rank=0, processes=1, local_rank=0, attempt=0, cores=(), loader_cores=())
     device = device_of(case)
     try:
         return {"profile": measure(Training(case, alone, device), steps).dumps()}

@@ -32,7 +32,7 @@ from ddpbench.records.writer import leave_forked
 from ddpbench.spec import OF_FRAMEWORKS, Case
 from ddpbench.spec.case import BASE
 from ddpbench.worker.device import device_of
-from ddpbench.worker.place import Place
+from ddpbench.worker.place import JobPlace
 from ddpbench.worker.rank.checkpoints import CheckpointError
 from ddpbench.worker.rank.measuring import Known, Measurement
 from ddpbench.worker.training.asked_group import formed_when_asked
@@ -57,7 +57,11 @@ class Rank:
     """A rank, from its start to its end."""
 
     def __init__(
-        self, directory: LaunchDir, place: Place, heartbeat: Heartbeat, request: LaunchRequest | None = None
+        self,
+        directory: LaunchDir,
+        place: JobPlace,
+        heartbeat: Heartbeat,
+        request: LaunchRequest | None = None,
     ) -> None:
         """Take the launch's `request`; without one, read the one in the directory."""
         self.directory, self.place, self.heartbeat = directory, place, heartbeat

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from ddpbench.spec import Case, Links
-from ddpbench.worker.place import Place
+from ddpbench.worker.place import JobPlace
 
 
 class LinkCounters:
@@ -32,7 +32,7 @@ class LinkCounters:
         raise LookupError(f"this rank's network has no interface {self._interface}")
 
 
-def link_of(case: Case, place: Place) -> LinkCounters | None:
+def link_of(case: Case, place: JobPlace) -> LinkCounters | None:
     """Return the link that this rank reads: its node's on the node's first rank, or its own; else None."""
     if not case.fabric or (place.local_rank and Links.parse(case.fabric).local_bandwidth is None):
         return None

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from ddpbench.guard import Traces, guarded
-from ddpbench.machine.launched import RANKS_VARIABLE
 from ddpbench.records import LaunchDir, RunDir
 from ddpbench.records.files import open_to_append
 from ddpbench.removal import TemporaryFolder
+from ddpbench.runtime.launched import RANKS_VARIABLE
 from ddpbench.spec import Case
 from ddpbench.worker.starting import asked, table_of
 

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 from ddpbench.guard import adopt_orphans, die_with_parent, end_descendants
-from ddpbench.machine.launched import RANKS_VARIABLE
 from ddpbench.records.heartbeat import note_end, noted_end, noted_pid, shared_page
+from ddpbench.runtime.launched import RANKS_VARIABLE
 from ddpbench.worker.starting import table_of
 
 

@@ -28,7 +28,7 @@ def train(config: dict[str, Any]) -> None:
     os.environ["DDPBENCH_BEGAN_NS"] = str(time.perf_counter_ns())
     import ray.train
 
-    from ddpbench.worker.place import Place
+    from ddpbench.worker.place import JobPlace
     from ddpbench.worker.starting import asked, launched, live
 
     context = ray.train.get_context()
@@ -38,7 +38,7 @@ def train(config: dict[str, Any]) -> None:
         "LOCAL_RANK": str(context.get_local_rank()),
     }
     table = launched(time.perf_counter_ns())
-    place = Place.from_environment(os.environ)
+    place = JobPlace.from_environment(os.environ)
     run_dir, case_id, what = config["words"]
     directory, request = asked(RunDir(Path(run_dir).absolute()), case_id, what)
     lacking = [

@@ -9,8 +9,8 @@ import time
 from typing import Any
 
 from ddpbench.errors import LaunchError
-from ddpbench.machine.seen import POLL_S
 from ddpbench.records.plan import StoredPlan, read_plan
+from ddpbench.runtime.watchdog import POLL_S
 from ddpbench.spec import Case
 from ddpbench.worker.slot.own_rank import OwnRank
 from ddpbench.worker.slot.sealing import StrangerError

@@ -14,20 +14,20 @@ from typing import Any
 
 from ddpbench.errors import LaunchError
 from ddpbench.machine.disturbance import own_environment_allows_sharing
-from ddpbench.machine.done import Done, left_out_words
-from ddpbench.machine.estimate import Tried
-from ddpbench.machine.expected import Expected
-from ddpbench.machine.judge import Took, conclude
-from ddpbench.machine.room import Room
-from ddpbench.machine.seen import POLL_S
-from ddpbench.machine.sessions import Session, note_session
 from ddpbench.naming import Namer
 from ddpbench.records import LaunchDir
 from ddpbench.records.files import write_anew
 from ddpbench.records.plan import StoredPlan, read_plan
 from ddpbench.records.rundir import Purpose
+from ddpbench.runtime.estimate import Tried
+from ddpbench.runtime.expected import Expected
+from ddpbench.runtime.judge import Took, conclude
+from ddpbench.runtime.progress import Done, left_out_words
+from ddpbench.runtime.room import Room
+from ddpbench.runtime.sessions import Session, note_session
+from ddpbench.runtime.watchdog import POLL_S
 from ddpbench.spec import PlannedCase
-from ddpbench.texts import command
+from ddpbench.text_safety import command
 from ddpbench.units import utc_now
 from ddpbench.worker.slot.ending import EXIT_NOT_OK, EXIT_OK
 from ddpbench.worker.slot.hearing import Hearing

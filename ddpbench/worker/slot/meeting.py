@@ -23,7 +23,7 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed import DistNetworkError, DistStoreError
 
 from ddpbench.errors import LaunchError, RequestError
-from ddpbench.texts import shortened
+from ddpbench.text_safety import shortened
 from ddpbench.worker.place import SlotPlace
 from ddpbench.worker.slot.messages import read_message
 from ddpbench.worker.slot.sealing import Seals

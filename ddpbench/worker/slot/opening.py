@@ -10,13 +10,18 @@ from typing import Any
 
 from ddpbench.errors import RequestError
 from ddpbench.guarded_folder import GuardedFolder
-from ddpbench.machine.equal_caps import sentences, without_equal
-from ddpbench.machine.estimate import Tried
 from ddpbench.machine.identity import check_identity, nodes_record
-from ddpbench.machine.order import run_order
 from ddpbench.machine.placement import early_env
 from ddpbench.machine.slurm import own_job
-from ddpbench.machine.trial import (
+from ddpbench.own_code import code_digest
+from ddpbench.records import write_atomically
+from ddpbench.records.files import create_file
+from ddpbench.records.machine import read_machine
+from ddpbench.records.plan import StoredPlan, launches_json, planned_json, read_plan
+from ddpbench.runtime.equal_caps import sentences, without_equal
+from ddpbench.runtime.estimate import Tried
+from ddpbench.runtime.order import run_order
+from ddpbench.runtime.trial import (
     gradients_in_rank,
     identifying,
     inspect_own,
@@ -25,11 +30,6 @@ from ddpbench.machine.trial import (
     tried,
     within_own,
 )
-from ddpbench.own_code import code_digest
-from ddpbench.records import write_atomically
-from ddpbench.records.files import create_file
-from ddpbench.records.machine import read_machine
-from ddpbench.records.plan import StoredPlan, launches_json, planned_json, read_plan
 from ddpbench.spec import PlannedCase
 from ddpbench.worker.slot.hearing import NOTHING_TOLD, Hearing
 from ddpbench.worker.slot.own_card import plan_digest

@@ -13,14 +13,14 @@ from ddpbench.guarded_folder import GuardedFolder
 from ddpbench.machine.hardware import numa_cores, read_hardware
 from ddpbench.machine.identity import driver_version, mpi_of, sources_digest, sources_named, text_digest
 from ddpbench.machine.placement import early_env
-from ddpbench.machine.probes import probed
-from ddpbench.machine.server import ServerProcess
 from ddpbench.machine.setup import read_setup
 from ddpbench.own_code import RANK_CODE, code_digest
 from ddpbench.records import RunDir
 from ddpbench.records.files import MOST_NOTES, read_text
 from ddpbench.records.plan import StoredPlan, read_plan
 from ddpbench.records.rundir import check_checkpoint_dir, check_own
+from ddpbench.runtime.probes import probed
+from ddpbench.runtime.server import ServerProcess
 from ddpbench.worker.place import SlotPlace, host_name
 from ddpbench.worker.slot.ending import explained
 from ddpbench.worker.slot.roster import Card

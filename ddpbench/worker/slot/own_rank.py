@@ -15,11 +15,11 @@ from ddpbench.errors import OutputError, ServerGoneError, UnreadableError
 from ddpbench.guard import is_stopped
 from ddpbench.machine.disturbance import NoiseWatch, oom_kills
 from ddpbench.machine.placement import early_env
-from ddpbench.machine.seen import STACKS_S
 from ddpbench.records import LaunchRequest
 from ddpbench.records.files import MOST_RECORDS, read_bytes, read_end
 from ddpbench.records.heartbeat import Pulse
 from ddpbench.removal import remove_tree
+from ddpbench.runtime.watchdog import STACKS_S
 from ddpbench.worker.slot.roster import Seat, members_of, stands
 from ddpbench.worker.slot.slot import BEAT_S, Slot, processes_of
 

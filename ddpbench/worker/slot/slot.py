@@ -25,14 +25,14 @@ from ddpbench.errors import DdpbenchError, LaunchError, OutputError, RequestErro
 from ddpbench.machine.claim import claimed
 from ddpbench.machine.disturbance import own_environment_allows_sharing
 from ddpbench.machine.placement import early_env
-from ddpbench.machine.running_server import START_TIMEOUT_S
-from ddpbench.machine.seen import POLL_S
-from ddpbench.machine.server import ServerProcess
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
+from ddpbench.runtime.running_server import START_TIMEOUT_S
+from ddpbench.runtime.server import ServerProcess
+from ddpbench.runtime.watchdog import POLL_S
 from ddpbench.spec import Case
 from ddpbench.strategies.traits import traits_of
-from ddpbench.texts import clean
+from ddpbench.text_safety import clean
 from ddpbench.worker.place import SlotPlace
 from ddpbench.worker.slot.ending import EXIT_REQUEST, StoppedError
 from ddpbench.worker.slot.messages import read_message

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ddpbench.machine.disturbance import Totals, worst_of
-from ddpbench.machine.seen import Seen
 from ddpbench.records import Noise
 from ddpbench.records.heartbeat import Pulse
+from ddpbench.runtime.watchdog import Seen
 from ddpbench.worker.slot.hearing import Hearing
 from ddpbench.worker.slot.roster import Seat
 from ddpbench.worker.slot.slot import Slot

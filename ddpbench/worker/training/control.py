@@ -12,7 +12,7 @@ from torch._C._distributed_c10d import FileStore, HashStore, PrefixStore, Store,
 from ddpbench.measure.blocks import AloneControl, Control
 from ddpbench.spec import OF_FRAMEWORKS, Case
 from ddpbench.worker.mpi import process_group
-from ddpbench.worker.place import Place
+from ddpbench.worker.place import JobPlace
 from ddpbench.worker.variables import slots_store
 
 _TIMEOUT = timedelta(hours=24)  # the watchdog ends hangs: it names the rank, which a timeout here cannot
@@ -33,7 +33,7 @@ class GroupControl:
         return int(self._value.item())
 
 
-def meet(case: Case, place: Place, *, uses_backend: bool, device: torch.device) -> Control:
+def meet(case: Case, place: JobPlace, *, uses_backend: bool, device: torch.device) -> Control:
     """Form the process groups this case needs and return the harness's control.
 
     The default group, of the case's backend, belongs to the strategy alone. A launcher may have formed it, as Ray does,
@@ -70,7 +70,7 @@ def meet(case: Case, place: Place, *, uses_backend: bool, device: torch.device) 
     return _control(place, uses_backend=uses_backend, timeout=timeout)
 
 
-def _control(place: Place, *, uses_backend: bool, timeout: timedelta) -> Control:
+def _control(place: JobPlace, *, uses_backend: bool, timeout: timedelta) -> Control:
     if place.processes == 1:
         return AloneControl()
     group = dist.new_group(backend="gloo", timeout=timeout) if uses_backend else None
@@ -82,7 +82,7 @@ def _found() -> tuple[str, int, int]:
     return dist.get_backend(), dist.get_rank(), dist.get_world_size()
 
 
-def _check_formed(backend: str, place: Place) -> None:
+def _check_formed(backend: str, place: JobPlace) -> None:
     """Check that the default group that exists is the one that this rank would have formed.
 
     Raises:
@@ -97,7 +97,7 @@ def _check_formed(backend: str, place: Place) -> None:
         )
 
 
-def _store(place: Place) -> Store | None:
+def _store(place: JobPlace) -> Store | None:
     """Return the store in which ranks meet; None is the one that MASTER_ADDR and MASTER_PORT name.
 
     A fork server's ranks meet in the file DDPBENCH_RENDEZVOUS. Those of slots meet under the prefix DDPBENCH_STORE of

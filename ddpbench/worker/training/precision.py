@@ -17,10 +17,10 @@ from torch import nn
 
 from ddpbench.strategies import Replica
 
-Loss = Callable[[Any, Any], torch.Tensor]
+LossFunction = Callable[[Any, Any], torch.Tensor]
 
 
-class Precision:
+class PrecisionPolicy:
     """Full precision: the types that model and data have."""
 
     name = "full"
@@ -31,11 +31,11 @@ class Precision:
         """Return the model with its forward in this precision."""
         return model
 
-    def value(self, loss: Loss) -> Loss:
+    def value(self, loss: LossFunction) -> LossFunction:
         """Return the loss in this precision."""
         return loss
 
-    def loss(self, loss: Loss) -> Loss:
+    def loss(self, loss: LossFunction) -> LossFunction:
         """Return the loss in the form that backward starts from."""
         return self.value(loss)
 
@@ -60,7 +60,7 @@ class Precision:
         return False
 
 
-class Autocast(Precision):
+class Autocast(PrecisionPolicy):
     """Forward and loss under torch.autocast."""
 
     def __init__(self, name: str, device_type: str, dtype: torch.dtype) -> None:
@@ -70,7 +70,7 @@ class Autocast(Precision):
     def wrap(self, model: nn.Module) -> nn.Module:
         return _Autocasting(model, self._device_type, self._dtype)
 
-    def value(self, loss: Loss) -> Loss:
+    def value(self, loss: LossFunction) -> LossFunction:
         def under_autocast(outputs: Any, targets: Any) -> torch.Tensor:
             with torch.autocast(self._device_type, self._dtype):
                 return loss(outputs, targets)
@@ -86,7 +86,7 @@ class ScaledAutocast(Autocast):
         self._scaler = torch.amp.GradScaler(device_type)
         self._loss: torch.Tensor | None = None
 
-    def loss(self, loss: Loss) -> Loss:
+    def loss(self, loss: LossFunction) -> LossFunction:
         inner = self.value(loss)
 
         def scaled(outputs: Any, targets: Any) -> torch.Tensor:
@@ -115,7 +115,7 @@ class ScaledAutocast(Autocast):
         return True
 
 
-FULL = Precision()
+FULL = PrecisionPolicy()
 _NARROW = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 """The types that autocast computes in, with their names in a case."""
 
@@ -149,7 +149,7 @@ def roundoff_of(name: str) -> float:
     return next((torch.finfo(each).eps / 2 for each, own in _NARROW.items() if own == name), 0.0)
 
 
-def precision_of(name: str, device: torch.device) -> Precision:
+def precision_of(name: str, device: torch.device) -> PrecisionPolicy:
     """Return the precision of that name; fp16 comes with its own scaler."""
     if name == "bf16":
         return Autocast(name, device.type, torch.bfloat16)

@@ -23,11 +23,11 @@ from ddpbench.strategies import TABLE as SHIPPED
 from ddpbench.strategies import Job, Replica, Strategy, load_strategy, own_step_reason, stream_reason
 from ddpbench.strategies.own_step import Optimizers
 from ddpbench.strategies.trees import samples
-from ddpbench.texts import with_article
-from ddpbench.worker.place import Place
+from ddpbench.text_safety import with_article
+from ddpbench.worker.place import JobPlace
 from ddpbench.worker.training.batches import endless, make_loader, steps_a_pass
 from ddpbench.worker.training.kept_settings import settings_kept
-from ddpbench.worker.training.precision import FULL, Precision, precision_of
+from ddpbench.worker.training.precision import FULL, PrecisionPolicy, precision_of
 from ddpbench.worker.training.randomness import seed_all
 from ddpbench.worker.training.storage import batch_bytes_of
 from ddpbench.worker.training.types import cast_model, cast_words, name_of, type_of, types_in
@@ -42,7 +42,7 @@ class DivergedError(Exception):
 class Training:
     """A rank's workload, data and model of a case, before a strategy is applied to the model."""
 
-    def __init__(self, case: Case, place: Place, device: torch.device, launch: int = 0) -> None:
+    def __init__(self, case: Case, place: JobPlace, device: torch.device, launch: int = 0) -> None:
         """Take `launch`, the number of the case's launch: random draws for times differ between launches."""
         self.case, self.place, self.device = case, place, device
         self._undone: dict[str, None] = {}
@@ -105,7 +105,7 @@ class Training:
         )
 
     def fresh_model(
-        self, dtype: torch.dtype | None = None, precision: Precision | None = None
+        self, dtype: torch.dtype | None = None, precision: PrecisionPolicy | None = None
     ) -> torch.nn.Module:
         """Return a model in its initial state, the same in every rank: the case's seed decides it.
 
@@ -243,7 +243,7 @@ class Training:
         recorder: Recorder,
         *,
         distributed: bool,
-        precision: Precision | None = None,
+        precision: PrecisionPolicy | None = None,
     ) -> Replica:
         """Return the strategy's replica of a `fresh_model` of the same precision.
 
@@ -294,7 +294,7 @@ class StepLoop:
         batches: Iterator[tuple[Any, Any]],
         recorder: Recorder,
         heartbeat: Heartbeat,
-        precision: Precision = FULL,
+        precision: PrecisionPolicy = FULL,
         *,
         pacer: Pacer | None = None,
     ) -> None:

@@ -72,7 +72,7 @@ def narrowest(types: Iterable[torch.dtype]) -> torch.dtype:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Numbers:
+class NumberTypes:
     """The types that model and batch have in a proof's comparison."""
 
     cast: torch.dtype | None
@@ -107,15 +107,15 @@ class Numbers:
         return f"{name} (cast from {series_of(names_of(self.given))})"
 
 
-def compared_numbers(dtype: torch.dtype | None, given: tuple[torch.dtype, ...]) -> list[Numbers]:
+def compared_numbers(dtype: torch.dtype | None, given: tuple[torch.dtype, ...]) -> list[NumberTypes]:
     """Return the types to prove in: float64, which proves the algorithm, and the type that is trained in.
 
     `dtype` is the type the case casts to, None if the model keeps the types `given`. A case that casts is proved in
     float32 too.
     """
-    double = Numbers(cast=torch.float64, given=given)
+    double = NumberTypes(cast=torch.float64, given=given)
     if dtype is not None:
         others = dict.fromkeys([torch.float32, dtype])
-        return [double, *(Numbers(cast=each, given=given) for each in others if each != torch.float64)]
-    own = Numbers(cast=None, given=given)
+        return [double, *(NumberTypes(cast=each, given=given) for each in others if each != torch.float64)]
+    own = NumberTypes(cast=None, given=given)
     return [own] if own.is_double else [double, own]

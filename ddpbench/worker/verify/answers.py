@@ -8,7 +8,7 @@ import torch
 
 from ddpbench.strategies import Promise, Replica
 from ddpbench.strategies.base import COARSEST_ROUNDOFF, CompensatedReplica, OrderedReplica, PeriodicReplica
-from ddpbench.texts import shortened, with_article
+from ddpbench.text_safety import shortened, with_article
 
 _REPLICAS: dict[Promise, Any] = {
     "delayed": CompensatedReplica,

@@ -10,7 +10,7 @@ import torch
 
 from ddpbench.spec import Case
 from ddpbench.worker.device import hide_gpus
-from ddpbench.worker.place import Place
+from ddpbench.worker.place import JobPlace
 from ddpbench.worker.training.training import Training
 
 
@@ -31,7 +31,7 @@ def gradient_order(case: Case) -> dict[str, Any]:
 
 
 def _order(case: Case, device: torch.device) -> list[int]:
-    alone = Place(rank=0, processes=1, local_rank=0, attempt=0, cores=(), loader_cores=())
+    alone = JobPlace(rank=0, processes=1, local_rank=0, attempt=0, cores=(), loader_cores=())
     training = Training(case, alone, device)
     with device:
         model = training.fresh_model()

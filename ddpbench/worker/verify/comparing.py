@@ -10,16 +10,16 @@ from typing import Any
 
 import torch
 
-from ddpbench.records import Compared, Proof
+from ddpbench.records import ComparedQuantity, Proof
 from ddpbench.strategies import Replica
 from ddpbench.strategies.base import CannotTrainError, parts_reason
 from ddpbench.strategies.trees import copied
-from ddpbench.worker.training.precision import Precision
+from ddpbench.worker.training.precision import PrecisionPolicy
 from ddpbench.worker.training.training import all_equal, checksum
-from ddpbench.worker.training.types import Numbers
+from ddpbench.worker.training.types import NumberTypes
 from ddpbench.worker.verify.examination import Examination
 from ddpbench.worker.verify.faults import Faults
-from ddpbench.worker.verify.one_process import Drawn, OneProcess, Rank, seed_update
+from ddpbench.worker.verify.one_process import ComparingRank, Drawn, OneProcess, seed_update
 from ddpbench.worker.verify.tolerances import NARROW_CHANGE_TOLERANCE, TOLERANCES, Tolerances
 from ddpbench.worker.verify.update_faults import UpdateFaults
 from ddpbench.worker.verify.values import Tensors, are_finite, dense, norm, trained_names
@@ -51,7 +51,7 @@ GATHERS = (
 """Note on a comparison for which one process cannot be the reference."""
 
 
-def not_compared(compared: Compared, dtype: str, note: str) -> Proof:
+def not_compared(compared: ComparedQuantity, dtype: str, note: str) -> Proof:
     """Return a proof without a comparison, whose note says why it would mean nothing here."""
     return Proof(compared=compared, dtype=dtype, error=0.0, tolerance=math.inf, passed=True, note=note)
 
@@ -61,9 +61,9 @@ class Comparer:
 
     def __init__(
         self,
-        prover: Rank,
-        numbers: Numbers,
-        precision: Precision,
+        prover: ComparingRank,
+        numbers: NumberTypes,
+        precision: PrecisionPolicy,
         shards: Sequence[Any],
         own_autocast: str = "",
         *,
@@ -99,7 +99,7 @@ class Comparer:
         if replica.unit_roundoff:
             self.tolerances.widen(replica.unit_roundoff)
 
-    def held(self, compared: Compared, own: Tensors, expected: Tensors) -> Proof:
+    def held(self, compared: ComparedQuantity, own: Tensors, expected: Tensors) -> Proof:
         """Return the proof that they are equal; one that failed names the parameter with the largest error here."""
         error, name = self.tolerances.worst(own, expected)
         proof = self.proof(compared, error)
@@ -109,7 +109,7 @@ class Comparer:
 
     def change(
         self,
-        compared: Compared,
+        compared: ComparedQuantity,
         before: Tensors,
         own: Tensors,
         expected: Tensors,
@@ -278,7 +278,7 @@ class Comparer:
         found = replica.own_gradients()
         return {name: self.precision.true_gradient(dense(grad)) for name, grad in found.items()}
 
-    def proof(self, compared: Compared, error: float, tolerance: float | None = None) -> Proof:
+    def proof(self, compared: ComparedQuantity, error: float, tolerance: float | None = None) -> Proof:
         """Return the proof with the worst rank's error, which every rank learns."""
         worst = self.prover.agreed(error)
         allowed = self.tolerances.gradient if tolerance is None else tolerance
@@ -287,7 +287,7 @@ class Comparer:
         )
 
 
-def check_trained(prover: Rank, model: torch.nn.Module) -> None:
+def check_trained(prover: ComparingRank, model: torch.nn.Module) -> None:
     """Refuse a model of which ranks train different parameters: what they send would not fit together.
 
     Raises:

@@ -29,7 +29,7 @@ from ddpbench.strategies.own_step import each_part
 from ddpbench.strategies.traits import traits_of
 from ddpbench.strategies.trees import copied, describe, tensors
 from ddpbench.worker.device import device_of
-from ddpbench.worker.place import Place
+from ddpbench.worker.place import JobPlace
 from ddpbench.worker.training.asked_group import first_of_two, formed_when_asked
 from ddpbench.worker.training.batches import TooFewSamplesError
 from ddpbench.worker.training.exchanges import noticing_exchanges
@@ -85,7 +85,7 @@ def _inspect(case: Case, largest: Case | None) -> dict[str, Any]:
     except ImportError as error:
         raise _UnfitError(_import_sentence(error)) from error
     _check_options(workload, case.workload_options)
-    alone = Place(rank=0, processes=1, local_rank=0, attempt=0, cores=(), loader_cores=())
+    alone = JobPlace(rank=0, processes=1, local_rank=0, attempt=0, cores=(), loader_cores=())
     with _doing("its options or data", see="its __init__() and its data"):
         training = Training(case, alone, device)
     with _doing("model()"):
@@ -204,7 +204,7 @@ def too_short(case: Case, within_s: float = STREAMS_S) -> str:
     It cannot be known if the dataset asks torch.distributed, which only a launch has, or is slow: after `within_s`
     seconds no further part is looked at. The last ranks come first: theirs are the short parts.
     """
-    place = Place(rank=0, processes=case.world_size, local_rank=0, attempt=0, cores=(), loader_cores=())
+    place = JobPlace(rank=0, processes=case.world_size, local_rank=0, attempt=0, cores=(), loader_cores=())
     if case.world_size == 1 or traits_of(case).one_process:
         return ""
 

@@ -14,15 +14,15 @@ from ddpbench.measure.blocks import Control
 from ddpbench.strategies.base import hooked_parameters
 from ddpbench.strategies.trees import cast, chunk, copied
 from ddpbench.worker.training.exchanges import alone, noticing_exchanges
-from ddpbench.worker.training.precision import Precision
+from ddpbench.worker.training.precision import PrecisionPolicy
 from ddpbench.worker.training.randomness import random_state, seed_all, set_random_state
 from ddpbench.worker.training.training import Training
-from ddpbench.worker.training.types import Numbers
+from ddpbench.worker.training.types import NumberTypes
 from ddpbench.worker.verify.values import Tensors, mean, share_memory, trained
 from ddpbench.workloads import is_import_path
 
 
-class Rank(Protocol):
+class ComparingRank(Protocol):
     """The rank that makes a comparison (`ddpbench.worker.verify.proof.Prover`)."""
 
     training: Training
@@ -42,7 +42,7 @@ class Rank(Protocol):
     def on_step(self) -> None: ...
     def blame(self, fault: str) -> None: ...
     def gradient(
-        self, model: torch.nn.Module, shard: Any, precision: Precision, parts: int = 1
+        self, model: torch.nn.Module, shard: Any, precision: PrecisionPolicy, parts: int = 1
     ) -> Tensors: ...
     def agreed(self, value: float) -> float: ...
     def all_agreed(self, values: Sequence[float]) -> list[float]: ...
@@ -71,7 +71,9 @@ def seed_update(training: Training, rank: int) -> None:
 class OneProcess:
     """Models, gradients, losses and updates of one process, in one number type and precision."""
 
-    def __init__(self, prover: Rank, numbers: Numbers, precision: Precision, shards: Sequence[Any]) -> None:
+    def __init__(
+        self, prover: ComparingRank, numbers: NumberTypes, precision: PrecisionPolicy, shards: Sequence[Any]
+    ) -> None:
         """Take `shards`, the first batches of all ranks that train."""
         self.prover, self.numbers, self.precision, self.shards = prover, numbers, precision, shards
         self.training = prover.training

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddpbench.causes import exception_words
 from ddpbench.measure.recorder import NullRecorder
-from ddpbench.records import Compared, Proof
+from ddpbench.records import ComparedQuantity, Proof
 from ddpbench.strategies import Replica
 from ddpbench.strategies.own_step import OwnStep, around_backward, each_part
 from ddpbench.strategies.threaded_module import ThreadedModule
@@ -28,10 +28,10 @@ from ddpbench.worker.training.exchanges import noticing_exchanges
 from ddpbench.worker.training.precision import FULL, entered_autocasts, widest
 from ddpbench.worker.training.randomness import have_drawn, random_state, seed_all, set_random_state
 from ddpbench.worker.training.training import Training, all_equal, checksum
-from ddpbench.worker.training.types import Numbers, compared_numbers, names_of
+from ddpbench.worker.training.types import NumberTypes, compared_numbers, names_of
 from ddpbench.worker.verify.comparing import UNCHANGED, Comparer, check_trained, not_compared
 from ddpbench.worker.verify.faults import NOT_REPEATED, UNSEEDED, by_rank
-from ddpbench.worker.verify.one_process import Rank
+from ddpbench.worker.verify.one_process import ComparingRank
 from ddpbench.worker.verify.optimizers import in_words
 from ddpbench.worker.verify.outside_state import OutsideState, outside_words, owner_of
 from ddpbench.worker.verify.refusals import waits_for
@@ -48,7 +48,7 @@ time.
 """
 
 
-def prove_own_steps(prover: Rank, batch: Any, shards: Sequence[Any]) -> Iterator[Proof]:
+def prove_own_steps(prover: ComparingRank, batch: Any, shards: Sequence[Any]) -> Iterator[Proof]:
     """Yield this rank's parameters after some steps of its batch, compared with the same steps in lockstep.
 
     The shards' replicas train in this process, one at a time, each up to the end of a backward; there their gradients
@@ -72,7 +72,7 @@ def prove_own_steps(prover: Rank, batch: Any, shards: Sequence[Any]) -> Iterator
 
 
 def _unrepeatable(
-    prover: Rank, numbers: Numbers, shards: Sequence[Any], before: Tensors, expected: Tensors
+    prover: ComparingRank, numbers: NumberTypes, shards: Sequence[Any], before: Tensors, expected: Tensors
 ) -> str:
     """Return why these replicas cannot be a strategy's reference: made a second time, their steps end otherwise.
 
@@ -118,7 +118,7 @@ class _TypeUnfitError(Exception):
 
 
 def _compared(
-    prover: Rank, numbers: Numbers, batch: Any, shards: Sequence[Any], parts: Sequence[Any]
+    prover: ComparingRank, numbers: NumberTypes, batch: Any, shards: Sequence[Any], parts: Sequence[Any]
 ) -> Iterator[Proof]:
     """Yield the comparisons in one number type; all ranks or replicas take `parts`, the reference takes `shards`."""
     training = prover.training
@@ -177,7 +177,7 @@ def _compared(
     replica.close()
 
 
-def _alike(comparer: Comparer, compared: Compared, model: torch.nn.Module) -> Proof:
+def _alike(comparer: Comparer, compared: ComparedQuantity, model: torch.nn.Module) -> Proof:
     """Return whether all ranks' models are equal, bit by bit."""
     equal = all_equal(checksum(model), comparer.prover.control, comparer.prover.processes)
     return comparer.proof(compared, 0.0 if equal else math.inf, 0.0)
@@ -219,7 +219,7 @@ def _same_samples(
     return replace(proof, note=_NOT_AVERAGED) if lone and not late else proof
 
 
-def _explained(prover: Rank, proof: Proof, fault: str) -> Proof:
+def _explained(prover: ComparingRank, proof: Proof, fault: str) -> Proof:
     """Return a comparison in its recorded form: if it failed, with the class's fault, if it has one."""
     if proof.passed or not fault:
         return proof
@@ -250,7 +250,7 @@ def _unless_by_rank(comparer: Comparer, proof: Proof, lockstep: Lockstep) -> Pro
     return not_compared(proof.compared, comparer.name, fault) if fault else proof
 
 
-def _differing(prover: Rank, lockstep: Lockstep | None) -> str:
+def _differing(prover: ComparingRank, lockstep: Lockstep | None) -> str:
     """Return that ranks' locksteps of the same samples end differently; empty if not. All ranks call it together."""
     if lockstep is None:
         return ""
@@ -259,7 +259,7 @@ def _differing(prover: Rank, lockstep: Lockstep | None) -> str:
 
 
 def _of_counts(
-    prover: Rank, numbers: Numbers, shards: Sequence[Any], lockstep: Lockstep, before: Tensors
+    prover: ComparingRank, numbers: NumberTypes, shards: Sequence[Any], lockstep: Lockstep, before: Tensors
 ) -> str:
     """Return why ranks would not make the same number of backwards and updates, and so wait for one another.
 
@@ -273,7 +273,9 @@ def _of_counts(
     return ""
 
 
-def _apart(prover: Rank, numbers: Numbers, shards: Sequence[Any], lockstep: Lockstep | None) -> str:
+def _apart(
+    prover: ComparingRank, numbers: NumberTypes, shards: Sequence[Any], lockstep: Lockstep | None
+) -> str:
     """Return why replicas with the same gradients after every backward end differently; empty if they don't.
 
     Those of data parallelism have to stay equal under every way of averaging gradients.
@@ -373,7 +375,7 @@ def _called(wrappers: Sequence[torch.nn.Module]) -> Iterator[dict[torch.nn.Modul
 
 
 def _is_gone_around(
-    prover: Rank, called: Mapping[torch.nn.Module, int], before: Tensors, model: torch.nn.Module
+    prover: ComparingRank, called: Mapping[torch.nn.Module, int], before: Tensors, model: torch.nn.Module
 ) -> bool:
     """Return whether steps changed parameters of a module whose wrapper they did not call, on any rank.
 
@@ -391,7 +393,7 @@ def _is_gone_around(
 
 
 def _each_alone(
-    prover: Rank, numbers: Numbers, shards: Sequence[Any], before: Tensors, after: Tensors
+    prover: ComparingRank, numbers: NumberTypes, shards: Sequence[Any], before: Tensors, after: Tensors
 ) -> bool:
     """Return whether every parameter is as one rank's samples alone make it, on all ranks."""
     if prover.processes < 2:
@@ -418,7 +420,7 @@ def _each_alone(
     return not prover.agreed(float(not all(is_of_one(name) for name in after.keys() & before.keys())))
 
 
-def _lockstep(prover: Rank, numbers: Numbers, shards: Sequence[Any]) -> Lockstep | None:
+def _lockstep(prover: ComparingRank, numbers: NumberTypes, shards: Sequence[Any]) -> Lockstep | None:
     """Return the replicas after their steps; None if the strategy aggregates nothing.
 
     Raises:
@@ -444,7 +446,11 @@ def _lockstep(prover: Rank, numbers: Numbers, shards: Sequence[Any]) -> Lockstep
 
 
 def _why_not(
-    prover: Rank, model: torch.nn.Module, numbers: Numbers, shards: Sequence[Any], expected: Tensors | None
+    prover: ComparingRank,
+    model: torch.nn.Module,
+    numbers: NumberTypes,
+    shards: Sequence[Any],
+    expected: Tensors | None,
 ) -> str:
     """Return why replicas in one process cannot train the whole batch as one model does; empty if they can."""
     training = prover.training
@@ -470,7 +476,7 @@ _STATE = (
 )
 
 
-def _with_buffers_sent(prover: Rank, numbers: Numbers, parts: Sequence[Any]) -> Tensors | None:
+def _with_buffers_sent(prover: ComparingRank, numbers: NumberTypes, parts: Sequence[Any]) -> Tensors | None:
     """Return the parameters after steps in which replicas are sent the first one's buffers.
 
     None if that makes no difference: if replicas compute with no buffers that their own samples change.
@@ -527,7 +533,7 @@ class Lockstep:
     def __init__(
         self,
         training: Training,
-        numbers: Numbers,
+        numbers: NumberTypes,
         shards: Sequence[Any],
         on_step: Callable[[], None],
         *,

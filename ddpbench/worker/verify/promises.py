@@ -15,7 +15,7 @@ import torch.distributed as dist
 from ddpbench.causes import exception_words
 from ddpbench.collectives.exchange import gather_values, texts
 from ddpbench.measure.recorder import NullRecorder
-from ddpbench.records import Compared, Proof
+from ddpbench.records import ComparedQuantity, Proof
 from ddpbench.strategies import TABLE as SHIPPED
 from ddpbench.strategies import Promise, Replica
 from ddpbench.strategies.base import (
@@ -552,7 +552,7 @@ class _States:
     backward: Any = None
 
 
-_SHARE_KEPT: Compared = "share of gradients kept back"
+_SHARE_KEPT: ComparedQuantity = "share of gradients kept back"
 _AFTER = "after {made} steps whose own gradients were zero"
 _NEVER_SENT = (
     "what is kept{what} is not sent later: {made} steps whose own gradients were zero sent nothing of it"

@@ -16,7 +16,7 @@ from ddpbench.strategies.base import CannotTrainError
 from ddpbench.strategies.trees import cast, chunk, copied, map_tensors, tensors, undivided
 from ddpbench.units import series_of
 from ddpbench.worker.training.exchanges import noticing_exchanges
-from ddpbench.worker.training.precision import FULL, Precision, entered_autocasts, widest
+from ddpbench.worker.training.precision import FULL, PrecisionPolicy, entered_autocasts, widest
 from ddpbench.worker.training.training import Training
 from ddpbench.worker.training.types import compared_numbers, names_of
 from ddpbench.worker.verify.comparing import Comparer, not_compared
@@ -183,7 +183,9 @@ class Prover:
         self._waits = bool(self.agreed(float(seen.waited)))
         return bool(self.agreed(float(seen.found)))
 
-    def gradient(self, model: torch.nn.Module, shard: Any, precision: Precision, parts: int = 1) -> Tensors:
+    def gradient(
+        self, model: torch.nn.Module, shard: Any, precision: PrecisionPolicy, parts: int = 1
+    ) -> Tensors:
         """Return the gradient of one process's step by parameter, zero for parameters that took no part.
 
         With several parts it is the mean of their gradients, as where a step accumulates them.

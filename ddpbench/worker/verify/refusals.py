@@ -18,7 +18,7 @@ import torch
 
 from ddpbench.causes import exception_words, text_of, users_line
 from ddpbench.strategies.base import CannotTrainError
-from ddpbench.texts import toml_text
+from ddpbench.text_safety import toml_text
 from ddpbench.units import series_of
 from ddpbench.user_files import is_import_path
 from ddpbench.worker.training.training import Training

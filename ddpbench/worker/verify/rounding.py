@@ -25,10 +25,10 @@ from dataclasses import dataclass
 
 import torch
 
-from ddpbench.records import Compared
+from ddpbench.records import ComparedQuantity
 from ddpbench.worker.verify.values import Tensors, wide
 
-OF_ROUNDING: tuple[Compared, ...] = (
+OF_ROUNDING: tuple[ComparedQuantity, ...] = (
     "gradients, scale",
     "gradients, each rank's weight",
     "gradients, size of rounding",
@@ -43,7 +43,7 @@ LARGEST_BIAS = 0.5
 class Deviation:
     """How far a result is from exact gradients in one respect."""
 
-    compared: Compared
+    compared: ComparedQuantity
     error: float
     allowed: float
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
-from ddpbench.worker.training.precision import Precision, roundoff_of
-from ddpbench.worker.training.types import Numbers
+from ddpbench.worker.training.precision import PrecisionPolicy, roundoff_of
+from ddpbench.worker.training.types import NumberTypes
 from ddpbench.worker.verify.values import Tensors, norm, wide
 
 TOLERANCES: dict[torch.dtype, float] = {torch.float64: 1e-10, torch.float32: 1e-4}
@@ -78,7 +78,7 @@ def relative_error(
 class Tolerances:
     """Allowed errors in one number type and precision."""
 
-    def __init__(self, numbers: Numbers, precision: Precision, own_autocast: str = "") -> None:
+    def __init__(self, numbers: NumberTypes, precision: PrecisionPolicy, own_autocast: str = "") -> None:
         """Take `own_autocast`, the type of an autocast that the workload's loss enters itself: bf16, fp16, or none."""
         dtype = numbers.narrowest
         narrow = torch.finfo(dtype).eps / 2 if dtype not in TOLERANCES else 0.0

@@ -17,7 +17,7 @@ from ddpbench.analysis.export.formats import exported
 from ddpbench.analysis.statistics.resolution import DRIFT
 from ddpbench.cli import run as run_cli
 from ddpbench.features.history.analysis import History, history_of, read_sides
-from ddpbench.features.history.analysis.told import (
+from ddpbench.features.history.analysis.wording import (
     headline,
     markdown,
     place_words,

@@ -10,7 +10,7 @@ import pytest
 
 from ddpbench.analysis.regression import Side
 from ddpbench.analysis.statistics.interval import Interval
-from ddpbench.features.history.analysis import CaseHistory, ChangePoint, History, Level, Point
+from ddpbench.features.history.analysis import CaseHistory, ChangePoint, History, SeriesLevel, SeriesPoint
 from ddpbench.features.history.report.picture import case_picture
 from tests.report.test_on_a_phone import collisions
 from tests.synthetic import case_of
@@ -40,7 +40,7 @@ def handmade(
     parts = list(pairwise(edges))
     sizes = [step_s * (1.2 if number % 2 else 1.0) for number in range(len(parts))]
     points = [
-        Point(
+        SeriesPoint(
             run=run,
             step=None if run in gaps else around(size, 0.03),
             status="failed" if run in gaps else "ok",
@@ -55,7 +55,7 @@ def handmade(
         case=case,
         points=tuple(points),
         levels=tuple(
-            Level(first=begin, last=end - 1, runs=end - begin, step_s=size)
+            SeriesLevel(first=begin, last=end - 1, runs=end - begin, step_s=size)
             for (begin, end), size in zip(parts, sizes, strict=True)
         ),
         changes=tuple(

@@ -10,7 +10,7 @@ import numpy
 import pytest
 import torch
 
-from ddpbench.features.recovery.rank.recovering import Marks, Plan
+from ddpbench.features.recovery.rank.recovering import FailurePlan, Marks
 from ddpbench.features.recovery.rank.snapshots import Snapshots
 from ddpbench.spec import Case
 from ddpbench.spec.recoveries import KEPT_SNAPSHOTS, WINDOW_STEPS, window_of
@@ -31,7 +31,7 @@ def test_it_fails_after_some_snapshots_and_a_pace_and_trains_on_long_enough(
 ) -> None:
     seen = set()
     for number in range(30):
-        plan = Plan.of(case(every=every), step_s, number)
+        plan = FailurePlan.of(case(every=every), step_s, number)
         assert plan.fails > (KEPT_SNAPSHOTS + 2) * every
         assert plan.fails >= WINDOW_STEPS[0]
         assert plan.ends - plan.fails >= 2 * window_of(step_s)
@@ -42,21 +42,21 @@ def test_it_fails_after_some_snapshots_and_a_pace_and_trains_on_long_enough(
 
 def test_launches_of_one_round_fail_at_one_step_and_those_of_others_elsewhere() -> None:
     kinds = ("SIGKILL", "SIGSTOP", "exception", "agent")
-    assert len({Plan.of(case(kind), 0.01, 3).fails for kind in kinds}) == 1
-    assert len({Plan.of(case(), 0.01, number).fails for number in range(10)}) > 5
+    assert len({FailurePlan.of(case(kind), 0.01, 3).fails for kind in kinds}) == 1
+    assert len({FailurePlan.of(case(), 0.01, number).fails for number in range(10)}) > 5
 
 
 def test_what_nothing_befalls_trains_longer() -> None:
-    whole, killed = (Plan.of(case(kind), 0.01, 3) for kind in ("uninterrupted", "SIGKILL"))
+    whole, killed = (FailurePlan.of(case(kind), 0.01, 3) for kind in ("uninterrupted", "SIGKILL"))
     assert whole.ends >= 1.2 * killed.ends  # the others' window may be a little longer
 
 
 def test_a_snapshot_that_is_torn_is_one() -> None:
-    assert Plan.of(case("snapshot"), 0.01, 2).fails % 50 == 0
+    assert FailurePlan.of(case("snapshot"), 0.01, 2).fails % 50 == 0
 
 
 def test_a_node_comes_back_between_the_failure_and_the_end() -> None:
-    plan = Plan.of(case("leave"), 0.01, 2)
+    plan = FailurePlan.of(case("leave"), 0.01, 2)
     assert plan.joins is not None
     assert plan.fails + WINDOW_STEPS[0] <= plan.joins <= plan.ends - WINDOW_STEPS[0]
 
@@ -64,7 +64,7 @@ def test_a_node_comes_back_between_the_failure_and_the_end() -> None:
 def test_marks_are_made_once_and_gangs_counted(tmp_path: Path) -> None:
     marks = Marks(tmp_path / "marks")
     assert not marks.planned
-    plan = Plan(fails=5, joins=None, ends=9)
+    plan = FailurePlan(fails=5, joins=None, ends=9)
     marks.write(plan)
     assert marks.planned
     assert marks.read() == plan

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ddpbench.launch.catalog import TableCatalog
-from ddpbench.launch.doctor import Check, Finding, Host, carry_out
+from ddpbench.launch.doctor import Check, CheckResult, Host, carry_out
 from ddpbench.launch.doctor.host import ASK_GPU_LINKS, ASK_GPUS, ASK_TORCH, Disk, Reply
 from ddpbench.machine.interfaces import Interface
 
@@ -175,7 +175,7 @@ class Machine:
             pause=pause,
         )
 
-    def findings(self, check: Check) -> dict[str, Finding]:
+    def findings(self, check: Check) -> dict[str, CheckResult]:
         """Return a check's findings by subject."""
         found = carry_out(check, self.host(), "A topic")
         assert len({finding.subject for finding in found}) == len(found), found

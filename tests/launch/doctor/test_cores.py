@@ -7,7 +7,7 @@ import os
 import pytest
 
 from ddpbench.launch.doctor import cores, load, memory
-from ddpbench.launch.doctor.host import Load
+from ddpbench.launch.doctor.host import CpuLoad
 from tests.launch.doctor.fakes import Machine
 
 
@@ -79,16 +79,16 @@ def test_two_looks_tell_cores_and_who_uses_them(machine: Machine) -> None:
 
     machine.between = meanwhile
     found = load.watch(machine.host())
-    assert found == Load(2.0, 0.1, (("other (work) (process 7)", 1.5),))
+    assert found == CpuLoad(2.0, 0.1, (("other (work) (process 7)", 1.5),))
 
 
 def test_a_busy_machine_is_a_note(machine: Machine) -> None:
     host = machine.host()
-    host.load = Load(1.5, 0.05, (("python (process 7)", 1.0),))
+    host.load = CpuLoad(1.5, 0.05, (("python (process 7)", 1.0),))
     busy, stolen = load.others(host)
     assert busy.found == "1.50 of 4 logical cores over 0.3 s; load average 0.10: python (process 7) 1.00"
     assert stolen.found == "the host takes 5% of these cores' time for other guests"
-    host.load = Load(0.02, 0.0, ())
+    host.load = CpuLoad(0.02, 0.0, ())
     (quiet,) = load.others(host)
     assert quiet.level == "ok"
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ddpbench.launch.doctor import CHECKS, Check, Finding, Host, carry_out, examine
+from ddpbench.launch.doctor import CHECKS, Check, CheckResult, Host, carry_out, examine
 from ddpbench.launch.doctor.finding import note, ok, problem
 from ddpbench.launch.doctor.host import Disk, Reply
 from ddpbench.machine.interfaces import Interface
@@ -166,7 +166,7 @@ def test_a_finding_without_what_to_do_cannot_be_made() -> None:
         with pytest.raises(AssertionError, match="needs an advice"):
             make("a subject", "found", "")
     with pytest.raises(AssertionError, match="needs an advice"):
-        Finding(subject="a subject", level="ok", found="found", advice="do nothing")
+        CheckResult(subject="a subject", level="ok", found="found", advice="do nothing")
 
 
 _TEXTS = st.one_of(

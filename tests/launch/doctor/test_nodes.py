@@ -21,7 +21,7 @@ from ddpbench.launch.doctor.nodes import gathering, talking
 from ddpbench.launch.doctor.nodes.checking import own_node, seat_of
 from ddpbench.launch.doctor.nodes.gathering import Node, rounds_of, take_part
 from ddpbench.launch.doctor.nodes.judging import judged
-from ddpbench.launch.doctor.nodes.talking import Pair
+from ddpbench.launch.doctor.nodes.talking import NodePair
 from ddpbench.machine.interfaces import Interface
 
 LOOPBACK = Interface("lo", True, ("127.0.0.1",))
@@ -60,9 +60,9 @@ def test_every_pair_comes_once_and_no_node_has_two_at_a_time(count: int) -> None
 
 def together(
     nodes: list[Node], change: Callable[[Node], Node] = lambda one: one
-) -> dict[int, tuple[list[Node], list[Pair]] | Exception]:
+) -> dict[int, tuple[list[Node], list[NodePair]] | Exception]:
     port = free_port()
-    found: dict[int, tuple[list[Node], list[Pair]] | Exception] = {}
+    found: dict[int, tuple[list[Node], list[NodePair]] | Exception] = {}
 
     def part(one: Node) -> None:
         try:
@@ -105,7 +105,7 @@ def test_nodes_measure_each_pair_once() -> None:
 def test_a_node_that_cannot_be_connected_to_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     real = gathering._connect
 
-    def connect(me: Node, other: Node) -> Pair:
+    def connect(me: Node, other: Node) -> NodePair:
         return real(me, replace(other, address="127.0.0.2") if other.number == 2 else other)
 
     monkeypatch.setattr(gathering, "_connect", connect)
@@ -177,14 +177,14 @@ def test_a_stranger_at_the_port_is_passed_over(said: bytes) -> None:
     assert not pairs[0].problem
 
 
-def links(rates: dict[tuple[int, int], float], count: int, usual: float = 1e10) -> list[Pair]:
+def links(rates: dict[tuple[int, int], float], count: int, usual: float = 1e10) -> list[NodePair]:
     return [
-        Pair(a=a, b=b, latency_s=1e-5, a_to_b=rates.get((a, b), usual), b_to_a=usual, clock_error_s=1e-5)
+        NodePair(a=a, b=b, latency_s=1e-5, a_to_b=rates.get((a, b), usual), b_to_a=usual, clock_error_s=1e-5)
         for a, b in itertools.combinations(range(count), 2)
     ]
 
 
-def slow(nodes: list[Node], pairs: list[Pair]) -> list[str]:
+def slow(nodes: list[Node], pairs: list[NodePair]) -> list[str]:
     return [finding.subject for finding in judged(nodes, pairs) if finding.subject.startswith("slow")]
 
 
@@ -217,7 +217,7 @@ def test_a_faster_interface_than_the_one_used_is_noted() -> None:
 
 def test_a_loopback_name_is_said_with_the_fix() -> None:
     nodes = [node(0, address="127.0.1.1", others=("eth0 10.0.0.2",)), node(1, address="10.0.0.3")]
-    pairs = [Pair(a=0, b=1, problem="10.0.0.3:1: timed out")]
+    pairs = [NodePair(a=0, b=1, problem="10.0.0.3:1: timed out")]
     first, *_ = judged(nodes, pairs)
     assert first.level == "problem"
     assert "GLOO_SOCKET_IFNAME to one of: eth0 10.0.0.2" in first.advice
@@ -278,7 +278,7 @@ def test_one_slow_pair_leaves_the_others_alone(quick: None, monkeypatch: pytest.
     """Nodes in later rounds connect before their turn, to a node that is still busy."""
     real = gathering.measure
 
-    def slow(connection: socket.socket, a: int, b: int) -> Pair:
+    def slow(connection: socket.socket, a: int, b: int) -> NodePair:
         if (a, b) == (0, 5):
             time.sleep(1.5)
         return real(connection, a, b)
@@ -293,7 +293,7 @@ def test_one_slow_pair_leaves_the_others_alone(quick: None, monkeypatch: pytest.
 
 def test_a_node_that_was_started_again_counts(quick: None) -> None:
     port = free_port()
-    found: dict[int, tuple[list[Node], list[Pair]]] = {}
+    found: dict[int, tuple[list[Node], list[NodePair]]] = {}
 
     def part(number: int) -> None:
         found[number] = take_part(node(number), 3, ("127.0.0.1", port))

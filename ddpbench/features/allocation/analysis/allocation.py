@@ -32,7 +32,7 @@ from ddpbench.spec import Case, grouping
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
+class JobSize:
     """A job size. Times are in seconds; hours are summed over its cores, or over its GPUs."""
 
     world_size: int
@@ -73,9 +73,9 @@ class Allocation:
     """`core` or `GPU`."""
     scaling: str
     cut: float
-    jobs: tuple[Job, ...]
-    chosen: Job
-    first: Job | None
+    jobs: tuple[JobSize, ...]
+    chosen: JobSize
+    first: JobSize | None
     samples_per_epoch: int | None
     samples_recorded: bool
     """`samples_per_epoch` is the recorded length of the dataset and was not given."""
@@ -216,7 +216,7 @@ def _with_samples(request: AllocationRequest, runs: Sequence[CaseRun]) -> Alloca
     return request
 
 
-def _jobs(curve: CaseCurve, base: CaseRun, request: AllocationRequest) -> list[Job]:
+def _jobs(curve: CaseCurve, base: CaseRun, request: AllocationRequest) -> list[JobSize]:
     """Return the curve's job sizes, the base case's first.
 
     Raises:
@@ -234,13 +234,13 @@ def _jobs(curve: CaseCurve, base: CaseRun, request: AllocationRequest) -> list[J
     return jobs
 
 
-def _largest_worth_it(jobs: Sequence[Job], cut: float) -> Job:
+def _largest_worth_it(jobs: Sequence[JobSize], cut: float) -> JobSize:
     """Return the largest job size whose efficiency is surely at least `cut`; the base case if there is none."""
     able = [job for job in jobs if not job.base and job.surest_efficiency >= cut]
     return max(able, key=lambda job: job.world_size, default=jobs[0])
 
 
-def _first_done(jobs: Sequence[Job]) -> Job | None:
+def _first_done(jobs: Sequence[JobSize]) -> JobSize | None:
     """Return the job that finishes first, including its queue wait; None if no wait was given."""
     timed = [job for job in jobs if job.finish_s is not None]
     return min(timed, key=lambda job: job.finish_s or 0.0, default=None)
@@ -260,7 +260,7 @@ def _recorded_samples(runs: Sequence[CaseRun]) -> int | None:
     return lengths.pop() if len(lengths) == 1 else None
 
 
-def _job(run: CaseRun, base: CaseRun, request: AllocationRequest, *, base_case: bool) -> Job:
+def _job(run: CaseRun, base: CaseRun, request: AllocationRequest, *, base_case: bool) -> JobSize:
     case = run.case
     step = step_time(run.timings)
     found = None if base_case else speedup_over(run, base)
@@ -278,7 +278,7 @@ def _job(run: CaseRun, base: CaseRun, request: AllocationRequest, *, base_case: 
         run_s = epoch.scaled(request.epochs)
     elif request.steps is not None:
         run_s = step.scaled(request.steps)
-    return Job(
+    return JobSize(
         world_size=case.world_size,
         base=base_case,
         nodes=case.nodes,

@@ -21,7 +21,7 @@ from ddpbench.spec.grouping import (
     virtual_words,
 )
 from ddpbench.strategies.traits import traits_of
-from ddpbench.texts import command
+from ddpbench.text_safety import command
 
 EFFICIENCY_CUT = 0.7
 """The efficiency from which a job size is worth requesting, unless another cut is given."""

@@ -11,7 +11,7 @@ from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.errors import RequestError
 from ddpbench.naming import Namer
 from ddpbench.spec.grouping import RECOVERIES
-from ddpbench.texts import command
+from ddpbench.text_safety import command
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ddpbench.analysis.sentences import capital
 from ddpbench.analysis.statistics.interval import Interval
-from ddpbench.features.allocation.analysis.allocation import Allocation, Job
+from ddpbench.features.allocation.analysis.allocation import Allocation, JobSize
 from ddpbench.units import format_seconds
 
 
@@ -16,7 +16,7 @@ class JobColumn:
     """A column's title, and its text for a job size."""
 
     title: str
-    text: Callable[[Job], str]
+    text: Callable[[JobSize], str]
 
 
 def columns_of(allocation: Allocation) -> list[JobColumn]:

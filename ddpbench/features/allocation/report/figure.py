@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ddpbench.features.allocation.analysis.allocation import Allocation, Job
+from ddpbench.features.allocation.analysis.allocation import Allocation, JobSize
 from ddpbench.features.allocation.report.sentences import base_rate
 from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import error_bars
@@ -105,7 +105,7 @@ def _draw_speedups(axes: Axes, allocation: Allocation) -> None:
     )
 
 
-def _mark_chosen(axes: Axes, chosen: Job) -> None:
+def _mark_chosen(axes: Axes, chosen: JobSize) -> None:
     """Draw a ring around the chosen job size."""
     axes.plot(
         [chosen.world_size],

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ddpbench.analysis.statistics.estimands import MEDIAN_LAUNCH
-from ddpbench.features.allocation.analysis.allocation import Allocation, Job
+from ddpbench.features.allocation.analysis.allocation import Allocation, JobSize
 from ddpbench.report.words import launches_each, ranks
 from ddpbench.units import counted, format_seconds
 from ddpbench.version import VERSION
@@ -48,11 +48,11 @@ def choice(allocation: Allocation) -> str:
     return " ".join([*words, *_finishing(allocation)])
 
 
-def _comes(job: Job) -> str:
+def _comes(job: JobSize) -> str:
     return "comes" if job.world_size == 1 else "come"
 
 
-def _efficiency(job: Job) -> str:
+def _efficiency(job: JobSize) -> str:
     return str(job.efficiency)
 
 
@@ -95,7 +95,7 @@ def _waits(allocation: Allocation) -> str:
     return f"{own} Those of {sizes} are given, not measured."
 
 
-def _job_name(job: Job, unit: str) -> str:
+def _job_name(job: JobSize, unit: str) -> str:
     return f"{ranks(job.world_size)} ({counted(job.devices, unit)} on {counted(job.nodes, 'node')})"
 
 

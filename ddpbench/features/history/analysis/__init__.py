@@ -5,8 +5,8 @@ from ddpbench.features.history.analysis.series import (
     CaseHistory,
     ChangePoint,
     History,
-    Level,
-    Point,
+    SeriesLevel,
+    SeriesPoint,
     history_of,
 )
 
@@ -14,8 +14,8 @@ __all__ = [
     "CaseHistory",
     "ChangePoint",
     "History",
-    "Level",
-    "Point",
+    "SeriesLevel",
+    "SeriesPoint",
     "history_of",
     "read_sides",
 ]

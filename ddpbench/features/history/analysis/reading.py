@@ -15,7 +15,7 @@ from ddpbench.errors import IdentityError, RequestError
 from ddpbench.records import RunDir
 from ddpbench.records.rundir import explain_read_error
 from ddpbench.records.submission_dir import run_at
-from ddpbench.texts import on_one_line, shortened
+from ddpbench.text_safety import on_one_line, shortened
 from ddpbench.units import series_of, utc_of
 
 _MOST_LISTED = 12

@@ -27,13 +27,13 @@ from ddpbench.errors import RequestError, meant
 from ddpbench.features.history.analysis.reading import differences
 from ddpbench.naming import Namer
 from ddpbench.spec import Case
-from ddpbench.texts import command
+from ddpbench.text_safety import command
 
 ABSENT = "not"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Point:
+class SeriesPoint:
     """A case in one run, the `run`-th of the history. `step` is in seconds; if it is None, `reason` says why.
 
     The step time is the geometric mean over launches, unlike in a report, so that levels are means of runs, and the
@@ -51,7 +51,7 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Level:
+class SeriesLevel:
     """A stretch of a case's runs without a change: its first and last run, and their geometric mean, seconds."""
 
     first: int
@@ -90,19 +90,19 @@ class CaseHistory:
     key: str
     """The case's name in data files."""
     case: Case
-    points: tuple[Point, ...]
-    levels: tuple[Level, ...]
+    points: tuple[SeriesPoint, ...]
+    levels: tuple[SeriesLevel, ...]
     changes: tuple[ChangePoint, ...]
     enough: bool
     """True if the case has the number of runs that showing a change needs."""
 
     @property
-    def measured(self) -> list[Point]:
+    def measured(self) -> list[SeriesPoint]:
         """The points that have numbers."""
         return [point for point in self.points if point.step is not None]
 
     @property
-    def gaps(self) -> list[Point]:
+    def gaps(self) -> list[SeriesPoint]:
         """The points without numbers between them."""
         return [point for point in self.points if point.step is None]
 
@@ -186,7 +186,7 @@ def _over_runs(sides: Sequence[Side]) -> list[tuple[CaseRun, list[CaseRun | None
     return found
 
 
-def _points(runs: Sequence[CaseRun | None], sides: Sequence[Side]) -> tuple[Point, ...]:
+def _points(runs: Sequence[CaseRun | None], sides: Sequence[Side]) -> tuple[SeriesPoint, ...]:
     """Return a case's points from the first run that plans it to the last run."""
     planned = [number for number, run in enumerate(runs) if run is not None]
     return tuple(
@@ -194,13 +194,13 @@ def _points(runs: Sequence[CaseRun | None], sides: Sequence[Side]) -> tuple[Poin
     )
 
 
-def _point(number: int, run: CaseRun | None, name: str) -> Point:
+def _point(number: int, run: CaseRun | None, name: str) -> SeriesPoint:
     if run is None:
-        return Point(run=number, status=ABSENT, reason=f"not in {name}")
+        return SeriesPoint(run=number, status=ABSENT, reason=f"not in {name}")
     reason = unusable(run, name)
     if reason:
-        return Point(run=number, status=run.status, reason=reason)
-    return Point(
+        return SeriesPoint(run=number, status=run.status, reason=reason)
+    return SeriesPoint(
         run=number,
         step=geometric_mean(run.timings),
         launches=len(run.timings),
@@ -213,7 +213,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _case(
-    called: tuple[str, str], case: Case, points: tuple[Point, ...], level: float, fewest: int
+    called: tuple[str, str], case: Case, points: tuple[SeriesPoint, ...], level: float, fewest: int
 ) -> CaseHistory:
     measured = [point for point in points if point.step is not None]
     enough = len(measured) >= fewest
@@ -234,10 +234,10 @@ def _case(
     )
 
 
-def _level(part: Sequence[Point]) -> Level:
+def _level(part: Sequence[SeriesPoint]) -> SeriesLevel:
     logs = [math.log(point.step.value) for point in part if point.step is not None]
-    return Level(first=part[0].run, last=part[-1].run, runs=len(part), step_s=math.exp(_mean(logs)))
+    return SeriesLevel(first=part[0].run, last=part[-1].run, runs=len(part), step_s=math.exp(_mean(logs)))
 
 
-def _change(before: Sequence[Point], after: Sequence[Point], shift: Comparison) -> ChangePoint:
+def _change(before: Sequence[SeriesPoint], after: Sequence[SeriesPoint], shift: Comparison) -> ChangePoint:
     return ChangePoint(before=before[-1].run, after=after[0].run, ratio=shift.time_ratio())

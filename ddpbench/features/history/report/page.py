@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ddpbench.features.history.analysis import CaseHistory, History
 from ddpbench.features.history.analysis.reading import started_utc
-from ddpbench.features.history.analysis.told import (
+from ddpbench.features.history.analysis.wording import (
     headline,
     place_words,
     places,
@@ -20,9 +20,9 @@ from ddpbench.features.history.analysis.told import (
 from ddpbench.features.history.report.picture import HOW_TO_READ, case_picture
 from ddpbench.helper_process import for_report
 from ddpbench.records.outputs import write_output
-from ddpbench.report.draw.canvas import Drawn
+from ddpbench.report.draw.canvas import DrawnPicture
 from ddpbench.report.draw.painter import Painter
-from ddpbench.report.embedded import Embedded, Numbers, data_address, with_images
+from ddpbench.report.embedded import Embedded, TableCounter, data_address, with_images
 from ddpbench.report.parts import Cell, Column, Table
 from ddpbench.report.templates import environment, page_style
 from ddpbench.report.words import moment
@@ -38,7 +38,7 @@ def history_page(history: History) -> str:
     changed = history.changed
     ordered = [*changed, *(case for case in history.cases if case.measured and not case.changes)]
     drawn = ordered[:MOST_FIGURES]
-    numbers = Numbers()
+    numbers = TableCounter()
     overview = numbers.sure(_cases_table(history, {id(case): number for number, case in enumerate(drawn, 1)}))
     figures, images = _figures(history, drawn, numbers)
     html = (
@@ -72,8 +72,8 @@ def write_history(history: History, path: Path) -> None:
 
 
 def _figures(
-    history: History, drawn: Sequence[CaseHistory], numbers: Numbers
-) -> tuple[list[Embedded], list[Drawn]]:
+    history: History, drawn: Sequence[CaseHistory], numbers: TableCounter
+) -> tuple[list[Embedded], list[DrawnPicture]]:
     pictures = [case_picture(history, case) for case in drawn]
     with for_report(len(pictures)) as others:
         painter = Painter(others)

@@ -11,7 +11,7 @@ from ddpbench.analysis.sentences import sentence
 from ddpbench.features.history.analysis import CaseHistory, ChangePoint, History
 from ddpbench.features.history.analysis.reading import started_utc
 from ddpbench.features.history.analysis.series import ABSENT
-from ddpbench.features.history.analysis.told import (
+from ddpbench.features.history.analysis.wording import (
     change_words,
     day_of,
     gap_words,

@@ -54,7 +54,7 @@ class PlannedError(RuntimeError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class FailurePlan:
     """The steps at which the training fails and ends."""
 
     fails: int
@@ -63,7 +63,7 @@ class Plan:
     ends: int
 
     @classmethod
-    def of(cls, case: Case, step_s: float, number: int) -> Plan:
+    def of(cls, case: Case, step_s: float, number: int) -> FailurePlan:
         """Return the plan of launch `number`: a few snapshots, then the failure at some later step.
 
         There are enough snapshots before the failure that at least two of them replace an older one. A launch without
@@ -92,7 +92,7 @@ class Marks:
         """True once the first gang has planned a failure."""
         return is_own_folder(self.folder) and self._plan.is_file()
 
-    def write(self, plan: Plan) -> None:
+    def write(self, plan: FailurePlan) -> None:
         """Create the folder and write the plan into it.
 
         Raises:
@@ -101,7 +101,7 @@ class Marks:
         self.folder.mkdir(mode=0o700)
         write_atomically(self._plan, json.dumps(asdict(plan)))
 
-    def read(self) -> Plan:
+    def read(self) -> FailurePlan:
         """Return the first gang's plan.
 
         Raises:
@@ -111,7 +111,7 @@ class Marks:
             raise CheckpointError(
                 sentence(self.folder, FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)))
             )
-        return Plan(**json.loads(self._plan.read_bytes()))
+        return FailurePlan(**json.loads(self._plan.read_bytes()))
 
     def first(self, name: str) -> bool:
         """Make this mark; return whether it did not exist before."""
@@ -151,7 +151,7 @@ def train(
     """
     marks = Marks(directory.checkpoints(training.case.checkpoint_dir, request.run_id))
     if step_s is not None:
-        _plan_the_failure(training, control, marks, Plan.of(training.case, step_s, request.round))
+        _plan_the_failure(training, control, marks, FailurePlan.of(training.case, step_s, request.round))
     return Recovering(
         training,
         control,
@@ -163,7 +163,7 @@ def train(
     ).run()
 
 
-def _plan_the_failure(training: Training, control: Control, marks: Marks, plan: Plan) -> None:
+def _plan_the_failure(training: Training, control: Control, marks: Marks, plan: FailurePlan) -> None:
     """Write the plan of the failure, and have all ranks read it.
 
     Raises:
@@ -253,7 +253,7 @@ class Recovering:
         self._note(made)
         return _same_on_all_ranks(loop, self._control, self._place.processes)
 
-    def _goes_on(self, plan: Plan, first: int) -> Callable[[int], bool]:
+    def _goes_on(self, plan: FailurePlan, first: int) -> Callable[[int], bool]:
         """Return the condition for another step in a gang whose first step is `first`, as far as its ranks know.
 
         While a node is away the end is open: the ranks are stopped when it returns. Later gangs train a while.
@@ -359,7 +359,7 @@ class Recovering:
         self._ends_ns.clear()
         self._losses.clear()
 
-    def _save(self, made: int, loop: StepLoop, plan: Plan) -> None:
+    def _save(self, made: int, loop: StepLoop, plan: FailurePlan) -> None:
         """Save one snapshot: rank 0 writes it, and the others wait.
 
         Raises:

@@ -28,7 +28,7 @@ PARTS = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cost:
+class FailureCosts:
     """A case's failures. Times are in seconds."""
 
     row: Row
@@ -43,13 +43,15 @@ class Cost:
         return tuple(self.found.parts.get(part, 0.0) for part in PARTS)
 
 
-def costs_of(launches: Sequence[LaunchResult], rows: Sequence[Row]) -> list[Cost]:
+def costs_of(launches: Sequence[LaunchResult], rows: Sequence[Row]) -> list[FailureCosts]:
     """Return the costs of failures, the lowest first."""
     failed = [(row, row.failed) for row in rows if row.failed is not None and row.failed.failures]
     names = _names([row for row, _ in failed])
     steps_s = {case_id: fmean(times) for case_id, times in raw_launches(launches).items()}
     costs = [
-        Cost(row=row, name=names[row.case_id], found=found, step_mean_s=steps_s.get(row.case_id, math.nan))
+        FailureCosts(
+            row=row, name=names[row.case_id], found=found, step_mean_s=steps_s.get(row.case_id, math.nan)
+        )
         for row, found in failed
     ]
     return sorted(costs, key=lambda cost: math.inf if cost.found.total is None else cost.found.total.value)
@@ -64,7 +66,7 @@ def _names(rows: Sequence[Row]) -> dict[str, str]:
     }
 
 
-def failures_table(costs: Sequence[Cost]) -> Table:
+def failures_table(costs: Sequence[FailureCosts]) -> Table:
     """Return the table of failures: their number, outcome and cost."""
     return Table(
         caption=(
@@ -101,7 +103,7 @@ def failures_table(costs: Sequence[Cost]) -> Table:
     )
 
 
-def _at_pace(cost: Cost) -> Cell:
+def _at_pace(cost: FailureCosts) -> Cell:
     """Return when steps were as fast as before, if they were in every launch; else the number of launches."""
     if cost.found.regained_launches == cost.found.recoveries:
         return Cell.estimate(cost.found.regained)
@@ -122,7 +124,7 @@ def _difference(found: tuple[float, int] | None) -> Cell:
     return Cell(text=f"{text} in {steps:,} steps", key=value, number=True)
 
 
-def rates_table(costs: Sequence[Cost]) -> tuple[Table, ...]:
+def rates_table(costs: Sequence[FailureCosts]) -> tuple[Table, ...]:
     """Return the table of throughput before, during and after a node's absence; none if no node came back."""
     left = [cost for cost in costs if cost.found.joined is not None]
     if not left:

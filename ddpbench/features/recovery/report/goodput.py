@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ddpbench.analysis.goodput import best, daly, ettr, words, young
-from ddpbench.features.recovery.report.costs import Cost
+from ddpbench.features.recovery.report.costs import FailureCosts
 from ddpbench.report.captions import label_of
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Table
@@ -23,7 +23,7 @@ _LINES = (("#D55E00", "o"), ("#0072B2", "s"), ("#009E73", "^"), ("#000000", "D")
 _POINTS = 121
 
 
-def goodput_picture(cost: Cost) -> Picture:
+def goodput_picture(cost: FailureCosts) -> Picture:
     """Return the figure for the measured costs of a failure and a snapshot."""
     assert cost.found.snapshot_mean_s is not None
     assert cost.found.restored_mean_s is not None
@@ -56,7 +56,7 @@ def goodput_picture(cost: Cost) -> Picture:
     )
 
 
-def _table(cost: Cost) -> Table:
+def _table(cost: FailureCosts) -> Table:
     assert cost.found.snapshot_mean_s is not None
     assert cost.found.restored_mean_s is not None
     snapshot_s, restored_s = cost.found.snapshot_mean_s, cost.found.restored_mean_s
@@ -97,7 +97,7 @@ def _kept(share: float) -> str:
     return f"{100 * share:.2f} %"
 
 
-def _paint(sheet: Sheet, *, cost: Cost) -> None:
+def _paint(sheet: Sheet, *, cost: FailureCosts) -> None:
     from matplotlib.ticker import FuncFormatter, NullLocator
 
     phone = sheet.width_in <= style.NARROW_WIDTH_IN
@@ -116,7 +116,7 @@ def _paint(sheet: Sheet, *, cost: Cost) -> None:
     sheet.legend(handles, columns=2 if phone else 4)
 
 
-def _lines(axes: Axes, cost: Cost) -> None:
+def _lines(axes: Axes, cost: FailureCosts) -> None:
     assert cost.found.snapshot_mean_s is not None
     assert cost.found.restored_mean_s is not None
     snapshot_s, restored_s = cost.found.snapshot_mean_s, cost.found.restored_mean_s

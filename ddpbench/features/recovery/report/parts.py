@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ddpbench.features.recovery.report.costs import PARTS, Cost
+from ddpbench.features.recovery.report.costs import PARTS, FailureCosts
 from ddpbench.report.captions import alike_setting, captioned, label_of
 from ddpbench.report.draw import style
 from ddpbench.report.draw.lines import height_in, in_lines, text_width_in
@@ -34,7 +34,7 @@ _MUCH_LONGER = 2.5
 _PITCH_IN, _NARROW_PITCH_IN, _AXIS_IN, _LEGEND_IN = 0.42, 0.52, 0.62, 0.55
 
 
-def _groups(costs: Sequence[Cost]) -> list[list[Cost]]:
+def _groups(costs: Sequence[FailureCosts]) -> list[list[FailureCosts]]:
     """Return the costs, lowest first, in groups: a much longer one starts a group, so as not to shrink the others."""
     groups = [[costs[0]]]
     for before, cost in itertools.pairwise(costs):
@@ -44,7 +44,7 @@ def _groups(costs: Sequence[Cost]) -> list[list[Cost]]:
     return groups
 
 
-def parts_picture(costs: Sequence[Cost]) -> Picture:
+def parts_picture(costs: Sequence[FailureCosts]) -> Picture:
     """Return the figure of the parts of recoveries that were timed, lowest cost first."""
     groups = _groups(costs)
     heading = _heading(costs)
@@ -76,7 +76,7 @@ def parts_picture(costs: Sequence[Cost]) -> Picture:
     )
 
 
-def _heading(costs: Sequence[Cost]) -> str:
+def _heading(costs: Sequence[FailureCosts]) -> str:
     first, last = costs[0], costs[-1]
     assert first.found.total is not None
     assert last.found.total is not None
@@ -86,7 +86,7 @@ def _heading(costs: Sequence[Cost]) -> str:
     return f"A failure costs from {least} s ({first.name}) to {most} s ({last.name})"
 
 
-def _table(costs: Sequence[Cost]) -> Table:
+def _table(costs: Sequence[FailureCosts]) -> Table:
     return Table(
         caption="Parts of a recovery, s",
         columns=(
@@ -112,25 +112,25 @@ def _legend(sheet: Sheet, columns: int) -> None:
     sheet.legend(handles, columns=columns)
 
 
-def _name(cost: Cost) -> str:
+def _name(cost: FailureCosts) -> str:
     return in_lines(cost.name, NAMES_IN, style.TICK_PT)
 
 
-def _narrow_name(cost: Cost) -> str:
+def _narrow_name(cost: FailureCosts) -> str:
     return in_lines(cost.name, _PHONE_IN - _TOLD_IN, style.NOTE_PT)
 
 
-def _pitch_in(groups: Sequence[Sequence[Cost]]) -> float:
+def _pitch_in(groups: Sequence[Sequence[FailureCosts]]) -> float:
     names = [_name(cost) for group in groups for cost in group]
     return max(_PITCH_IN, height_in(names, style.TICK_PT) + 0.06)
 
 
-def _narrow_pitch_in(groups: Sequence[Sequence[Cost]]) -> float:
+def _narrow_pitch_in(groups: Sequence[Sequence[FailureCosts]]) -> float:
     names = [_narrow_name(cost) for group in groups for cost in group]
     return max(_NARROW_PITCH_IN, height_in(names, style.NOTE_PT) + 0.25)
 
 
-def _paint(sheet: Sheet, *, groups: Sequence[Sequence[Cost]]) -> None:
+def _paint(sheet: Sheet, *, groups: Sequence[Sequence[FailureCosts]]) -> None:
     left = 0.3 + max(text_width_in(_name(cost), style.TICK_PT) for group in groups for cost in group)
     top = sheet.height_in - _LEGEND_IN
     for index, group in enumerate(groups):
@@ -153,7 +153,7 @@ def _paint(sheet: Sheet, *, groups: Sequence[Sequence[Cost]]) -> None:
     _legend(sheet, len(_FILLS))
 
 
-def _paint_narrow(sheet: Sheet, *, groups: Sequence[Sequence[Cost]]) -> None:
+def _paint_narrow(sheet: Sheet, *, groups: Sequence[Sequence[FailureCosts]]) -> None:
     top = sheet.height_in - 1.1
     pitch = _narrow_pitch_in(groups)
     scale = _NARROW_PITCH_IN / pitch
@@ -171,7 +171,7 @@ def _paint_narrow(sheet: Sheet, *, groups: Sequence[Sequence[Cost]]) -> None:
     _legend(sheet, 2)
 
 
-def _bars(axes: Axes, group: Sequence[Cost], height: float, *, above: float) -> None:
+def _bars(axes: Axes, group: Sequence[FailureCosts], height: float, *, above: float) -> None:
     axes.set_xlim(0, 1.02 * axis_end(max(sum(cost.parts) for cost in group)))
     axes.set_ylim(len(group) - 0.5, -0.5)
     for place, cost in enumerate(group):

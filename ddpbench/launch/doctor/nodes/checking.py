@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ddpbench.errors import LaunchError, RequestError
-from ddpbench.launch.doctor.finding import Finding, ok, problem
+from ddpbench.launch.doctor.finding import CheckResult, ok, problem
 from ddpbench.launch.doctor.host import Host
 from ddpbench.launch.doctor.network import gloo_choice
 from ddpbench.launch.doctor.nodes.gathering import Node, take_part
 from ddpbench.launch.doctor.nodes.judging import judged
 from ddpbench.machine.interfaces import Interface, faster_than
-from ddpbench.texts import shortened
+from ddpbench.text_safety import shortened
 from ddpbench.version import VERSION
 
 SLURM = "slurm"
@@ -28,7 +28,7 @@ _ASK_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seat:
+class NodeSeat:
     """This node's number, the number of nodes, and the address of the first one."""
 
     number: int
@@ -38,7 +38,7 @@ class Seat:
     """True for a further process on a node: one is enough."""
 
 
-def seat_of(names: str, host: Host, env: Mapping[str, str] = os.environ) -> Seat:
+def seat_of(names: str, host: Host, env: Mapping[str, str] = os.environ) -> NodeSeat:
     """Return this process's seat, from a launcher's variables or from this node's place among the names.
 
     Raises:
@@ -66,7 +66,7 @@ def seat_of(names: str, host: Host, env: Mapping[str, str] = os.environ) -> Seat
             raise RequestError(
                 f"--nodes names {len(listed)} nodes, and this is number {env[number]} by {number}"
             )
-        return Seat(
+        return NodeSeat(
             number=int(env[number]), count=len(listed), first=listed[0], spare=env.get(local, "0") != "0"
         )
     own = {host.host_name, host.host_name.partition(".")[0]}
@@ -77,7 +77,7 @@ def seat_of(names: str, host: Host, env: Mapping[str, str] = os.environ) -> Seat
             f"--nodes {shortened(names)}: this node, {host.host_name}, is {'several of' if seats else 'none of'} them; "
             "run the same command on each of them, under srun, or with RANK set to its number, from 0"
         )
-    return Seat(number=seats[0], count=len(listed), first=listed[0])
+    return NodeSeat(number=seats[0], count=len(listed), first=listed[0])
 
 
 def _addresses_of(name: str) -> list[str]:
@@ -114,7 +114,7 @@ def _slurm_addresses(env: Mapping[str, str]) -> list[str]:
     return [known.get(name) or name for name in names]
 
 
-def own_node(seat: Seat, host: Host) -> Node:
+def own_node(seat: NodeSeat, host: Host) -> Node:
     """Return this node's description of itself.
 
     Raises:
@@ -165,7 +165,7 @@ def check_nodes(
     *,
     host: Host | None = None,
     waiting: Callable[[str], None] = lambda _: None,
-) -> Sequence[Finding] | None:
+) -> Sequence[CheckResult] | None:
     """Return the nodes' findings about each other, the verdict last; None on all nodes but the first.
 
     Raises:

@@ -21,9 +21,9 @@ from typing import Annotated, TypeVar
 from pydantic import AfterValidator, Field, TypeAdapter
 
 from ddpbench.errors import LaunchError
-from ddpbench.launch.doctor.nodes.talking import MOST_NODES, PATIENCE_S, Pair, Words, measure, serve
+from ddpbench.launch.doctor.nodes.talking import MOST_NODES, PATIENCE_S, NodePair, Words, measure, serve
 from ddpbench.records.files import parse_json
-from ddpbench.texts import on_one_line
+from ddpbench.text_safety import on_one_line
 
 JOIN_S = 120.0
 _MOST_LINE = 1 << 20
@@ -63,7 +63,7 @@ class Node:
         return f"node {self.number} ({self.host})"
 
 
-_NODE, _NODES, _PAIRS = TypeAdapter(Node), TypeAdapter(list[Node]), TypeAdapter(list[Pair])
+_NODE, _NODES, _PAIRS = TypeAdapter(Node), TypeAdapter(list[Node]), TypeAdapter(list[NodePair])
 
 
 class _Line:
@@ -127,7 +127,7 @@ def rounds_of(count: int) -> list[list[tuple[int, int]]]:
 
 def take_part(
     me: Node, count: int, first: tuple[str, int], *, waiting: Callable[[str], None] = lambda _: None
-) -> tuple[list[Node], list[Pair]]:
+) -> tuple[list[Node], list[NodePair]]:
     """Return all nodes and their pairs: on the first node every pair, on others those of this node.
 
     `first` is the address and port at which node 0 listens.
@@ -160,7 +160,7 @@ def _lead(
     listener: socket.socket,
     *,
     waiting: Callable[[str], None],
-) -> tuple[list[Node], list[Pair]]:
+) -> tuple[list[Node], list[NodePair]]:
     try:
         door = stack.enter_context(socket.create_server(("", first[1]), backlog=128))
     except OSError as error:
@@ -181,7 +181,7 @@ def _lead(
         except (OSError, ValueError) as error:
             problem = f"{nodes[number].name} was lost: {on_one_line(str(error))}"
             pairs += [
-                Pair(a=min(number, other), b=max(number, other), problem=problem)
+                NodePair(a=min(number, other), b=max(number, other), problem=problem)
                 for other in range(count)
                 if other != number
             ]
@@ -252,7 +252,7 @@ def _hung_up(connection: socket.socket) -> bool:
 
 def _follow(
     stack: ExitStack, me: Node, count: int, first: tuple[str, int], listener: socket.socket
-) -> tuple[list[Node], list[Pair]]:
+) -> tuple[list[Node], list[NodePair]]:
     deadline = time.monotonic() + JOIN_S
     while True:
         try:
@@ -285,9 +285,9 @@ def _answer_s(count: int) -> float:
     return JOIN_S + count * 4 * PATIENCE_S
 
 
-def _try_all(me: Node, nodes: Sequence[Node], listener: socket.socket) -> list[Pair]:
+def _try_all(me: Node, nodes: Sequence[Node], listener: socket.socket) -> list[NodePair]:
     """Return this node's pairs, round by round: in a pair the lower number connects and measures."""
-    found: list[Pair] = []
+    found: list[NodePair] = []
     with ExitStack() as stack:
         early = _Early(listener, stack, range(me.number))
         for pairs in rounds_of(len(nodes)):
@@ -332,7 +332,7 @@ class _Early:
         return self._came.pop(number)
 
 
-def _connect(me: Node, other: Node) -> Pair:
+def _connect(me: Node, other: Node) -> NodePair:
     """Return the pair as measured by the connecting side."""
     source = None if me.address.startswith("127.") != other.address.startswith("127.") else (me.address, 0)
     deadline = time.monotonic() + PATIENCE_S
@@ -350,26 +350,28 @@ def _connect(me: Node, other: Node) -> Pair:
             )
             if not refused:
                 words = error.strerror or str(error) or type(error).__name__
-                return Pair(
+                return NodePair(
                     a=me.number, b=other.number, problem=f"{other.address}:{other.port}: {words.lower()}"
                 )
             time.sleep(0.1)
 
 
-def _await(other: Node, me: Node, early: _Early) -> list[Pair]:
+def _await(other: Node, me: Node, early: _Early) -> list[NodePair]:
     """Serve the connecting side, which reports the pair; if it never connects, report that from this side."""
     connection = early.of(other.number)
     if connection is None:
-        return [Pair(a=other.number, b=me.number, problem=f"{other.name} did not connect to {me.address}")]
+        return [
+            NodePair(a=other.number, b=me.number, problem=f"{other.name} did not connect to {me.address}")
+        ]
     with connection, suppress(OSError):
         connection.sendall(_TURN)
         serve(connection)
     return []
 
 
-def _once(pairs: Sequence[Pair]) -> list[Pair]:
+def _once(pairs: Sequence[NodePair]) -> list[NodePair]:
     """Return each pair once: with its numbers if a side has some, else with the connecting side's problem."""
-    found: dict[tuple[int, int], Pair] = {}
+    found: dict[tuple[int, int], NodePair] = {}
     for pair in pairs:
         known = found.get((pair.a, pair.b))
         if known is None or (known.problem and (not pair.problem or "did not connect" in known.problem)):

@@ -7,9 +7,9 @@ import itertools
 import statistics
 from collections.abc import Iterator, Sequence
 
-from ddpbench.launch.doctor.finding import Finding, note, ok, problem
+from ddpbench.launch.doctor.finding import CheckResult, note, ok, problem
 from ddpbench.launch.doctor.nodes.gathering import Node
-from ddpbench.launch.doctor.nodes.talking import Pair
+from ddpbench.launch.doctor.nodes.talking import NodePair
 from ddpbench.units import format_bit_rate, format_seconds
 
 SLOW = 0.7
@@ -22,7 +22,7 @@ CLOCKS_APART_S = 0.5
 """Clock differences above this confuse readers of two nodes' logs; ddpbench's numbers do not depend on them."""
 
 
-def judged(nodes: Sequence[Node], pairs: Sequence[Pair]) -> list[Finding]:
+def judged(nodes: Sequence[Node], pairs: Sequence[NodePair]) -> list[CheckResult]:
     """Return the findings: each node's interface, each pair's link, slow links, clocks, versions."""
     return [
         *_interfaces(nodes),
@@ -37,7 +37,7 @@ def _rate(bits_per_s: float) -> str:
     return format_bit_rate(float(f"{bits_per_s:.3g}"))
 
 
-def _interfaces(nodes: Sequence[Node]) -> Iterator[Finding]:
+def _interfaces(nodes: Sequence[Node]) -> Iterator[CheckResult]:
     several = len({node.host for node in nodes}) > 1
     for node in nodes:
         address = f"{node.interface} {node.address} ({node.why})"
@@ -63,7 +63,7 @@ def _interfaces(nodes: Sequence[Node]) -> Iterator[Finding]:
             yield ok(node.name, address)
 
 
-def _links(nodes: Sequence[Node], pairs: Sequence[Pair]) -> Iterator[Finding]:
+def _links(nodes: Sequence[Node], pairs: Sequence[NodePair]) -> Iterator[CheckResult]:
     for pair in pairs:
         a, b = nodes[pair.a], nodes[pair.b]
         subject = f"{a.host} - {b.host}" if a.host != b.host else f"nodes {a.number} - {b.number}"
@@ -88,7 +88,7 @@ def _links(nodes: Sequence[Node], pairs: Sequence[Pair]) -> Iterator[Finding]:
             yield ok(subject, measured)
 
 
-def _slow(nodes: Sequence[Node], pairs: Sequence[Pair]) -> Iterator[Finding]:
+def _slow(nodes: Sequence[Node], pairs: Sequence[NodePair]) -> Iterator[CheckResult]:
     """Yield the node whose links are all slow while the others' are not, else each slow link."""
     if len(pairs) < 3:
         return  # the one link of two nodes has nothing to compare with
@@ -118,7 +118,7 @@ def _slow(nodes: Sequence[Node], pairs: Sequence[Pair]) -> Iterator[Finding]:
             )
 
 
-def _clocks(nodes: Sequence[Node], pairs: Sequence[Pair]) -> Iterator[Finding]:
+def _clocks(nodes: Sequence[Node], pairs: Sequence[NodePair]) -> Iterator[CheckResult]:
     known = [pair for pair in pairs if not pair.problem]
     if not known:
         return
@@ -136,7 +136,7 @@ def _clocks(nodes: Sequence[Node], pairs: Sequence[Pair]) -> Iterator[Finding]:
         yield ok("clocks", f"at most {format_seconds(max(apart, worst.clock_error_s))} apart ({within})")
 
 
-def _versions(nodes: Sequence[Node]) -> Iterator[Finding]:
+def _versions(nodes: Sequence[Node]) -> Iterator[CheckResult]:
     for versions in itertools.zip_longest(*(node.versions for node in nodes), fillvalue="nothing"):
         if len(set(versions)) > 1:
             by_version: dict[str, list[str]] = {}

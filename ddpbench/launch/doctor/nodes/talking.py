@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from ddpbench.texts import on_one_line
+from ddpbench.text_safety import on_one_line
 
 PINGS = 100
 STREAM_S = 0.5
@@ -33,7 +33,7 @@ _Amount = Annotated[float, Field(ge=0, lt=1e18)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Pair:
+class NodePair:
     """The measurements of two nodes, numbered as in the list of nodes, `a` below `b`.
 
     Rates are bit/s, times seconds. `clock_s` is how far b's clock is ahead of a's, known to within `clock_error_s`.
@@ -75,7 +75,7 @@ def serve(connection: socket.socket) -> None:
     _send_stream(connection, deadline)
 
 
-def measure(connection: socket.socket, a: int, b: int) -> Pair:
+def measure(connection: socket.socket, a: int, b: int) -> NodePair:
     """Return what `a`, this side, measures of its connection to `b`.
 
     Raises:
@@ -94,7 +94,7 @@ def measure(connection: socket.socket, a: int, b: int) -> Pair:
     shortest, offset = min(trips)
     a_to_b = _send_stream(connection, deadline)
     b_to_a = _take_stream(connection, deadline)
-    return Pair(
+    return NodePair(
         a=a,
         b=b,
         latency_s=statistics.median(trip for trip, _ in trips) / 2,

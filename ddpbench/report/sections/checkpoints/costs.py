@@ -34,7 +34,7 @@ _COLOURS = {"plain": "#0072B2", "dcp": "#D55E00"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cost:
+class CheckpointCosts:
     """Cost of a case's checkpoints by one method. Times are seconds; shares are of `mean_s` and
     `step_mean_s`.
     """
@@ -54,15 +54,15 @@ class Cost:
     steps_for_1_percent: int
 
 
-def costs_of(saved: Sequence[CheckpointCost], rows: Sequence[Row]) -> list[Cost]:
+def costs_of(saved: Sequence[CheckpointCost], rows: Sequence[Row]) -> list[CheckpointCosts]:
     """Return checkpoint costs by case and method: not oversubscribed cases and the most ranks first."""
     by_id = {row.case_id: row for row in rows if row.ok}
-    costs: list[Cost] = []
+    costs: list[CheckpointCosts] = []
     for cost in saved:
         if (row := by_id.get(cost.case_id)) is None:
             continue
         costs.append(
-            Cost(
+            CheckpointCosts(
                 row=row,
                 method=cost.method,
                 cost_s=cost.cost,
@@ -82,7 +82,7 @@ def costs_of(saved: Sequence[CheckpointCost], rows: Sequence[Row]) -> list[Cost]
     return costs
 
 
-def checkpoint_picture(costs: Sequence[Cost]) -> Picture:
+def checkpoint_picture(costs: Sequence[CheckpointCosts]) -> Picture:
     """Return the figure of the time of a checkpoint, and of its share of the time."""
     heading = _heading(costs)
     sizes = sorted({round(cost.size_bytes / 1e6, 1) for cost in costs})
@@ -117,7 +117,7 @@ def checkpoint_picture(costs: Sequence[Cost]) -> Picture:
     )
 
 
-def _heading(costs: Sequence[Cost]) -> str:
+def _heading(costs: Sequence[CheckpointCosts]) -> str:
     first = costs[0]
     same_case = [cost for cost in costs if cost.row.case_id == first.row.case_id]
     words = series_of([f"{_ms(cost.cost_s)} ({_METHODS[cost.method]})" for cost in same_case], "or")
@@ -130,7 +130,7 @@ def _ms(estimate: Interval) -> str:
     return f"{scaled.number} ms {scaled.brackets}".strip()
 
 
-def _table(costs: Sequence[Cost]) -> Table:
+def _table(costs: Sequence[CheckpointCosts]) -> Table:
     columns = (
         Column("Case"),
         Column("Method"),
@@ -165,21 +165,21 @@ def _share(fraction: float) -> str:
     return percent(fraction) if fraction >= 0.0005 else "< 0.1 %"
 
 
-def _names(costs: Sequence[Cost], room_in: float, points: float) -> list[str]:
+def _names(costs: Sequence[CheckpointCosts], room_in: float, points: float) -> list[str]:
     """Return the bars' names, in lines that fit into `room_in` inches."""
     return [f"{in_lines(cost.row.name, room_in, points)}\n{_METHODS[cost.method]}" for cost in costs]
 
 
-def _pitch_in(costs: Sequence[Cost]) -> float:
+def _pitch_in(costs: Sequence[CheckpointCosts]) -> float:
     return max(_PITCH_IN, height_in(_names(costs, NAMES_IN, style.TICK_PT), style.TICK_PT) + 0.06)
 
 
-def _narrow_pitch_in(costs: Sequence[Cost]) -> float:
+def _narrow_pitch_in(costs: Sequence[CheckpointCosts]) -> float:
     names = _names(costs, _PHONE_IN, style.NOTE_PT)
     return max(_NARROW_PITCH_IN, height_in(names, style.NOTE_PT) + 0.24)
 
 
-def _paint(sheet: Sheet, *, costs: Sequence[Cost]) -> None:
+def _paint(sheet: Sheet, *, costs: Sequence[CheckpointCosts]) -> None:
     """Paint bars on the left, shares on the right."""
     names = _names(costs, NAMES_IN, style.TICK_PT)
     left = 0.3 + max(text_width_in(name, style.TICK_PT) for name in names)
@@ -193,7 +193,7 @@ def _paint(sheet: Sheet, *, costs: Sequence[Cost]) -> None:
     _paint_shares(lines, [cost for cost in costs if cost.row.case_id == costs[0].row.case_id])
 
 
-def _paint_narrow(sheet: Sheet, *, costs: Sequence[Cost]) -> None:
+def _paint_narrow(sheet: Sheet, *, costs: Sequence[CheckpointCosts]) -> None:
     """Paint bars with their words above them, and the shares beneath."""
     bars = sheet.axes(0.12, _SHARES_IN + 0.5, _PHONE_IN, sheet.height_in - _SHARES_IN - 0.8)
     scale = _NARROW_PITCH_IN / _narrow_pitch_in(costs)
@@ -208,17 +208,17 @@ def _paint_narrow(sheet: Sheet, *, costs: Sequence[Cost]) -> None:
     _paint_shares(lines, [cost for cost in costs if cost.row.case_id == costs[0].row.case_id])
 
 
-def _bar(axes: Axes, place: float, cost: Cost, *, height: float, label: str) -> None:
+def _bar(axes: Axes, place: float, cost: CheckpointCosts, *, height: float, label: str) -> None:
     fill = style.Fill("", _COLOURS[cost.method])
     whiskered(axes, place, cost.cost_s.scaled(1e3), fill, height=height, label=label)
 
 
-def _scale(bars: Axes, costs: Sequence[Cost]) -> None:
+def _scale(bars: Axes, costs: Sequence[CheckpointCosts]) -> None:
     bars.set_xlim(0, right_end([cost.cost_s.scaled(1e3) for cost in costs]))
     bars.set_title("One checkpoint")
 
 
-def _paint_shares(axes: Axes, costs: Sequence[Cost]) -> None:
+def _paint_shares(axes: Axes, costs: Sequence[CheckpointCosts]) -> None:
     from matplotlib.ticker import FuncFormatter, NullLocator
 
     steps = [10 ** (1 + index / 10) for index in range(41)]

@@ -17,7 +17,7 @@ _HALF = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Point:
+class TransferPoint:
     """Transfers of one size: time in milliseconds, busbw in GB/s (None if no factor is known)."""
 
     bytes: int
@@ -39,7 +39,7 @@ class TransferCurve:
     op: str
     world_size: int
     variant: int
-    points: tuple[Point, ...]
+    points: tuple[TransferPoint, ...]
     latency_ms: Interval | None = None
     """Time at zero bytes, by the line through its points; None if sizes are too few or too close."""
     mib_ms: float = 0.0
@@ -74,8 +74,8 @@ def curves_of(results: Sequence[TransferResult]) -> list[TransferCurve]:
     return curves
 
 
-def _point(one: TransferResult) -> Point:
-    return Point(
+def _point(one: TransferResult) -> TransferPoint:
+    return TransferPoint(
         bytes=one.bytes,
         time_ms=one.time_s.scaled(1e3),
         busbw=None if one.busbw is None else one.busbw.scaled(1e-9),

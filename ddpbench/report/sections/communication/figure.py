@@ -12,7 +12,7 @@ from ddpbench.report.draw import style
 from ddpbench.report.draw.lines import legend_lines
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.rows import Row
-from ddpbench.report.sections.communication.curves import MIB, Point, TransferCurve, answer_of
+from ddpbench.report.sections.communication.curves import MIB, TransferCurve, TransferPoint, answer_of
 from ddpbench.report.sections.communication.painting import paint, slowest_rate
 from ddpbench.report.series import MOST_SERIES, Panel, panels_of, variant_words
 from ddpbench.report.words import series_of
@@ -150,7 +150,7 @@ def _heading(name: str, curves: Sequence[TransferCurve]) -> str:
     )
 
 
-def _time(point: Point) -> str:
+def _time(point: TransferPoint) -> str:
     rate = f" ({point.busbw.number} GB/s)" if point.busbw is not None else ""
     return f"{point.time_ms} ms{rate}"
 
@@ -163,7 +163,7 @@ def _cap_lines(caps: Sequence[BucketCap], curves: Sequence[TransferCurve]) -> di
     return {cap: size for cap, size in cap_bytes.items() if low <= size <= high}
 
 
-def _looks_alike(point: Point, curve: TransferCurve) -> bool:
+def _looks_alike(point: TransferPoint, curve: TransferCurve) -> bool:
     """Return whether another of its curve's sizes rounds to the same words."""
     return sum(format_bytes(one.bytes) == format_bytes(point.bytes) for one in curve.points) > 1
 

@@ -9,7 +9,7 @@ from ddpbench.report.drawn import split
 from ddpbench.report.parts import Section
 from ddpbench.report.rows import Row
 from ddpbench.report.sections.time_to_loss.figure import drawn_lines, picture
-from ddpbench.report.sections.time_to_loss.lines import Line, apart_words, groups_of, setting_words
+from ddpbench.report.sections.time_to_loss.lines import TrainedCase, apart_words, groups_of, setting_words
 from ddpbench.report.sections.time_to_loss.table import loss_table
 from ddpbench.report.words import not_drawn, series_of
 from ddpbench.strategies.traits import traits_of
@@ -24,7 +24,7 @@ def section(training: TrainingResults, rows: Sequence[Row]) -> Section | None:
         return None
     shown, others = split(groups, MOST_FIGURES)
     notes = list(not_drawn([", ".join(setting_words(group)) for group in others]))
-    drawn: list[list[Line]] = []
+    drawn: list[list[TrainedCase]] = []
     for group in shown:
         lines, omitted = drawn_lines(group)
         drawn.append(lines)

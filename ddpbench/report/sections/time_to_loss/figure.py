@@ -11,7 +11,7 @@ from ddpbench.report.captions import captioned, label_of
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.rows import Row
-from ddpbench.report.sections.time_to_loss.lines import Line, setting_words, task
+from ddpbench.report.sections.time_to_loss.lines import TrainedCase, setting_words, task
 from ddpbench.report.sections.time_to_loss.painting import lines_above, names_of, paint
 from ddpbench.report.series import MOST_SERIES
 from ddpbench.report.words import launches_each, number, series_of
@@ -24,11 +24,11 @@ TOLD_POINTS = 10
 """Number of points of each curve in the figure's table."""
 
 
-def drawn_lines(group: Sequence[Line]) -> tuple[list[Line], list[Line]]:
+def drawn_lines(group: Sequence[TrainedCase]) -> tuple[list[TrainedCase], list[TrainedCase]]:
     """Return the lines that are drawn, and those without room: one bucket cap each, and one device once per
     batch.
     """
-    chosen: dict[tuple[Any, ...], Line] = {}
+    chosen: dict[tuple[Any, ...], TrainedCase] = {}
     batches = ("local_batch", "global_batch", "scaling")
     for line in sorted(group, key=lambda line: cap_order(line.row.case.bucket_cap_mb)):
         row = line.row
@@ -52,7 +52,7 @@ def drawn_lines(group: Sequence[Line]) -> tuple[list[Line], list[Line]]:
 
 
 def picture(
-    place: int, lines: Sequence[Line], group: Sequence[Line], rows: Sequence[Row], apart: str
+    place: int, lines: Sequence[TrainedCase], group: Sequence[TrainedCase], rows: Sequence[Row], apart: str
 ) -> Picture:
     """Return the figure of a group, with the cases in `lines`; `place` counts the figures from 0."""
     heading = _heading(group) + (f" ({apart})" if apart else "")
@@ -105,7 +105,7 @@ def picture(
     )
 
 
-def _heading(lines: Sequence[Line]) -> str:
+def _heading(lines: Sequence[TrainedCase]) -> str:
     target = lines[0].target
     reached = _fair(lines)
     others = [line for line in reached if traits_of(line.row.case).exchanges]
@@ -121,17 +121,17 @@ def _heading(lines: Sequence[Line]) -> str:
     return text
 
 
-def _fair(lines: Sequence[Line]) -> list[Line]:
+def _fair(lines: Sequence[TrainedCase]) -> list[TrainedCase]:
     return [line for line in lines if line.time_s is not None and not line.row.oversubscribed]
 
 
-def _seconds(line: Line) -> float:
+def _seconds(line: TrainedCase) -> float:
     assert line.time_s is not None
     return line.time_s.value
 
 
-def _points_table(lines: Sequence[Line]) -> Table:
-    def listed(line: Line) -> list[tuple[int, int, float, float]]:
+def _points_table(lines: Sequence[TrainedCase]) -> Table:
+    def listed(line: TrainedCase) -> list[tuple[int, int, float, float]]:
         last = len(line.points) - 1
         places = sorted({round(index * last / (TOLD_POINTS - 1)) for index in range(TOLD_POINTS)})
         return [line.points[place] for place in places]

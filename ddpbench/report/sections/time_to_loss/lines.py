@@ -15,12 +15,12 @@ from ddpbench.naming import EVERY, Namer
 from ddpbench.report.captions import fullest, setting_of
 from ddpbench.report.rows import Row
 from ddpbench.spec import grouping
-from ddpbench.spec.grouping import FACETS, PANEL, Key
+from ddpbench.spec.grouping import FACETS, PANEL, GroupKey
 from ddpbench.strategies.traits import traits_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Line:
+class TrainedCase:
     """A case that was trained to a loss. Times are seconds; its points are (step, samples, time, finite mean
     loss).
     """
@@ -57,7 +57,7 @@ class Line:
         return self.words if traits_of(self.row.case).role == "base" else self.name
 
 
-def groups_of(training: TrainingResults, rows: Sequence[Row]) -> list[list[Line]]:
+def groups_of(training: TrainingResults, rows: Sequence[Row]) -> list[list[TrainedCase]]:
     """Return the cases trained to a loss in groups for which it means the same; the largest groups first."""
     if not training.time_to_loss:
         return []
@@ -78,7 +78,7 @@ def groups_of(training: TrainingResults, rows: Sequence[Row]) -> list[list[Line]
     return sorted(groups, key=lambda group: -len(group))
 
 
-def task(row: Row) -> Key:
+def task(row: Row) -> GroupKey:
     """Return the key that cases must share for one loss to mean the same for all of them."""
     return grouping.deciding("loss", row.case)
 
@@ -88,9 +88,9 @@ def _line(
     name: tuple[str, str],
     entry: TrainedToLoss,
     points: Sequence[tuple[int, int, float, float]],
-) -> Line:
+) -> TrainedCase:
     cost = row.to_loss
-    return Line(
+    return TrainedCase(
         row=row,
         words=name[0],
         scaling=name[1],
@@ -132,12 +132,12 @@ def _names(rows: Sequence[Row]) -> dict[str, tuple[str, str]]:
     }
 
 
-def setting_words(group: Sequence[Line]) -> tuple[str, ...]:
+def setting_words(group: Sequence[TrainedCase]) -> tuple[str, ...]:
     """Return the setting in words, without scaling and batch, which differ from line to line."""
     return setting_of(fullest([line.row for line in group]), but=("scaling",))
 
 
-def apart_words(groups: Sequence[Sequence[Line]]) -> list[str]:
+def apart_words(groups: Sequence[Sequence[TrainedCase]]) -> list[str]:
     """Return words that distinguish the groups; empty if there is only one."""
     cases = [fullest([line.row for line in group]).case for group in groups]
     names = [name for name in PANEL if name not in ("local_batch", "global_batch", "scaling")]

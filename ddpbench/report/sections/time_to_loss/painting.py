@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.report.draw import style
 from ddpbench.report.draw.lines import in_legend, in_lines
-from ddpbench.report.sections.time_to_loss.lines import Line
+from ddpbench.report.sections.time_to_loss.lines import TrainedCase
 from ddpbench.strategies.traits import traits_of
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _ROW = 0.055
 """Distance of the rows of markers beneath the target, as a fraction of the losses' range."""
 
 
-def names_of(lines: Sequence[Line], across: int) -> list[str]:
+def names_of(lines: Sequence[TrainedCase], across: int) -> list[str]:
     """Return the lines' names for a legend of `across` columns: one on a phone."""
     if across == 1:
         return [in_legend(line.drawn_name) for line in lines]
@@ -35,7 +35,7 @@ def lines_above(names: Sequence[str], across: int) -> int:
     return sum(max(heights[at : at + across]) for at in range(0, len(heights), across))
 
 
-def paint(sheet: Sheet, *, lines: Sequence[Line], stacked: bool = False) -> None:
+def paint(sheet: Sheet, *, lines: Sequence[TrainedCase], stacked: bool = False) -> None:
     """Paint the lines twice, against time and against samples, with their names above.
 
     The charts are next to each other, or above each other if `stacked`.
@@ -90,7 +90,7 @@ def paint(sheet: Sheet, *, lines: Sequence[Line], stacked: bool = False) -> None
     )
 
 
-def _looks(lines: Sequence[Line]) -> list[tuple[style.Look, Any]]:
+def _looks(lines: Sequence[TrainedCase]) -> list[tuple[style.Look, Any]]:
     """Return colours and markers by strategy; lines of one colour have different dashes and markers."""
     seen: dict[str, int] = {}
     looks = []
@@ -107,13 +107,13 @@ def _exact(value: float | None) -> Interval | None:
     return None if value is None else Interval(value)
 
 
-def _range(lines: Sequence[Line]) -> float:
+def _range(lines: Sequence[TrainedCase]) -> float:
     """Return the range from the target, or the lowest loss that is drawn, to the highest."""
     losses = [lines[0].target, *(point[3] for line in lines for point in line.points)]
     return max(losses) - min(losses)
 
 
-def _reach(axes: Axes, line: Line, look: style.Look, at: Interval | None, place: float) -> None:
+def _reach(axes: Axes, line: TrainedCase, look: style.Look, at: Interval | None, place: float) -> None:
     if at is None:
         return
     whiskers = None
@@ -136,7 +136,7 @@ def _reach(axes: Axes, line: Line, look: style.Look, at: Interval | None, place:
     )
 
 
-def _finish(panels: Sequence[Axes], lines: Sequence[Line]) -> None:
+def _finish(panels: Sequence[Axes], lines: Sequence[TrainedCase]) -> None:
     target = lines[0].target
     losses = [point[3] for line in lines for point in line.points]
     high, whole = max([target, *losses]), _range(lines)

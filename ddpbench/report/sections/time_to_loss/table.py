@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from ddpbench.analysis.statistics.estimands import MEDIAN
 from ddpbench.analysis.time_to_loss import FIRST_STEPS
 from ddpbench.report.parts import Cell, Column, Table
-from ddpbench.report.sections.time_to_loss.lines import Line
+from ddpbench.report.sections.time_to_loss.lines import TrainedCase
 from ddpbench.units import counted, format_number
 
 
-def loss_table(group: Sequence[Line], apart: str) -> Table:
+def loss_table(group: Sequence[TrainedCase], apart: str) -> Table:
     """Return what each case needs to reach the loss, with its speed-up in samples/s."""
     notes = {line.row.case_id: _notes(line) for line in group}
     noted = any(notes.values())
@@ -62,7 +62,7 @@ def _mean_cell(value: float | None) -> Cell:
     return Cell(text="" if value is None else f"{value:,.0f}", key=value, number=True)
 
 
-def _notes(line: Line) -> str:
+def _notes(line: TrainedCase) -> str:
     """Return whether it was oversubscribed, and how far it got if it did not reach the loss in every launch."""
     words = ["oversubscribed"] if line.row.oversubscribed else []
     if line.time_s is None:

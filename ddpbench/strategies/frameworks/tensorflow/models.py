@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class KerasLayout:
     """The layouts of a parameter in Keras and in torch."""
 
     to_keras: Act
@@ -34,7 +34,7 @@ class Shared:
     """Its name in the torch model."""
     variable: Any
     """Its variable in the Keras model."""
-    layout: Layout
+    layout: KerasLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +48,16 @@ class Twin:
     """Converts a batch's inputs to Keras' layout: channels last."""
 
 
-SAME = Layout(lambda tensor: tensor, lambda tensor: tensor)
-DENSE = Layout(lambda weight: weight.t(), lambda kernel: kernel.t())
+SAME = KerasLayout(lambda tensor: tensor, lambda tensor: tensor)
+DENSE = KerasLayout(lambda weight: weight.t(), lambda kernel: kernel.t())
 """[out, in] to [in, out]."""
-CONVOLUTION = Layout(lambda weight: weight.permute(2, 3, 1, 0), lambda kernel: kernel.permute(3, 2, 0, 1))
+CONVOLUTION = KerasLayout(
+    lambda weight: weight.permute(2, 3, 1, 0), lambda kernel: kernel.permute(3, 2, 0, 1)
+)
 """[out, in, height, width] to [height, width, in, out]."""
 
 
-def flattened(channels: int, side: int) -> Layout:
+def flattened(channels: int, side: int) -> KerasLayout:
     """Return the layout of a dense layer on a flattened image: torch's has channels first, Keras' last."""
 
     def to_keras(weight: torch.Tensor) -> torch.Tensor:
@@ -64,10 +66,10 @@ def flattened(channels: int, side: int) -> Layout:
     def to_torch(kernel: torch.Tensor) -> torch.Tensor:
         return kernel.reshape(side, side, channels, -1).permute(3, 2, 0, 1).flatten(1)
 
-    return Layout(to_keras, to_torch)
+    return KerasLayout(to_keras, to_torch)
 
 
-def _both(name: str, layer: Any, kernel: Layout) -> list[Shared]:
+def _both(name: str, layer: Any, kernel: KerasLayout) -> list[Shared]:
     """Return a layer's weight and bias."""
     return [Shared(f"{name}.weight", layer.kernel, kernel), Shared(f"{name}.bias", layer.bias, SAME)]
 
@@ -160,7 +162,7 @@ def copy_to_keras(model: torch.nn.Module, twin: Twin) -> None:
         shared.variable.assign(shared.layout.to_keras(values[shared.name]).contiguous().cpu().numpy())
 
 
-def to_torch(array: Any, layout: Layout) -> torch.Tensor:
+def to_torch(array: Any, layout: KerasLayout) -> torch.Tensor:
     """Return a copy of one of the twin's values, or of its gradients, as torch has it."""
     import torch
 

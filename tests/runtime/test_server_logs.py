@@ -17,8 +17,8 @@ from ddpbench.launch.own_batches import stated_batches
 from ddpbench.launch.own_class.trial import trial_of
 from ddpbench.launch.profiling import PreparedProfile, measure_profile
 from ddpbench.machine.hardware import read_hardware
-from ddpbench.machine.probes import probed
-from ddpbench.machine.server import ServerProcess
+from ddpbench.runtime.probes import probed
+from ddpbench.runtime.server import ServerProcess
 from tests.synthetic import case_of
 
 CLASS = b"class Measured:\n    batch = 4\n    def model(self): ...\n"

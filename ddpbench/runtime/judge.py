@@ -11,8 +11,6 @@ from ddpbench.causes import is_users, limits_part, signals_part
 from ddpbench.errors import LaunchError, UnreadableError
 from ddpbench.guard import signal_name
 from ddpbench.machine.disturbance import OUT_OF
-from ddpbench.machine.launched import RESTARTS
-from ddpbench.machine.seen import Seen
 from ddpbench.records import (
     Block,
     Checkpoint,
@@ -32,6 +30,8 @@ from ddpbench.records import (
 from ddpbench.records.files import check_room, field_lines, read_end
 from ddpbench.records.reader import RankRecords
 from ddpbench.records.rundir import Purpose
+from ddpbench.runtime.launched import RESTARTS
+from ddpbench.runtime.watchdog import Seen
 
 EXIT_NO_RECORD = 74  # os.EX_IOERR: the rank could not write its records
 _NO_MESSAGE = "did not go through"
@@ -47,7 +47,7 @@ _PEER_ERRORS = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
+class LaunchVerdict:
     """A launch's status; if not ok, also a sentence, the rank it is about and its phase."""
 
     status: Status
@@ -56,7 +56,7 @@ class Verdict:
     phase: str = ""
 
 
-def judge(records: LaunchRecords, seen: Seen, *, purpose: Purpose, oom: bool) -> Verdict:
+def judge(records: LaunchRecords, seen: Seen, *, purpose: Purpose, oom: bool) -> LaunchVerdict:
     """Return the launch's status: a hang, then a rank killed from outside, then the first rank that reported a failure.
 
     `oom`: the kernel's out-of-memory killer struck meanwhile.
@@ -74,7 +74,7 @@ def judge(records: LaunchRecords, seen: Seen, *, purpose: Purpose, oom: bool) ->
         or _ended_unrecorded(records, seen)
         or _silent(records, seen)
         or _not_whole(records, purpose)
-        or Verdict(status="ok")
+        or LaunchVerdict(status="ok")
     )
 
 
@@ -90,7 +90,7 @@ def _check_written(directory: LaunchDir, seen: Seen) -> None:
         raise LaunchError(f"a rank could not write its records in {directory.path}: {cause}")
 
 
-def _server_gone(seen: Seen, *, oom: bool) -> Verdict | None:
+def _server_gone(seen: Seen, *, oom: bool) -> LaunchVerdict | None:
     """Return the verdict if the fork server is gone, and its ranks with it."""
     if not seen.server_gone:
         return None
@@ -98,10 +98,10 @@ def _server_gone(seen: Seen, *, oom: bool) -> Verdict | None:
     error = f"{seen.server_gone}, and its ranks with it; {advice}"
     if oom and OUT_OF in seen.server_gone:  # its text says what to do, too
         error = f"{seen.server_gone}, and its ranks with it"
-    return Verdict(status="oom" if oom else "failed", error=error)
+    return LaunchVerdict(status="oom" if oom else "failed", error=error)
 
 
-def _hung(records: LaunchRecords, seen: Seen) -> Verdict | None:
+def _hung(records: LaunchRecords, seen: Seen) -> LaunchVerdict | None:
     """Return the verdict if no rank makes progress any more: on the first that waits for data, if any does."""
     if not seen.hang:
         return None
@@ -117,10 +117,10 @@ def _hung(records: LaunchRecords, seen: Seen) -> Verdict | None:
                     f"gives none; {advice}"
                 )
                 break
-    return Verdict(status="hung", error=error, rank=rank, phase=seen.pulse(rank).phase)
+    return LaunchVerdict(status="hung", error=error, rank=rank, phase=seen.pulse(rank).phase)
 
 
-def _rank_killed(records: LaunchRecords, seen: Seen, *, oom: bool) -> Verdict | None:
+def _rank_killed(records: LaunchRecords, seen: Seen, *, oom: bool) -> LaunchVerdict | None:
     """Return the verdict if the first rank that failed was killed by a signal from outside."""
     killed = seen.first_bad
     if killed is None or seen.codes[killed] >= 0:
@@ -132,14 +132,14 @@ def _rank_killed(records: LaunchRecords, seen: Seen, *, oom: bool) -> Verdict | 
         error = (
             f"rank {killed} was killed {where}: this machine ran out of memory; use a smaller batch or model"
         )
-        return Verdict(status="oom", error=error, rank=killed, phase=pulse.phase)
+        return LaunchVerdict(status="oom", error=error, rank=killed, phase=pulse.phase)
     log = records.directory.log(killed).name
     why = f"{signals_part(name)}{limits_part(log_end(records.directory, killed))}"
     error = f"rank {killed} was killed by {name} {where}{_missed(records)}{why}; see {log}"
-    return Verdict(status="failed", error=error, rank=killed, phase=pulse.phase)
+    return LaunchVerdict(status="failed", error=error, rank=killed, phase=pulse.phase)
 
 
-def _left_early(records: LaunchRecords, seen: Seen) -> Verdict | None:
+def _left_early(records: LaunchRecords, seen: Seen) -> LaunchVerdict | None:
     """Return the verdict if a rank left without a message: first of all, or so that the others lost it."""
     outcomes = _outcomes(records)
     left = [
@@ -161,10 +161,10 @@ def _left_early(records: LaunchRecords, seen: Seen) -> Verdict | None:
     error = (
         f"rank {rank} ended {how} {seen.where(rank)}{hint}{limits}; see {records.directory.log(rank).name}"
     )
-    return Verdict(status="failed", error=error, rank=rank, phase=seen.pulse(rank).phase)
+    return LaunchVerdict(status="failed", error=error, rank=rank, phase=seen.pulse(rank).phase)
 
 
-def _said_what_failed(records: LaunchRecords) -> Verdict | None:
+def _said_what_failed(records: LaunchRecords) -> LaunchVerdict | None:
     """Return the verdict if ranks recorded that they failed: that of the first whose own failure it was."""
     bad = [
         (rank, outcome)
@@ -177,39 +177,39 @@ def _said_what_failed(records: LaunchRecords) -> Verdict | None:
     bad.sort(key=lambda item: (_is_peer_error(item[1]), item[1].finished_ns))
     rank, outcome = bad[0]
     if outcome.status == "skipped":  # it reports a fact on the strategy that holds on every rank
-        return Verdict(status="skipped", error=outcome.error, rank=rank, phase=outcome.phase)
+        return LaunchVerdict(status="skipped", error=outcome.error, rank=rank, phase=outcome.phase)
     error = f"rank {rank}{f' in {outcome.phase}' if outcome.phase else ''}: {outcome.error}"
     if max(each.attempt for each in records.ranks) >= RESTARTS:
         error += f" (torchrun restarted its ranks {RESTARTS} times, as often as it may)"
-    return Verdict(status=outcome.status, error=error, rank=rank, phase=outcome.phase)
+    return LaunchVerdict(status=outcome.status, error=error, rank=rank, phase=outcome.phase)
 
 
-def _ended_unrecorded(records: LaunchRecords, seen: Seen) -> Verdict | None:
+def _ended_unrecorded(records: LaunchRecords, seen: Seen) -> LaunchVerdict | None:
     """Return the verdict if a rank ended with an exit code that is not 0, and no record says why."""
     bad = seen.first_bad
     if bad is None:
         return None
     log = records.directory.log(bad).name
     error = f"rank {bad} ended with exit code {seen.codes[bad]} and no record; see {log}"
-    return Verdict(status="failed", error=error, rank=bad, phase=seen.pulse(bad).phase)
+    return LaunchVerdict(status="failed", error=error, rank=bad, phase=seen.pulse(bad).phase)
 
 
-def _silent(records: LaunchRecords, seen: Seen) -> Verdict | None:
+def _silent(records: LaunchRecords, seen: Seen) -> LaunchVerdict | None:
     """Return the verdict if a rank was ended before it could record its outcome."""
     outcomes = _outcomes(records)
     silent = [rank for rank in range(seen.ranks) if outcomes.get(rank) is None]
     if not silent:
         return None
     error = f"rank {silent[0]} ended without saying how; see {records.directory.log(silent[0]).name}"
-    return Verdict(status="failed", error=error, rank=silent[0])
+    return LaunchVerdict(status="failed", error=error, rank=silent[0])
 
 
-def _not_whole(records: LaunchRecords, purpose: Purpose) -> Verdict | None:
+def _not_whole(records: LaunchRecords, purpose: Purpose) -> LaunchVerdict | None:
     """Return the verdict if all ranks ended well, and their records lack something or are damaged."""
     if purpose == "proof" and not any(rank.of(Proof) for rank in records.ranks):
-        return Verdict(status="failed", error="the proof made no comparison")
+        return LaunchVerdict(status="failed", error="the proof made no comparison")
     if records.damage:
-        return Verdict(status="failed", error=f"damaged records: {records.damage[0]}")
+        return LaunchVerdict(status="failed", error=f"damaged records: {records.damage[0]}")
     return None
 
 

@@ -17,9 +17,9 @@ from ddpbench.analysis.statistics.timings import Timing
 from ddpbench.cli import run as cli
 from ddpbench.launch.layout import Nodes, plan_for
 from ddpbench.launch.sweep.preparation import Prepared, SweepRequest, prepare
-from ddpbench.machine.order import balanced_orders, construct_three
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
+from ddpbench.runtime.order import balanced_orders, construct_three
 
 TEXT = """
 [base]

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from ddpbench.machine.launched import LaunchedRanks
-from ddpbench.machine.server import ServerProcess
 from ddpbench.records import LaunchDir
 from ddpbench.records.heartbeat import Pulse
+from ddpbench.runtime.launched import LaunchedRanks
+from ddpbench.runtime.server import ServerProcess
 from ddpbench.spec import Case
 
 

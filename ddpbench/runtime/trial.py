@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ddpbench.errors import WorkloadError
-from ddpbench.machine.equal_caps import Gradients, replayed_gradients
-from ddpbench.machine.estimate import Tried
-from ddpbench.machine.probes import gradients_of, inspected
-from ddpbench.machine.server import ServerProcess
 from ddpbench.naming import Namer, words_of
+from ddpbench.runtime.equal_caps import Gradients, replayed_gradients
+from ddpbench.runtime.estimate import Tried
+from ddpbench.runtime.probes import gradients_of, inspected
+from ddpbench.runtime.server import ServerProcess
 from ddpbench.spec import Case, PlannedCase
 from ddpbench.strategies import ModelFound, found_reason, load_strategy, own_step_reason, stream_reason
 from ddpbench.units import counted, series_of

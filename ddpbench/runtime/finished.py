@@ -11,7 +11,7 @@ from ddpbench.spec import Case
 
 GIVE_UP_AFTER = 2
 """Failures after which a case that never succeeded is not launched again."""
-Key = tuple[str, Purpose, int]
+LaunchKey = tuple[str, Purpose, int]
 """A launch of a plan: case id, purpose, round."""
 _STATUSES: tuple[Status, ...] = get_args(Status)
 _NOT_FINISHED, _OK = 0, 1 + _STATUSES.index("ok")
@@ -19,14 +19,14 @@ _NOT_FINISHED, _OK = 0, 1 + _STATUSES.index("ok")
 
 def finished_launches(
     run: RunDir, cases: Sequence[Case], run_id: str
-) -> tuple[dict[Key, LaunchOutcome], set[Key]]:
+) -> tuple[dict[LaunchKey, LaunchOutcome], set[LaunchKey]]:
     """Return the outcomes that earlier sessions left in a run, and which of those launches have damaged records.
 
     A folder that holds another launch's records doesn't belong to a finished launch. A launch that ended well and lacks
     a rank's timed steps is damaged too: no report takes its numbers.
     """
-    outcomes: dict[Key, LaunchOutcome] = {}
-    damaged: set[Key] = set()
+    outcomes: dict[LaunchKey, LaunchOutcome] = {}
+    damaged: set[LaunchKey] = set()
     for case in cases:
         case_id = case.case_id
         for directory in [run.launch(case_id, "proof"), *run.launches(case_id)]:
@@ -64,20 +64,20 @@ class Endings:
         """Return how many launches are finished."""
         return sum(len(ends) - ends.count(_NOT_FINISHED) for ends in self._ends.values())
 
-    def __getitem__(self, key: Key) -> Status | None:
+    def __getitem__(self, key: LaunchKey) -> Status | None:
         """Return how a launch ended; None if it is not finished, or not in the plan."""
         case_id, purpose, number = key
         ends, at = self._ends.get(case_id, b""), _place(purpose, number)
         return _STATUSES[ends[at] - 1] if at < len(ends) and ends[at] else None
 
-    def __setitem__(self, key: Key, status: Status | None) -> None:
+    def __setitem__(self, key: LaunchKey, status: Status | None) -> None:
         """Note how a launch ended, or with None that it is to be done again."""
         case_id, purpose, number = key
         ends, at = self._ends.get(case_id), _place(purpose, number)
         if ends is not None and at < len(ends):
             ends[at] = _NOT_FINISHED if status is None else 1 + _STATUSES.index(status)
 
-    def finished(self) -> Iterator[Key]:
+    def finished(self) -> Iterator[LaunchKey]:
         """Yield the finished launches."""
         for case_id, ends in self._ends.items():
             if ends[0]:

@@ -18,10 +18,10 @@ import pytest
 
 import ddpbench
 from ddpbench import user_files
-from ddpbench.machine import running_server
-from ddpbench.machine.launched import LaunchedRanks
-from ddpbench.machine.server import ServerProcess
 from ddpbench.records import RunDir
+from ddpbench.runtime import running_server
+from ddpbench.runtime.launched import LaunchedRanks
+from ddpbench.runtime.server import ServerProcess
 from ddpbench.user_files import load_class
 from ddpbench.worker.training.loader_server import SHARED
 from ddpbench.workloads import load_workload

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ddpbench.machine.done import Done
-from ddpbench.machine.estimate import about
-from ddpbench.machine.expected import Expected
+from ddpbench.runtime.estimate import about
+from ddpbench.runtime.expected import Expected
+from ddpbench.runtime.progress import Done
 from ddpbench.spec import Budget
 from ddpbench.spec.settings import MIN_ROUNDS
 from ddpbench.units import counted, format_seconds

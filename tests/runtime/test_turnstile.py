@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpbench.machine.turnstile import Turn, Turnstile, TurnstileGoneError
+from ddpbench.runtime.turnstile import Turn, Turnstile, TurnstileGoneError
 
 PATIENCE_S = 30.0
 
@@ -115,7 +115,7 @@ def test_a_side_that_takes_no_turn_holds_nobody_up(turnstile: Turnstile) -> None
 def test_nobody_begins_before_the_other_side_is_there(
     turnstile: Turnstile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ddpbench.machine.turnstile._LOOK_S", 0.01)
+    monkeypatch.setattr("ddpbench.runtime.turnstile._LOOK_S", 0.01)
     turnstile.begin(["base", "new"])
     base, new, waited = turn_of(turnstile, "base"), turn_of(turnstile, "new"), threading.Event()
     begun: list[str] = []
@@ -326,7 +326,7 @@ def test_whoever_waits_hears_that_the_comparison_has_ended(tmp_path: Path) -> No
 def test_a_wait_says_now_and_then_that_it_goes_on(
     turnstile: Turnstile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ddpbench.machine.turnstile._LOOK_S", 0.01)
+    monkeypatch.setattr("ddpbench.runtime.turnstile._LOOK_S", 0.01)
     base, said = turn_of(turnstile, "base"), []
     base.take()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ddpbench.machine.estimate import gradient_width, replay_of
 from ddpbench.records.plan import StoredPlan
+from ddpbench.runtime.estimate import gradient_width, replay_of
 from ddpbench.spec import Case, PlannedCase, grouping
 from ddpbench.spec.buckets import bucket_bytes, caps_worth, equal_words
 
@@ -20,7 +20,7 @@ def without_equal(cases: Sequence[PlannedCase], gradients: Gradients) -> list[Pl
     Of such a set the case with DDP's default is kept, or else the first, and says which caps it represents. Cases whose
     gradients are not known before they are launched stay as they are.
     """
-    known: dict[grouping.Key, Sequence[int] | None] = {}
+    known: dict[grouping.GroupKey, Sequence[int] | None] = {}
     kept: dict[str, PlannedCase] = {entry.case.case_id: entry for entry in cases}
     for members in _groups(cases):
         first = members[0].case
@@ -38,7 +38,7 @@ def without_equal(cases: Sequence[PlannedCase], gradients: Gradients) -> list[Pl
 
 def _groups(cases: Sequence[PlannedCase]) -> list[list[PlannedCase]]:
     """Return sets of cases that differ only in their bucket caps and may have the same buckets."""
-    groups: dict[grouping.Key, list[PlannedCase]] = {}
+    groups: dict[grouping.GroupKey, list[PlannedCase]] = {}
     for entry in cases:
         options = entry.case.options
         if entry.skip_reason is not None or entry.case.bucket_cap_mb is None:

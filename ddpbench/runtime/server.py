@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ddpbench.machine.running_server import SpoiltError, start_server
 from ddpbench.records import LaunchDir, LaunchRequest
 from ddpbench.records.heartbeat import PAGE_BYTES, Pulse, read_pulse
+from ddpbench.runtime.running_server import SpoiltError, start_server
 from ddpbench.spec import Case
 from ddpbench.workloads import is_import_path
 

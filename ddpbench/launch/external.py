@@ -15,12 +15,12 @@ from ddpbench.launch.devices import usable_devices
 from ddpbench.launch.own_batches import batch_notes, own_names, stated_batches
 from ddpbench.launch.own_workloads import with_located
 from ddpbench.launch.plan import Plan, skip_reasons
-from ddpbench.machine.equal_caps import open_words, replayed_gradients, sentences, without_equal
 from ddpbench.machine.hardware import read_hardware
 from ddpbench.naming import layout_of
 from ddpbench.records import RunDir, write_atomically
 from ddpbench.records.job_key import make_job_key
 from ddpbench.records.rundir import explain_os_error
+from ddpbench.runtime.equal_caps import open_words, replayed_gradients, sentences, without_equal
 from ddpbench.spec import (
     OF_FRAMEWORKS,
     Case,
@@ -37,7 +37,7 @@ from ddpbench.spec import (
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class JobShape:
     """The number of nodes, and the ranks per node."""
 
     nodes: int
@@ -63,7 +63,7 @@ class PlannedFor:
 
 
 def planned_for(
-    source: Path, shape: Shape, *, launcher: Literal["torchrun", "slurm"], overrides: Sequence[str] = ()
+    source: Path, shape: JobShape, *, launcher: Literal["torchrun", "slurm"], overrides: Sequence[str] = ()
 ) -> PlannedFor:
     """Return the experiment's cases on these nodes.
 
@@ -126,7 +126,7 @@ def write_run(run: RunDir, plan: Plan, machine: dict[str, Any]) -> None:
         raise OutputError(f"{run.path} cannot be written: {explain_os_error(error)}") from None
 
 
-def _devices(experiment: Experiment, here: Devices, shape: Shape) -> Devices:
+def _devices(experiment: Experiment, here: Devices, shape: JobShape) -> Devices:
     """Return the devices that `auto` resolves against: one per rank that fits on the nodes."""
     base = experiment.base
     kind = here.kind if base.device == "auto" else base.device
@@ -143,7 +143,7 @@ def _under_launcher(experiment: Experiment, launcher: Literal["torchrun", "slurm
     return experiment.model_copy(update={"base": base, "axes": axes})
 
 
-def _fitted(entry: PlannedCase, shape: Shape, catalog: Catalog, *, free: bool) -> PlannedCase:
+def _fitted(entry: PlannedCase, shape: JobShape, catalog: Catalog, *, free: bool) -> PlannedCase:
     """Return the planned case on these nodes: on as few as hold it if the number is `free`, or skipped."""
     if entry.skip_reason is not None:
         return entry
@@ -155,7 +155,7 @@ def _fitted(entry: PlannedCase, shape: Shape, catalog: Catalog, *, free: bool) -
     return replace(entry, case=case, skip_reason=reason, oversubscribed=False)
 
 
-def _on_fewest(case: Case, shape: Shape) -> Case:
+def _on_fewest(case: Case, shape: JobShape) -> Case:
     count = -(-case.world_size // shape.ranks_per_node)
     while count <= shape.nodes and case.world_size % count:
         count += 1
@@ -164,7 +164,7 @@ def _on_fewest(case: Case, shape: Shape) -> Case:
     return replace(case, nodes=count, ranks_per_node=case.world_size // count)
 
 
-def _reason(case: Case, shape: Shape, *, one_process: bool) -> str | None:
+def _reason(case: Case, shape: JobShape, *, one_process: bool) -> str | None:
     """Return why a case does not fit, or None."""
     if case.recovery != "off":
         return "recovery is measured on one machine, by ddpbench sweep"

@@ -11,9 +11,6 @@ from typing import Any, BinaryIO
 import pytest
 
 from ddpbench.machine.disturbance import Totals, worst_of
-from ddpbench.machine.finished import Endings
-from ddpbench.machine.judge import Took, conclude, judge, measured_seconds, waited_seconds, waiting_for_data
-from ddpbench.machine.seen import GRACE_S, REAP_S, Seen
 from ddpbench.records import (
     Block,
     LaunchDir,
@@ -28,6 +25,9 @@ from ddpbench.records.files import create_file, is_unfinished
 from ddpbench.records.heartbeat import Pulse
 from ddpbench.records.reader import RankRecords
 from ddpbench.records.schema import Record
+from ddpbench.runtime.finished import Endings
+from ddpbench.runtime.judge import Took, conclude, judge, measured_seconds, waited_seconds, waiting_for_data
+from ddpbench.runtime.watchdog import GRACE_S, REAP_S, Seen
 from tests.synthetic import RankLaunch, case_of, write_launch
 
 

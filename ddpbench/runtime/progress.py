@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from ddpbench.errors import IdentityError, RecordError
-from ddpbench.machine.finished import Endings, Key, finished_launches
 from ddpbench.naming import Namer
 from ddpbench.records import Address, LaunchDir, LaunchOutcome, RunDir
 from ddpbench.records.machine import read_machine
 from ddpbench.records.reader import read_outcome
 from ddpbench.records.rundir import Purpose
 from ddpbench.removal import remove_tree
+from ddpbench.runtime.finished import Endings, LaunchKey, finished_launches
 from ddpbench.spec import Budget, Case, PlannedCase
 from ddpbench.units import counted, format_seconds
 
@@ -51,10 +51,10 @@ class Done:
 
     def __init__(self, run: RunDir, plan: Launches) -> None:
         self._run, self._plan = run, plan
-        self._damaged: set[Key] = set()
+        self._damaged: set[LaunchKey] = set()
         self.endings = Endings((entry.case.case_id for entry in plan.runnable), plan.budget.rounds_max)
 
-    def read(self) -> Mapping[Key, LaunchOutcome]:
+    def read(self) -> Mapping[LaunchKey, LaunchOutcome]:
         """Take over what earlier sessions finished, and return it."""
         cases = [entry.case for entry in self._plan.runnable]
         outcomes, self._damaged = finished_launches(self._run, cases, self._plan.run_id)

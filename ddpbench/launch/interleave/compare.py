@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ddpbench.errors import LaunchError, OutputError, RequestError, SideError
 from ddpbench.launch.interleave.sides import COPIES, SideSpec, check_there, place, same_code, without_order
-from ddpbench.launch.interleave.turns import FILE, Turn, Turns, read_comparison
+from ddpbench.launch.interleave.turns import FILE, TurnKind, Turns, read_comparison
 from ddpbench.machine.hardware import read_hardware
 from ddpbench.records import RunDir
 from ddpbench.records.rundir import Made, checked_name, default_path, explain_os_error, make_dir
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class ComparisonRequest:
     """The request. `limit` is the gate's, as a fraction: rounds end once each case is on one side of it."""
 
     experiment: Path
@@ -41,10 +41,10 @@ class Asked:
     """True: enough rounds to see a slow-down of a few rounds; False: typical rounds decide."""
     alpha: float = 0.05
     """The joint error probability of all verdicts."""
-    turns: Turn = "blocks"
+    turns: TurnKind = "blocks"
 
 
-class Listener(Protocol):
+class ComparisonListener(Protocol):
     """Receives the comparison's progress."""
 
     def begun(self, out: Path) -> None:
@@ -88,7 +88,7 @@ def check_empty(out: Path) -> None:
         raise OutputError(f"{out} is not empty: choose another --out")
 
 
-def interleave(asked: Asked, listener: Listener) -> Changes:
+def interleave(asked: ComparisonRequest, listener: ComparisonListener) -> Changes:
     """Measure both sides in turn until each case is decided or the time is spent; return the changes.
 
     Raises:

@@ -16,7 +16,7 @@ from ddpbench.analysis.statistics.tails import missed_words
 from ddpbench.escaping import escape_markdown, escape_markdown_code, markdown_row
 from ddpbench.naming import Namer
 from ddpbench.spec.settings import MOST_ROUNDS_IN_TURN
-from ddpbench.texts import command
+from ddpbench.text_safety import command
 from ddpbench.units import (
     counted,
     decimals_borne,

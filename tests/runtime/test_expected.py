@@ -9,11 +9,11 @@ import pytest
 from ddpbench.cli.dry_run import table
 from ddpbench.launch.plan import Plan
 from ddpbench.launch.sweep.preparation import SweepRequest, prepare
-from ddpbench.machine.done import Done
-from ddpbench.machine.estimate import SERVER_START_S
-from ddpbench.machine.expected import Expected
-from ddpbench.machine.room import Room
 from ddpbench.records import LaunchOutcome, RunDir
+from ddpbench.runtime.estimate import SERVER_START_S
+from ddpbench.runtime.expected import Expected
+from ddpbench.runtime.progress import Done
+from ddpbench.runtime.room import Room
 from tests.launch.test_plan import plan_of
 
 ROUNDS = 4

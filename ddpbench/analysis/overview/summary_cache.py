@@ -16,7 +16,7 @@ from ddpbench.records import RunDir
 from ddpbench.records.plan import StoredPlan
 
 
-class Kept:
+class CachedSummary:
     """A run's place in the cache, for its present files: construct it before its launches are read."""
 
     def __init__(self, run: RunDir, plan: StoredPlan) -> None:

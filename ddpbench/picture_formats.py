@@ -9,7 +9,7 @@ FORMATS = ("png", "svg", "pdf")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
+class PictureFormats:
     """File formats to write for each figure and its slide, in addition to those that the page needs.
 
     Every picture that is written is written as png, too.
@@ -19,4 +19,4 @@ class Wanted:
     slides: frozenset[str] = frozenset()
 
 
-ONLY_PNG = Wanted()
+ONLY_PNG = PictureFormats()

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddpbench.analysis.regression import Side, unlike
-from ddpbench.analysis.regression.told import ends
+from ddpbench.analysis.regression.wording import ends
 from ddpbench.analysis.statistics.estimands import GEOMETRIC_MEANS, MEDIAN
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import ALPHA
 from ddpbench.escaping import escape_markdown, markdown_row
 from ddpbench.features.history.analysis.reading import started_utc
-from ddpbench.features.history.analysis.series import ABSENT, CaseHistory, ChangePoint, History, Point
+from ddpbench.features.history.analysis.series import ABSENT, CaseHistory, ChangePoint, History, SeriesPoint
 from ddpbench.records import RunDir
 from ddpbench.records.machine import DIGESTS
 from ddpbench.spec.differences import SEED, settings_apart
-from ddpbench.texts import command
+from ddpbench.text_safety import command
 from ddpbench.units import counted, decimals_borne, format_number, series_of, utc_of
 
 HEADS = ("case", "runs", "latest, ms", "95 %, launches", "change-points")
@@ -28,7 +28,7 @@ _MOST_GAPS = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class ChangePlace:
     """Two runs between which cases changed: the changes, and the other differences between the runs."""
 
     before: Side
@@ -144,14 +144,14 @@ def _days(history: History) -> str:
     return f" on {first}" if first == last else f" from {first} to {last}"
 
 
-def places(history: History) -> list[Place]:
+def places(history: History) -> list[ChangePlace]:
     """Return the places where cases changed, in the order of runs."""
     by_place: dict[tuple[int, int], list[tuple[CaseHistory, ChangePoint]]] = {}
     for case in history.cases:
         for change in case.changes:
             by_place.setdefault((change.before, change.after), []).append((case, change))
     return [
-        Place(
+        ChangePlace(
             before=history.sides[before],
             after=history.sides[after],
             changes=tuple(changes),
@@ -185,7 +185,7 @@ def _experiment(side: Side) -> str:
     return (RunDir(side.path).experiment_text() if side.path.is_dir() else None) or ""
 
 
-def place_words(place: Place) -> str:
+def place_words(place: ChangePlace) -> str:
     """Return a place in one sentence: the cases that changed, and what else changed there."""
     largest = sorted(place.changes, key=lambda each: each[1].size, reverse=True)
     named = [f"{case.label} ({change_words(change)})" for case, change in largest[:_MOST_CASES]]
@@ -237,7 +237,7 @@ def gap_words(history: History, case: CaseHistory) -> str:
     return f"{case.label} has no numbers of {counted(len(gaps), 'run')}: {'; '.join(named)}."
 
 
-def _named(history: History, points: Sequence[Point]) -> str:
+def _named(history: History, points: Sequence[SeriesPoint]) -> str:
     """Return the names of these points' runs, or their count if there are many."""
     more = len(points) - _MOST_GAPS
     names = [history.sides[point.run].name for point in points[:_MOST_GAPS]]

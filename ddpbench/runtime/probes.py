@@ -11,8 +11,8 @@ from typing import Any
 
 from ddpbench.errors import LaunchError, WorkloadError
 from ddpbench.guard import signal_name
-from ddpbench.machine.running_server import START_TIMEOUT_S, tail_of
-from ddpbench.machine.server import ServerProcess
+from ddpbench.runtime.running_server import START_TIMEOUT_S, tail_of
+from ddpbench.runtime.server import ServerProcess
 from ddpbench.spec import Case
 
 _AS_KILLED: dict[int, str] = {

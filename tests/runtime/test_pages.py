@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 
 from ddpbench.errors import LaunchError
-from ddpbench.machine import launched
-from ddpbench.machine.launched import LaunchedRanks
 from ddpbench.records import RunDir
+from ddpbench.runtime import launched
+from ddpbench.runtime.launched import LaunchedRanks
 from tests.synthetic import case_of
 
 CASE = case_of("ddp", 2, launcher="torchrun")
 HOLDING = """
 import sys, time
 from pathlib import Path
-from ddpbench.machine.launched import LaunchedRanks
+from ddpbench.runtime.launched import LaunchedRanks
 from tests.synthetic import case_of
 ranks = LaunchedRanks(case_of("ddp", 2, launcher="torchrun"), Path("log"))
 (ranks._folder / "ranks.json").write_text("{}")

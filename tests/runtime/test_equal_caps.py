@@ -7,9 +7,9 @@ from pathlib import Path
 
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.plan import make_plan
-from ddpbench.machine.equal_caps import as_stored, replayed_gradients, sentences, without_equal
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
+from ddpbench.runtime.equal_caps import as_stored, replayed_gradients, sentences, without_equal
 from ddpbench.spec import Case, Devices, PlannedCase, expand, parse_experiment
 
 CATALOG = TableCatalog()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ddpbench.machine.done import Done, Launches, to_prove
-from ddpbench.machine.estimate import Tried, crowded_ids, launch_s, proof_s, server_starts_s
-from ddpbench.machine.finished import Key
 from ddpbench.records import LaunchOutcome
+from ddpbench.runtime.estimate import Tried, crowded_ids, launch_s, proof_s, server_starts_s
+from ddpbench.runtime.finished import LaunchKey
+from ddpbench.runtime.progress import Done, Launches, to_prove
 from ddpbench.spec import Case, PlannedCase
 
 
@@ -40,7 +40,7 @@ class Expected:
             own_s, launches = self._own_s.get(case.case_id, (0.0, 0))
             self._own_s[case.case_id] = own_s + took_s, launches + 1
 
-    def note_finished(self, outcomes: Mapping[Key, LaunchOutcome]) -> None:
+    def note_finished(self, outcomes: Mapping[LaunchKey, LaunchOutcome]) -> None:
         """Note the times of launches of earlier sessions."""
         for (case_id, purpose, _), outcome in outcomes.items():
             if purpose == "measure" and outcome.status == "ok":

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ddpbench.launch.plan import Plan
-from ddpbench.machine.done import Done, to_prove
 from ddpbench.records import RunDir
+from ddpbench.runtime.progress import Done, to_prove
 from tests.launch.test_plan import plan_of
 from tests.synthetic import RUN_ID, Outcome, write_plan, write_proof
 

@@ -16,11 +16,11 @@ from typing import Any, cast
 import pytest
 
 from ddpbench.errors import LaunchError, ServerGoneError
-from ddpbench.machine import running_server
-from ddpbench.machine import server as server_module
-from ddpbench.machine.running_server import STOPPED_LOOKS, RunningServer
-from ddpbench.machine.server import ASKED, ServerProcess
 from ddpbench.records import LaunchDir, LaunchRequest
+from ddpbench.runtime import running_server
+from ddpbench.runtime import server as server_module
+from ddpbench.runtime.running_server import STOPPED_LOOKS, RunningServer
+from ddpbench.runtime.server import ASKED, ServerProcess
 from ddpbench.spec import Case
 
 Connected = tuple[ServerProcess, socket.socket]

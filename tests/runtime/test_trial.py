@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddpbench.machine.trial import summary_of
+from ddpbench.runtime.trial import summary_of
 
 FACTS = {"parameters": 1, "gradient_bytes": 4, "batch": "float32 [8]", "step": True}
 
