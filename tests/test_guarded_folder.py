@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ddpbench.guarded_folder import GuardedFolder
-from tests.processes import python_path
+from tests.processes import AS_IN_A_TERMINAL, python_path
 
 ROOT = Path(__file__).parents[1]
 WAITING = """
@@ -47,7 +47,7 @@ def environment(folder: Path) -> dict[str, str]:
 def begun(folder: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
     """Yield a process whose first line that names a folder below `folder` is still to be read."""
     process = subprocess.Popen(
-        [sys.executable, *words],
+        [*AS_IN_A_TERMINAL, sys.executable, *words],
         cwd=folder,
         env=environment(folder),
         stdout=subprocess.PIPE,

@@ -160,7 +160,7 @@ def test_with_workload_the_experiments_local_batch_is_used_and_said(
     (tmp_path / "axis.toml").write_text(f"{head}[axes]\nlocal_batch = [2, 16]\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     batches: list[int] = []
-    for module in ("sweep.preparation", "elsewhere"):
+    for module in ("sweep.preparation", "external"):
         monkeypatch.setattr(
             f"ddpbench.launch.{module}.stated_batches", lambda names: dict.fromkeys(names, 32)
         )

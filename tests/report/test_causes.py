@@ -321,7 +321,7 @@ def test_one_step_says_which_step_which_clock_and_who_is_left_out() -> None:
     summary = handmade_summary(one_step=one_step_of())
     picture = drawn(one_step.section(summary.steps, rows_of(summary)))
     assert picture.heading == (
-        "DDP, 4 ranks, default buckets: a step of 20.0 ms; transfers go on for 6.0 ms "
+        "DDP, 4 ranks, default buckets: a step of 20.0 ms; transfers continue for 6.0 ms "
         "after the last backward ends, rank 3's"
     )
     for words in (
@@ -391,7 +391,7 @@ def test_transfers_of_a_made_up_network(whole: RunSummary) -> None:
     assert isinstance(large, float)
     assert large / small == pytest.approx(expected, rel=1e-3)
     assert "all_reduce: 2(n-1)/n" in picture.caption
-    assert "run beside computation" in picture.caption
+    assert "run during computation" in picture.caption
     assert "the bucket caps 0.25 MiB and 1 MiB" in picture.caption
 
 

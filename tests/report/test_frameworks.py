@@ -54,7 +54,8 @@ def test_each_speed_up_names_its_base_and_its_rounds(frameworks: RunSummary) -> 
     (picture,) = section.pictures
     assert "Base case: single, 1 rank, launched by torchrun, 6,416" in picture.caption
     assert (
-        "It is torch's, so that TF Mirrored and TF MultiWorker are held against torch too." in picture.caption
+        "It is torch's, so that TF Mirrored and TF MultiWorker are compared with torch too."
+        in picture.caption
     )
     assert "No speed-up of Ray Train: Ray Train started no base case in this run." in picture.caption
     cases = frameworks.cases.set_index("strategy")

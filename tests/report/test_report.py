@@ -113,7 +113,7 @@ def test_headings_are_made_of_the_plotted_rows(document: Read) -> None:
     assert "Efficiency at 4 ranks: DDP 0.675 [0.662, 0.687]" in headings
     assert "Samples/s at 4 ranks: DDP 2,191 [2,152, 2,230]; upper bound 2,710" in headings
     good = "DDP at 4 ranks: default and 25 MiB buckets are as good as best, at most 1.4 % longer"
-    assert f"{good}; this sweep cannot tell of 5 MiB" in headings
+    assert f"{good}; this sweep cannot decide 5 MiB" in headings
 
 
 def test_a_cap_is_called_best_where_all_others_are_shown_to_be_slower(tmp_path: Path) -> None:

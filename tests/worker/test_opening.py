@@ -159,7 +159,7 @@ def test_a_step_that_only_a_rank_finds_skips_what_cannot_make_it(tmp_path: Path)
     reasons = {one.case.strategy: one.skip_reason for one in plan.cases}
     assert reasons["ddp"] is reasons["single"] is None
     assert str(reasons["post_local_sgd"]).startswith(
-        "post_local_sgd aggregates between a backward and an update of its own"
+        "post_local_sgd aggregates between its backward and its update"
     )
     assert not any("post_local_sgd" in case_id for _, case_id in plan.order)
     assert [each.step_s for each in tried.values()] == [0.25]

@@ -231,7 +231,7 @@ def test_what_wraps_ddp_takes_the_switches_that_its_messages_name() -> None:
     [
         ("Thaws", "ddp", "the model trains other parameters after some forwards"),
         ("Thaws", "zero1", "the model trains other parameters after some forwards"),
-        ("Thaws", "fsdp", "the model trains other parameters after some forwards"),
+        ("Thaws", "fsdp", "after some forwards, and one process makes more than a rank"),
         ("ByRank", "ddp", "gives other gradients on each rank"),
         ("ByRank", "fsdp", "gives other gradients on each rank"),
         ("ByAskedRank", "ddp", "gives other gradients on each rank"),
@@ -245,7 +245,7 @@ def test_what_wraps_ddp_takes_the_switches_that_its_messages_name() -> None:
 def test_what_the_class_does_is_not_held_against_the_strategy(name: str, strategy: str, said: str) -> None:
     for notes, failed, unexplained in run_ranks(noted, 2, name, strategy):
         assert not unexplained
-        assert bool(failed) == (name == "Thaws")  # no such strategy averages the thawed layer from then on
+        assert bool(failed) == (name == "Thaws" and strategy != "fsdp")  # FSDP averages the thawed layer, too
         assert any(said in note for note in notes), notes
 
 

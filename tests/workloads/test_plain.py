@@ -176,7 +176,7 @@ def test_a_loss_that_is_no_scalar_is_refused(loss: Any, said: str) -> None:
 
 
 def test_a_model_that_is_no_module_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"model\(\) returned a int; it must return a torch\.nn\.Module"):
+    with pytest.raises(TypeError, match=r"model\(\) returned an int; it must return a torch\.nn\.Module"):
         ModelWithLoss(3, Mine())  # type: ignore[arg-type]
 
 
