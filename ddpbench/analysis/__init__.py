@@ -1,4 +1,4 @@
-"""Analysis of records: statistics, overlap, findings. It returns data and draws nothing."""
+"""Analysis of records: statistics, overlap, findings. This package returns data and draws nothing."""
 
 from ddpbench.analysis.aa_test import NoiseResult, noise_of
 from ddpbench.analysis.decided import load

@@ -31,16 +31,16 @@ from ddpbench.spec.settings import MIN_ROUNDS, MOST_ROUNDS, MOST_ROUNDS_IN_TURN
 from ddpbench.units import format_about, format_at_most, format_seconds, format_two_digits
 
 TIMES_S = (60.0, 180.0, 480.0, 1800.0)
-"""Measuring times for which the minimum detectable difference is given, unless the caller names others."""
+"""Default measuring times, seconds, for which the minimum detectable difference is given."""
 CHANGES = (0.10, 0.05, 0.03, 0.02, 0.01)
-"""Changes for which the required measuring time is given, unless the caller names others."""
+"""Default changes, as fractions, for which the required measuring time is given."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResolvedIn:
     """Smallest changes, as fractions, that a given measuring time resolves; None where too few rounds fit.
 
-    `two_runs` includes the drift between two sessions: each is measured for half of the time.
+    `two_runs` includes the drift between the two sessions, each of which has half of the time.
     """
 
     seconds: float
@@ -51,7 +51,7 @@ class ResolvedIn:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimeFor:
-    """Measuring time that resolves a change (a fraction), seconds; None where no time does."""
+    """Measuring time, in seconds, that resolves a change (a fraction); None if no time resolves it."""
 
     change: float
     in_turn_s: float | None
@@ -63,13 +63,13 @@ class TimeFor:
 class NoiseResult:
     """Result of an A/A test. Changes are fractions of the step time.
 
-    `difference` is A's step time over its twin's minus 1, with its 95 % interval over rounds: it should
-    include 0. Both intervals have ends. `deviation_pairs` is the standard deviation of the log ratio within a round and
-    `deviation_launches` that of a launch's log step time over rounds: pairing gains what drift cancels.
-    The 95 % interval of `deviation_pairs` assumes that log ratios are normal. `round_s` is a round's wall time for the
-    two launches of a sweep, `round_in_turn_s` that of two sides with separate fork servers, and `begin_s` the time of a
-    sweep before its first round. `within` gives the change that each time resolves and `resolve` the time that each
-    change needs, at 95 % confidence and 80 % power.
+    `difference` is the step time of A divided by that of its replicate, minus 1, with its 95 % interval over rounds.
+    The interval should include 0. Both intervals have both ends. `deviation_pairs` is the standard deviation of the log
+    ratio within a round, and `deviation_launches` that of a launch's log step time across rounds: where drift cancels
+    within a round, the former is smaller. The 95 % interval of `deviation_pairs` assumes that log ratios are normal.
+    `round_s` is the wall time of a round with both launches in one sweep, `round_in_turn_s` that of two sides with
+    separate fork servers, and `begin_s` the time that a sweep takes before its first round. `within` lists the change
+    that each time resolves, and `resolve` the time that each change needs, at 95 % confidence and 80 % power.
     """
 
     case: str
@@ -128,7 +128,7 @@ class NoiseResult:
         return found
 
     def _limits(self) -> list[str]:
-        """Return lines that describe the tables' contents and how precise their numbers are."""
+        """Return lines that say how to read the tables and how precise their numbers are."""
         pairs, (low, high) = self.deviation_pairs.value, _ends(self.deviation_pairs)
         drift = format_two_digits(100 * drift_of(self.deviation_launches))
         shortest, longest = ((end / pairs) ** 2 if pairs else 1 for end in (low, high))
@@ -167,7 +167,7 @@ def _change(value: float | None) -> str:
 def noise_of(
     run: RunDir, *, within_s: Sequence[float] = TIMES_S, changes: Sequence[float] = CHANGES
 ) -> NoiseResult:
-    """Return the noise of a run that has a case and its replicate.
+    """Return the noise measured by a run that has a case and its replicate.
 
     Args:
         run: the run directory.
@@ -219,18 +219,18 @@ def noise_of(
 
 
 def _over_rounds(twins: Sequence[CaseRun]) -> float:
-    """Return the standard deviation of the logarithm of a launch's step time, over both cases."""
+    """Return the standard deviation across rounds of a launch's log step time: the root mean square of both cases'."""
     deviations = [deviation([math.log(one.step_s) for one in case.timings]) for case in twins]
     return math.sqrt(sum(value**2 for value in deviations) / len(deviations))
 
 
 def _spread(both: Sequence[tuple[Timing, Timing]]) -> float:
-    """Return the standard deviation of the logarithm of the ratio of two launches of a round."""
+    """Return the standard deviation of the log ratio of the two step times of a round."""
     return deviation([math.log(mine.step_s / other.step_s) for mine, other in both])
 
 
 def _launches_s(twins: Sequence[CaseRun], shared: Collection[TimingKey]) -> float:
-    """Return the mean time of a round's two launches, seconds, over those rounds."""
+    """Return the mean wall time of a round's two launches together, seconds, in the rounds of `shared`."""
     walls = [
         launch.wall_s
         for case in twins
@@ -242,7 +242,7 @@ def _launches_s(twins: Sequence[CaseRun], shared: Collection[TimingKey]) -> floa
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Plan:
-    """A machine's noise, and what the three ways to compare resolve with it."""
+    """A machine's noise, and the changes that the three ways of comparing resolve despite it."""
 
     pairs: float
     launches: float
@@ -250,10 +250,10 @@ class _Plan:
     round_in_turn_s: float
     begin_s: float
     correlation: float
-    """Lag-1 correlation of rounds; the margin of intervals is already in what a comparison resolves."""
+    """Lag-1 correlation of rounds, at least 0."""
 
     def within(self, seconds: float) -> ResolvedIn:
-        """Return the changes that this measuring time resolves."""
+        """Return the changes that each way resolves in this measuring time."""
         return ResolvedIn(
             seconds=seconds,
             in_turn=self._in_turn().resolved_in(seconds),
@@ -262,7 +262,7 @@ class _Plan:
         )
 
     def time_for(self, change: float) -> TimeFor:
-        """Return the measuring time that resolves this change."""
+        """Return the measuring time that each way needs to resolve this change."""
         sweep, runs = (
             rounds if rounds is not None and rounds <= MOST_ROUNDS else None
             for rounds in (rounds_to_resolve(change, way) for way in (self._in_one_sweep, self._by_two_runs))
@@ -275,7 +275,7 @@ class _Plan:
         )
 
     def _in_turn(self) -> InTurn:
-        """Return the plan for two sides in turn: each side is a separate sweep with its own start."""
+        """Return the plan for two sides in turn, each a separate sweep with its own start-up time."""
         return InTurn(
             deviation=self.pairs,
             round_s=self.round_in_turn_s,
@@ -291,7 +291,7 @@ class _Plan:
 
 
 def _rounds_of_a_sweep(seconds: float, round_s: float) -> int:
-    """Return the number of rounds that fit into the time, within the limits of a sweep."""
+    """Return the number of rounds that fit into the time, at most `MOST_ROUNDS`."""
     return min(rounds_in(seconds, round_s), MOST_ROUNDS)
 
 

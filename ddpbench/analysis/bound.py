@@ -1,7 +1,7 @@
-"""Upper bound: independent ranks, which exchange nothing; the cases that they bound, and the check of the bound.
+"""Upper bounds: the cases that independent ranks, which exchange nothing, bound, and a check of the bound.
 
-A bound that is slower than a case it bounds is refuted: its launches were disturbed, or too few. All code that reports
-a case's distance from its bound, or the part of its time that the bound explains, checks here first.
+A bound that is slower than a case it bounds is refuted: its launches were disturbed, or there were too few. Code that
+reports a case's distance from its bound, or the part of its time that the bound explains, makes this check first.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ddpbench.strategies.traits import traits_of
 
 
 def is_bounded(case: Case) -> bool:
-    """Return whether independent ranks bound this case: its ranks do all of their work, and also communicate.
+    """Return whether independent ranks bound this case: its ranks each do as much work as theirs, and communicate.
 
-    Ranks that share the model or its update each do less than independent ranks, and may be faster; so may ranks
-    whose model another framework computes.
+    Ranks that divide the model or its update do less work than independent ranks and may be faster. So may ranks whose
+    model another framework computes.
     """
     traits = traits_of(case)
     return traits.whole_state and traits.exchanges and traits.engine == "torch"
@@ -35,8 +35,9 @@ _T = TypeVar("_T", bound=_OfCase)
 
 
 def bounds_of(runs: Iterable[_T]) -> dict[Hashable, _T]:
-    """Return the cases of independent ranks, keyed by all that decides compute time: `grouping.deciding("compute",
-    case)`.
+    """Return the cases of independent ranks, keyed by all settings that decide compute time.
+
+    The key of a case is `grouping.deciding("compute", case)`.
     """
     return {
         grouping.deciding("compute", run.case): run for run in runs if traits_of(run.case).role == "bound"
@@ -46,8 +47,7 @@ def bounds_of(runs: Iterable[_T]) -> dict[Hashable, _T]:
 def outruns(case: Case, rate: float, bound_rate: float) -> bool:
     """Return whether a case's throughput is more than 2 % above its bound, which refutes the bound.
 
-    Both rates are in samples per second of the whole job. Values are compared, not intervals: a bound whose interval
-    includes lower rates is still not shown with a case above it.
+    Both rates are in samples per second of the whole job. Point estimates are compared; their intervals don't count.
     """
     return is_bounded(case) and rate > bound_rate * (1 + MARGIN)
 

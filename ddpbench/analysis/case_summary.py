@@ -14,10 +14,10 @@ from ddpbench.analysis.time_to_loss import Cost
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaseSummary:
-    """A case of a run. Values that were not measured are None; times are seconds, sizes bytes, rates samples per
-    second.
+    """A case of a run, with None for values that were not measured.
 
-    Intervals are 95 % intervals over launches or rounds. `docs/columns.md` defines each number.
+    Times are seconds, sizes bytes, rates samples per second. Intervals are 95 % intervals over launches or rounds.
+    `docs/columns.md` defines each number.
     """
 
     case_id: str
@@ -25,7 +25,7 @@ class CaseSummary:
     """`ok`, `failed`, `hung`, `oom`, `diverged`, `skipped` or `unfinished`."""
     error: str = ""
     unproved: str = ""
-    """Reason why nothing shows what the case trained, where its proof could not compare that."""
+    """Reason why the case's proof could not check what it trained; empty if it could."""
     launches: int = 0
     """Number of successful launches."""
     baseline_case_id: str = ""
@@ -39,7 +39,7 @@ class CaseSummary:
     evaluation_samples_per_s: Interval | None = None
     oversubscribed: bool = False
     noise_flag: str = ""
-    """Disturbances of its launches, in words."""
+    """Words for the disturbances of the case's launches."""
     ci_reached: bool | None = None
     """True if the case's interval became as narrow as requested."""
     same_caps: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class CaseSummary:
     """A fraction."""
     gradient_bytes: int | None = None
     held_bytes: tuple[int, int, int] | None = None
-    """Parameters, gradients and optimizer state of the rank that holds most."""
+    """Bytes of parameters, gradients and optimizer state on the rank that stores the most."""
     peak_memory_bytes: int | None = None
     start: TypicalStart | None = None
     server_share_s: float | None = None
@@ -61,7 +61,7 @@ class CaseSummary:
     to_loss: Cost | None = None
     speedup_to_loss: Interval | None = None
     failed: RecoveryCost | None = None
-    """Costs of failures; None where no failure was planned."""
+    """Cost of the failures; None if no failure was planned."""
     loss_difference: tuple[float, int] | None = None
     """Largest relative difference of a step's loss from that of uninterrupted training, and the number of steps
     compared.
@@ -69,7 +69,7 @@ class CaseSummary:
 
 
 def case_summary(result: CaseResult) -> CaseSummary:
-    """Return a case's results as values, without the records from which they were computed."""
+    """Return a case's results without the records from which they were computed."""
     run = result.run
     return CaseSummary(
         case_id=run.case_id,

@@ -1,8 +1,8 @@
-"""Checkpoint cost: a launch's checkpoints of one method, and their share of training time at an interval.
+"""Checkpoint cost: the duration of a launch's checkpoints by one method, and their share of training time.
 
 A checkpoint lasts from the earliest rank's start to the latest rank's end, barriers included. It happens once, so its
-time is a duration, unlike a training step's period (`steptime.py`). A launch gives one number per method: total time
-divided by the number of checkpoints, the first included; a case's number is that of the median launch. Shares of time
+time is a duration, unlike a training step's period (`steptime.py`). A launch has one number per method: total time
+divided by the number of checkpoints, the first included. A case's number is that of the median launch. Shares of time
 use means over launches: time adds up, so slow launches count in proportion to their time.
 """
 
@@ -22,11 +22,14 @@ METHODS = ("plain", "dcp")
 INTERVALS = (100, 1_000, 10_000)
 """Steps between two checkpoints for which the share is reported."""
 SMALL_SHARE = 0.01
-"""The share for which the interval is reported."""
+"""Share of time for which the checkpoint interval is reported."""
 
 
 def share(checkpoint_s: float, step_s: float, steps: int) -> float:
-    """Return the share of time spent on checkpoints with one every `steps` steps: s / (s + k t)."""
+    """Return the share of time spent on checkpoints, one every `steps` steps.
+
+    It is s / (s + k t) with s = `checkpoint_s`, k = `steps` and t = `step_s`.
+    """
     return checkpoint_s / (checkpoint_s + steps * step_s)
 
 
@@ -44,7 +47,7 @@ class CheckpointRun:
     """Total time and number of the checkpoints; a checkpoint counts as a step."""
     first_s: float
     write_s: float
-    """Longest time that a rank itself worked on a checkpoint, mean over checkpoints."""
+    """Mean over checkpoints of the longest time that any rank itself worked on one."""
     bytes: int
     """Bytes that all ranks together wrote per checkpoint."""
     writers: int
@@ -54,9 +57,9 @@ class CheckpointRun:
 def checkpoint_runs(
     number: int, ranks: Sequence[Sequence[Checkpoint]], *, one_host: bool
 ) -> dict[str, CheckpointRun]:
-    """Return a launch's checkpoints by method, from all ranks' records, without those that any rank lacks.
+    """Return a launch's checkpoints by method, from all ranks' records; a checkpoint that any rank lacks is left out.
 
-    Hosts share no clock: across hosts a checkpoint takes as long as its slowest rank.
+    Hosts have no common clock, so without `one_host` a checkpoint takes as long as its slowest rank.
     """
     found: dict[str, CheckpointRun] = {}
     for method in METHODS:
@@ -85,9 +88,10 @@ def _length_s(group: Sequence[Checkpoint], *, one_host: bool) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointCost:
-    """A case's checkpoints of one method over its launches; `step_s` is its training step, seconds.
+    """A case's checkpoints of one method, over all its launches. Times are seconds, sizes bytes.
 
-    `cost` and `step_s` are those of the median launch, `mean_s` and `step_mean_s` the means over launches.
+    `cost` and `step_s`, the time of a training step, are those of the median launch; `mean_s` and `step_mean_s` are the
+    corresponding means over launches.
     """
 
     case_id: str
@@ -109,17 +113,17 @@ class CheckpointCost:
 
     @property
     def steps_for_small_share(self) -> int:
-        """Return the interval in steps at which the share is `SMALL_SHARE`."""
+        """Return the shortest interval, in steps, at which the share is at most `SMALL_SHARE`."""
         return steps_for_share(self.mean_s, self.step_mean_s)
 
     @classmethod
     def column_names(cls) -> list[str]:
-        """Return the names of `columns`."""
+        """Return the keys of `columns()`."""
         none = {one.name: 1 for one in fields(cls)} | {"cost": Interval(value=1.0)}
         return list(cls(**none).columns())  # type: ignore[arg-type]
 
     def columns(self) -> dict[str, Any]:
-        """Return the cost as plain columns."""
+        """Return the cost as plain values by column name."""
         return {
             "case_id": self.case_id,
             "method": self.method,

@@ -1,4 +1,4 @@
-"""Cases and table of a run whose claims are decided: both have the claims' intervals for the claims' pairs."""
+"""Cases and table of a run whose claims are decided; pairs named by claims have the claims' intervals in both."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def decide(
     fabrics: Sequence[FabricRun],
     claims: Sequence[PlannedClaim],
 ) -> DecidedRun:
-    """Return the cases with the claims' judgements of their pairs, and the resulting table."""
+    """Return the run's cases with the claims' judgements of their pairs, the resulting table, and the checks."""
     targets = plan.target_half_widths()
     results = case_results(cases, targets, machine)
     checks = check_cases(results, fabrics)

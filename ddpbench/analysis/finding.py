@@ -1,4 +1,4 @@
-"""Sentences that the data support."""
+"""A finding: a sentence that the data support."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FindingKind = Literal[
     "uncompared",
     "answer",
 ]
-"""The subject of a finding; `bound`: a comparison with ranks that exchange nothing."""
+"""Subject of a finding; `bound` is a comparison with ranks that exchange nothing."""
 
 
 FindingVerdict = Literal[
@@ -44,12 +44,12 @@ FindingVerdict = Literal[
     "does not hold",
     "holds in part",
 ]
-"""The result for the first of two cases, or for a claim; `unresolved`: the data do not decide."""
+"""Result for the first of two cases, or for a claim; `unresolved` means that the data do not decide."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """A sentence that the data support, its sources, and the section or figure that shows them."""
+    """A sentence that the data support, with its cases, and the section or figure that shows the evidence."""
 
     kind: FindingKind
     text: Sentence
@@ -57,14 +57,14 @@ class Finding:
     tags: tuple[str, ...] = ()
     """Qualifications of the sentence: links, computation, size, launches."""
     evidence: str
-    """The anchor of the section that shows it: `scaling`, `breakdown`, `strategies`, `buckets`, ..."""
+    """Anchor of the report's section with the evidence: `scaling`, `breakdown`, `strategies`, `buckets`, ..."""
     verdict: FindingVerdict
     cases: tuple[str, ...] = ()
-    """Ids of its cases: the judged case first, the case that it is compared with last."""
+    """Ids of the cases: the judged case first, the case that it is compared with last."""
     ratio: Interval | None = None
-    """The first case's step time over the last one's, where the sentence compares their step times."""
+    """Step time of the first case divided by that of the last, if the sentence compares their step times."""
     ratios: tuple[Interval, ...] = ()
-    """Ratios of one kind, of each of several cases to the last one, in the order of `cases`."""
+    """Ratios of each of several cases to the last, in the order of `cases`."""
 
     def __post_init__(self) -> None:
         """Check that the interval supports the verdict.
@@ -83,7 +83,7 @@ class Finding:
 
     @property
     def badge(self) -> str:
-        """Return the verdict in a word or two; empty without one. A case below its bound is not called `slower`."""
+        """Return the verdict in a word or two, empty for a note; a case slower than its bound has the badge `cost`."""
         if self.kind == "bound" and self.verdict == "slower":
             return "cost"
         if self.kind == "claim":

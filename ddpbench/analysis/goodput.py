@@ -1,7 +1,8 @@
-"""Snapshot period: the share of time that trains, for a job that fails at random, by the period of its snapshots.
+"""Share of time that a job which fails at random spends on training, as a function of the period of its snapshots.
 
 C is the cost of a snapshot, R the time from a failure until training continues, M the mean time between failures, and
 tau the training between two snapshots; all in the same unit. C and R are means over launches, since lost time adds up.
+
 Failures are a Poisson process, which also strikes while a snapshot is written and while the job recovers; all training
 since the last snapshot is lost. A segment of training and its snapshot take on average
 M exp(R/M) (exp((tau + C)/M) - 1) (Daly 2006, "A higher order estimate of the optimum checkpoint interval for
@@ -18,7 +19,9 @@ from ddpbench.units import format_seconds, format_two_digits
 
 
 def ettr(period: float, snapshot: float, recovery: float, mtbf: float) -> float:
-    """Return the effective training time ratio: kept training over wall time; 0 where no segment is ever completed.
+    """Return the effective training time ratio: time of training that is not lost, divided by wall time.
+
+    The result is 0 if no segment is ever completed.
 
     Raises:
         ValueError: a time is not positive (only `recovery` may be 0).
@@ -39,7 +42,7 @@ def young(snapshot: float, mtbf: float) -> float:
 
 
 def daly(snapshot: float, mtbf: float) -> float:
-    """Return Daly's period (2006, eq. 37); M where a snapshot takes 2 M or longer."""
+    """Return Daly's period (2006, eq. 37), or M if a snapshot takes 2 M or longer."""
     _check(snapshot, 0.0, mtbf)
     if snapshot >= 2 * mtbf:
         return mtbf
@@ -50,14 +53,14 @@ def daly(snapshot: float, mtbf: float) -> float:
 def best(snapshot: float, mtbf: float) -> float:
     """Return the period that maximizes `ettr`, exactly: M (1 + W(-exp(-1 - C/M))), W being Lambert's function.
 
-    The recovery time does not change it: each failure costs it once, at any period.
+    It does not depend on the recovery time, which is lost once per failure at any period.
     """
     _check(snapshot, 0.0, mtbf)
     return mtbf * (1 + float(special.lambertw(-math.exp(-1 - snapshot / mtbf)).real))
 
 
 def words(snapshot_s: float, recovery_s: float, mtbf_s: float) -> tuple[str, str]:
-    """Return the best period and the share of time then lost, formatted for sentences: `57 s`, `0.069 %`."""
+    """Return the best period and the share of time lost at that period, formatted for sentences: `57 s`, `0.069 %`."""
     period_s = best(snapshot_s, mtbf_s)
     lost = 1 - ettr(period_s, snapshot_s, recovery_s, mtbf_s)
     return format_seconds(float(f"{period_s:.2g}")), f"{format_two_digits(100 * lost)} %"

@@ -1,7 +1,7 @@
 """Input-bound training: the only definition of when training waits for its input.
 
-A case that gets its batches through a loader is compared with its twin: the same case with its batches
-in memory, where no step loads anything. It is
+A case that gets its batches through a loader is compared with its twin, the same case with its batches in memory, where
+no step loads anything. The case is
 
     input-bound       if its step takes longer than the twin's, paired by round, with the entire corrected
                       interval beyond the margin of 2 %;
@@ -9,9 +9,9 @@ in memory, where no step loads anything. It is
     unresolved        if the interval shows neither;
     too few           if the two share fewer than five rounds.
 
-Without a twin only the share of a step spent waiting for a batch is known, from instrumented steps: where its entire
-interval is above `WAITED_LIMIT` the case "looks input-bound". That is weaker evidence: a step also waits where loading
-is short but cannot be hidden, and workers that share the ranks' cores slow computation without any waiting.
+Without a twin, only the share of a step spent waiting for a batch is known, from instrumented steps. If the entire
+interval of this share is above `WAITED_LIMIT`, the case "looks input-bound". This is weaker evidence: a step also waits
+if loading is short but cannot be hidden, and workers that share the ranks' cores slow computation without any waiting.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ InputVerdict = Literal[
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputCase:
-    """A data setting of a group, and its cost.
+    """A case of an `InputGroup`, and the cost of its input.
 
-    `ratio` is its step time over the twin's, with the interval that decided the verdict.
+    `ratio` is its step time divided by the twin's, with the interval that decided the verdict.
     """
 
     run: CaseRun
@@ -62,7 +62,10 @@ class InputCase:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputGroup:
-    """Cases that differ only in where their batches come from: memory first, then by number of workers."""
+    """Cases that differ only in where their batches come from.
+
+    The case with batches in memory is first; the others are ordered by number of workers.
+    """
 
     members: tuple[InputCase, ...]
 
@@ -73,7 +76,7 @@ class InputGroup:
 
     @property
     def memory(self) -> InputCase | None:
-        """Return the member without a loader."""
+        """Return the member without a loader, if there is one."""
         return next((member for member in self.members if member.run.case.data == "memory"), None)
 
     @property
@@ -83,7 +86,7 @@ class InputGroup:
 
     @property
     def fixed_by(self) -> InputCase | None:
-        """Return the member with the fewest workers, more than an input-bound case has, that is not input-bound."""
+        """Return the member with the fewest workers that is not input-bound, although one with fewer workers is."""
         if not self.bound:
             return None
         fewest = self.bound[0].run.case.loader_workers
@@ -94,12 +97,12 @@ class InputGroup:
 
 
 def input_key(case: Case) -> GroupKey:
-    """Return the key that two cases share if they differ only in where their batches come from."""
+    """Return the key that two cases have in common if they differ only in where their batches come from."""
     return grouping.alike(case, but=("data", "loader_workers"))
 
 
 def input_groups(cases: Sequence[CaseRun]) -> list[InputGroup]:
-    """Return every measured case in its group, in the plan's order of groups; all are judged as one family."""
+    """Return the groups of all measured cases, in the plan's order; all cases are judged as one family."""
     groups: dict[GroupKey, list[CaseRun]] = {}
     for run in cases:
         if run.status == "ok" and run.timings:

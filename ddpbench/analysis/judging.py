@@ -1,8 +1,8 @@
-"""Rule by which a page has exactly one judgement for each pair of cases.
+"""Rule by which a report has exactly one judgement for each pair of cases.
 
-A pair that a claim of the experiment names is judged by its claims, whose pairs were named before any measurement
-and form one family (`findings/claims.py`). Every other pair is judged by the family in which it is compared. So no two
-sentences or tables of a page disagree on two cases.
+A pair that a claim of the experiment names is judged by the claims, whose pairs were named before any measurement and
+form one family (`findings/claims.py`). Every other pair is judged by the family in which it is compared. So no two
+sentences or tables of a report disagree on two cases.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ddpbench.analysis.statistics.stats import ALPHA, MIN_ROUNDS, compare, judge
 
 
 def judge_pairs(pairs: Mapping[str, tuple[CaseRun, CaseRun]]) -> dict[str, Judgement]:
-    """Return the judgement of the first against the second of each pair, by name.
+    """Return, by name, the judgement of the first case of each pair compared with the second.
 
     Claimed pairs have the claims' judgement, all others that of their joint family. Pairs with a case that has no
     launch are left out.
@@ -33,7 +33,10 @@ def judge_pairs(pairs: Mapping[str, tuple[CaseRun, CaseRun]]) -> dict[str, Judge
 
 
 def judge_pair(a: CaseRun, b: CaseRun, alpha: float = ALPHA) -> Judgement | None:
-    """Return the judgement of A against B: the claims', or that at `alpha`; None where one has no launch."""
+    """Return the judgement of A compared with B; None if either has no launch.
+
+    It is the claims' if a claim names the two, else that at level `alpha`.
+    """
     if (claimed := a.claimed.get(b.case_id)) is not None:
         return claimed
     compared = compare(a.timings, b.timings)
@@ -41,10 +44,9 @@ def judge_pair(a: CaseRun, b: CaseRun, alpha: float = ALPHA) -> Judgement | None
 
 
 def speedup_over(run: CaseRun, base: CaseRun) -> tuple[Interval, int] | None:
-    """Return the ratio of a case's samples/s to its base case's and the number of rounds; None where they share no
-    round.
+    """Return the ratio of a case's samples/s to its base case's, and the number of rounds; None if they share no round.
 
-    The interval is the claims' where a claim names the two, else the 95 % interval of this pair alone.
+    The interval is that of the claims if a claim names the two, else the 95 % interval of this pair alone.
     """
     claimed = run.claimed.get(base.case_id)
     if claimed is not None and claimed.rounds:
@@ -56,7 +58,10 @@ def speedup_over(run: CaseRun, base: CaseRun) -> tuple[Interval, int] | None:
 
 
 def rate_ratio(a: CaseRun, b: CaseRun, alpha: float = ALPHA) -> Interval | None:
-    """Return A's samples/s over B's, by the same judgement; None under `MIN_ROUNDS` shared in one session."""
+    """Return A's samples/s divided by B's, by `judge_pair`.
+
+    None if they have fewer than `MIN_ROUNDS` rounds of one session in common.
+    """
     found = judge_pair(a, b, alpha)
     if found is None or found.rounds < MIN_ROUNDS or found.ratio.low is None or found.ratio.high is None:
         return None

@@ -1,9 +1,9 @@
 """Communication over emulated links, per case, and its time by the algorithm's formula.
 
 A case's network time is how long a step's transfers were under way on any rank (`Breakdown.network_s`): one mean per
-round, summarized by the median of these and its interval. The formula uses the gradients' bytes, the rate of the
-limiting link times the payload's share of it (`formulas.PAYLOAD`), and no latency: α = 0. It holds for one rank per
-node.
+round, summarized by the median over rounds and its interval. The formula uses the gradients' bytes, the rate of the
+limiting link multiplied by the payload's share of it (`formulas.PAYLOAD`), and no latency: α = 0. It holds for one rank
+per node.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _KNOWN_OVER_UPLINKS = ("all_reduce", "ring", "naive_ring", "hierarchical", "mast
 PAYLOAD_MOST = 1448 / 1514
 """Largest payload share of the frame that a shaped link counts (without preamble and gap): see `formulas.PAYLOAD`."""
 _BURSTS = {"master": 2, "tree": 2, "halving_doubling": 4}
-"""Number of times that the busiest link restarts, in one direction after the other, per transfer."""
+"""Number of times per transfer that the busiest link restarts after a pause, in either direction."""
 NUMBER_BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
-"""Bytes of a gradient's number, by the case's type."""
+"""Bytes of one number in a gradient, by the case's `dtype`."""
 
 
 def network_results(cases: Sequence[CaseRun]) -> Iterator[NetworkResult]:
     """Yield a result for every case that exchanges gradients over emulated links and was instrumented.
 
-    `bound_s` is at the links' full rate, less one burst per transfer; `sent_bytes` is counted.
+    `bound_s` assumes the links' full rate and subtracts one burst for each restart of a link; `sent_bytes` is counted.
     """
     for run in cases:
         if (
@@ -76,8 +76,9 @@ def network_results(cases: Sequence[CaseRun]) -> Iterator[NetworkResult]:
 
 
 def formula_of(case: Case, size: float | None) -> tuple[str, float | None]:
-    """Return the textbook's name and time of a case's algorithm for gradients of `size` bytes; none across shared
-    nodes.
+    """Return name and time, seconds, of the textbook formula for a case's algorithm and gradients of `size` bytes.
+
+    They are "" and None without emulated links or a formula, and if ranks share nodes.
     """
     links = links_of(case.fabric)
     if links is None or not size or case.known_algorithm not in TIMES or case.nodes != case.world_size:
@@ -89,7 +90,7 @@ def formula_of(case: Case, size: float | None) -> tuple[str, float | None]:
 
 
 def burst_s(case: Case, nominal: float) -> float:
-    """Return the size of a link's burst after a pause, in seconds of its rate (bit/s), in the job's time.
+    """Return the size of a link's burst after a pause, in seconds at its rate of `nominal` bit/s, in the job's time.
 
     A link is a token bucket, which holds at least one frame.
     """
@@ -98,7 +99,7 @@ def burst_s(case: Case, nominal: float) -> float:
 
 
 def bursts_s(run: CaseRun, nominal: float) -> float:
-    """Return `burst_s` for all restarts in a step: one per transfer, or as many as the algorithm causes."""
+    """Return the total of `burst_s` over all restarts in a step, of which each transfer has one or more."""
     return pieces_of(run) * _BURSTS.get(run.case.algorithm, 1) * burst_s(run.case, nominal)
 
 
@@ -114,8 +115,8 @@ def pieces_of(run: CaseRun) -> int:
 def beyond_formula_s(run: CaseRun) -> float:
     """Return the exposed communication of a step that its links do not explain even if nothing is hidden, seconds.
 
-    The remaining time is spent in the library that sends, or in the machine that emulates the links. It is 0
-    without a formula, and where links have more than a rate: latency, losses, storage that shares them.
+    This time is spent in the library that sends, or in the machine that emulates the links. The result is 0 without a
+    formula, and if links have more than a rate: latency, losses, or storage that uses them too.
     """
     links = links_of(run.case.fabric)
     if links is None or run.parts is None or not links.rates_alone:
@@ -125,7 +126,7 @@ def beyond_formula_s(run: CaseRun) -> float:
 
 
 def network_timings(run: CaseRun) -> list[Timing]:
-    """Return how long a step's transfers were under way in each launch, seconds, for pairing like step times."""
+    """Return, for each launch, how long a step's transfers were under way, as timings that pair like step times."""
     network_s = run.parts.network_s if run.parts is not None else {}
     return [
         replace(timing, time_s=seconds, steps=1, samples=1)
@@ -142,8 +143,8 @@ def network_time(times: Sequence[Timing]) -> Interval:
 def busiest_link_bytes(case: Case, algorithm: str, size: float) -> float | None:
     """Return the bytes that an algorithm sends per step over the busiest of the links whose bytes are counted.
 
-    These links are the nodes', or the ranks' where ranks have separate links, which also carry traffic within the node.
-    None where the bytes are not known.
+    These are the nodes' links, or the ranks' if ranks have separate links, which also carry traffic within the node.
+    None if the bytes are not known.
     """
     if local_rate(case.fabric, case.ranks_per_node) is None:
         return busiest_node_bytes(algorithm, case.nodes, case.ranks_per_node, size)
@@ -153,10 +154,10 @@ def busiest_link_bytes(case: Case, algorithm: str, size: float) -> float | None:
 
 
 def bytes_to_aggregate(run: CaseRun) -> float | None:
-    """Return the gradient bytes that a step sends: two per number where it is compressed to fp16 or bf16.
+    """Return the gradient bytes that a step sends; compressed to fp16 or bf16, these are two per number.
 
-    None where something else is sent, or not exactly once per step (low-rank products, parameters every few steps, a
-    workload's own step), and where the size is not known.
+    None if the size is not known, or if something else is sent, or not exactly once per step (low-rank products,
+    parameters every few steps, a workload's own step).
     """
     case = run.case
     known = next((launch for launch in run.good if launch.gradient_bytes), None)
@@ -166,6 +167,8 @@ def bytes_to_aggregate(run: CaseRun) -> float | None:
     if case.options.get("compression", "none") == "none":
         return whole
     if case.dtype == OWN_TYPES:
-        is_complex = any(name.startswith("complex") for name in known.types)  # two numbers in one
+        is_complex = any(
+            name.startswith("complex") for name in known.types
+        )  # a complex number is two numbers
         return 2.0 * known.parameters if known.parameters and not is_complex else None
     return whole * 2 / NUMBER_BYTES[case.dtype]

@@ -1,4 +1,4 @@
-"""Autocast: the same case in several precisions, each compared with full precision, paired by round."""
+"""Autocast: cases in several precisions, each compared with the same case in full precision, paired by round."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ ORDER = ("full", "bf16", "fp16")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrecisionGroup:
-    """Cases that differ only in precision: full precision, and the others with their verdicts against it."""
+    """Cases that differ only in precision.
+
+    `others` are compared with `full`, the case in full precision.
+    """
 
     full: CaseRun
     others: tuple[tuple[CaseRun, Judgement], ...]
 
 
 def precision_groups(cases: Sequence[CaseRun]) -> list[PrecisionGroup]:
-    """Return every group of measured cases that includes full precision and others; all are judged as one family."""
+    """Return the groups of measured cases that include full precision and others; all are judged as one family."""
     groups: dict[GroupKey, list[CaseRun]] = {}
     for run in cases:
         if run.status == "ok" and run.timings:

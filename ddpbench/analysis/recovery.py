@@ -1,8 +1,9 @@
-"""Cost of a failure: a launch's training with snapshots, from the moment of the failure until it has recovered.
+"""Cost of a failure, from the records of a launch's training with snapshots, from the failure until it has recovered.
 
-All moments are on one host's clock. A part ends when the last rank, or agent, has reached its end, so that the parts
-follow one another and add up; an agent that was itself killed has nothing to notice or to stop. The trained steps are
-the history that led to the final parameters: each gang's steps up to the snapshot from which the next gang continued.
+All moments are on one host's clock. A part ends when the last rank, or agent, has reached its end, so the parts follow
+one another and add up. An agent that was itself killed has nothing to notice or to stop. The trained steps are the
+history that led to the final parameters: each gang's steps up to the snapshot from which the next gang continued. A
+gang is the ranks that train together between two restarts.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ PARTS = (
     "recomputing_s",
 )
 AT_PACE = 1.02
-"""Steps that take at most this multiple of the steady time are back at the steady pace."""
+"""Steps are back at the steady pace if they take at most this multiple of the steady time."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankRecovery:
-    """A rank's records of the recovery, over all its starts."""
+    """A rank's records of training with snapshots and of recovery, over all its starts."""
 
     gangs: Sequence[Gang]
     snapshots: Sequence[Snapshot]
@@ -45,7 +46,7 @@ class RankRecovery:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GangPace:
-    """A gang's samples per second (of the job), and its number of ranks. Time spent on snapshots is left out."""
+    """A gang's number of ranks, step time and samples per second (of the job), without the time spent on snapshots."""
 
     ranks: int
     step_s: float
@@ -54,52 +55,60 @@ class GangPace:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recovered:
-    """Training with snapshots of one launch. Without a planned failure, or before one, the parts are None."""
+    """Training with snapshots in one launch.
+
+    The parts are None if no failure was planned, or if the launch has not recovered from it.
+    """
 
     round: int
     failed: bool
     parts: Mapping[str, float] | None
-    """Seconds from the failure until the step that it interrupted is made again, by `PARTS`."""
+    """Seconds from the failure until the interrupted step is made again, divided into `PARTS`."""
     built_s: float | None
-    """Time to make the model and the replica: the part of restoring before the snapshot is loaded; None:
-    older records.
+    """Seconds of restoring spent on making the model and the replica, before the snapshot is loaded.
+
+    None for older records.
     """
     recomputed_steps: int | None
     regained_s: float | None
-    """Seconds from the failure until steps, averaged from there to the end, take at most `AT_PACE` of their time before
-    the failure; None: they never did.
+    """Seconds from the failure to the first step from which on steps are back at pace, on average up to the end.
+
+    At pace, a step takes at most `AT_PACE` times as long as before the failure. None if there is no such step.
     """
     joined_s: float | None
-    """Seconds that training paused for a returning node: from the last step without it to the first with it."""
+    """Seconds that training paused for a returning node, from the last step without the node to the first with it."""
     joined_recomputed_steps: int | None
     snapshot_s: float | None
-    """Mean time of a snapshot, over those that delete an old one as all later ones do, seconds."""
+    """Mean time of a snapshot, seconds, without the first few, which have no old snapshot to delete."""
     snapshot_bytes: int
     lost: int
-    """Samples in the job's order, up to the last trained one, with which no step that counts was made."""
+    """Number of samples, up to the last trained one in the job's order, with which no step that counts was made."""
     repeated: int
-    """Samples with which more than one such step was made."""
+    """Number of repeated uses of samples in steps that count."""
     unreadable: tuple[str, ...]
     paces: tuple[GangPace, ...]
-    """Paces of the gangs, in their order."""
+    """Paces of the gangs, in order."""
     losses: tuple[float, ...]
     """The job's loss in each step that counts."""
 
     @property
     def total_s(self) -> float | None:
-        """Return all parts together, seconds."""
+        """Return the sum of all parts, seconds."""
         return None if self.parts is None else math.fsum(self.parts.values())
 
     @property
     def restored_s(self) -> float | None:
-        """Return the seconds from the failure until training continues; steps that are computed again are left out."""
+        """Return the seconds from the failure until training continues, before lost steps are computed again."""
         if self.parts is None:
             return None
         return math.fsum(value for name, value in self.parts.items() if name != "recomputing_s")
 
 
 def recovered_of(number: int, ranks: Sequence[RankRecovery], case: Case) -> Recovered | None:
-    """Return launch `number`'s recovery from its ranks' records, rank 0 first; None without such a training."""
+    """Return the recovery of launch `number` from its ranks' records, rank 0 first.
+
+    None if the launch did not train with snapshots.
+    """
     if case.recovery == "off" or not ranks or not ranks[0].gangs:
         return None
     gangs = _gangs(ranks)
@@ -159,9 +168,9 @@ def recovered_of(number: int, ranks: Sequence[RankRecovery], case: Case) -> Reco
 
 
 def _again_ns(step: int, group: Sequence[Gang], ends: Mapping[int, int]) -> int | None:
-    """Return when a gang had repeated the steps lost in the failure; None where it never did.
+    """Return when a gang had repeated the steps lost in the failure; None if it never did.
 
-    With a snapshot at the failure itself no step is lost: this is when the gang is ready to continue.
+    With a snapshot at the failure itself no step is lost, and the time is when the gang was ready to continue.
     """
     if group[0].step == step:
         return max(each.ready_ns for each in group) if ends else None
@@ -177,14 +186,14 @@ def _gangs(ranks: Sequence[RankRecovery]) -> dict[int, list[Gang]]:
 
 
 def _kept(gangs: Mapping[int, Sequence[Gang]]) -> dict[int, tuple[int, float]]:
-    """Return, for each gang, the range of steps that count: those not repeated by a later gang."""
+    """Return, by gang, the range of steps that count, which are those not repeated by a later gang."""
     firsts = [(number, group[0].step) for number, group in gangs.items()]
     nexts = [step for _, step in firsts[1:]] + [math.inf]
     return {number: (step, until) for (number, step), until in zip(firsts, nexts, strict=True)}
 
 
 def _ends(rank: RankRecovery, gangs: Iterable[int]) -> dict[int, dict[int, int]]:
-    """Return the end of each step of each gang, ns, by the step's number."""
+    """Return the end of each step, ns, by gang and by the step's number."""
     found: dict[int, dict[int, int]] = {number: {} for number in gangs}
     for each in rank.trained:
         if each.gang in found:
@@ -195,7 +204,7 @@ def _ends(rank: RankRecovery, gangs: Iterable[int]) -> dict[int, dict[int, int]]
 def _places(
     ranks: Sequence[RankRecovery], kept: Mapping[int, tuple[int, float]], local_batch: int
 ) -> tuple[int, int, int]:
-    """Return the number of samples of the steps that count, that of different ones, and the last sample's place."""
+    """Return the number of samples used by the steps that count, how many differ, and the last one's position."""
     places = distinct = end = 0
     for first, until in sorted(_runs(ranks, kept, local_batch)):
         places += until - first
@@ -207,7 +216,7 @@ def _places(
 def _runs(
     ranks: Sequence[RankRecovery], kept: Mapping[int, tuple[int, float]], local_batch: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of samples, [first, end), with which the steps that count were made."""
+    """Yield the ranges of samples, [first, end), used by the steps that count."""
     for each in (each for rank in ranks for each in rank.trained):
         _, until = kept.get(each.gang, (0, 0))
         left = int(min(len(each.ends_ns), max(0, until - each.first))) * local_batch
@@ -245,7 +254,7 @@ def _durations(rank: RankRecovery, gang: int) -> list[tuple[int, int, float]]:
 
 
 def _pace(rank: RankRecovery, gang: Gang, case: Case) -> GangPace:
-    """Return a gang's pace, measured after its first snapshot where enough steps followed it."""
+    """Return a gang's pace, measured after its first snapshot if enough steps followed that."""
     steps = [length for _, _, length in _durations(rank, gang.number)]
     counted = steps[case.snapshot_every :] if len(steps) >= case.snapshot_every + WINDOW_STEPS[0] else steps
     step_s = math.fsum(counted) / len(counted) if counted else math.nan
@@ -274,7 +283,7 @@ def _losses(ranks: Sequence[RankRecovery], kept: Mapping[int, tuple[int, float]]
 def _parts(
     failure: Failure, gangs: Mapping[int, Sequence[Gang]], final: int, again_ns: int
 ) -> dict[str, float]:
-    """Return the time between the moments at which the last rank or agent reached the end of each part."""
+    """Return the seconds of each part, between the moments at which the last rank or agent reached the parts' ends."""
     group = gangs[final]
     first = gangs[min(number for number in gangs if number > failure.gang)]
     noticed = [
@@ -297,7 +306,7 @@ def _parts(
 
 
 def _built_s(group: Sequence[Gang]) -> float | None:
-    """Return how long a gang's slowest rank took to make the model and the replica, seconds."""
+    """Return how long a gang's slowest rank took to make the model and the replica, seconds; None if not recorded."""
     known = [each.built_ns for each in group if each.built_ns is not None]
     return max(known) / 1e9 if len(known) == len(group) else None
 
@@ -305,7 +314,7 @@ def _built_s(group: Sequence[Gang]) -> float | None:
 def _regained_s(
     failure: Failure, rank: RankRecovery, gang: int, before: GangPace, case: Case
 ) -> float | None:
-    """Return how many seconds after the failure steps began to take as long as before it."""
+    """Return how many seconds after the failure steps began to take as long as before it; None if they never did."""
     steps = _durations(rank, gang)
     rest = list(itertools.accumulate(length for _, _, length in reversed(steps)))[::-1]
     for index in range(len(steps) - window_of(before.step_s) + 1):
@@ -315,9 +324,9 @@ def _regained_s(
 
 
 def loss_difference(curve: Sequence[float], reference: Sequence[float]) -> tuple[float, int] | None:
-    """Return the largest relative difference of two loss curves over the steps of both, and the number of steps.
+    """Return the largest relative difference of two loss curves over their common steps, and the number of these steps.
 
-    None where they share no step.
+    None if they have no common step.
     """
     pairs = list(zip(curve, reference, strict=False))
     if not pairs:
@@ -327,7 +336,7 @@ def loss_difference(curve: Sequence[float], reference: Sequence[float]) -> tuple
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleRates:
-    """Samples per second of a job's steps."""
+    """A job's samples per second."""
 
     before: Interval | None = None
     """Rate before the failure."""
@@ -344,37 +353,38 @@ class RecoveryCost:
     failures: int
     recoveries: int
     total: Interval | None
-    """Time from the failure until the step that it interrupted is made again, seconds."""
+    """Time from the failure until the interrupted step is made again, seconds."""
     restored: Interval | None
     """Time from the failure until training continues, seconds."""
     restored_mean_s: float | None
-    """Mean over launches of `restored`: the long-run cost of a failure, as `goodput.ettr` takes it."""
+    """Mean over launches of the time in `restored`, which is the long-run cost of a failure for `goodput.ettr`."""
     parts: Mapping[str, float]
-    """Medians of the parts, seconds."""
+    """Median of each part, seconds."""
     built_s: float | None
-    """Median time of restoring that makes model and replica, seconds; None where a launch did not record it."""
+    """Median time to make model and replica, a part of restoring, seconds; None if a launch did not record it."""
     recomputed_steps: float | None
     regained: Interval | None
-    """Median over all recoveries; None where one never returned to its pace, which the median of the others
-    would hide.
+    """Median time until steps are back at their pace, seconds; None if any recovery never was.
+
+    The median of the other recoveries would hide that.
     """
     regained_launches: int
     snapshot: Interval | None
     snapshot_mean_s: float | None
-    """Mean time of a snapshot over launches."""
+    """Mean over launches of the time of a snapshot, seconds."""
     snapshot_bytes: int
     lost: int
     repeated: int
     joined: Interval | None
     unreadable: tuple[str, ...]
-    """Snapshots that could not be used, and why; the previous one was used instead."""
+    """Snapshots that could not be used, with the reason; the previous one was used instead."""
     rates: SampleRates
 
 
 def recovery_cost(recovered: Sequence[Recovered], failed: Sequence[Recovered] = ()) -> RecoveryCost | None:
-    """Return the cost over launches' trainings with snapshots; None without any.
+    """Return the cost over launches that trained with snapshots; None if there are none.
 
-    `recovered` are those of successful launches. `failed` are those of other launches in which something failed.
+    `recovered` are successful launches, and `failed` are other launches in which something failed.
     """
     if not recovered and not failed:
         return None
@@ -430,6 +440,6 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def _median(values: Iterable[float | None]) -> Interval | None:
-    """Return the median launch with its 95 % interval; None without any."""
+    """Return the median of these values of launches, with its 95 % interval; None without values."""
     known = [value for value in values if value is not None]
     return median_launch(known) if known else None

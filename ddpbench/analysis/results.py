@@ -1,7 +1,7 @@
-"""Results of cases and launches, as values.
+"""Results of cases and launches, as plain values.
 
-Times are seconds, sizes bytes, rates bytes or samples per second. A case is named by its id. `columns_of` is the one
-encoder: it turns them into plain columns for JSON.
+Times are seconds, sizes bytes, rates bytes or samples per second. A case is named by its id. `columns_of` is the only
+encoder; it turns results into plain columns for JSON.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchResult:
-    """A measuring launch."""
+    """Result of a measuring launch."""
 
     case_id: str
     round: int
     status: str
     step_time_s: float | None
-    """Step time; None, as the rate, where the launch did not end well."""
+    """Step time; None, like the rate, if the launch did not succeed."""
     samples_per_s: float | None
     wall_s: float
     measured_s: float
@@ -40,7 +40,7 @@ class LaunchResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ByPart(Generic[Value]):
-    """Values, one for each part of a step, such as its time or its text."""
+    """One value, such as a time or a text, for each part of a step."""
 
     forward: Value
     backward: Value
@@ -53,7 +53,7 @@ class ByPart(Generic[Value]):
 
     @property
     def by_name(self) -> dict[str, Value]:
-        """Return the values by the names in `PARTS`, for code that loops over all of them."""
+        """Return the values by the names in `PARTS`, for code that loops over all parts."""
         return {name: getattr(self, name) for name in PARTS}
 
 
@@ -74,12 +74,12 @@ class StepParts:
     step_time_s: float
     launches: int
     instrumentation_overhead: float | None
-    """Instrumented over timed step time, minus 1."""
+    """Instrumented step time divided by timed step time, minus 1."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StrategyPhase:
-    """A span of a case that has other spans than every strategy has, such as those of data_parallel."""
+    """A span of a case that has spans besides those of every strategy, such as those of `data_parallel`."""
 
     case_id: str
     span: str
@@ -93,7 +93,10 @@ class StrategyPhase:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Proved:
-    """A comparison made by a case's proof. `tolerance` is set for `records.was_made`, too."""
+    """A comparison made by a case's proof.
+
+    `tolerance` is infinite for a comparison that was left out (`records.was_made`).
+    """
 
     case_id: str
     compared: str
@@ -107,25 +110,29 @@ class Proved:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compared:
-    """Comparison of a case with another by step time, paired by round."""
+    """Comparison of a case with a different one by step time, paired by round."""
 
     topic: str
-    """`buckets`, `layouts`, `strategies` or `ranks`: with the fastest of the others of its group. `data`: with the same
-    case whose batches are in memory; `precision`: with the same case in full precision.
+    """Kind of the comparison, by what the case is compared with.
+
+    - `buckets`, `layouts`, `strategies`, `ranks`: the fastest of the others in its group.
+    - `data`: the same case with its batches in memory.
+    - `precision`: the same case in full precision.
     """
     case_id: str
     best_case_id: str
     """Id of the other case."""
     ratio: Interval
-    """Its step time over the other's; the ends hold for the group as a whole."""
+    """The case's step time divided by the other's; the ends hold for all comparisons of the group at once."""
     verdict: str
-    """`best`, `as good`, `slower`, `cannot tell`, `too few` (`statistics/best.py`); for `data` and `precision` a
-    `Finding`'s verdict.
+    """`best`, `as good`, `slower`, `cannot tell` or `too few` (`statistics/best.py`).
+
+    For `data` and `precision` it is a `Finding`'s verdict.
     """
 
     @property
     def standing(self) -> Standing:
-        """Return the comparison of the case with the others of its group."""
+        """Return how the case compares with the others of its group."""
         return Standing(verdict=cast(BestVerdict, self.verdict), against=self.best_case_id, ratio=self.ratio)
 
     @property
@@ -140,21 +147,21 @@ class InputResult:
     """Time that a measured case waits for data (`analysis/inputs.py`)."""
 
     group: int
-    """Group whose members differ only in where batches come from."""
+    """Number of the group, whose members differ only in where batches come from."""
     case_id: str
     data: str
     loader_workers: int
     waited_s: float | None
-    """Waiting time in an instrumented step; the next field is its share of the step."""
+    """Waiting time in an instrumented step; `waited_share` is its share of the step."""
     waited_share: float | None
     ratio: Interval | None
-    """Step time over that of the case with batches in memory."""
+    """Step time divided by that of the case with batches in memory."""
     verdict: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EfficiencyLoss:
-    """A part of a case's lost efficiency (`steps/waterfall.py`): all losses and the efficiency add up to 1."""
+    """A part of a case's lost efficiency (`steps/waterfall.py`); all losses and the efficiency add up to 1."""
 
     case_id: str
     item: str
@@ -172,7 +179,7 @@ class TransferResult:
     """Transfers of one operation, number of ranks and size (`steps/communication.py`)."""
 
     group: int
-    """Group of the strategy, by how many sizes it has."""
+    """Number of the strategy, counted from the one with most sizes."""
     case_id: str
     """Id of the first case with such a transfer."""
     op: str
@@ -180,15 +187,15 @@ class TransferResult:
     bytes: int
     time_s: Interval
     busbw: Interval | None
-    """Bus bandwidth; None where no factor is known."""
+    """Bus bandwidth; None for an operation without a known factor."""
     call_time_s: Interval
-    """Time of the call by nccl-tests' clock, as the next field."""
+    """Time of the call as nccl-tests measures it, from which `call_busbw` is computed."""
     call_busbw: Interval | None
     factor: float | None
     rounds: int
     transfers: int
     latency_s: Interval | None
-    """Intercept of the line through the operation's sizes, as the three fields below; None without a line."""
+    """Intercept of the line of time over size for the operation; None without a line, like the next three fields."""
     byte_s: float | None
     misfit: float | None
     latency_share: float | None
@@ -202,19 +209,19 @@ class NetworkResult:
     network_s: Interval
     rounds: int
     formula: str
-    """The textbook's name of the algorithm; where there is none, it is empty and its time None."""
+    """Name of the algorithm's textbook formula; empty without one, in which case `formula_s` is None."""
     formula_s: float | None
     bound_s: float | None
-    """Lower bound for any algorithm, where all links are alike."""
+    """Lower bound on the time of any algorithm; None unless all links are alike."""
     gradient_bytes: float | None
     sent_bytes: float | None
-    """Bytes that the busiest rank passed to the network; None where the library sent them."""
+    """Bytes that the busiest rank passed to the network; None if a library sent them uncounted."""
     formula_bytes: float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LossPoint:
-    """A point of a training to a loss, mean over launches; the loss is the mean over the window's steps."""
+    """A point of a curve of training to a loss, mean over launches; the loss is the mean over the window's steps."""
 
     case_id: str
     step: int
@@ -225,7 +232,7 @@ class LossPoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainedToLoss:
-    """A case that was trained to a loss (`analysis/time_to_loss.py`)."""
+    """A case that trained to a loss (`analysis/time_to_loss.py`)."""
 
     case_id: str
     target: float
@@ -239,14 +246,14 @@ class TrainedToLoss:
     one_device_case_id: str | None
     """Id of the case `single` with the same batch."""
     apart: float | None
-    """Largest relative distance of its losses from that case's, over the first steps."""
+    """Largest relative difference of its losses from those of `one_device_case_id`, over the first steps."""
 
 
 def columns_of(kind: Any, results: Iterable[Any]) -> dict[str, list[Any]]:
-    """Return dataclasses of a kind as `columns` (their names) and `data` (one row each).
+    """Return results of type `kind`, a dataclass, as `columns` (their names) and `data` (one row each).
 
-    A kind that has `columns` and `column_names` supplies them itself. An interval `x_s` becomes `x_s`, `x_ci_low_s` and
-    `x_ci_high_s`; parts of a step become such columns for each part.
+    A type with methods `columns` and `column_names` encodes itself. An interval `x_s` becomes `x_s`, `x_ci_low_s` and
+    `x_ci_high_s`; a `ByPart` of intervals becomes such columns for each part of a step.
     """
     own = hasattr(kind, "columns")
     names = [*(kind.column_names() if own else _names(kind))]

@@ -1,4 +1,4 @@
-"""Input of the stopping rule between rounds, from timed blocks alone: widths of intervals, and shared rounds."""
+"""Input of the stopping rule between rounds, from timed blocks alone: half-widths of intervals, and common rounds."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from ddpbench.records.sessions import UNKNOWN, Sessions
 def width_of(timings: Sequence[Timing], baseline: Sequence[Timing] | None) -> float | None:
     """Return the 95 % half-width for the stopping rule; None without an interval.
 
-    It is the half-width of the log ratio to the base case within rounds, None under three paired rounds. For a base
-    case, and a case whose base case has no numbers (`baseline` None or empty), it is that of the log of the median
-    launch's step time, None under five launches.
+    It is the half-width of the log ratio to the base case within rounds, None for under three paired rounds. For a base
+    case, and for a case whose base case has no numbers (`baseline` is None or empty), it is that of the log of the
+    median launch's step time, None for under five launches.
     """
     if not baseline:
         step = step_time(timings) if timings else Interval(value=math.nan)
@@ -37,14 +37,14 @@ def width_of(timings: Sequence[Timing], baseline: Sequence[Timing] | None) -> fl
 
 @dataclass(frozen=True, slots=True)
 class SoFar:
-    """State of the stopping rule between rounds, by case id: half-widths, and the rounds that have the case."""
+    """State of the stopping rule between rounds, by case id."""
 
     widths: dict[str, float | None]
-    """Half-widths; None while a case has too few rounds."""
+    """Half-widths; None while a case has too few rounds. `rounds` has the rounds in which the case was timed."""
     rounds: dict[str, frozenset[TimingKey]]
 
     def apart(self, case_ids: Iterable[str], rounds_min: int) -> list[str]:
-        """Return the cases that share fewer than `rounds_min` rounds with some other of these cases.
+        """Return the cases that have fewer than `rounds_min` rounds in common with at least one other of these cases.
 
         This occurs after a round that was split between two sessions, or in which one of the cases failed.
         """
@@ -103,8 +103,8 @@ def cases_without_target(widths: Mapping[str, float | None], target: float) -> l
 def quick_timing(directory: LaunchDir, address: Address, sessions: Sessions = UNKNOWN) -> Timing | None:
     """Return a launch's timing from its timed blocks alone.
 
-    None where the launch is unfinished, not ok or damaged, or where the folder holds another launch. Only the lines of
-    a rank's start and of timed blocks are parsed, and only their times are read.
+    None if the launch is unfinished, not ok or damaged, or if the folder has a different launch's files. Only the lines
+    of a rank's start and of timed blocks are parsed, and only their times are read.
     """
     try:
         outcome = read_outcome(directory)
@@ -123,10 +123,10 @@ def quick_timing(directory: LaunchDir, address: Address, sessions: Sessions = UN
 
 
 def _quick_blocks(path: Path, address: Address, outcome: LaunchOutcome) -> dict[int, BlockTimes] | None:
-    """Return a rank's timed blocks by index; None where they belong to another launch.
+    """Return a rank's timed blocks by index; None if they belong to a different launch.
 
     Raises:
-        ValueError: one of them is damaged.
+        ValueError: a block is damaged.
     """
     blocks: dict[int, BlockTimes] = {}
     for line in read_bytes(path, MOST_RECORDS).splitlines():

@@ -1,4 +1,4 @@
-"""Sentences that know which of their words are conditions, so that a page states each condition once."""
+"""Sentences that know which of their words are conditions, so that a report states each condition once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _Parts:
 class Sentence(str):
     """A start, conditions such as the workload, and an end, as in `DDP at 2 ranks, gpt:nano: speed-up 1.6`.
 
-    As a string it has all conditions. `but` leaves out those that the page already shows nearby.
+    As a string it has all conditions. `but` leaves out those that the report already shows nearby.
     """
 
     __slots__ = ("_parts",)
@@ -57,9 +57,9 @@ class Sentence(str):
         """Assemble the sentence.
 
         Args:
-            start: is always kept; may be empty.
-            conditions: each a few words; joined with commas.
-            end: follows start and conditions, without its full stop; left out where neither is left.
+            start: the part that is always kept; may be empty.
+            conditions: a few words each; joined with commas.
+            end: the part after start and conditions, without its full stop; left out if both of these are empty.
             after: further sentences.
             joint: text between the start and the conditions.
             raised: whether the sentence begins with a capital.
@@ -83,7 +83,7 @@ class Sentence(str):
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """Return all its conditions."""
+        """Return all conditions of the sentence."""
         return self._parts.conditions
 
     def but(self, shown: Collection[str]) -> Sentence:
@@ -103,5 +103,5 @@ def sentence(start: str, conditions: Iterable[str] = (), end: str = "") -> Sente
 
 
 def but(text: str, shown: Collection[str]) -> str:
-    """Return a text without the conditions that are shown nearby; a plain string is unchanged."""
+    """Return a text without the conditions in `shown`, which are shown nearby; a plain string is unchanged."""
     return text.but(shown) if isinstance(text, Sentence) else text

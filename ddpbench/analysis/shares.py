@@ -1,6 +1,4 @@
-"""Shares of an instrumented step, and of communication, with intervals over launches, and their wording in
-sentences.
-"""
+"""Shares of an instrumented step as intervals over launches."""
 
 from __future__ import annotations
 

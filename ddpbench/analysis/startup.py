@@ -15,18 +15,21 @@ from ddpbench.records import Met, RankStart, Warmup
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StartUp:
-    """Start of one launch, seconds: that of the rank whose first step ended last, in its parts in order."""
+    """Start-up time of one launch, seconds, divided into parts in order.
+
+    It is that of the rank whose first step ended last.
+    """
 
     process_s: float
-    """Until the rank's process starts working: the launcher's own work, and that of the processes in between."""
+    """Until the rank's process starts working, for work of the launcher and the processes in between."""
     imports_s: float
-    """Until torch and all else is imported. A forked rank gets the imports from its server."""
+    """Until torch and everything else is imported. A forked rank inherits the imports from its server."""
     model_s: float
-    """Loading data and model."""
+    """For loading data and model."""
     meeting_s: float
-    """Until the ranks have met and have process groups."""
+    """Until the ranks are connected and have process groups."""
     first_step_s: float
-    """Making the replica (DDP, sharding) and the first step."""
+    """For making the replica (DDP, sharding) and the first step."""
 
     @property
     def total_s(self) -> float:
@@ -36,7 +39,7 @@ class StartUp:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TypicalStart:
-    """Start of a case's launches, seconds: that of the median launch, and the median of each part."""
+    """Start-up time of a case's launches, seconds: that of the median launch, and the median of each part."""
 
     total: Interval
     parts: StartUp
@@ -46,7 +49,7 @@ PARTS = tuple(part.name for part in fields(StartUp))
 
 
 def start_up_of(ranks: Sequence[tuple[RankStart | None, Met | None, Warmup | None]]) -> StartUp | None:
-    """Return a launch's start from its ranks' records; None where a rank did not record it, or hosts differ."""
+    """Return a launch's start-up time from its ranks' records; None if a rank did not record it, or hosts differ."""
     found: list[tuple[int, StartUp]] = []
     hosts: set[str] = set()
     for start, met, warmup in ranks:
@@ -73,8 +76,9 @@ def start_up_of(ranks: Sequence[tuple[RankStart | None, Met | None, Warmup | Non
 
 
 def typical_start(starts: Sequence[StartUp]) -> TypicalStart | None:
-    """Return the start-up time of the median launch with its 95 % interval, and the median of each part; None without
-    launches.
+    """Return the start-up time of the median launch with its 95 % interval, and the median of each part.
+
+    None if there are no launches.
     """
     if not starts:
         return None

@@ -1,4 +1,4 @@
-"""Results of analysis for the report and the command line: an entire run as values. It draws nothing."""
+"""Results of analysis for the report and the command line, with an entire run as values. This module draws nothing."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class HeldPair:
     """Words that distinguish this pair from the claim's others."""
     verdict: PairVerdict
     reason: str = ""
-    """Reason why the two were not compared; empty where they were."""
+    """Reason why the two were not compared; empty if they were."""
     briefly: str = ""
     """`reason` without details."""
     ratio: Interval | None = None
-    """A's time over B's, per sample or per step; all intervals of all claims hold simultaneously."""
+    """A's time divided by B's, per sample or per step; the intervals of all claims hold at once."""
     rounds: int = 0
 
 
@@ -70,20 +70,20 @@ class DecidedClaim:
     source: str
     kind: ClaimKind
     margin: float
-    """For `faster` the least difference, for `as fast` the largest, as a fraction."""
+    """Smallest difference for `faster`, largest for `as fast`, as a fraction."""
     of: Of
     verdict: ClaimVerdict
     pairs: tuple[HeldPair, ...]
     comparisons: int
-    """Number of compared pairs over all claims, for which the intervals are corrected."""
+    """Number of compared pairs of all claims, for which the intervals are corrected."""
     number: int | None = None
     history: tuple[Past, ...] = ()
-    """Earlier wordings and runs, oldest first."""
+    """Earlier wordings of the claim and verdicts of earlier runs, oldest first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaseFailure:
-    """A case or launch that is not ok, or was skipped."""
+    """A case or launch that is not ok or was skipped."""
 
     case_id: str
     label: str
@@ -96,7 +96,7 @@ class CaseFailure:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counts:
-    """Counts of launches, computed once for all places that report them."""
+    """Numbers of launches, cases and rounds, computed once for everything that reports them."""
 
     planned: int
     succeeded: int
@@ -108,23 +108,23 @@ class Counts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunFacts:
-    """The run itself: its experiment, its place and its machine."""
+    """The run itself: its experiment, its location and its machine."""
 
     name: str
     question: str = ""
     scope: str = ""
-    """Reason for the experiment's choice of cases, in its words; those of all runs from which it was merged."""
+    """Reason for the choice of cases, in the experiment's words, or in those of all runs that were merged."""
     machine: dict[str, object]
     """`machine.json`: `identity` and `context`."""
     experiment_toml: str
     run_path: str
     merged_from: tuple[str, ...] = ()
-    """Run directories from which this one was merged; empty where a sweep made it."""
+    """Run directories from which this one was merged; empty for a run of a sweep."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Course:
-    """Course of the run: launches done, failures, duration and why it ended."""
+    """Course of the run: launches done, failures, duration, and why it ended."""
 
     counts: Counts
     failures: tuple[CaseFailure, ...] = ()
@@ -132,7 +132,7 @@ class Course:
     """Why no more rounds were run: `target reached`, `rounds_max`, `budget`, `interrupted`."""
     wall_s: float
     measured_share: float | None
-    """Share of the sweep's wall time spent in warm-up and measured steps."""
+    """Share of the sweeps' wall time spent in warm-up and measured steps."""
     position_spread: float | None = None
     """Largest difference of cases' mean positions in a round, as a share of it (`analysis/read/positions.py`)."""
 
@@ -143,7 +143,7 @@ class Conclusions:
 
     findings: tuple[Finding, ...] = ()
     answer: tuple[Finding, ...] = ()
-    """Answer, in one or two lines, to the experiment's question, from decided claims (`findings/answer.py`)."""
+    """Answer to the experiment's question in one or two findings (`findings/answer.py`)."""
     claims: tuple[DecidedClaim, ...] = ()
     """Verdicts on the experiment's claims, in its order."""
     warnings: tuple[str, ...] = ()
@@ -153,12 +153,12 @@ class Conclusions:
     left_out: tuple[str, ...] = ()
     """Sentences of `validity` about records that do not belong where they are."""
     checks: Checked = field(default_factory=Checked)
-    """Findings of the report's checks of itself (`analysis/invariants`)."""
+    """Results of the report's self-checks (`analysis/invariants`)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepResults:
-    """Step times: measured, compared between cases, and split into parts."""
+    """Step times: measured, compared between cases, and divided into parts."""
 
     launches: tuple[LaunchResult, ...] = ()
     comparisons: tuple[Compared, ...] = ()
@@ -169,7 +169,7 @@ class StepResults:
     """Scaling laws fitted to each curve: one strategy over world sizes (`analysis/scaling/curves.py`)."""
     one_step: OneStep | None = None
     one_step_absent: str = ""
-    """Reason why no step is drawn; empty where one is."""
+    """Reason why no step is drawn; empty if one is."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -179,12 +179,12 @@ class Communication:
     transfers: tuple[TransferResult, ...] = ()
     network: tuple[NetworkResult, ...] = ()
     fabrics: tuple[FabricRun, ...] = ()
-    """The emulated networks as made and proved, where the run recorded them."""
+    """The emulated networks as made and proved; empty if the run did not record them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingResults:
-    """Results of training: the proofs against one process, and the loss over time."""
+    """Results of training: the proofs, which compare with one process, and the loss over time."""
 
     proofs: tuple[Proved, ...] = ()
     loss_curves: tuple[LossPoint, ...] = ()
@@ -193,9 +193,10 @@ class TrainingResults:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSummary:
-    """An analysed run directory: the results of its parts. A section of the page gets the part that it draws.
+    """An analysed run directory, as the results of its parts. A section of the report gets the part that it draws.
 
-    `cases` is a frame: one row per case, exactly `columns.COLUMNS`. All other results are in `analysis.results`.
+    `cases` is a frame with one row per case and exactly the columns `columns.COLUMNS`. All other results are in
+    `analysis.results`.
     """
 
     about: RunFacts
@@ -203,7 +204,7 @@ class RunSummary:
     conclusions: Conclusions = field(default_factory=Conclusions)
     cases: pd.DataFrame
     by_case: tuple[CaseSummary, ...] = ()
-    """Rows of `cases` as values, in the same order."""
+    """Rows of `cases` as values, in the order of `cases`."""
     planned: Mapping[str, Case]
     """Every case of `cases` as planned, by its id."""
     steps: StepResults = field(default_factory=StepResults)

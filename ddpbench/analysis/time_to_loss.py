@@ -1,10 +1,9 @@
-"""Training to a loss: each launch's loss curve, the time to the target, and the distance from one device's curve.
+"""Training to a loss: each launch's loss curve, the time to the target, and the difference from one device's curve.
 
-A launch trains on the same data in the same order as every other, so that a synchronous strategy's curve is the same
-in all rounds: intervals concern the time that it takes, not the path. Times are the job's, from the earliest rank's
-start of a group of steps to the latest one's end of each step; the time in which ranks agree between groups is left
-out. This is a duration, phases between ranks included: the loss is reached when the last rank is done (cf.
-`steptime.py`).
+Every launch trains on the same data in the same order, so a synchronous strategy's curve is equal in all rounds.
+Intervals concern the time that it takes, not the path. Times are the job's, from the earliest rank's start of a group
+of steps to the latest rank's end of each step. The time in which ranks agree between groups is left out. Phases between
+ranks are included in the duration: the loss is reached when the last rank is done (cf. `steptime.py`).
 """
 
 from __future__ import annotations
@@ -30,26 +29,32 @@ if TYPE_CHECKING:
     from ddpbench.analysis.read.launches import CaseRun
 
 FIRST_STEPS = 20
-"""Number of steps over which a curve is compared with one device's: later, rounding grows into another path."""
+"""Number of steps over which a curve is compared with one device's; later, rounding makes the paths diverge."""
 MOST_POINTS = 200
-"""Number of points of a curve kept for drawing."""
+"""Largest number of points of a curve for drawing."""
 
 
 def loss_curves_of(run: CaseRun) -> list[LossCurveRun]:
-    """Return a case's loss curves that have its first launch's target: a merge may have added others."""
+    """Return a case's loss curves that have its first curve's target; a merge may have added curves with others."""
     found = [launch.loss_curve for launch in run.good if launch.loss_curve is not None]
     return [curve for curve in found if curve.target == found[0].target]
 
 
 def to_loss(run: CaseRun) -> list[Timing]:
-    """Return the time to the loss of every launch; empty unless all reached it: the others would have taken longer."""
+    """Return the time to the loss of every launch; empty unless all launches reached it.
+
+    The other launches would have taken longer, so the times of some would be too short.
+    """
     timings = [curve.timing for curve in loss_curves_of(run)]
     known = [timing for timing in timings if timing is not None]
     return known if len(known) == len(timings) else []
 
 
 def against_base(run: CaseRun, baseline: CaseRun) -> Comparison | None:
-    """Return the time to the loss over the base case's, paired by round; None where either did not reach it."""
+    """Return the comparison of the time to the loss with the base case's, paired by round.
+
+    None if either did not reach the loss.
+    """
     mine, theirs = loss_curves_of(run), loss_curves_of(baseline)
     if not mine or not theirs or mine[0].target != theirs[0].target:
         return None
@@ -59,8 +64,9 @@ def against_base(run: CaseRun, baseline: CaseRun) -> Comparison | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """Cost of reaching the loss for a case: the median time, means of the rest; None where not all launches
-    reached it.
+    """Cost of reaching the loss for a case: the median time, and the means of steps and samples.
+
+    They are None unless all launches reached the loss.
     """
 
     target: float
@@ -72,7 +78,7 @@ class Cost:
 
 
 def cost_of(run: CaseRun) -> Cost | None:
-    """Return a case's cost of the loss; None where it was not trained to one."""
+    """Return a case's cost of reaching the loss; None if it was not trained to one."""
     curves = loss_curves_of(run)
     if not curves:
         return None
@@ -98,7 +104,8 @@ def _mean(values: Sequence[float]) -> float:
 def loss_points(cases: Sequence[CaseRun]) -> Iterator[LossPoint]:
     """Yield the points of each case's curve, in order.
 
-    A curve ends where its first launch ended; where all reached the loss, at the step after which they had.
+    A curve ends where its shortest launch ended. If all launches reached the loss, it ends at the latest at the last
+    step at which one did.
     """
     for run in cases:
         curves = loss_curves_of(run)
@@ -126,7 +133,7 @@ def loss_points(cases: Sequence[CaseRun]) -> Iterator[LossPoint]:
 
 
 def trained_to_loss(cases: Sequence[CaseRun]) -> Iterator[TrainedToLoss]:
-    """Yield each case that was trained to a loss; `apart` covers the first `FIRST_STEPS` steps."""
+    """Yield the result of each case that was trained to a loss; `apart` covers the first `FIRST_STEPS` steps."""
     for run in cases:
         curves, cost = loss_curves_of(run), cost_of(run)
         if not curves or cost is None:
@@ -147,9 +154,7 @@ def trained_to_loss(cases: Sequence[CaseRun]) -> Iterator[TrainedToLoss]:
 
 
 def one_device(run: CaseRun, cases: Sequence[CaseRun]) -> CaseRun | None:
-    """Return the case with the same samples in each step on one device; None where there is none, or it is `run`
-    itself.
-    """
+    """Return the case on one device with equal samples in each step; None if there is none, or it is `run` itself."""
 
     def data(other: CaseRun) -> GroupKey:
         return (*grouping.deciding("loss", other.case), other.case.global_batch)

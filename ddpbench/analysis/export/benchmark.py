@@ -2,7 +2,7 @@
 
 It has the columns of the case's row, and in addition `schema_version`, `identity` (of `machine.json`), and for each
 launch `steps_s`, `launch_steps`, `launch_samples` and `sessions`. The plugin and `ddpbench export` write it with this
-module; `analysis/regression/saved.py` reads it. It lacks parts of a step and all other records.
+module; `analysis/regression/saved.py` reads it. It lacks the parts of a step and all other records.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ddpbench.records import SCHEMA_VERSION
 
 
 def extra_info(run: CaseRun, row: Mapping[Any, Any], identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a case as plain values, without those that it lacks.
+    """Return a case as plain values by name, without the columns that the case lacks.
 
     Args:
         run: the case with its launches; only the good ones count.

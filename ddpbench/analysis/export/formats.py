@@ -54,7 +54,10 @@ def _only_cases(name: str, table: str) -> None:
 
 
 def _pytest_benchmark(run: RunDir, table: str) -> bytes:
-    """Return a run as pytest-benchmark saves one: a benchmark is a case, its rounds are launches' mean steps."""
+    """Return a run in pytest-benchmark's format.
+
+    A benchmark is a case, and its rounds are the mean step times of the case's launches.
+    """
     _only_cases("pytest-benchmark", table)
     plan, machine = read_plan(run), read_machine(run)
     cases = [case for case in read_cases(run, plan) if case.timings]
@@ -121,7 +124,7 @@ def _benchmark(case: CaseRun, name: str, experiment: str, extra: Mapping[str, An
 
 
 def statistics_of(values: Sequence[float]) -> dict[str, Any]:
-    """Return the statistics of rounds as pytest-benchmark names them, times in seconds."""
+    """Return statistics of rounds under pytest-benchmark's names, times in seconds."""
     data = sorted(values)
     mean = math.fsum(data) / len(data)
     deviation = float(np.std(data, ddof=1)) if len(data) > 1 else 0.0
@@ -165,7 +168,7 @@ _METRICS = (
     ("wait_time_s", "ddpbench_wait_seconds", "seconds", "Waiting of a step for other ranks"),
     ("peak_memory_bytes", "ddpbench_peak_memory_bytes", "bytes", "Peak memory of the rank that has most"),
 )
-"""Column, metric, unit and help; the interval's ends are labels of metrics that have one."""
+"""Column, metric, unit and help text of each metric."""
 _LABELS = (
     "case_id",
     "experiment",
@@ -179,7 +182,7 @@ _LABELS = (
 
 
 def _openmetrics(run: RunDir, table: str) -> bytes:
-    """Return the cases that are ok as gauges; the ends of an interval have the label `end`."""
+    """Return the cases with status `ok` as gauges, whose label `end` is `value`, or `low` or `high` of the interval."""
     _only_cases("openmetrics", table)
     frame = load(run)
     frame = frame[frame["status"] == "ok"]
@@ -222,10 +225,11 @@ FORMATS: Mapping[str, Callable[[RunDir, str], bytes]] = {
 
 
 def exported(run: RunDir, kind: str, table: str = "cases") -> bytes:
-    """Return a run's table in a format.
+    """Return a run's table as a file of format `kind`.
 
     Raises:
-        RequestError: the format is unknown, or cannot hold that table.
+        RequestError: the format cannot contain that table, or needs a package that is not installed.
+        KeyError: the format is unknown.
         IdentityError: `run` is not a run directory, or has another schema.
     """
     return FORMATS[kind](run, table)

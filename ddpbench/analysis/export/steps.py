@@ -38,7 +38,7 @@ TRANSFER_COLUMNS = {
 
 
 def _launches(run: RunDir) -> Iterator[tuple[str, int, RankRecords]]:
-    """Yield the ranks' records of each good launch, with its case and round."""
+    """Yield case id, round and records of each rank of each successful launch."""
     from ddpbench.analysis.read.cases import read_cases
 
     plan = read_plan(run)
@@ -53,7 +53,7 @@ def _launches(run: RunDir) -> Iterator[tuple[str, int, RankRecords]]:
 
 
 def load_steps(run: RunDir) -> pd.DataFrame:
-    """Return every rank's own steps, one row each, with `STEP_COLUMNS`.
+    """Return the steps of every rank, one row each, with `STEP_COLUMNS`; warm-up is left out.
 
     Raises:
         IdentityError: `run` is not a run directory, or has another schema.

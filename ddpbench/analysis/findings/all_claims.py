@@ -1,4 +1,4 @@
-"""Answer to an experiment's question in one sentence on all its claims, which its sweep was to decide."""
+"""Answer to an experiment's question in one sentence on all the claims that the experiment was to decide."""
 
 from __future__ import annotations
 
@@ -17,11 +17,9 @@ _HEADS: Mapping[ClaimVerdict, tuple[str, str, str, str]] = {
     "does not hold": ("here it does not hold that", "not that", "nor that", "nor that"),
     "cannot tell": ("it cannot be told here whether", "it cannot be told whether", "whether", "or whether"),
 }
-"""Words per verdict: those that begin a sentence, those that continue one, those before a further claim,
-and the last.
-"""
+"""Words of each verdict: to begin a sentence, to continue one, before a further claim, and before the last claim."""
 _TELLING: Sequence[ClaimVerdict] = ("holds", "does not hold", "holds in part", "cannot tell")
-"""Verdicts in their order of naming, for a sentence that cannot hold all."""
+"""Verdicts, the first to be named in a sentence that is too short for all of them first."""
 _COUNTED: Mapping[ClaimVerdict, tuple[str, str]] = {
     "holds": ("holds", "hold"),
     "holds in part": ("holds in part", "hold in part"),
@@ -29,18 +27,17 @@ _COUNTED: Mapping[ClaimVerdict, tuple[str, str]] = {
     "cannot tell": ("cannot be told", "cannot be told"),
 }
 _OF_ONE_CLAIM = (EARLIER, "claimed in", "corrected for", "the difference may")
-"""Beginnings of tags on a single claim's source or comparisons."""
+"""Beginnings of tags that concern a single claim's source or comparisons."""
 
 
 def claims_answer(claims: Sequence[DecidedClaim], findings: Sequence[Finding]) -> Finding | None:
-    """Return which of an experiment's claims hold and which do not; for a single claim its finding; None without
-    claims.
+    """Return the finding on which claims hold and which do not; None without claims.
 
-    It is `unresolved` where no claim is decided.
+    The finding on a single claim is returned unchanged. The verdict is `unresolved` if no claim is decided.
 
     Args:
         claims: in the experiment's order.
-        findings: one on each, in the same order.
+        findings: one on each claim, in the same order.
     """
     if not claims:
         return None
@@ -57,9 +54,9 @@ def claims_answer(claims: Sequence[DecidedClaim], findings: Sequence[Finding]) -
 
 
 def _tags(tags: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield the tags common to all claims, and that some links are emulated, or some cores shared, where only some are.
+    """Yield the tags that all claims share, and remarks on links, cores and earlier verdicts of only some claims.
 
-    These words differ from a single claim's tags, which the page leaves out where the answer has them.
+    These remarks are worded unlike a single claim's tags, which the report leaves out if the answer has them.
     """
     every = list(dict.fromkeys(tag for own in tags for tag in own if not tag.startswith(_OF_ONE_CLAIM)))
     shared = [tag for tag in every if all(tag in own for own in tags)]
@@ -76,10 +73,10 @@ def _tags(tags: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def _texts(claims: Sequence[DecidedClaim]) -> Iterator[str]:
-    """Yield texts of decreasing length: with fewer claims of each verdict, with fewer verdicts, and without claims.
+    """Yield texts of decreasing length: with fewer claims of each verdict, with fewer verdicts, and with mere counts.
 
-    Claims with the same words, which differ in their cases or margins, are named once where they share one verdict;
-    otherwise no claim is named.
+    Claims with equal words differ in their cases or margins. If they share one verdict, they are named once; otherwise
+    no claim is named.
     """
     by_verdict = {verdict: [one.says for one in claims if one.verdict == verdict] for verdict in _HEADS}
     found = {verdict: list(dict.fromkeys(says)) for verdict, says in by_verdict.items() if says}
@@ -96,7 +93,7 @@ def _texts(claims: Sequence[DecidedClaim]) -> Iterator[str]:
 def _named(
     by_verdict: Mapping[ClaimVerdict, Sequence[str]], named: Collection[ClaimVerdict], most: int
 ) -> str:
-    """Return up to `most` claims of each of these verdicts, and the number of others per verdict."""
+    """Return a text with up to `most` claims of each verdict in `named`, and the number of other claims per verdict."""
     parts: list[str] = []
     for verdict in named:
         first, further, middle, last = _HEADS[verdict]
@@ -110,7 +107,7 @@ def _named(
 
 
 def _in_a_row(says: Sequence[str], middle: str, last: str) -> str:
-    """Return the claims: `a`, `a and that b`, `a, that b and that c`."""
+    """Return the claims as `a`, `a and that b`, or `a, that b and that c`."""
     first, *further = says
     return "".join(
         [
@@ -122,7 +119,7 @@ def _in_a_row(says: Sequence[str], middle: str, last: str) -> str:
 
 
 def _counts(counts: Mapping[ClaimVerdict, int], after_first: str = "", more: str = "") -> str:
-    """Return the number of claims per verdict: `1 more holds in part, 2 do not hold`."""
+    """Return words for the number of claims per verdict: `1 more holds in part, 2 do not hold`."""
     first, *others = [
         f"{count}{more if not number else ''} {_COUNTED[verdict][count > 1]}"
         for number, (verdict, count) in enumerate(counts.items())

@@ -1,8 +1,8 @@
 """The answer to an experiment's question: one or two sentences, from the decided comparisons.
 
-The first says what to use (`choice.py`), or, where the sweep trains to a loss, which case reaches it first
-(`first_to_loss.py`). A sweep that varies links, input data or precision adds its finding on that. An experiment that
-was to decide claims is answered by them (`all_claims.py`).
+The first sentence says what to use (`choice.py`). In a sweep that trains to a loss it says instead which case reaches
+the loss first (`first_to_loss.py`). A sweep that varies links, input data or precision adds its finding on that
+setting. If an experiment has claims to decide, their verdicts are the answer (`all_claims.py`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from ddpbench.units import counted, format_at_most
 ASKED: tuple[FindingKind, ...] = ("loss", "lead", "links", "inputs", "precision", "threads")
 """Findings on the questions of sweeps, the most informative first."""
 _PLURALS = {"workload": "workloads", "fabric": "links", "precision": "precisions", "scaling": "scalings"}
-"""Names of a run's panels where they differ in one field; other fields are called settings."""
+"""Plural nouns for panels that differ in one field; panels that differ in another field are called settings."""
 
 
 def answer_of(
@@ -58,13 +58,13 @@ def answer_of(
     claimed: Finding | None = None,
     withheld: Mapping[str, Violation] = MappingProxyType({}),
 ) -> tuple[Finding, ...]:
-    """Return one or two sentences; always at least one, which without an answer says why.
+    """Return the answer in one or two sentences; without an answer, the sentence says why there is none.
 
     Args:
         cases: a run's cases.
-        findings: the run's, of which one may be added.
-        claimed: the verdicts on the experiment's claims, if it has any.
-        withheld: ids of cases whose numbers must be wrong: no answer uses comparisons with them.
+        findings: the run's findings, of which one may become the second sentence.
+        claimed: the finding on the experiment's claims, if it has any.
+        withheld: violations by case id, for cases whose numbers must be wrong; no answer uses comparisons with these.
     """
     usable = [run for run in cases if run.case_id not in withheld]
     doubtful = {grouping.panel(run.case) for run in cases if run.case_id in withheld}
@@ -96,7 +96,7 @@ def answer_of(
 
 
 def _to_use(choices: Sequence[Choice], panels: Sequence[Case]) -> Finding | None:
-    """Return what to use, in one panel or in several; `panels` has a case of each planned panel."""
+    """Return the finding on what to use, in one panel or in several; `panels` has a case of each planned panel."""
     if all(len(one.ranked) == 1 for one in choices):
         choices = [one for one in choices if one.gain is not None]
     if not choices:
@@ -141,19 +141,19 @@ class _Places:
         self.noun = _PLURALS.get(self.fields[0], "settings") if len(self.fields) == 1 else "settings"
 
     def words(self, choice: Choice) -> list[str]:
-        """Return the words that distinguish a panel."""
+        """Return the words that distinguish the choice's panel from the run's other panels."""
         return self._names.apart(choice.chosen.case, self.fields)
 
     def name(self, choice: Choice) -> str:
-        """Return the chosen case's name, distinguished from all cases that were ranked anywhere."""
+        """Return the chosen case's name, distinguished from the ranked cases of all panels."""
         return called(choice.chosen, self.family)
 
     def where(self, choice: Choice) -> str:
-        """Return the panel's words in brackets, where there are several."""
+        """Return the panel's words in brackets, empty if there is only one panel."""
         return f" ({', '.join(self.words(choice))})" if self.total > 1 else ""
 
     def not_judged(self) -> str:
-        """Return the panels without a choice."""
+        """Return words for the panels that have no choice."""
         return listed_apart(self._names.apart(case, self.fields) for case in self.missing)
 
     def count(self, count: int) -> str:
@@ -163,7 +163,7 @@ class _Places:
         return f"both {self.noun}" if count == 2 else f"all {count} {self.noun}"
 
     def labels(self, choices: Sequence[Choice]) -> list[str]:
-        """Return the labels that must accompany the numbers, except the panels' differences where these are named."""
+        """Return the labels that must accompany the numbers, except differences between panels that the text names."""
         said = {word for one in choices for word in self._names.apart(one.chosen.case, self.fields)}
         every = list(dict.fromkeys(word for one in choices for word in grouping.qualifiers(one.chosen.case)))
         return [word for word in every if word not in said] + (
@@ -174,7 +174,7 @@ class _Places:
 
 
 def _in_one(choice: Choice) -> str:
-    """Return what to use in the only panel."""
+    """Return the text on what to use in the only panel."""
     name, ranks = called(choice.chosen, choice.ranked), counted(choice.world, "rank")
     gain = f"{plain(choice.gain)} times {_base_rate([choice])}" if choice.gain is not None else ""
     if choice.loses and choice.gain is not None:
@@ -200,7 +200,10 @@ def _in_one(choice: Choice) -> str:
 
 
 def _base_rate(choices: Sequence[Choice]) -> str:
-    """Return the reference of a gain: the base case is one rank in torch, for frameworks too."""
+    """Return words for the rate that gains are relative to.
+
+    It is that of one rank in torch, even if the chosen case uses another framework.
+    """
     return "one rank's samples/s" if _all_torch(choices) else "the samples/s of one rank in torch"
 
 
@@ -213,12 +216,12 @@ def _all_torch(choices: Sequence[Choice]) -> bool:
 
 
 def _tied(choice: Choice) -> list[str]:
-    """Return the others that may be as good, in texts of decreasing length."""
+    """Return words for the others that may be as good, in texts of decreasing length."""
     return [listed([called(run, choice.ranked) for run in choice.tied]), counted(len(choice.tied), "other")]
 
 
 def _rest(choice: Choice) -> list[str]:
-    """Return the standing of the others, in texts of decreasing length."""
+    """Return words for how much slower the others are, in texts of decreasing length."""
     others = choice.behind
     if len(others) == 1:
         run, ratio = others[0]
@@ -231,7 +234,7 @@ def _rest(choice: Choice) -> list[str]:
 
 
 def _over_panels(choices: Sequence[Choice], places: _Places) -> str:
-    """Return what to use in each of several panels, in as many words as fit."""
+    """Return the text on what to use in each of several panels, in as many words as fit."""
     groups: dict[tuple[str, int], list[Choice]] = {}
     for one in choices:
         key = ("one rank", 1) if one.loses else (places.name(one), one.world)
@@ -252,7 +255,7 @@ def _over_panels(choices: Sequence[Choice], places: _Places) -> str:
 def _part(
     key: tuple[str, int], members: Sequence[Choice], places: _Places, *, short: bool, same: bool
 ) -> str:
-    """Return what to use in some of the panels."""
+    """Return the words on what to use in these panels, which have one choice; `same`: ranks have been named already."""
     name, world = key
     where = (
         f"on {places.count(len(members))}"
@@ -264,7 +267,7 @@ def _part(
 
 
 def _alike(name: str, world: int, choices: Sequence[Choice], places: _Places) -> str:
-    """Return the single choice for all judged panels."""
+    """Return the text on the one choice that all judged panels have in common."""
     where = places.count(len(choices))
     gains = [one.gain for one in choices if one.gain is not None]
     gains = gains if len(gains) == len(choices) else []
@@ -283,13 +286,13 @@ def _alike(name: str, world: int, choices: Sequence[Choice], places: _Places) ->
 
 
 def _all_best(choices: Sequence[Choice]) -> bool:
-    """Return whether all others are shown to be slower, in every panel that has others."""
+    """Return whether all others are shown to be slower in every panel that has others; False if none has."""
     several = [one.best for one in choices if len(one.ranked) > 1]
     return bool(several) and all(several)
 
 
 def _limits(choices: Sequence[Choice], places: _Places) -> list[str]:
-    """Return the limits of the answer: undecided, without gain, not ranked, not judged."""
+    """Return words for the answer's limits: undecided, no faster than one rank, not compared, ranked or judged."""
     return [
         *_undecided_at_most(choices, places),
         *_slower_than_one_rank(choices, places),
@@ -362,15 +365,16 @@ def _not_ranked(choices: Sequence[Choice], places: _Places) -> Iterator[str]:
 
 
 def _named_as(choice: Choice) -> str:
-    """Return why one of several undistinguished cases is named."""
+    """Return words that say why this one of the undistinguished cases is named."""
     if choice.chosen is reference_of(choice.ranked):
         return "named as the reference: nothing is shown to be faster"
     return "named as the fastest of those that cannot be told apart, by its mean"
 
 
 def _undecided(choice: Choice, other: CaseRun, doubt: Judgement) -> str:
-    """Return why cases are not distinguished, by the least certain pair, and how many rounds would do, at
-    its spread.
+    """Return words on the least certain comparison: its precision, and the number of rounds that would decide.
+
+    That number assumes that further rounds scatter like the measured ones.
     """
     low, high = doubt.ratio.low, doubt.ratio.high
     needed = rounds_for(doubt.ratio, doubt.rounds)
@@ -390,7 +394,7 @@ _BY = {"plain": "by rank 0", "dcp": "by all ranks"}
 
 
 def _checkpoint(cases: Sequence[CaseRun]) -> Finding | None:
-    """Return the cost of a checkpoint at the most ranks; None where none was timed."""
+    """Return the finding on the cost of a checkpoint at the most ranks; None if no checkpoint was timed."""
     able = [
         run
         for run in cases
@@ -428,7 +432,7 @@ def _checkpoint(cases: Sequence[CaseRun]) -> Finding | None:
 def _none(
     cases: Sequence[CaseRun], panels: Sequence[Case], withheld: Mapping[str, Violation] = MappingProxyType({})
 ) -> Finding:
-    """Return why the question has no answer."""
+    """Return the finding that says why the question has no answer."""
     if withheld:
         first, *others = withheld.values()
         more = (f"so it is for {counted(len(others), 'more case', 'more cases')}",) if others else ()

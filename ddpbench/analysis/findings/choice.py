@@ -1,11 +1,12 @@
-"""Choice of what to use from a panel's cases: the one that is shown to be best, else the reference.
+"""Choice of the case to use in a panel: the one that is shown to be best, else the reference.
 
-Among undistinguished cases the fastest is luck, so the reference (DDP) is used unless it is shown to be slower.
-`families.py` decides which are slower.
+Which of several undistinguished cases is fastest is luck, so the reference (DDP) is used unless it is shown to be
+slower. `families.py` decides which cases are slower.
+
 Cases that train on another path are not ranked. The choice is made at a panel's largest number of ranks at which
-several cases can be ranked, or any number if none has several, unless a smaller one trains measurably more samples per
-second: the 5 % are divided among all numbers of ranks compared with it, in all panels. A larger number with a single
-case is mentioned in addition.
+several cases can be ranked; if there is none, at the largest with one. A smaller number is chosen if it trains
+measurably more samples per second. For this, the 5 % are divided among all numbers of ranks compared, in all panels. A
+still larger number with a single case is mentioned in addition.
 """
 
 from __future__ import annotations
@@ -27,60 +28,63 @@ from ddpbench.strategies.traits import traits_of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """Choice in a panel, and the standing of the others at that number of ranks."""
+    """The choice in a panel, and how the other cases at its number of ranks compare."""
 
     chosen: CaseRun
     ranked: tuple[CaseRun, ...]
-    """Cases from which it was chosen, itself included; only itself where there was no other."""
+    """Cases from which `chosen` was taken, itself included."""
     best: bool
     """True if all others are shown to be slower."""
     tied: tuple[CaseRun, ...]
-    """Cases that are not distinguished from it."""
+    """Cases that are not distinguished from `chosen`."""
     standings: dict[str, Standing]
     gain: Interval | None
-    """Samples/s over the base case's; None where the two share no rounds."""
+    """Samples/s divided by those of the base case; None without a base case, or if the two share no rounds."""
     rounds: int
-    """Rounds with launches of it and of the reference of its numbers: the base case, else only itself."""
+    """Rounds with launches of both `chosen` and its base case; without enough of them, all rounds of `chosen`."""
     slower_worlds: tuple[int, ...]
     """Larger numbers of ranks that train measurably fewer samples per second."""
     alone: tuple[CaseRun, ...]
-    """Cases at larger numbers of ranks, each without a rankable competitor there."""
+    """One case for each larger number of ranks at which it has no competitor that can be ranked."""
     below_base: tuple[CaseRun, ...]
-    """Others that are shown to train fewer samples per second than one rank."""
+    """Other ranked cases that are shown to train fewer samples per second than one rank."""
     doubt: tuple[CaseRun, Judgement] | None
-    """The case in `tied` with the widest interval against the choice, and its judgement."""
+    """The case in `tied` whose comparison with `chosen` has the widest interval, and that comparison's judgement."""
     unranked: tuple[tuple[CaseRun, str], ...]
-    """Cases of that panel and number of ranks that could not be ranked, each with the reason."""
+    """Cases of the panel at the same number of ranks that could not be ranked, each with the reason."""
 
     @property
     def world(self) -> int:
-        """Return its number of ranks."""
+        """Return the chosen case's number of ranks."""
         return self.chosen.case.world_size
 
     @property
     def loses(self) -> bool:
-        """Return whether it is shown to train fewer samples per second than one rank."""
+        """Return whether the chosen case is shown to train fewer samples per second than one rank."""
         return self.gain is not None and self.gain.high is not None and self.gain.high < 1
 
     @property
     def gains(self) -> bool:
-        """Return whether it is shown to train more of them."""
+        """Return whether the chosen case is shown to train more samples per second than one rank."""
         return self.gain is not None and self.gain.low is not None and self.gain.low > 1
 
     @property
     def most_behind(self) -> float | None:
-        """Return the most by which its step exceeds the fastest other's, as a ratio; None if not shown to be slower."""
+        """Return the upper end of the ratio of the chosen case's step to the fastest other's.
+
+        None if no case is tied with it, or the upper end is at most 1.
+        """
         most = self.standings[self.chosen.case_id].ratio.high if self.tied else None
         return most if most is not None and most > 1 else None
 
     @property
     def behind(self) -> list[tuple[CaseRun, Interval]]:
-        """Return the others with their step time over the best one's."""
+        """Return the other ranked cases, each with its step time divided by that of the fastest."""
         return [(run, self.standings[run.case_id].ratio) for run in self.ranked if run is not self.chosen]
 
 
 def planned_panels(cases: Sequence[CaseRun]) -> list[Case]:
-    """Return a case of each panel in which some were to aggregate, regardless of their results."""
+    """Return one case of each panel that has cases that aggregate and were not skipped, whatever their results."""
     found: dict[grouping.GroupKey, Case] = {}
     for run in cases:
         if exchanges_gradients(run) and run.status != "skipped":
@@ -89,7 +93,7 @@ def planned_panels(cases: Sequence[CaseRun]) -> list[Case]:
 
 
 def choices_of(cases: Sequence[CaseRun]) -> list[Choice]:
-    """Return a choice for each panel that allows one: some aggregate there with separate cores for each rank."""
+    """Return a choice for each panel with rankable cases that aggregate with separate cores for each rank."""
     compared = Families(cases)
     panels = [(members, _families(members)) for members in fair_panels(cases)]
     smaller = sum(len(families) - 1 for _, families in panels if families)
@@ -99,7 +103,7 @@ def choices_of(cases: Sequence[CaseRun]) -> list[Choice]:
 
 
 def _rankable(members: Sequence[CaseRun]) -> dict[int, list[CaseRun]]:
-    """Return the cases that can be ranked at each number of ranks, the largest first."""
+    """Return the cases that can be ranked by their number of ranks, the largest number first."""
     able = [
         run
         for run in members
@@ -110,8 +114,9 @@ def _rankable(members: Sequence[CaseRun]) -> dict[int, list[CaseRun]]:
 
 
 def _families(members: Sequence[CaseRun]) -> dict[int, list[CaseRun]]:
-    """Return the candidates at each number of ranks, the largest first, only numbers with several where
-    there are any.
+    """Return the candidates by their number of ranks, the largest first.
+
+    If some numbers of ranks have several candidates, the others are left out.
     """
     rankable = _rankable(members)
     return {world: family for world, family in rankable.items() if len(family) > 1} or rankable
@@ -124,7 +129,7 @@ def _choice(
     compared: Families,
     alpha: float,
 ) -> Choice | None:
-    """Return the choice in a panel; a smaller number of ranks trains more where the level `alpha` shows it."""
+    """Return the choice in a panel; a smaller number of ranks is chosen if it trains more at the level `alpha`."""
     picks = [pick for family in families.values() if (pick := _pick(family, compared)) is not None]
     if not picks:
         return None
@@ -182,7 +187,10 @@ def _stands(found: dict[str, Standing], run: CaseRun) -> bool:
 
 
 def _pick(family: Sequence[CaseRun], compared: Families) -> _Pick | None:
-    """Return the case to use, those not distinguished from it, and the standing of all."""
+    """Return the case to use, those not distinguished from it, and the standing of all.
+
+    None if no two of the cases can be compared.
+    """
     if len(family) == 1:
         return family[0], [], {}
     found = compared.standings(family)

@@ -1,17 +1,17 @@
-"""Verdicts on an experiment's claims: its pairs of cases, each compared within rounds, and a sentence on all of them.
+"""Verdicts on an experiment's claims, and a sentence on each claim.
 
-The pairs that decide a claim were named before any measurement (`spec/claims.py`), so they form a separate family:
-each is compared as any two cases are, and the 5 % are divided among the pairs of all claims (Bonferroni), since the
-intervals, which also decide on leads and margins, all have to hold at once. A pair that two claims name counts once.
-All other statements of a page on such a pair use this interval (`judged_by_claims`). A claimed lead is tested by
-adding the same amount to the faster one's time.
+A claim is decided by pairs of cases that are each compared within rounds. These pairs were named before any measurement
+(`spec/claims.py`), so they form a separate family. Each is compared as any two cases are. The 5 % are divided among the
+pairs of all claims (Bonferroni): the intervals also decide on leads and margins, so all of them have to hold at once. A
+pair that two claims name counts once. All other statements of a report on such a pair use the same interval
+(`judged_by_claims`). A claimed lead is tested by multiplying the faster case's time by 1 plus the lead.
 
-- `faster` holds where the interval is on its side of the lead, and does not where it is on the other; nor where
-  any lead was claimed, and the entire interval is within the margin of all verdicts, 1 included.
-- `as fast` holds where the interval is within the claimed margin, and does not where it is beyond.
+- `faster` holds if the interval is on the claimed side of the lead, and does not hold if it is on the other side. A
+  claim without a lead does not hold either if the interval includes 1 and is entirely within the general margin.
+- `as fast` holds if the interval is within the claimed margin, and does not hold if it is outside the margin.
 
-Ranks that share cores may have waited for them. An upper bound of the resulting delay of a step is known
-(`CaseRun.shared_cores_share`): a pair's interval covers both cases, with and without that delay, on either side.
+Ranks that share cores may have waited for them. `CaseRun.shared_cores_share` is an upper bound of the resulting delay
+of a step. A pair's interval covers either side with this delay and without it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from ddpbench.units import counted
 
 _Pair = tuple[CaseRun, CaseRun]
 _Reason = tuple[str, str]
-"""Reason why two are not compared, and its details."""
+"""Reason why two cases are not compared, and its details."""
 _HEADS: Mapping[ClaimVerdict, str] = {
     "holds": "holds here",
     "does not hold": "does not hold here",
@@ -71,10 +71,10 @@ _HEADS: Mapping[ClaimVerdict, str] = {
     "cannot tell": "cannot tell",
 }
 SHARED_CORES = "intervals allow for shared cores"
-"""Remark on claims whose ranks shared cores."""
+"""Tag of claims about cases whose ranks shared cores."""
 _STATUSES = {"unfinished": "has too few rounds", "oom": "ran out of memory", "ok": "has no numbers"}
 _FOLLOWING = ("algorithm", "schedule", "options_json", "backend", "bucket_cap_mb", "env_json")
-"""Settings that follow from the strategy, where that differs."""
+"""Settings that need no mention if the strategies differ, because they follow from the strategy."""
 
 
 def decided_claims(
@@ -82,7 +82,10 @@ def decided_claims(
     cases: Sequence[CaseRun],
     withheld: Mapping[str, Violation] = MappingProxyType({}),
 ) -> tuple[DecidedClaim, ...]:
-    """Return the run's verdicts on its claims, in their order; nothing follows from cases `withheld`, by id."""
+    """Return the verdicts on a run's claims, in the claims' order.
+
+    Pairs with a case in `withheld`, which maps case ids to violations, cannot be told.
+    """
     by_id, names = {run.case_id: run for run in cases}, Names(cases)
     pairs = [[(by_id[a], by_id[b]) for a, b in claim.pairs] for claim in claims]
     unable = [[_unable(pair, names) or _withheld(pair, withheld) for pair in own] for own in pairs]
@@ -103,9 +106,9 @@ def decided_claims(
 
 
 def judged_by_claims(cases: Sequence[CaseRun], claims: Sequence[DecidedClaim]) -> list[CaseRun]:
-    """Return the cases with the claims' judgements of their pairs, from which a page takes all statements on these.
+    """Return the cases with the claims' judgements of their pairs, which all statements of a report on these pairs use.
 
-    Claims of step times count as claims of throughput where both have equal samples per step.
+    Claims of step times count as claims of throughput if both cases have equally many samples per step.
     """
     found: dict[str, dict[str, Judgement]] = {}
     batches = {run.case_id: run.case.global_batch for run in cases}
@@ -159,14 +162,17 @@ def _decided(
 
 
 def _before(history: Sequence[Past], verdict: ClaimVerdict, held: Sequence[HeldPair]) -> tuple[Past, ...]:
-    """Return a claim's history without this run's own entry where it agrees with the present verdict."""
+    """Return a claim's history without an earlier verdict on this run that the present verdict repeats."""
     return tuple(
         one for one in history if not isinstance(one, JudgedAgain) or _says_otherwise(one, verdict, held)
     )
 
 
 def _says_otherwise(past: Past, verdict: ClaimVerdict, held: Sequence[HeldPair]) -> bool:
-    """Return whether an earlier verdict differs, in itself or in the parts that it concerns: refuted or undecided."""
+    """Return whether an earlier verdict differs from the present one.
+
+    It also differs if it holds in part for other reasons: only refuted or only undecided pairs.
+    """
     if past.head != verdict or verdict != "holds in part":
         return past.head != verdict
     then = (" not " in past.verdict, "cannot tell" in past.verdict)
@@ -180,7 +186,7 @@ def _runs_of(pairs: Sequence[_Pair]) -> list[CaseRun]:
 
 
 def _unable(pair: _Pair, names: Names) -> _Reason | None:
-    """Return why one of the two has no numbers that may decide anything; None where both have."""
+    """Return the reason why one of the two cases has no numbers that may decide anything; None if both have."""
     for run in pair:
         if run.planned.skip_reason is not None:
             return f"{names.of(run)} was skipped", run.planned.skip_reason
@@ -197,13 +203,13 @@ def _unable(pair: _Pair, names: Names) -> _Reason | None:
 
 
 def _withheld(pair: _Pair, withheld: Mapping[str, Violation]) -> _Reason | None:
-    """Return why the numbers of one of the two must be wrong; None where no check speaks against them."""
+    """Return the reason why the numbers of one of the two cases must be wrong; None if no check says so."""
     broken = next((withheld[run.case_id] for run in pair if run.case_id in withheld), None)
     return None if broken is None else (broken.wrong, broken.broken.text)
 
 
 def _compared(a: CaseRun, b: CaseRun, *, of: Of) -> Comparison | None:
-    """Return A against B, by time per sample of the whole job or per step."""
+    """Return the comparison of A with B, by time per sample of the whole job or by time per step."""
     mine, other = (
         run.timings if of == "throughput" else [_per_step(one) for one in run.timings] for run in (a, b)
     )
@@ -211,7 +217,7 @@ def _compared(a: CaseRun, b: CaseRun, *, of: Of) -> Comparison | None:
 
 
 def _per_step(timing: Timing) -> Timing:
-    """Return a launch whose steps have one sample each, so that steps are compared."""
+    """Return a launch's timing with one sample per step, so that a comparison by sample compares steps."""
     return replace(timing, samples=timing.steps)
 
 
@@ -220,9 +226,7 @@ def _enough(comparison: Comparison | None) -> bool:
 
 
 def _allowing(ratio: Interval, pair: _Pair) -> Interval:
-    """Return the first one's time over the other's, with an interval that allows for the effect of sharing cores on
-    either.
-    """
+    """Return `ratio`, the first case's time divided by the second's, with a wider interval if either shares cores."""
     if ratio.low is None or ratio.high is None:
         return ratio
     mine, other = (1 - (run.shared_cores_share or 0.0) for run in pair)
@@ -232,7 +236,7 @@ def _allowing(ratio: Interval, pair: _Pair) -> Interval:
 def _judgement(
     claim: PlannedClaim, pair: _Pair, comparison: Comparison | None, unable: _Reason | None, *, alpha: float
 ) -> dict[str, Any]:
-    """Return the verdict on one pair, with its evidence or the reason why there is none."""
+    """Return fields of `HeldPair`: the verdict on one pair, with its evidence or the reason why there is none."""
     if comparison is None or not _enough(comparison):
         rounds = comparison.rounds if comparison is not None and comparison.paired else 0
         why = (
@@ -269,7 +273,7 @@ def _of_equal(judgement: Judgement) -> PairVerdict:
 
 
 def _verdict(held: Sequence[HeldPair]) -> ClaimVerdict:
-    """Return the verdict on all pairs together."""
+    """Return the verdict on a claim from those on all its pairs."""
     found = {one.verdict for one in held}
     if found == {"holds"}:
         return "holds"
@@ -279,8 +283,9 @@ def _verdict(held: Sequence[HeldPair]) -> ClaimVerdict:
 
 
 def _placing(pairs: Sequence[_Pair]) -> Callable[[_Pair], str]:
-    """Return a function that gives the words that distinguish a pair from the claim's others; empty for a
-    single pair.
+    """Return a function that names what distinguishes a pair from the claim's other pairs.
+
+    The name is empty for a single pair.
     """
     sides = [_side_words([pair[side].case for pair in pairs]) for side in (0, 1)]
 
@@ -298,10 +303,9 @@ def _placing(pairs: Sequence[_Pair]) -> Callable[[_Pair], str]:
 
 
 def _side_words(every: Sequence[Case]) -> Callable[[Case], tuple[list[str], list[str]]]:
-    """Return a function that gives the words that distinguish a case on its side, and its number of ranks if they
-    differ.
+    """Return a function from a case to its distinguishing words among `every`, and its number of ranks if that differs.
 
-    It goes through all cases once: a claim may have thousands of pairs.
+    All cases are read once, in advance: a claim may have thousands of pairs.
     """
     fields = grouping.differing(every, (*VARIANT, *SCALE, *PANEL))
     strategies, sizes = "strategy" in fields, "world_size" in fields
@@ -357,7 +361,7 @@ EARLIER = "earlier verdict"
 
 
 def earlier(one: DecidedClaim) -> str:
-    """Return the verdicts on a claim before this run, and whether it was changed since; empty without any."""
+    """Return words for the verdicts on a claim before this run and for changes since; empty without such verdicts."""
     tried = [entry for entry in one.history if entry.run]
     if not tried:
         return ""
@@ -383,7 +387,7 @@ def _size(held: HeldPair) -> tuple[str, ...]:
 
 
 def _labels(runs: Sequence[CaseRun]) -> list[str]:
-    """Return the labels that must accompany the numbers; for links that differ, only that they are emulated."""
+    """Return the labels that must accompany the numbers; links that differ are only labelled as emulated."""
     facets = [grouping.qualifiers(run.case) for run in runs]
     linked = {run.case.fabric for run in runs if run.case.fabric}
     words = dict.fromkeys(
@@ -399,7 +403,7 @@ def _labels(runs: Sequence[CaseRun]) -> list[str]:
 
 
 def _paths(pairs: Sequence[_Pair], names: Names) -> list[str]:
-    """Return which strategies take another path of training than those that they are compared with."""
+    """Return words for the strategies that, unlike the case they are compared with, train on another path."""
     apart = [
         names.names.spoken_strategy(run.case)
         for pair in pairs
@@ -411,7 +415,7 @@ def _paths(pairs: Sequence[_Pair], names: Names) -> list[str]:
 
 
 def _details(claim: DecidedClaim, pairs: Sequence[_Pair], names: Names) -> Iterator[str]:
-    """Yield the measured values, in texts of decreasing length. `names` distinguish each case from all of the run."""
+    """Yield the measured values, in texts of decreasing length; `names` distinguish each case of the run."""
     if not claim.pairs:
         yield "no two cases of this run are its two sides"
         return
@@ -427,12 +431,10 @@ def _details(claim: DecidedClaim, pairs: Sequence[_Pair], names: Names) -> Itera
 
 
 class _Words:
-    """Texts about the pairs of one claim, in the claim's own number."""
+    """Texts about the pairs of one claim, in step time or throughput as the claim is."""
 
     def __init__(self, one: DecidedClaim, *, rates: bool) -> None:
-        """Store the claim; with `rates` texts give samples/s instead of step times, since the sides' steps differ in
-        samples.
-        """
+        """Store the claim; with `rates`, texts give samples/s, because the two sides' steps differ in samples."""
         self._one = one
         self._steps = one.of == "step time"
         self._rates = rates and not self._steps
@@ -442,7 +444,7 @@ class _Words:
         )
 
     def of_one(self, held: HeldPair, pair: _Pair, names: Names) -> Iterator[str]:
-        """Yield texts about the only pair."""
+        """Yield texts about the only pair of a claim."""
         if held.ratio is None:
             yield held.briefly
             return
@@ -481,21 +483,21 @@ class _Words:
         yield counts
 
     def _best(self) -> str:
-        """Return the pair that supports the claim most."""
+        """Return words for the pair that supports the claim most."""
         if not self._holding:
             return ""
         several = "up to " if len(self._holding) > 1 and self._one.kind == "faster" else ""
         return f"{several}{self._short(self._extremes(self._holding)[0])}"
 
     def _worst(self) -> str:
-        """Return the pair that contradicts it most."""
+        """Return words for the pair that contradicts the claim most."""
         several = "worst: " if len(self._failing) > 1 else ""
         return (
             f"{several}{''.join(self._in_parts(self._extremes(self._failing)[-1]))}" if self._failing else ""
         )
 
     def in_all(self) -> Iterator[str]:
-        """Yield texts on the range of decided pairs that all have one verdict."""
+        """Yield texts on the range of the pairs' ratios; all pairs have the same decided verdict."""
         count = len(self._one.pairs)
         start = "in both comparisons" if count == 2 else f"in all {count} comparisons"
         if self._failing:
@@ -509,7 +511,7 @@ class _Words:
         yield start
 
     def undecided(self) -> Iterator[str]:
-        """Yield how much the widest interval leaves open, or why there is none."""
+        """Yield texts on how much the widest interval leaves open, or on why no comparison was made."""
         open_still = [held for held in self._open if held.ratio is not None]
         count = len(self._one.pairs)
         if not open_still:
@@ -523,15 +525,16 @@ class _Words:
         yield f"{start}; {doubt}"
 
     def _extremes(self, held: Sequence[HeldPair]) -> list[HeldPair]:
-        """Return the extreme pairs, the one that supports the claim most first: the fastest, or for `as fast` the
-        closest.
+        """Return the pairs, the one that supports the claim most first.
+
+        This is the fastest, or for `as fast` the one whose ratio is closest to 1.
         """
         if self._one.kind == "faster":
             return sorted(held, key=lambda one: _ratio(one).value)
         return sorted(held, key=lambda one: abs(math.log(_ratio(one).value)))
 
     def _sides(self, held: HeldPair, mine: str, other: str, end: str) -> str:
-        """Return how the two compare, by name; `end` says at how many ranks, where they are equal."""
+        """Return words for how the two sides compare, by name; `end` is the number of ranks if both have the same."""
         ratio, claimed = _ratio(held), self._one.margin
         if self._rates:
             return f"{mine} trains {plain(ratio.reciprocal())} times the samples/s of {other}{end}{self._allowed(held)}"
@@ -554,13 +557,13 @@ class _Words:
         return f"{fast} is {is_faster(by, than=True)} {slow}{end}{missed}"
 
     def _short(self, held: HeldPair) -> str:
-        """Return how the first one compares, without names."""
+        """Return words for how the first side compares, without names."""
         if self._one.kind == "as fast" and self._equal(held) and not self._rates:
             return self._within(_ratio(held))
         return f"{''.join(self._in_parts(held))}{self._allowed(held)}"
 
     def _in_parts(self, held: HeldPair) -> tuple[str, str]:
-        """Return `_short` in two parts, of which the first may be shared with another pair's."""
+        """Return the words of `_short` in two parts, the first of which another pair's words may have in common."""
         ratio = _ratio(held)
         if self._rates:
             return "", f"{plain(ratio.reciprocal())} times the samples/s"
@@ -591,20 +594,20 @@ class _Words:
         return f"{where} the {_per_cent(self._one.margin)} allowed"
 
     def _allowed(self, held: HeldPair) -> str:
-        """Return how a decided pair compares with the claimed margin of equality; empty for other claims."""
+        """Return words for how a decided pair compares with the claimed margin of equality; empty for other claims."""
         if self._one.kind != "as fast" or not self._one.margin:
             return ""
         return f", {self._bound('inside' if held.verdict == 'holds' else 'beyond')}"
 
     def _equal(self, held: HeldPair) -> bool:
-        """Return whether the text gives the difference, instead of which is faster."""
+        """Return whether the text gives the difference instead of saying which side is faster."""
         if held.verdict == "holds":
             return self._one.kind == "as fast"
         ratio = _ratio(held)
         return (ratio.low or 0.0) <= 1 <= (ratio.high or math.inf)
 
     def _undecided(self, ratio: Interval, *, named: bool = False) -> str:
-        """Return what the interval leaves open; `named`: the text has already said whose steps they are."""
+        """Return words for what the interval leaves open; `named` if the text has already said whose steps they are."""
         if self._rates:
             return f"{plain(ratio.reciprocal())} times the samples/s"
         if self._one.margin:
@@ -613,7 +616,7 @@ class _Words:
 
 
 def _distinct_words(pair: _Pair) -> tuple[str, str]:
-    """Return the two of a pair by their differences alone: `2 ranks` and `32 ranks`."""
+    """Return names of a pair's two cases that consist only of their differences: `2 ranks` and `32 ranks`."""
     names = Namer(run.case for run in pair)
     first, second = (
         ", ".join(names.apart(run.case, (*VARIANT, *SCALE, *PANEL))) or names.spoken_strategy(run.case)
@@ -636,5 +639,5 @@ def _width(ratio: Interval) -> float:
 
 
 def _places(held: Sequence[HeldPair]) -> str:
-    """Return the pairs' places, each once."""
+    """Return the distinguishing words of these pairs, each once."""
     return listed(list(dict.fromkeys(one.place for one in held)))

@@ -1,9 +1,9 @@
 """Comparisons of a run, paired within rounds, and at most seven sentences made from them.
 
-Compared cases differ only in strategy, bucket cap, or the placement of their ranks on nodes. A
-difference of x % always means that the slower one's step takes x % longer. Verdicts and intervals are those of the
-family of all cases at that number of ranks (`families.py`); the pairs that make sentences are chosen before the data
-are seen. Oversubscribed cases are compared with each other but make no sentence.
+Compared cases differ only in strategy, bucket cap, or the layout of their ranks on nodes. A difference of x % always
+means that the slower one's step takes x % longer. Verdicts and intervals are those of the family of all cases at the
+same number of ranks (`families.py`). The pairs that make sentences are chosen before the data are seen. Oversubscribed
+cases are compared with each other but make no sentence.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class _Pair:
     evidence: Literal["buckets", "layouts", "strategies"]
     judged: Judgement
     family: tuple[CaseRun, ...]
-    """All cases at that number of ranks, from which the names of the two must be distinguished."""
+    """All cases of the panel at the same number of ranks; the names of `a` and `b` must be distinct among them."""
     corrected: int
-    """Number of comparisons that share the error: those of the family, or of the claims that name the two."""
+    """Number of comparisons among which the error is divided: those of the family, or of claims that name this pair."""
 
     @property
     def name(self) -> str:
@@ -71,14 +71,14 @@ class _Pair:
 
     @property
     def kind(self) -> FindingKind:
-        """Return the subject of the comparison: among strategies those that exchange nothing are a bound."""
+        """Return the subject of the comparison; it is `bound` if `a` exchanges nothing."""
         return "bound" if not traits_of(self.a.case).exchanges else self.evidence
 
 
 def findings(cases: Sequence[CaseRun], most: int = MOST_FINDINGS) -> tuple[Finding, ...]:
-    """Return at most `most` sentences on the cases with separate cores for each rank, the widest comparisons first.
+    """Return at most `most` sentences on cases with separate cores for each rank, the most telling first.
 
-    `most` is three or more: the first group's speed-up and the parts of its step are always included.
+    `most` is three or more: the first panel's speed-up and the parts of its step are always included.
     """
     ordered = compared_panels(cases)
     families = Families(cases)
@@ -120,7 +120,7 @@ def findings(cases: Sequence[CaseRun], most: int = MOST_FINDINGS) -> tuple[Findi
 
 @dataclass(frozen=True, slots=True)
 class _Apart:
-    """Fields in which the panels of a text differ, and the names of one case of each panel."""
+    """The fields in which the panels of a text differ, and names of one case of each panel."""
 
     fields: tuple[str, ...]
     names: Namer
@@ -140,9 +140,9 @@ _DECIDED = ("faster", "slower", "equivalent")
 
 
 def decided_first(unordered: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return decided findings, then notes, then undecided ones; of each kind in the order given.
+    """Return decided findings, then notes, then undecided ones, with the given order kept within each kind.
 
-    Where nothing was decided, a remark on too few rounds comes first: nothing after it is certain.
+    If nothing was decided, a remark on too few rounds comes first, because nothing after it is certain.
     """
     decided = any(one.verdict in _DECIDED for one in unordered)
     ranks = {"note": 1, "unresolved": 2, "too few": 2 if decided else -1}
@@ -154,7 +154,10 @@ _PLACES: dict[FindingKind, int] = {"strategies": 0, "layouts": 0, "bound": 1, "b
 
 
 def _sorted(compared: Sequence[_Decision]) -> list[_Decision]:
-    """Return decided comparisons before undecided ones; of each, strategies before the upper bound before buckets."""
+    """Return decided comparisons before undecided ones.
+
+    Within each, strategies come first, then upper bounds, then buckets.
+    """
 
     fastest: dict[GroupKey, float] = {}
     for pair, judged in compared:
@@ -163,7 +166,7 @@ def _sorted(compared: Sequence[_Decision]) -> list[_Decision]:
 
     def place(one: _Decision) -> tuple[bool, int, bool, bool]:
         pair, judged = one
-        # of a strategy's variants its fastest comes first: another would make it look worse than it is
+        # a strategy's fastest variant comes first: a slower one would make the strategy look worse than it is
         behind = judged.ratio.value > fastest[_of_strategy(pair)]
         return (
             judged.verdict not in _DECIDED,
@@ -176,10 +179,10 @@ def _sorted(compared: Sequence[_Decision]) -> list[_Decision]:
 
 
 def _open_together(compared: Sequence[_Decision]) -> tuple[list[_Decision], dict[str, list[_Decision]]]:
-    """Return the comparisons that get a sentence, and those that share one, by the reference's name.
+    """Return the comparisons that get a sentence, and groups of comparisons that share one, by a group's first pair.
 
-    Strategies none of which is distinguished from one reference share a sentence, for which the first stands. Each of
-    them has the reference's layout, which the sentence then names once.
+    Strategies that are all undistinguished from one reference share a sentence. Only the first of them is among the
+    returned comparisons. They all have the reference's layout, so the sentence names the layout once.
     """
     open_: dict[str, list[_Decision]] = {}
     for pair, judged in compared:
@@ -195,12 +198,15 @@ def _open_together(compared: Sequence[_Decision]) -> tuple[list[_Decision], dict
 
 
 def _of_strategy(pair: _Pair) -> GroupKey:
-    """Return the key of comparisons between variants of one strategy and the same reference."""
+    """Return the key that comparisons have in common if they are between variants of one strategy and one reference."""
     return (*grouping.panel(pair.b.case), pair.a.case.strategy, pair.kind)
 
 
 def _most_telling(compared: Sequence[_Decision], room: int) -> list[_Decision]:
-    """Return the first `room` of them; the last place is for buckets, but an undecided one replaces no decided one."""
+    """Return the first `room` comparisons in order; the last may give way to the first on buckets.
+
+    An undecided comparison on buckets replaces no decided one.
+    """
     ordered = _sorted(compared)
     chosen = ordered[:room]
     first = next((one for one in ordered if one[0].kind == "buckets"), None)
@@ -214,7 +220,8 @@ def _most_telling(compared: Sequence[_Decision], room: int) -> list[_Decision]:
 def _pairs(members: Sequence[CaseRun], families: Families) -> list[_Pair]:
     """Return the panel's comparisons at its largest world size.
 
-    They are strategies with DDP, DDP's caps with its default, DDP's layouts on nodes with the first of the plan.
+    Other strategies are compared with DDP, DDP's other caps with its default, and DDP's other layouts on nodes with the
+    plan's first.
     """
     reference = reference_of(members)
     world = reference.case.world_size
@@ -299,7 +306,7 @@ def _sentence(pair: _Pair, judged: Judgement, apart: _Apart) -> Finding:
 
 
 def _sentence_on_all(group: Sequence[_Decision], apart: _Apart) -> Finding:
-    """Return one sentence on several cases none of which is distinguished from their common reference."""
+    """Return one sentence on several cases that are all undistinguished from their common reference."""
     pairs, judged = [pair for pair, _ in group], [one for _, one in group]
     b, family, others = pairs[0].b, pairs[0].family, [pair.a for pair in pairs]
     names = [name_of(run, b, family) for run in others]
@@ -308,7 +315,7 @@ def _sentence_on_all(group: Sequence[_Decision], apart: _Apart) -> Finding:
     place, said = _place(b, apart, family)
     verdict = f": {OPEN}; {undecided_all(ratios)}"
     all_of_them = conditions([*others, b])
-    # a disturbance of one of several does not concern all of them
+    # if only some of the cases were disturbed, the tag names them
     alone = [] if mostly_disturbed([*others, b]) else zip(names, others, strict=True)
     disturbed = [
         words for name, run in alone for words in mostly_disturbed((run, b), f"{name} and {reference}")
@@ -340,7 +347,7 @@ def _sentence_on_all(group: Sequence[_Decision], apart: _Apart) -> Finding:
 
 
 def _notes(members: Sequence[CaseRun], apart: _Apart) -> Iterable[Finding]:
-    """Yield speed-up and efficiency of the reference, and the parts of its step."""
+    """Yield a sentence on the reference's speed-up and efficiency, and one on the parts of its step."""
     run = reference_of(members)
     family = [one for one in members if one.case.world_size == run.case.world_size]
     place, said = _place(run, apart, family)
@@ -385,7 +392,7 @@ def _notes(members: Sequence[CaseRun], apart: _Apart) -> Iterable[Finding]:
 
 
 def _unlike_timed(run: CaseRun) -> str:
-    """Return the remark on instrumented steps that differ from timed ones; empty where they do not."""
+    """Return a remark if instrumented steps differ from timed ones, else an empty text."""
     found = instrumented_over_timed(run)
     if found is None or found.holds:
         return ""
@@ -394,8 +401,9 @@ def _unlike_timed(run: CaseRun) -> str:
 
 
 def _place(run: CaseRun, apart: _Apart, family: Sequence[CaseRun] = ()) -> tuple[str, list[str]]:
-    """Return ranks, with the layout where there are several, and the workload with the words that distinguish the
-    panel.
+    """Return words for ranks and layout, and words for the workload and the panel.
+
+    The layout is left out if the family has only one.
     """
     case = run.case
     ranks = ranks_of(case)

@@ -1,9 +1,9 @@
-"""Families in which cases are compared: all of a panel at one number of ranks. Their intervals are defined only here.
+"""Families of cases that are compared with each other: all of a panel at one number of ranks.
 
-The answer, the tables, the figures and the findings take their statements on two cases from the family, so the same two
-have the same number and the same interval everywhere. The 5 % are divided among a run's panels
-(Bonferroni). The pairs of claims, which were named before any measurement, have the claims' intervals
-(`claims.py`) here too: there is one judgement for a pair (`analysis/judging.py`).
+Their intervals are defined only here. The answer, tables, figures and findings take their statements on two cases from
+the family, so these two have the same number and interval everywhere. The 5 % are divided among a run's families
+(Bonferroni). Pairs named by claims before any measurement have the claims' intervals (`claims.py`) here too, so there
+is one judgement for each pair (`analysis/judging.py`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Families:
             if sum(len(run.timings) >= MIN_ROUNDS for run in family) > 1
         }
         self.one_process = with_one_process(cases)
-        """The reference of the first panel and one process with as many threads: a comparison across panels."""
+        """The first panel's reference, and one process with about as many threads as its ranks have; or None."""
         also = (
             self.one_process is not None
             and len(pairs(*(run.timings for run in self.one_process))) >= MIN_ROUNDS
@@ -55,11 +55,15 @@ class Families:
 
     @staticmethod
     def _panel(family: Sequence[CaseRun]) -> grouping.GroupKey:
-        """Return the panel of a family: not that of ranks that exchange nothing, which are in those of all links."""
+        """Return the panel of a family.
+
+        It is taken from the last member, because the first may be ranks that exchange nothing, which are in the
+        families of all links.
+        """
         return grouping.panel(family[-1].case)
 
     def family_of(self, runs: Sequence[CaseRun]) -> Family | None:
-        """Return the family that has all of these; None where no family has them."""
+        """Return the family that contains all of these cases; None if there is none."""
         shared = set.intersection(*(set(self._of.get(run.case_id, ())) for run in runs)) if runs else set()
         if not shared:
             return None
@@ -74,15 +78,15 @@ class Families:
         return self._found[place]
 
     def judge(self, a: CaseRun, b: CaseRun) -> Judgement | None:
-        """Return A against B; None where no family has both, or one has no launch."""
+        """Return the judgement of A compared with B; None if no family contains both, or one has no launch."""
         family = self.family_of((a, b))
         return family.pair(a.case_id, b.case_id) if family is not None else None
 
     def judge_one_process(self) -> Judgement | None:
-        """Compare the reference case with one process; None without such a process, or where they share no rounds."""
+        """Compare the reference case with one process; None without such a process, or without launches of both."""
         return judge_pair(*self.one_process, self._alpha) if self.one_process is not None else None
 
     def standings(self, runs: Sequence[CaseRun]) -> dict[str, Standing]:
-        """Return the standing of each of these among them, by its id; empty where no family has them all."""
+        """Return the standing of each of these cases among them, by its id; empty if no family contains them all."""
         family = self.family_of(runs)
         return family.standings([run.case_id for run in runs]) if family is not None else {}

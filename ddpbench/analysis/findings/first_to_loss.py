@@ -20,8 +20,9 @@ from ddpbench.units import counted, format_number
 
 
 def first_to_loss(cases: Sequence[CaseRun]) -> Finding | None:
-    """Return which case reaches the loss first in the largest group with one target; None where no case
-    trained to one.
+    """Return the finding on which case of the largest group with one target reaches the loss first.
+
+    None if no case trained to a loss.
     """
     able = [run for run in cases if run.status == "ok" and not run.oversubscribed and loss_curves_of(run)]
     groups = sorted(grouped(able, _same_loss).values(), key=lambda group: -len(group))
@@ -68,12 +69,12 @@ def first_to_loss(cases: Sequence[CaseRun]) -> Finding | None:
 
 
 def _same_loss(run: CaseRun) -> grouping.GroupKey:
-    """Return what cases share for which one loss means the same, and whose time concerns one link."""
+    """Return a key that cases have in common if one loss means the same for them and they use the same links."""
     return (*grouping.deciding("loss", run.case), loss_curves_of(run)[0].target)
 
 
 def _who(run: CaseRun, group: Sequence[CaseRun]) -> str:
-    """Return strategy and ranks, with the words that distinguish it from others of the group."""
+    """Return words for the strategy and ranks, which distinguish the case from others of the group."""
     same = [other for other in group if other.case.world_size == run.case.world_size]
     return f"{called(run, same, PANEL)} at {ranks_of(run.case)}"
 

@@ -11,13 +11,13 @@ from ddpbench.spec.grouping import cap_order
 from ddpbench.strategies.traits import traits_of
 
 MOST_PANELS = 3
-"""Number of groups of comparable cases, the largest first, from which sentences are made."""
+"""Largest number of groups of comparable cases from which sentences are made; the largest groups are used."""
 
 
 def panels(cases: Iterable[CaseRun]) -> list[list[CaseRun]]:
     """Return the groups of comparable cases. Cases that use no link are in the group of every fabric.
 
-    These are a single rank, and independent ranks: on any fabric they would train as they do without.
+    These are single ranks and independent ranks, which would train on any fabric as they do without one.
     """
     every = list(cases)
     groups = grouped(every, lambda run: grouping.panel(run.case))
@@ -40,7 +40,7 @@ def _same_but_links(run: CaseRun, other: CaseRun) -> bool:
 
 
 def layouts_of(cases: Iterable[CaseRun]) -> dict[str, int]:
-    """Return the number of nodes of each case whose strategy ran some number of ranks in several layouts; else 0."""
+    """Return a number of nodes by case id, or 0 if the case's strategy ran no number of ranks in several layouts."""
     found: dict[str, int] = {}
     for members in grouped(
         cases, lambda run: (grouping.panel(run.case), grouping.variant(run.case))
@@ -52,14 +52,14 @@ def layouts_of(cases: Iterable[CaseRun]) -> dict[str, int]:
 
 
 def measured(cases: Iterable[CaseRun]) -> list[CaseRun]:
-    """Return the cases that have numbers; of bucket caps with which DDP built the same buckets the first."""
+    """Return the cases that have numbers; of bucket caps for which DDP built equal buckets, only the first."""
     found = [run for run in cases if run.status == "ok" and run.timings]
     equal = {other.case_id for _, others in equal_buckets(found) for other in others}
     return [run for run in found if run.case_id not in equal]
 
 
 def equal_buckets(cases: Iterable[CaseRun]) -> list[tuple[CaseRun, list[CaseRun]]]:
-    """Return, of cases that differ only in their cap and have the same buckets, the first and those equal to it."""
+    """Return groups of cases that differ only in their cap and have equal buckets, as the first case and the others."""
     with_buckets = [
         run for run in cases if run.bucket_bytes is not None and run.case.bucket_cap_mb is not None
     ]
@@ -71,7 +71,7 @@ def equal_buckets(cases: Iterable[CaseRun]) -> list[tuple[CaseRun, list[CaseRun]
 
 
 def grouped(cases: Iterable[CaseRun], key: Any) -> dict[tuple[Any, ...], list[CaseRun]]:
-    """Return the cases in groups of equal keys, in order of their first member."""
+    """Return the cases in groups of equal keys, by key, in the order of the groups' first members."""
     groups: dict[tuple[Any, ...], list[CaseRun]] = {}
     for run in cases:
         groups.setdefault(key(run), []).append(run)
@@ -79,7 +79,7 @@ def grouped(cases: Iterable[CaseRun], key: Any) -> dict[tuple[Any, ...], list[Ca
 
 
 def bucket_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
-    """Return one strategy's bucket caps at one number of ranks, group by group."""
+    """Return groups of cases that have one strategy and number of ranks, and differ in bucket cap."""
     with_caps = [run for run in measured(cases) if run.case.bucket_cap_mb is not None]
     nodes = layouts_of(with_caps)
 
@@ -90,7 +90,7 @@ def bucket_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
 
 
 def layout_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
-    """Return one strategy's layouts of a number of ranks on nodes."""
+    """Return groups of cases that have one strategy and number of ranks, and differ in the layout of ranks on nodes."""
 
     def key(run: CaseRun) -> tuple[Any, ...]:
         return (
@@ -104,7 +104,10 @@ def layout_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
 
 
 def strategy_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
-    """Return the strategies that aggregate at one number of ranks, each at its default bucket cap or its smallest."""
+    """Return groups of strategies that aggregate at one number of ranks.
+
+    Each strategy is represented by the case with its default bucket cap, or else its smallest.
+    """
     able = [run for run in measured(cases) if traits_of(run.case).exchanges]
     nodes = layouts_of(able)
     shared = any(nodes.values())  # then strategies are compared in the same layout
@@ -119,14 +122,17 @@ def strategy_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
 
 
 def rank_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
-    """Return all cases of a panel that aggregate, at one number of ranks with separate cores for each."""
+    """Return groups of a panel's cases that aggregate at one number of ranks, with separate cores for each rank."""
     able = [run for run in measured(cases) if exchanges_gradients(run) and not run.oversubscribed]
     groups = grouped(able, lambda run: (grouping.panel(run.case), run.case.world_size))
     return [group for group in groups.values() if len(group) > 1]
 
 
 def fair_panels(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
-    """Return the groups of comparable cases in which some aggregate on separate cores, the largest first."""
+    """Return the groups of comparable cases that include some that aggregate, the largest first.
+
+    Only cases with separate cores for each rank are considered.
+    """
     fair = [run for run in measured(cases) if not run.oversubscribed]
     ordered = sorted(panels(fair), key=lambda members: -len(members))
     return [members for members in ordered if any(exchanges_gradients(run) for run in members)]
@@ -138,7 +144,7 @@ def compared_panels(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
 
 
 def exchanges_gradients(run: CaseRun) -> bool:
-    """Return whether it has ranks that aggregate."""
+    """Return whether the case has several ranks that aggregate."""
     return traits_of(run.case).exchanges and run.case.world_size > 1
 
 
@@ -149,7 +155,7 @@ def _largest(members: Sequence[CaseRun]) -> int:
 def with_one_process(cases: Sequence[CaseRun]) -> tuple[CaseRun, CaseRun] | None:
     """Return the first panel's reference, and one process whose threads have as many cores as its ranks, or nearly.
 
-    None where no such process was run by the same launcher.
+    None if the reference's launcher ran no such process.
     """
     if len({run.case.threads_per_rank for run in cases}) < 2:
         return None
@@ -174,9 +180,9 @@ def with_one_process(cases: Sequence[CaseRun]) -> tuple[CaseRun, CaseRun] | None
 
 
 def reference_of(members: Sequence[CaseRun]) -> CaseRun:
-    """Return the reference for the others: DDP at the largest world size, at its default cap where that was run.
+    """Return the reference for the others: DDP at the largest world size, at its default cap if that was run.
 
-    Without DDP it is the first strategy of the plan that aggregates; a choice by speed would favour luck.
+    Without DDP, it is the plan's first strategy that aggregates; to choose by speed would favour luck.
     """
     world = _largest(members)
     able = [run for run in members if exchanges_gradients(run) and run.case.world_size == world]

@@ -1,7 +1,7 @@
-"""Growth of the cost of aggregation with the nodes of an emulated network: a sentence for the top of a report.
+"""Growth of the cost of aggregation with the nodes of an emulated network, in a sentence for the top of a report.
 
-Of the strategies that were measured on the same three or more numbers of nodes, it gives the one with the shortest
-transfers at the most nodes, and the one with the longest. The formulas are those of `network.py`.
+The strategies considered were measured on the same three or more numbers of nodes. The sentence is on the one with the
+shortest transfers at the most nodes, and on the one with the longest. The formulas are those of `network.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ _ByNodes = dict[int, CaseRun]
 
 
 def growth_finding(cases: Sequence[CaseRun]) -> Finding | None:
-    """Return how much longer transfers take on more nodes, for the strategies with the shortest and the longest."""
+    """Return the finding on how transfer times grow with the number of nodes.
+
+    It names the strategies with the least and the most network time at the most nodes. None if no two strategies were
+    measured on enough numbers of nodes, or if these two are not shown to differ.
+    """
     able = [
         run
         for run in cases
@@ -93,7 +97,10 @@ def _span(series: _ByNodes, few: int, most: int) -> str:
 
 
 def _grown(series: _ByNodes, few: int, most: int) -> str:
-    """Return the ratio of its times at `most` and `few` nodes, with its formula's; empty where no formula is known."""
+    """Return words for the ratio of times at `most` and `few` nodes, and for the formula's ratio.
+
+    Empty if there is no formula.
+    """
     _, least = formula_of(series[few].case, 1.0)
     _, longest = formula_of(series[most].case, 1.0)
     if not least or not longest:
@@ -106,8 +113,9 @@ def _grown(series: _ByNodes, few: int, most: int) -> str:
 
 
 def _judged(ordered: Sequence[CaseRun]) -> Judgement | None:
-    """Return the last against the first, corrected over all pairs, since they were chosen as extremes; None without
-    any.
+    """Return the judgement of the last case compared with the first; None if they cannot be compared.
+
+    It is corrected over all pairs, because the two were chosen as extremes.
     """
     times = [network_timings(run) for run in ordered]
     compared = {

@@ -1,4 +1,4 @@
-"""Sentences on whether training waits for its input, by the definition in `analysis/inputs.py`; three at most."""
+"""At most three sentences on whether training waits for its input, by the definition in `analysis/inputs.py`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ MOST = 3
 
 
 def input_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
-    """Return findings: first groups that have a twin with its data in memory, those with the most ranks before others.
+    """Return findings on groups that include a case with its data in memory, and one on all cases without such a twin.
 
-    Cases without separate cores for each rank make no sentence; all are judged, as in the figure.
+    Input-bound groups come first, then those with the most ranks. Cases without separate cores for each rank make no
+    sentence; as in the figure, all are judged.
     """
     groups = [
         InputGroup(members=fair)
@@ -94,9 +95,7 @@ def _bound(group: InputGroup) -> str:
 
 
 def _about_bound(group: InputGroup) -> Iterable[str]:
-    """Yield qualifications of an input-bound group: the share of waiting, and the effect of other numbers
-    of workers.
-    """
+    """Yield tags on an input-bound group: its share of waiting, and the effect of other numbers of workers."""
     first, *others = group.bound
     if first.run.parts is not None and first.ratio is not None and first.ratio.low is not None:
         hidden = shows_less(share_of_step(first.run.parts, "data"), (1 - 1 / first.ratio.low) / 2)
@@ -157,7 +156,7 @@ def _listed(members: Sequence[InputCase]) -> str:
 
 
 def _numbers(members: Sequence[InputCase]) -> str:
-    """Return their numbers of loader workers: `1, 2 and 4`."""
+    """Return the members' numbers of loader workers in words: `1, 2 and 4`."""
     counts = [str(member.run.case.loader_workers) for member in members]
     return counts[0] if len(counts) == 1 else f"{', '.join(counts[:-1])} and {counts[-1]}"
 

@@ -1,4 +1,4 @@
-"""Sentences on DDP's lead over a master: the part due to what is sent, and the part due to when it is sent."""
+"""Sentences on DDP's lead over a master, and how much of it is due to what is sent and how much to when it is sent."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from ddpbench.strategies.traits import traits_of
 MOST = 2
 _RINGS = ("all_reduce", "ring")
 _LEAST = 1.02
-"""Smallest lead that is divided: parts of a smaller one would be noise."""
+"""Smallest lead, a ratio of step times, that is divided into parts; the parts of a smaller lead would be noise."""
 WIDEST = 0.3
-"""Widest interval with which a share is stated."""
+"""Largest width of an interval with which a share is stated."""
 _Pair = tuple[tuple[str, str], tuple[str, str]]
-"""Two kinds of case: the slower one, and the faster."""
+"""Algorithm and schedule of two cases, the slower first."""
 
 
 def lead_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
-    """Return at most `MOST` sentences, at the most ranks; of several fabrics the ones with the largest and smallest
-    lead.
+    """Return at most `MOST` sentences, at the most ranks.
 
-    They compare four cases that differ only in algorithm (a ring or a master) and schedule, or three: the master
-    during backward may be missing. Ratios are within rounds; cases that share none are not compared.
+    With several fabrics, they are on those with the largest and smallest lead. They compare four cases that differ only
+    in algorithm (a ring or a master) and schedule, or three, because the master that overlaps with backward may be
+    missing. Ratios are within rounds; cases that share no rounds are not compared.
     """
     families = Families(cases)
     able = [
@@ -46,7 +46,7 @@ def lead_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     ]
     found: list[tuple[int, float, Finding]] = []
     for members in grouped(able, _shared).values():
-        # The first of several bucket caps or options: a master of another kind has neither.
+        # Of DDP's bucket caps and options, only the first is used; a master has neither.
         of_ddp = [run for run in members if traits_of(run.case).role == "reference"]
         chosen_kind = next((_settings(run) for run in of_ddp), None)
         alike = [
@@ -85,7 +85,7 @@ def _settings(run: CaseRun) -> tuple[Any, ...]:
 
 
 def _whole_and_in_step(run: CaseRun) -> bool:
-    """Return whether every rank has a process and the whole model, and all make the same update."""
+    """Return whether every rank has a process and the whole model, and all ranks make the same update."""
     traits = traits_of(run.case)
     return traits.whole_state and not traits.one_process and traits.promise == "gradients"
 
@@ -95,7 +95,7 @@ def _kind(run: CaseRun) -> tuple[str, str]:
 
 
 def _lead(by: dict[tuple[str, str], CaseRun], ring: str, families: Families) -> tuple[float, Finding] | None:
-    """Return the lead as a ratio, and its sentence; None without a lead, or it cannot be compared."""
+    """Return the lead as a ratio, and the finding on it; None if there is no lead, or the cases cannot be compared."""
 
     def against(a: tuple[str, str], b: tuple[str, str]) -> Judgement | None:
         return families.judge(by[a], by[b]) if a in by and b in by else None
@@ -117,8 +117,7 @@ def _lead(by: dict[tuple[str, str], CaseRun], ring: str, families: Families) -> 
     ]
     enough = all(one.rounds >= MIN_ROUNDS for one in (lead, what, when))
     if enough and _gains(what) and _gains(when):
-        # The ring's part: master to ring after backward; or, overlap first, overlapped master to overlapped
-        # ring.
+        # The ring's part is from master to ring, both after backward. If overlap is counted first, both are overlapped.
         text += f": {_shares(by, (master, late), (master, ddp))}"
         first = against(master, early)
         rest = against(early, ddp)
@@ -137,14 +136,15 @@ def _lead(by: dict[tuple[str, str], CaseRun], ring: str, families: Families) -> 
 
 
 def _gains(part: Judgement) -> bool:
-    """Return whether a part's interval, over pairs, distinguishes it from no lead."""
+    """Return whether a part's interval excludes the ratio 1, which is no lead."""
     low = part.ratio.low
     return part.rounds > 0 and low is not None and low > 1
 
 
 def _shares(by: Mapping[tuple[str, str], CaseRun], ring: _Pair, lead: _Pair) -> str:
-    """Return the ring's part of the lead's logarithm, and the rest, with Fieller's interval over rounds
-    that all have.
+    """Return words for the shares of the lead's logarithm that are due to the ring and to overlap.
+
+    The shares have Fieller's intervals over the rounds that all cases have.
     """
     launches = {kind: by_pair(by[kind].timings) for kind in (*ring, *lead)}
     rounds = rounds_of_all(list(launches.values()))

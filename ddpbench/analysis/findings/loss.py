@@ -1,4 +1,4 @@
-"""Sentences on trainings to a loss: cases that are fastest per sample but not to the loss, and cases that missed it."""
+"""Sentences on training to a loss, on cases that are fastest per sample but not to the loss, and cases that missed it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ from ddpbench.units import format_number
 
 EVIDENCE = "time-to-loss"
 MOST_LISTED = 3
-"""Most cases that fell short that are listed one by one."""
+"""Largest number of cases that missed the loss that are listed one by one."""
 
 
 def loss_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
-    """Return at most two sentences: two cases whose order in samples/s and to the loss differ, and a speed-up to the
-    loss.
+    """Return at most two findings on training to a loss.
+
+    One is on two cases whose order in samples/s and in time to the loss differs, the other on a speed-up to the loss.
     """
     able = [run for run in cases if run.status == "ok" and not run.oversubscribed and loss_curves_of(run)]
     groups = sorted(grouped(able, _data).values(), key=lambda group: -len(group))
@@ -45,7 +46,7 @@ def loss_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
 
 
 def _data(run: CaseRun) -> GroupKey:
-    """Return what cases must share for one loss to mean the same for all of them."""
+    """Return the key that cases must have in common for one loss to mean the same for all of them."""
     return (
         *grouping.deciding("loss", run.case),
         loss_curves_of(run)[0].target,
@@ -54,9 +55,9 @@ def _data(run: CaseRun) -> GroupKey:
 
 
 def _disagreement(group: Sequence[CaseRun], families: Families) -> Finding | None:
-    """Return the furthest pair of those in which the one that trains faster reaches the loss later.
+    """Return the finding on the pair with the widest gap of those in which the faster one reaches the loss later.
 
-    Their order in samples/s has the interval that the page has for the two (`_intervals`).
+    The ratios have the intervals of the report's tables (`_intervals`).
     """
     comparisons: dict[str, Comparison] = {}
     pairs: dict[str, tuple[CaseRun, CaseRun]] = {}
@@ -113,10 +114,10 @@ def _disagreement(group: Sequence[CaseRun], families: Families) -> Finding | Non
 
 
 def _intervals(a: CaseRun, b: CaseRun, rate: Judgement, loss: Judgement) -> tuple[Interval, Interval, int]:
-    """Return A's samples/s and its time to the loss over B's, with the intervals that tables have for the two.
+    """Return A's samples/s divided by B's, the same ratio of times to the loss, and the number of comparisons.
 
-    For a case and its base case these are the speed-ups', uncorrected for other comparisons. The pair's difference was
-    judged by wider intervals, which hold at once, whose number is returned, too.
+    The intervals are those of tables. For a case and its base case they are those of its speed-ups, uncorrected for
+    other comparisons; the number is then 1. The pair itself was judged by wider intervals, which hold at once.
     """
     for run, base in ((a, b), (b, a)):
         if run.baseline_id == base.case_id:
@@ -128,7 +129,7 @@ def _intervals(a: CaseRun, b: CaseRun, rate: Judgement, loss: Judgement) -> tupl
 
 
 def _speedup(group: Sequence[CaseRun]) -> Finding | None:
-    """Return the case whose speed-up to the loss differs most from its speed-up in samples/s."""
+    """Return the finding on the case whose speed-up to the loss differs most from its speed-up in samples/s."""
     by_id = {run.case_id: run for run in group}
     found: list[tuple[float, CaseRun, Interval, Comparison]] = []
     for run in group:
@@ -175,7 +176,7 @@ def _who(run: CaseRun, other: CaseRun) -> str:
 
 
 def _batch(run: CaseRun, other: CaseRun) -> str:
-    """Return its samples per step where nothing else in the sentence distinguishes the two."""
+    """Return words for a case's samples per step, empty if anything else distinguishes the two cases."""
     alike = (run.case.world_size, name_of(run, other)) == (other.case.world_size, name_of(other, run))
     return f" with {run.case.global_batch:,} samples per step" if alike else ""
 
@@ -186,7 +187,7 @@ def _samples(run: CaseRun, other: CaseRun) -> tuple[str, ...]:
 
 
 def loss_sentences(cases: Sequence[CaseRun], names: Names) -> Iterable[str]:
-    """Yield which cases did not reach the loss, and how close they came."""
+    """Yield a sentence on the cases that did not reach the loss, and how close they came."""
     short = [run for run in cases if loss_curves_of(run) and not to_loss(run)]
     if not short:
         return

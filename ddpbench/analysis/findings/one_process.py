@@ -1,4 +1,4 @@
-"""The sentence on ranks against one process whose threads have the same cores, which needs no communication."""
+"""A sentence that compares ranks with one process, which has the same cores for its threads and needs no communication."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from ddpbench.units import counted
 
 
 def one_process_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
-    """Return a sentence on the first panel's reference and such a process, if both have enough rounds."""
+    """Return a finding that compares the first panel's reference with one process on as many cores.
+
+    Empty if either has too few rounds.
+    """
     families = Families(cases)
     judged = families.judge_one_process()
     if families.one_process is None or judged is None or judged.verdict == "too few":

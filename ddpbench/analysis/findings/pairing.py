@@ -10,10 +10,7 @@ from ddpbench.analysis.statistics.timings import TimingKey
 
 
 def pairing_sentences(cases: Sequence[CaseRun], names: Names) -> Iterable[str]:
-    """Yield how many launches of rounds shared by several sessions were not run together with the rest of their round.
-
-    The rest is the launches of the session with the most launches of that round.
-    """
+    """Yield a sentence on the launches that were run by a different session than most launches of their round."""
     parts: dict[int, dict[TimingKey, int]] = {}
     for case in cases:
         for timing in case.timings:

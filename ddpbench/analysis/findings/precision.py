@@ -1,4 +1,4 @@
-"""The sentence on the gain by autocast, from groups of cases that differ only in precision."""
+"""A sentence on the gain by autocast, from groups of cases that differ only in precision."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from ddpbench.naming import ranks_of
 
 
 def precision_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
-    """Return one sentence, on the group with the most ranks that has separate cores for each rank and exchanges
-    gradients.
+    """Return at most one finding, on the group with the most ranks that has separate cores for each rank.
+
+    Groups that exchange gradients are preferred.
     """
     groups = [group for group in precision_groups(cases) if not group.full.oversubscribed]
     if not groups:

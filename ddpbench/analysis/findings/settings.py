@@ -22,11 +22,11 @@ MOST = 2
 
 
 def setting_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
-    """Return at most `MOST` sentences, one per strategy, at the most ranks: its first setting against the most
-    different.
+    """Return at most `MOST` findings, one per strategy, that compare its first setting with the most different one.
 
-    All settings of a group are compared with the first of the plan, and corrected for the number of comparisons. Where
-    options vary on several fabrics, those on one fabric are compared; else fabrics are.
+    All settings of a group are compared with the plan's first, at the most ranks, corrected for the number of
+    comparisons. If options vary on several fabrics, cases on the same fabric are compared; otherwise fabrics are
+    compared.
     """
     able = [
         run
@@ -61,7 +61,7 @@ def _cap(run: CaseRun) -> tuple[int, float]:
 
 
 def _groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
-    """Return groups of cases that differ only in links or workload options; only in options, where both vary."""
+    """Return groups of cases that differ only in links or workload options; only in options if both vary."""
 
     def shared(run: CaseRun) -> GroupKey:
         return grouping.alike(run.case, but=("workload_options_json", "fabric"))
@@ -104,7 +104,7 @@ def _sentence(name: str, pair: tuple[CaseRun, CaseRun], judged: Judgement) -> Fi
 
 
 def _apart(worst: CaseRun, best: CaseRun) -> str:
-    """Return how the two differ: `over 1 Gbit/s, node 3 at 100 Mbit/s as over 1 Gbit/s`."""
+    """Return words for how the two cases differ: `over 1 Gbit/s, node 3 at 100 Mbit/s as over 1 Gbit/s`."""
     if worst.case.fabric != best.case.fabric:
         over = [f"over {_links(run, other)}" for run, other in ((worst, best), (best, worst))]
     else:

@@ -1,4 +1,4 @@
-"""Table of comparisons: every case compared with the best of the others of its group."""
+"""Table of comparisons of every case with the best other case of its group."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ from ddpbench.analysis.statistics.interval import Interval
 
 
 def compared(cases: Sequence[CaseRun], withheld: Set[str] = frozenset()) -> Iterator[Compared]:
-    """Yield every case compared with the best of the others of its group, for groups of two or more.
+    """Yield comparisons of every case with the best of the others in its group, for groups of two or more, by topic.
 
-    `buckets`: one strategy's bucket caps at one number of ranks. `strategies`: the strategies that
-    aggregate, at one number of ranks, at DDP's default cap (or the smallest there is). `layouts`: one strategy's
-    layouts of a number of ranks on nodes. Where there are several, the other topics keep to one. `ranks`: all cases
-    of a panel that aggregate, at one number of ranks with separate cores for each. `ratio` is a case's step time
-    over that of the fastest of the others, `best_case_id`; its ends and the verdict are `Families`'.
+    - `buckets`: one strategy's bucket caps at one number of ranks.
+    - `strategies`: the strategies that aggregate at one number of ranks, at DDP's default cap (or the smallest that was
+      run).
+    - `layouts`: one strategy's layouts of a number of ranks on nodes. If there are several layouts, the first two
+      topics compare within a layout.
+    - `ranks`: all cases of a panel that aggregate, at one number of ranks with separate cores for each.
+    - `data`: a case and the same case with its batches in memory, which counts as the best.
+    - `precision`: a case under autocast and the same case in full precision, which counts as the best.
 
-    `data`: a case compared with the same case with its batches in memory, which takes the best's place; `precision`:
-    a case under autocast compared with the same one in full precision, likewise. Their verdicts are `judge_all`'s.
-
-    Cases compared with one that is `withheld`, by id, because its numbers must be wrong, have no verdict.
+    `ratio` is a case's step time divided by that of `best_case_id`. In the first four topics this is the fastest of the
+    others, and the ratio's ends and the verdict are those of `Families`; the verdicts of the last two are those of
+    `judge_all`. There is no verdict on cases compared with one whose numbers must be wrong; `withheld` has the ids of
+    these.
     """
     every = Families(cases)
     families = Families([run for run in cases if run.case_id not in withheld])  # as in the findings

@@ -1,4 +1,4 @@
-"""Sentences on what emulated, replayed, dilated and shrunk numbers do not represent, and which not to trust."""
+"""Sentences on what emulated, replayed, dilated and shrunk numbers do not represent, and which of them not to trust."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ddpbench.strategies.traits import traits_of
 
 
 def virtual_sentences(results: Sequence[CaseResult]) -> Iterable[str]:
-    """Yield sentences for the report's Validity, ordered by how much they change the meaning of a number."""
+    """Yield sentences for the report's Validity section, those that change the meaning of numbers most first."""
     measured = [one.run for one in results if one.timings]
     names = Names(measured)
     yield from _kinds(measured, names)
@@ -77,7 +77,7 @@ def _dilated(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
 
 
 def _loopback(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
-    """Yield a sentence on ranks that share a node without a link of a given rate between them: it cannot be slowed."""
+    """Yield sentences on ranks that communicate over their node's loopback, whose rate cannot be reduced."""
     using = [run for run in measured if _uses_loopback(run)]
     for (faster,), members in grouped(using, lambda run: (run.case.dilation * run.case.shrink,)).items():
         if faster == 1:

@@ -1,4 +1,4 @@
-"""Names of cases and wording of ratios in sentences: the only definition."""
+"""Names of cases and wording of ratios in sentences; nothing else defines them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ INEXACT: frozenset[ComparedQuantity] = frozenset(
         "parameters, updates in the server's order",
     }
 )
-"""Object of comparison for a strategy that is inexact by design."""
+"""Quantities that proofs compare for strategies that are inexact by design."""
 
 Text = TypeVar("Text", bound=str)
 MOST_WORDS = 30
@@ -37,10 +37,10 @@ MOST_NAMES = 2
 
 
 def fitting(texts: Iterable[Text]) -> Text:
-    """Return the first of these texts, of decreasing length, that fits into a sentence, or the last.
+    """Return the first of these texts, given in order of decreasing length, that fits into a sentence, else the last.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there are no texts.
     """
     every = list(texts)
     if not every:
@@ -49,37 +49,37 @@ def fitting(texts: Iterable[Text]) -> Text:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return a few names, or the first of them and how many more there are."""
+    """Return a few names, or the first few and the number of others."""
     if len(names) > MOST_NAMES + 1:
         return f"{', '.join(names[:MOST_NAMES])} and {len(names) - MOST_NAMES} others"
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else list(names))
 
 
 def listed_apart(names: Iterable[Iterable[str]]) -> str:
-    """Return a few names of several words, separated as in tables."""
+    """Return a few names, each of several words that are separated as in tables."""
     return listed([" · ".join(words) for words in names])
 
 
 def called(run: CaseRun, family: Iterable[CaseRun], more: Iterable[str] = ()) -> str:
-    """Return a case's strategy, with its distinguishing words in brackets; those of `more` fields too."""
+    """Return a case's strategy, with its distinguishing words in brackets, including those of the fields in `more`."""
     # The sentence gives numbers of ranks, and layouts where one number of ranks has several.
     return Namer(other.case for other in family).variant(run.case, (*VARIANT, *SCALE, *more))
 
 
 def launch_tags(rounds: int, comparisons: int = 1) -> tuple[str, ...]:
-    """Return how many launches of each case were compared, and how many comparisons share the error."""
+    """Return words for the number of launches of each case, and for the correction for several comparisons."""
     corrected = (f"corrected for {comparisons} comparisons",) if comparisons > 1 else ()
     return (f"{rounds} launch{'es' if rounds != 1 else ''} each", *corrected)
 
 
 MUCH_OF_A_STEP = 0.1
-"""Smallest part of a step for which transfers' time beyond their link's is mentioned."""
+"""Smallest fraction of a step for which transfer time beyond what the links need is mentioned."""
 LATE = "replayed computation came late"
 """Beginning of the remark on late computation."""
 
 
 def conditions(runs: Sequence[CaseRun], *, late: bool = True) -> tuple[str, ...]:
-    """Return conditions of the comparison that numbers do not show: caps, disturbances, a busy host."""
+    """Return words for conditions of a comparison that its numbers do not show: caps, disturbances, a busy host."""
     caps = {run.case.bucket_cap_mb for run in runs} - {None}
     (cap,) = caps if len(caps) == 1 else (None,)
     words = [f"{cap_words(cap)} buckets"] if cap not in (None, "default") else []
@@ -88,7 +88,7 @@ def conditions(runs: Sequence[CaseRun], *, late: bool = True) -> tuple[str, ...]
 
 
 def mostly_disturbed(runs: Sequence[CaseRun], whose: str = "") -> list[str]:
-    """Return how many launches of these cases were disturbed, where more than half were; `whose` names the cases."""
+    """Return words for the number of disturbed launches if it is over half; `whose` are the cases' names."""
     launches = [launch for run in runs for launch in run.good]
     disturbed = disturbed_launches(launches)
     of = f" of {whose}" if whose else ""
@@ -97,7 +97,10 @@ def mostly_disturbed(runs: Sequence[CaseRun], whose: str = "") -> list[str]:
 
 
 def _beyond_links(runs: Sequence[CaseRun]) -> list[str]:
-    """Return the part of a step that transfers took beyond what emulated links explain, where it is large."""
+    """Return words for the largest part of a step that transfers took beyond what emulated links explain.
+
+    Empty if that part is small.
+    """
     found = {
         run.case_id: (beyond_formula_s(run) / run.parts.step_s, run)
         for run in runs
@@ -113,7 +116,7 @@ def _beyond_links(runs: Sequence[CaseRun]) -> list[str]:
 
 
 def _full(runs: Sequence[CaseRun]) -> list[str]:
-    """Return whose replays filled this machine's cores, for the worst case."""
+    """Return words for the case whose replay filled this machine's cores most, if any did."""
     busy = {run.case_id: (busy_share(run), run) for run in runs if run.timings}
     share, run = max(busy.values(), key=lambda one: one[0], default=(0.0, None))
     if run is None or share <= FULL_SHARE:
@@ -124,7 +127,7 @@ def _full(runs: Sequence[CaseRun]) -> list[str]:
 
 
 def _shared_cores(runs: Sequence[CaseRun]) -> list[str]:
-    """Return the most of a step that ranks sharing cores waited for them, for the worst case."""
+    """Return words for the largest part of a step that ranks may have waited for shared cores."""
     shares = [run.shared_cores_share or 0.0 for run in runs]
     share = max((share for share in shares if share < MOST_SHARED), default=0.0)
     if not share:
@@ -133,13 +136,13 @@ def _shared_cores(runs: Sequence[CaseRun]) -> list[str]:
 
 
 def _where(run: CaseRun, runs: Sequence[CaseRun]) -> str:
-    """Return a case's name among these, with its ranks where they differ."""
+    """Return a case's name among these, with its number of ranks if the numbers differ."""
     several = len({one.case.world_size for one in runs}) > 1
     return f"{called(run, runs)} at {ranks_of(run.case)}" if several else called(run, runs)
 
 
 def _paced(runs: Sequence[CaseRun]) -> list[str]:
-    """Return how much too long steps of replays with late computation appear, for the worst case."""
+    """Return words for how much too long a replay's steps appear because computation came late, for the worst case."""
     late = {run.case_id: (late_share(run), run) for run in runs if run.timings}
     share, run = max(late.values(), key=lambda one: one[0], default=(0.0, None))
     if run is None or share <= MARGIN:
@@ -150,7 +153,7 @@ def _paced(runs: Sequence[CaseRun]) -> list[str]:
 
 
 def too_long(share: float) -> str:
-    """Return the most by which steps appear too long, in words; `share` is that of `late_share`."""
+    """Return words for the fraction `share`, from `late_share`, by which steps may appear too long."""
     return (
         f"read up to {format_at_most(share)} too long by this alone"
         if share <= 1
@@ -159,13 +162,13 @@ def too_long(share: float) -> str:
 
 
 MOST_SHARED = 1.0
-"""Share of waiting for shared cores, all of a step, from which on nothing is known of it."""
+"""Fraction of a step possibly spent waiting for shared cores from which on nothing is known about the wait."""
 FULL_SHARE = 0.9
-"""Share of the cores' time above which replays' own work sets their pace, for any emulated network."""
+"""Share of the cores' time above which replays' own work sets their pace, whatever the emulated network."""
 
 
 def busy_share(run: CaseRun) -> float:
-    """Return a replay's own work as a share of its cores' time; 0 where nothing is replayed."""
+    """Return a replay's own work as a share of its cores' time; 0 without a replay."""
     paced = [launch.pace for launch in run.good if launch.pace is not None]
     return host_share(paced) if paced else 0.0
 
@@ -184,7 +187,10 @@ def disturbed_launches(launches: Iterable[Launch]) -> int:
 
 
 def undecided_all(ratios: Sequence[Interval]) -> str:
-    """Return the undecided range of several ratios to one reference: its ends may come from two of them."""
+    """Return words for the joint range of several ratios to one reference.
+
+    Its two ends may be from different ratios.
+    """
     lows, highs = zip(*((one.low, one.high) for one in ratios if one.low and one.high), strict=True)
     return (
         f"at the widest {longer_or_shorter(Interval(value=ratios[0].value, low=min(lows), high=max(highs)))}"
@@ -192,9 +198,9 @@ def undecided_all(ratios: Sequence[Interval]) -> str:
 
 
 def takes_another_path(run: CaseRun) -> bool:
-    """Return whether its parameters may differ from synchronous training's, by its strategy's promises.
+    """Return whether a case's parameters may differ from those of synchronous training, by its strategy's promises.
 
-    For a strategy that is unknown here, its proof decides.
+    The proof decides if ddpbench knows no promise of the strategy.
     """
     traits = traits_of(run.case)
     if traits.promise is not None or run.proof is None:
@@ -203,11 +209,11 @@ def takes_another_path(run: CaseRun) -> bool:
 
 
 def name_of(run: CaseRun, other: CaseRun | None = None, family: Iterable[CaseRun] = ()) -> str:
-    """Return a strategy's name in a sentence, with the words that distinguish it from others of the same strategy.
+    """Return a strategy's name for a sentence, with the words that distinguish it from others of the same strategy.
 
     Args:
         run: the case.
-        other: the one it is compared with.
+        other: the case that it is compared with.
         family: cases that the same text names.
     """
     among, more = _family_and_words(run, other, family)
@@ -215,7 +221,7 @@ def name_of(run: CaseRun, other: CaseRun | None = None, family: Iterable[CaseRun
 
 
 def key_of(run: CaseRun, other: CaseRun | None = None, family: Iterable[CaseRun] = ()) -> str:
-    """Return the same name for data, which keeps its wording."""
+    """Return the same name as `name_of` in the stable wording that data use."""
     among, more = _family_and_words(run, other, family)
     return curve_key(
         run.case, among, more=[f"({words})" if words == _ANOTHER_PATH else words for words in more]
@@ -228,7 +234,7 @@ _ANOTHER_PATH = "another path of training"
 def _family_and_words(
     run: CaseRun, other: CaseRun | None, family: Iterable[CaseRun]
 ) -> tuple[list[Case], list[str]]:
-    """Return the cases that a text names, and words for the first one's settings in addition to its variant."""
+    """Return the cases that a text names, and words for settings of `run` in addition to its variant."""
     case = run.case
     more: list[str] = []
     linked = other is not None and traits_of(case).exchanges and traits_of(other.case).exchanges
@@ -241,7 +247,10 @@ def _family_and_words(
 
 
 def one_bucket(run: CaseRun) -> list[str]:
-    """Return why nothing overlaps with one bucket: it is sent once all of its gradients are there."""
+    """Return words that say why nothing overlaps, if a case has a single bucket; else an empty list.
+
+    A single bucket is sent once all gradients are computed.
+    """
     buckets = [launch.bucket_bytes for launch in run.good if launch.bucket_bytes]
     if run.case.bucket_cap_mb is None or not buckets or any(len(one) > 1 for one in buckets):
         return []

@@ -1,6 +1,6 @@
-"""Self-checks of a report: rules that every case's numbers must keep, applied to the cases as read.
+"""Self-checks of a report: rules that every case's numbers must obey, applied to the cases as read.
 
-A rule is a line in `INVARIANTS`; its check yields numbers with their bounds. The result is data (`Checked`), which
+A rule is a line in `INVARIANTS`, and its check yields numbers with their bounds. The result is data (`Checked`), which
 the report draws.
 """
 
@@ -198,7 +198,7 @@ INVARIANTS: tuple[Invariant, ...] = (
 
 
 def check_cases(results: Sequence[CaseResult], fabrics: Iterable[FabricRun] = ()) -> Checked:
-    """Return the result of every rule for every case of a run that has numbers."""
+    """Return the results of all rules for the cases of a run that have numbers."""
     results = [one for one in results if one.timings]
     measured = [one.run for one in results]
     names = Names(measured)
@@ -257,7 +257,7 @@ def _violation(
 
 
 def _reached(fabrics: Iterable[FabricRun]) -> dict[str, float]:
-    """Return, by a case's links, how much faster than asked the fastest of them was when it was proved."""
+    """Return, for each setting of links, the largest ratio of a link's proved rate to the requested rate."""
     found: dict[str, float] = {}
     for fabric in fabrics:
         pairs = zip(fabric.asked_bit_per_s, fabric.reached_bit_per_s, strict=False)

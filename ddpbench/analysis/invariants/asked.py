@@ -1,4 +1,4 @@
-"""Checks of settings: the ranks' records, compared with what their case asks for."""
+"""Checks that compare settings recorded by the ranks with what their case asks for."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from ddpbench.units import series_of
 
 
 def ran_as_asked(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield the number of ranks with other settings than the case's, at most 0, and the largest bucket, at most its
-    cap.
+    """Yield the number of ranks with settings other than the case's, and the size of the largest bucket.
+
+    The former must be 0, the latter at most its limit.
     """
     for launch in case.run.good:
         for found in found_settings(launch, case.run.case):

@@ -1,4 +1,4 @@
-"""Types of a check: a case as it was read, a number and its bounds, a rule, and a violation."""
+"""Types for checks: a case as read, a number and its bounds, a rule, and a violation."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ ROUNDING = 1e-6
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckedCase:
-    """A case with numbers, as the checks see it.
+    """A case with numbers, as checks get it.
 
-    `bound` are the independent ranks under the same contention. `reached` is the rate of the fastest of its links when
-    it was proved, over the rate asked for; 1 where no link was faster than asked.
+    `bound` is the corresponding case of independent ranks. `reached` is the largest ratio of a link's proved rate to
+    the requested one, or 1 if nothing is known about its links.
     """
 
     result: CaseResult
@@ -38,7 +38,7 @@ class CheckedCase:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bounded:
-    """A number and its bounds, both included; `unit` is that of all three."""
+    """A number and its bounds, which are allowed values; `unit` is the unit of all three."""
 
     what: str
     """Name of the number, such as `the sum of its parts`."""
@@ -48,18 +48,21 @@ class Bounded:
     unit: ViolationUnit = ""
     round: int | None = None
     said: str = ""
-    """Sentence for `text`, where the numbers would not say it."""
+    """Sentence that replaces `text` if numbers alone would not explain the violation."""
 
     @property
     def holds(self) -> bool:
-        """Return whether the number is within its bounds; False also for NaN."""
+        """Return whether the number is within its bounds; False for NaN."""
         return (self.least is None or self.seen >= self.least) and (
             self.most is None or self.seen <= self.most
         )
 
     @property
     def excess(self) -> float:
-        """Return how far outside its bounds it is, as a share of the broken bound; infinite where that is 0."""
+        """Return the number's distance from the broken bound, as a fraction of that bound.
+
+        It is 0 if the number is within its bounds, and infinite if the broken bound is 0.
+        """
         if self.holds:
             return 0.0
         low = self.least is not None and not self.seen >= self.least
@@ -69,7 +72,7 @@ class Bounded:
 
     @property
     def text(self) -> str:
-        """Return a statement such as `the sum of its parts is 1.2 s, and at most 1 s is possible`."""
+        """Return a statement such as `the sum of its parts is 1.2 s; allowed is at most 1 s`."""
         if self.said:
             return self.said
         ends = []
@@ -81,7 +84,7 @@ class Bounded:
 
 
 def in_unit(value: float, unit: ViolationUnit, other: float | None = None) -> str:
-    """Return a number with its unit, with more digits where fewer would not distinguish it from `other`."""
+    """Return a number with its unit, with more digits if it would otherwise look equal to `other`."""
     sign = "\N{MINUS SIGN}" if value < 0 else ""
     size = abs(value)
     if unit == "bytes/s":
@@ -97,33 +100,34 @@ def in_unit(value: float, unit: ViolationUnit, other: float | None = None) -> st
 
 
 ViolationKind = Literal["impossible", "doubtful"]
-"""Severity. Impossible: no job can have done it, so a record or the analysis is wrong. Doubtful: it can be true, but a
-reader must know before using the number.
+"""Severity of a violation.
+
+`impossible` means that no job can have done this, so a record or the analysis is wrong. `doubtful` means that it can be
+true, but that readers must know of it before they use the number.
 """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Invariant:
-    """A rule that every case's numbers must keep."""
+    """A rule that every case's numbers must obey."""
 
     name: str
     statement: str
-    """Statement of the rule, without its capital and its full stop."""
+    """The rule as a sentence without an initial capital and a full stop."""
     meaning: str
-    """Meaning of a violation for the reader: sentences."""
+    """Sentences that tell the reader what a violation means."""
     kind: ViolationKind
     check: Callable[[CheckedCase], Iterable[Bounded]]
-    """Function that returns the numbers to check against their bounds; none where the rule does not apply
-    to the case.
-    """
+    """Function that returns the numbers to check, with their bounds; none if the rule does not apply to the case."""
     unseen: Callable[[CheckedCase], float | None] | None = None
-    """For a rule decided by statistics, a function that returns the largest deviation that a case leaves open, a
-    fraction.
+    """Function that returns the largest deviation, as a fraction, that a case may have without breaking the rule.
+
+    Only rules that are decided by statistics have one.
     """
     by_construction: bool = False
-    """True if only an error of the analysis can break it: it is checked, but not counted."""
+    """True if only an error of the analysis can break the rule; the rule is then checked, but not counted."""
     withholds: Callable[[CheckedCase, Bounded], bool] = lambda case, number: False
-    """Return whether a number outside its bounds forbids every conclusion from the case's throughput."""
+    """Function that returns whether a number outside its bounds forbids any conclusion from the case's throughput."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,20 +144,20 @@ class Violation:
     count: int = 1
     """Number of the case's numbers outside their bounds."""
     withholds: bool = False
-    """True where nothing may be concluded from the case's throughput."""
+    """True if nothing may be concluded from the case's throughput."""
 
     @property
     def why_withheld(self) -> str:
-        """Return why nothing is concluded from the case, as part of a sentence."""
+        """Return words for why nothing is concluded from the case, as part of a sentence."""
         return f"{self.wrong}: {self.broken.text}"
 
     @property
     def wrong(self) -> str:
-        """Return a statement that the case's numbers are wrong, without the number."""
+        """Return a statement that the case's numbers are wrong, without the broken number."""
         return f"the numbers of {self.label} cannot be right"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the violation for `--json` and the data that a page embeds."""
+        """Return the violation for `--json` and the data embedded in an HTML report."""
         return {
             "invariant": self.invariant,
             "statement": headline(self.statement),
@@ -172,18 +176,18 @@ class Violation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """An invariant as applied to a run: to how many cases and numbers."""
+    """An invariant as applied to a run, with the number of cases and numbers checked."""
 
     name: str
     statement: str
     cases: int
     numbers: int
     broken: int
-    """Number of cases in which it does not hold."""
+    """Number of cases that break the rule."""
     counted: bool = True
-    """False where it holds by construction, and does."""
+    """False if the rule holds by construction and no case breaks it."""
     unseen: float = 0.0
-    """Largest deviation that may have gone unseen, as a fraction; 0 where numbers alone decide."""
+    """Largest deviation that may have gone unnoticed, as a fraction; 0 for rules that are not decided by statistics."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -192,12 +196,12 @@ class Checked:
 
     cases: int = 0
     rules: tuple[Rule, ...] = ()
-    """All rules in their order; those that apply to no case have 0 cases."""
+    """All rules in order; a rule that applies to no case has 0 cases."""
     violations: tuple[Violation, ...] = field(default=())
 
     @property
     def applied(self) -> tuple[Rule, ...]:
-        """Return the rules that apply to at least one case, and that records can break."""
+        """Return the rules that apply to at least one case and are counted."""
         return tuple(rule for rule in self.rules if rule.cases and rule.counted)
 
     @property
@@ -220,8 +224,9 @@ class Checked:
 
     @property
     def outcome(self) -> str:
-        """Return the summary: `Checked: 13 invariants over 7 cases, none shown to be broken.` Empty without
-        measurements.
+        """Return the summary, such as `Checked: 13 invariants over 7 cases, none shown to be broken.`
+
+        Empty without measurements.
         """
         if not self.cases:
             return ""
@@ -234,9 +239,7 @@ class Checked:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """Return an entry for each rule that does not hold: the case that broke it, with its numbers, and
-        the meaning.
-        """
+        """Return a text for each broken rule, with the worst case and its numbers, the meaning, and further cases."""
         texts = []
         for rule in self.rules:
             found = sorted(self.of(rule.name), key=lambda one: -one.broken.excess)
@@ -259,7 +262,7 @@ class Checked:
 
     @property
     def banner(self) -> str:
-        """Return the text for the top of a page: what is impossible; empty where nothing is."""
+        """Return the text on impossible values for the top of a report; empty if there are none."""
         broken = dict.fromkeys(one.statement for one in self.impossible)
         if not broken:
             return ""
@@ -271,7 +274,7 @@ class Checked:
 
     @property
     def line(self) -> str:
-        """Return a line for the terminal; empty where all hold."""
+        """Return a line for the terminal; empty if all rules hold."""
         broken = [rule for rule in self.rules if rule.broken]
         if not broken:
             return ""

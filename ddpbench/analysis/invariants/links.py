@@ -1,7 +1,7 @@
-"""Checks of bytes: the capacity of links in the measured time, and the bytes that algorithms must send.
+"""Checks of bytes, by the capacity of links in the measured time and by what algorithms must send.
 
-An emulated link is a token bucket: in t seconds it lets at most rate * t + burst bytes pass, the burst being its bytes
-in `spec.fabric.BURST_S` of the host's clock (`network.burst_s`). Gradients are the payload of frames.
+An emulated link is a token bucket. In t seconds it lets at most rate * t + burst bytes pass, where the burst is what
+the rate carries in `spec.fabric.BURST_S` of the host's clock (`network.burst_s`). Gradients are the payload of frames.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ from ddpbench.spec.links import links_of, local_rate
 from ddpbench.strategies.traits import traits_of
 
 RATE_TOLERANCE = 0.02
-"""Tolerance of a link's rate: its proof before a sweep reads counters over a part of a second."""
+"""Relative tolerance of a link's rate, because its proof before a sweep reads counters for less than a second."""
 STEP_TOLERANCE = 0.02
-"""Relative tolerance of a network time over the time between any rank's first moment and any rank's last."""
+"""Relative tolerance of a step's network time, compared with its window from the first rank's start to the last's end.
+"""
 _AT_THE_SLOWEST = frozenset(
     {"all_reduce", "all_gather", "reduce_scatter", "ring", "naive_ring", "hierarchical"}
 )
-"""Operations that pass the same bytes over every node's link."""
+"""Operations that send equally many bytes over every node's link."""
 
 
 def links_carry(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield the bytes that the kernel counted at each link in timed blocks, over their time."""
+    """Yield the rate at which bytes passed each link in timed blocks, by the kernel's counters."""
     links = links_of(case.run.case.fabric)
     if links is None:
         return
@@ -49,8 +50,7 @@ def links_carry(case: CheckedCase) -> Iterable[Bounded]:
             if node >= case.run.case.nodes or rank >= len(launch.own_step_s):  # its launch is damaged
                 continue
             nominal = links.of_node(node) if local is None else local
-            # Ranks may differ in pace, as an asynchronous server's do: these bytes belong to this rank's own
-            # steps.
+            # The bytes belong to this rank's own steps, because ranks may differ in pace (asynchronous servers).
             seconds = launch.own_step_s[rank]
             whose = f"node {node}" if local is None else f"rank {rank}"
             for way, count in zip(("sent", "received"), carried, strict=True):
@@ -64,10 +64,9 @@ def links_carry(case: CheckedCase) -> Iterable[Bounded]:
 
 
 def bus_bandwidth(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield the payload that transfers must pass over one node's link, over their time: per launch and operation, all
-    sizes.
+    """Yield the rate at which an operation's payload passes a node's link, per launch, over transfers of all sizes.
 
-    The division of shared time among sizes is an estimate; the total time is not.
+    The division of simultaneous transfers' time among sizes is an estimate; the total time is not.
     """
     job, parts = case.run.case, case.run.parts
     links = links_of(job.fabric)
@@ -95,8 +94,9 @@ def bus_bandwidth(case: CheckedCase) -> Iterable[Bounded]:
 def bytes_over_a_link(case: Case, op: str, size: float, ranks: int) -> float | None:
     """Return the least that the busiest node's link carries in one direction for an operation, bytes; None if unknown.
 
-    Traffic between ranks of one node is not counted. `size` is as recorded: the whole buffer, and for a gather or
-    scatter one rank's. `ranks` take part: for a group of some ranks their nodes are unknown.
+    Traffic between ranks of one node is not counted. `size` is as recorded: the whole buffer, or for a gather or
+    scatter that of one rank. `ranks` is the number of ranks that take part; if these are not all, their nodes are
+    unknown.
     """
     m, r = case.nodes, case.ranks_per_node
     if ranks < case.world_size and flow_of(op) != "pair":
@@ -116,8 +116,8 @@ def bytes_over_a_link(case: Case, op: str, size: float, ranks: int) -> float | N
 def network_time(case: CheckedCase) -> Iterable[Bounded]:
     """Yield the network time of each step: at least what the links need for its bytes, at most the step's window.
 
-    The window runs from when the first rank enters the step to when the last leaves it: with many ranks on few cores,
-    ranks enter far apart.
+    The window runs from when the first rank enters the step to when the last leaves it. With many ranks on few cores,
+    ranks enter at very different times.
     """
     job, parts = case.run.case, case.run.parts
     links = links_of(job.fabric)
@@ -137,11 +137,12 @@ def network_time(case: CheckedCase) -> Iterable[Bounded]:
 
 
 def _least_network_s(case: CheckedCase, links: Links) -> float | None:
-    """Return the link's least time without any latency, with the largest share that payload can have, less bursts.
+    """Return the least time that the links need for a step's bytes, seconds.
 
-    Where all gradients are one transfer, it is the algorithm's formula. Of several, one may be sent back while the
-    next is gathered: then it is the time of the busiest link's bytes in one direction. None where that link is unknown:
-    between links of several rates, except for the link that limits a ring or a master.
+    It assumes no latency, the largest share of payload, and full bursts. With a single transfer this is the algorithm's
+    time by its formula. With several, one may be sent back while the next is gathered, so it is the time of the busiest
+    link's bytes in one direction. None if that link is not known: with links of several rates, only the link that
+    limits a ring or a master is.
     """
     job, size, pieces = case.run.case, _aggregated(case), pieces_of(case.run)
     if not size or (len(links.bandwidth) > 1 and job.algorithm not in (*_AT_THE_SLOWEST, "master")):
@@ -159,9 +160,10 @@ def _least_network_s(case: CheckedCase, links: Links) -> float | None:
 
 
 def sent_as_by_formula(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield the bytes sent by the busiest rank of one of ddpbench's own algorithms, counted per message: exact.
+    """Yield the bytes sent by the busiest rank of one of ddpbench's own algorithms, which are exact counts per message.
 
-    Shares are rounded up to whole numbers of at most 8 bytes, in each message of each bucket.
+    The tolerance allows for chunks that are rounded up to whole numbers of up to 8 bytes, in each message of each
+    bucket.
     """
     job, parts, size = case.run.case, case.run.parts, _aggregated(case)
     if parts is None or parts.sent_bytes is None or not size or job.algorithm not in COLLECTIVES:
@@ -182,7 +184,7 @@ def sent_as_by_formula(case: CheckedCase) -> Iterable[Bounded]:
 
 
 def counted_as_by_formula(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield the bytes over the busiest counted link, compared with the formula's; protocols add a little."""
+    """Yield the ratio of bytes counted on the busiest link to those of the formula; protocols add a little."""
     ratio = case.result.traffic_ratio
     if ratio is not None:
         what = "what its busiest link carried over what the formula says"
@@ -190,7 +192,7 @@ def counted_as_by_formula(case: CheckedCase) -> Iterable[Bounded]:
 
 
 def buckets_hold_gradients(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield the bytes of the buckets, which hold each gradient once."""
+    """Yield the total bytes of the buckets, which must equal those of the gradients."""
     if not traits_of(case.run.case).uses_buckets:
         return
     for launch in case.run.good:
@@ -206,12 +208,12 @@ def buckets_hold_gradients(case: CheckedCase) -> Iterable[Bounded]:
 
 
 def _aggregated(case: CheckedCase) -> float | None:
-    """Return the gradient bytes that a step aggregates; None where something else is sent."""
+    """Return the gradient bytes that a step aggregates; None if something else is sent."""
     return bytes_to_aggregate(case.run)
 
 
 def _rate(case: CheckedCase, nominal: float) -> float:
-    """Return the bytes/s that a link of `nominal` bit/s may appear to carry."""
+    """Return the largest rate, in bytes/s, that a link of `nominal` bit/s may appear to have."""
     return nominal / 8 * max(1.0, case.reached) * (1 + RATE_TOLERANCE)
 
 

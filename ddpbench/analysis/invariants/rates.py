@@ -15,9 +15,9 @@ from ddpbench.analysis.table.result import CaseResult
 from ddpbench.strategies.traits import traits_of
 
 FAR = 0.25
-"""Relative excess from which on an impossible value is wrong, with any interval or without one."""
+"""Relative excess over a bound from which on a value is wrong, whatever its interval."""
 EDGES = 0.05
-"""Relative tolerance of processor time, which is read slightly outside of the timed region, at a block's edges."""
+"""Relative tolerance of processor time, which is read slightly outside of the timed region at a block's edges."""
 _INTERVALS: Mapping[str, Callable[[CaseResult], Interval | None]] = {
     "step_time_s": lambda case: case.step_time,
     "samples_per_s": lambda case: case.samples_per_s,
@@ -30,11 +30,11 @@ _INTERVALS: Mapping[str, Callable[[CaseResult], Interval | None]] = {
     "snapshot_plain_s": lambda case: case.checkpoints["plain"].cost if "plain" in case.checkpoints else None,
     "snapshot_dcp_s": lambda case: case.checkpoints["dcp"].cost if "dcp" in case.checkpoints else None,
 }
-"""Intervals by their columns."""
+"""Functions that return a case's intervals, by column."""
 
 
 def intervals_hold_points(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield each point, bounded by its interval."""
+    """Yield each point estimate, bounded by its interval."""
     for name, read in _INTERVALS.items():
         found = read(case.result)
         if found is not None and found.low is not None and found.high is not None:
@@ -47,7 +47,7 @@ def intervals_hold_points(case: CheckedCase) -> Iterable[Bounded]:
 
 
 def columns_agree(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield columns that are one number in two forms, which must agree."""
+    """Yield a combination of columns, bounded by the value that it must have."""
     step, rate = case.result.step_time, case.result.samples_per_s
     if step is not None and rate is not None:
         yield _equal("samples_per_s times step_time_s", rate.value * step.value, case.run.case.global_batch)
@@ -59,9 +59,10 @@ def _equal(what: str, seen: float, wanted: float) -> Bounded:
 
 
 def within_the_machine(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield processor time over the cores' available time, and operations over a GPU's peak: shares, at most 1.
+    """Yield processor time as a share of the cores' time, and operations as a share of a GPU's peak, both at most 1.
 
-    In full precision cuDNN's convolutions use TF32; the peak that they are compared with is that of float32.
+    cuDNN's convolutions use TF32 in full precision although the peak is that of float32, so the second share may then
+    be larger.
     """
     mfu = case.result.mfu
     if case.result.paced:
@@ -73,8 +74,9 @@ def within_the_machine(case: CheckedCase) -> Iterable[Bounded]:
 
 
 def held_in_memory(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield the bytes that a rank holds, which its peak includes. A replay's parameters are never touched: not in
-    memory.
+    """Yield the bytes of a rank's parameters, gradients and optimizer state, at most its peak memory.
+
+    Replays are left out: their parameters are never touched, and so not in memory.
     """
     job = case.run.case
     for launch in case.run.good:
@@ -90,9 +92,9 @@ def held_in_memory(case: CheckedCase) -> Iterable[Bounded]:
 
 
 def at_most_the_ranks(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield a speed-up, at most the number of ranks, where the base case computes as they do.
+    """Yield a speed-up, at most the number of ranks, if the base case computes with the same framework.
 
-    Broken where the entire interval is above it, or the value far above it, with or without an interval.
+    The rule is broken if the entire interval is above the number of ranks, or if the value is far above it.
     """
     if traits_of(case.run.case).engine != "torch":
         return
@@ -108,17 +110,16 @@ def at_most_the_ranks(case: CheckedCase) -> Iterable[Bounded]:
 def caches_cannot_explain(case: CheckedCase, number: Bounded) -> bool:
     """Return whether a speed-up above the number of ranks must be wrong.
 
-    Under strong scaling a rank's share of the batch is smaller and may fit into a cache: a little above is possible.
+    Under strong scaling, a rank's smaller share of the batch may fit into a cache, so a small excess is possible.
     """
     job = case.run.case
     return job.scaling != "strong" or number.seen > job.world_size * (1 + FAR)
 
 
 def under_the_bound(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield a step's time over that of independent ranks, which is not below 1.
+    """Yield a step's time divided by that of independent ranks, at least 1.
 
-    Broken where the entire interval of the ratio, paired by round, is below 1, or the value far below it, with or
-    without an interval.
+    The rule is broken if the entire interval of the ratio, paired by round, is below 1, or if the value is far below 1.
     """
     bound = case.bound
     if bound is None or not is_bounded(case.run.case):

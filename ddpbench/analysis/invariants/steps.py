@@ -1,4 +1,4 @@
-"""Checks of times: the parts of a step, instrumented against timed steps, single steps, launches."""
+"""Checks of times: the parts of a step, instrumented steps compared with timed ones, single steps, and launches."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ if TYPE_CHECKING:
     from ddpbench.analysis.read.launches import CaseRun
 
 AGREEMENT = 0.02
-"""Tolerance of instrumented steps: they agree with timed ones if their ratio's interval over launches meets
-1 +- this.
-"""
+"""Tolerance of instrumented steps, which agree with timed ones if their ratio's interval meets 1 +- this."""
 HARD_AGREEMENT = 0.10
-"""Largest deviation of the mean ratio from 1 that counts as agreement, with any interval."""
+"""Largest deviation of the mean ratio from 1 that counts as agreement, whatever the interval."""
 CLOCK = 1e-3
-"""Relative tolerance of a launch's mean step against its single steps, whose times are rounded."""
+"""Relative tolerance between a launch's mean step and its single steps, whose times are rounded."""
 NANOSECONDS = 1e-8
-"""Tolerance in seconds of times that were rounded to nanoseconds, and divided."""
+"""Tolerance, in seconds, of times that were rounded to nanoseconds and divided."""
 _COMPUTED = ("forward", "backward", "optimizer", "other_compute")
 
 
 def parts_add_up(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield the sum of a step's parts in each launch, and the parts that the page draws, none of which is negative."""
+    """Yield the sum of a step's parts in each launch, and each part that the report draws.
+
+    The sum must equal the step, and no part may be negative.
+    """
     parts = case.run.parts
     if parts is None:
         return
@@ -42,9 +43,7 @@ def parts_add_up(case: CheckedCase) -> Iterable[Bounded]:
 
 
 def communication_within(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield exposed communication, a part of all communication and of the step, and the part hidden behind
-    computation.
-    """
+    """Yield communication and its exposed and overlapped parts, bounded by each other, the step and computation."""
     parts = case.run.parts
     if parts is None or not parts.has_transfers:
         return
@@ -62,16 +61,17 @@ def communication_within(case: CheckedCase) -> Iterable[Bounded]:
 
 
 def instrumented_as_timed(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield the log ratio of instrumented to timed step, per launch the mean over ranks.
+    """Yield the ratio of instrumented to timed step time, the geometric mean over launches.
 
-    It is broken where the entire 95 % interval is outside 1 +- `AGREEMENT`, or the mean outside 1 +- `HARD_AGREEMENT`.
+    The rule is broken if the entire 95 % interval is outside 1 +- `AGREEMENT`, or the mean outside 1 +-
+    `HARD_AGREEMENT`.
     """
     if (found := instrumented_over_timed(case.run)) is not None:
         yield found
 
 
 def instrumented_over_timed(run: CaseRun) -> Bounded | None:
-    """Return an instrumented step over a timed one, and its bounds; None where nothing was instrumented."""
+    """Return the ratio of instrumented to timed step time, with its bounds; None if nothing was instrumented."""
     logs = run.instrumented_over_timed
     if not logs:
         return None
@@ -86,16 +86,19 @@ def instrumented_over_timed(run: CaseRun) -> Bounded | None:
 
 
 def instrumented_may_differ(case: CheckedCase) -> float | None:
-    """Return how far an instrumented step may be from a timed one, as a fraction: the interval's further end."""
+    """Return the largest fraction by which an instrumented step may differ from a timed one.
+
+    It is the further end of the interval; None without one.
+    """
     logs = case.run.instrumented_over_timed
     half = half_width(logs)
     return None if half is None else math.expm1(abs(math.fsum(logs) / len(logs)) + half)
 
 
 def single_steps(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield means, bounded by the values that they are means of.
+    """Yield each launch's mean step, bounded by its single steps, and the excess of their number over whole multiples.
 
-    Single steps are those of all ranks that take samples, so that their number is a multiple of the timed steps'.
+    Single steps are those of all ranks that take samples, so their number is a multiple of that of the timed steps.
     """
     for launch in case.run.good:
         timing, steps = launch.timing, launch.step_ns
@@ -118,7 +121,10 @@ def single_steps(case: CheckedCase) -> Iterable[Bounded]:
 
 
 def time_spent(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield timed steps' share of the launch's measured time, and that of its wall time: all on the machine's clock."""
+    """Yield the time of timed steps, at most a launch's measured time, and the latter, at most its wall time.
+
+    All are on the machine's clock.
+    """
     for launch in case.run.good:
         timing = launch.timing
         if timing is None or launch.measured_s <= 0 or launch.wall_s <= 0:

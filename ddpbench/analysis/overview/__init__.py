@@ -1,1 +1,1 @@
-"""Conversion of a run directory into a `RunSummary`: its tables, its sentences, its failures."""
+"""Conversion of a run directory into a `RunSummary`: tables, sentences and failures."""

@@ -1,4 +1,4 @@
-"""Conversion of a run directory into a `RunSummary`: all that the report draws and the command line prints."""
+"""Conversion of a run directory into a `RunSummary`, which is all that the report draws and the command line prints."""
 
 from __future__ import annotations
 
@@ -66,17 +66,18 @@ from ddpbench.spec.grouping import UNDISTURBED
 from ddpbench.spec.shipped import with_known_history
 
 FEWEST_FINDINGS = 3
-"""Fewest findings next to the verdicts on an experiment's claims, however many these are."""
+"""Smallest limit on other findings in a summary with verdicts on claims, however many claims there are."""
 WORTH_KEEPING = 100
-"""Number of cases from which on a summary is kept: making that of fewer takes about a second."""
+"""Number of cases from which on a summary is cached; a summary of fewer cases takes about a second to make."""
 MOST_ASKED = 3
-"""Most sentences on losses, links, options, inputs and precision, for sweeps that ask about them."""
+"""Largest number of sentences on losses, links, options, inputs and precision, for sweeps that vary these."""
 
 
 def summarize(run: RunDir, others: Others = NOBODY, progress: OnProgress = ignore_progress) -> RunSummary:
-    """Return the summary of a run directory. Unfinished launches are left out. The `others` share the work.
+    """Return the summary of a run directory, without unfinished launches.
 
-    `progress` is called meanwhile. The summary of many cases is the kept one, if no file has changed since.
+    The summary of many cases is cached, and made again only if a file has changed. Processes in `others` help with it,
+    and `progress` is called meanwhile.
 
     Raises:
         IdentityError: `run` is not a run directory, or has another schema.
@@ -176,9 +177,9 @@ def _summarized(run: RunDir, plan: StoredPlan, others: Others, progress: OnProgr
 
 
 def _findings(cases: Sequence[CaseRun], laws: Sequence[CurveLaws], most: int) -> tuple[Finding, ...]:
-    """Return at most `most` sentences, decided ones first; speed-up and law are always among them.
+    """Return at most `most` findings, decided ones first; those on speed-up and scaling law are always included.
 
-    Features' findings come first, and where there are any, the rest concerns training without failures.
+    If features have findings, these come first, and the rest concerns training without failures.
     """
     of_features = with_features("findings", {}).values()
     if first := [one for findings_of in of_features for one in findings_of(cases)][: most - 1]:
@@ -204,7 +205,7 @@ class _Sweeps:
 
 
 def _sweeps(run: RunDir) -> _Sweeps:
-    """Return the sweeps' own records of the sessions in this run directory."""
+    """Return totals of the sessions that sweeps recorded in this run directory, and why the last sweep stopped."""
     sessions = read_sessions(run)
     return _Sweeps(
         wall_s=sum(float(session.get("wall_s") or 0) for session in sessions),
@@ -214,10 +215,10 @@ def _sweeps(run: RunDir) -> _Sweeps:
 
 
 def _counts(plan: StoredPlan, cases: Sequence[CaseRun], *, merged: bool) -> Counts:
-    """Return the counts of launches.
+    """Return the numbers of launches, cases and rounds.
 
     Planned launches are those of all runnable cases in the rounds begun, and in at least `rounds_min`. For a merged run
-    they are the existing ones: no case was planned for the rounds of every run.
+    they are the existing ones, because no case was planned for the rounds of every run.
     """
     runnable = [case for case in cases if case.planned.skip_reason is None]
     begun = max((launch.round + 1 for case in cases for launch in case.launches), default=0)

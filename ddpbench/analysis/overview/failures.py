@@ -10,7 +10,7 @@ from ddpbench.naming import Namer
 
 
 def failures_of(cases: Sequence[CaseRun]) -> Iterable[CaseFailure]:
-    """Yield every launch that is not ok, every failed proof, every case skipped or without enough rounds."""
+    """Yield every launch that is not ok, every failed proof, and every case that was skipped or has too few rounds."""
     names = Namer(case.case for case in cases)
     for case in cases:
         label = names.full(case.case)

@@ -1,4 +1,4 @@
-"""Sentences on runs of other measuring code than this version's, and on missing fields of an old machine.json."""
+"""Sentences on runs made by measuring code of a different version, and on fields that an old `machine.json` lacks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ddpbench.own_code import code_digest
 
 
 def provenance_sentences(machine: Mapping[str, Any]) -> Iterable[str]:
-    """Yield that a run was made by other measuring code, and which rule its `machine.json` is too old for."""
+    """Yield a sentence if different measuring code made the run, and one if its `machine.json` lacks fields."""
     identity, context = (machine.get(name) or {} for name in ("identity", "context"))
     if not identity:  # nothing was measured yet
         return

@@ -1,7 +1,7 @@
-"""Cache of large runs' summaries, in the user's own cache: records are analysed once.
+"""Summaries of large runs, kept in the user's cache directory so that records are analysed once.
 
-A stamp of every source file of the summary, and of the code that made it, shows whether it is still valid: by
-times and sizes, as `make` and `git status` do.
+A stamp of all source files of the summary, and of the code that made it, shows whether the summary is still valid. It
+uses times and sizes, like `make` and `git status`.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from ddpbench.records.plan import StoredPlan
 
 
 class CachedSummary:
-    """A run's place in the cache, for its present files: construct it before its launches are read."""
+    """The cache entry of a run with its present files; to be constructed before the run's launches are read."""
 
     def __init__(self, run: RunDir, plan: StoredPlan) -> None:
-        """Compute the stamp. `plan` is the one already read: the file may have been replaced since."""
+        """Compute the stamp. `plan` is the plan as already read, because its file may have been replaced since."""
         self._name = hashlib.sha256(os.fsencode(run.path.resolve())).hexdigest()[:32] + ".run"
         self._code = code_stamp()
         self._stamp = _stamp(self._code, run, plan) if self._code else b""
 
     def summary(self) -> RunSummary | None:
-        """Return the summary of exactly these files; None where nothing is kept."""
+        """Return the cached summary of exactly these files; None if there is none."""
         found: RunSummary | None = kept(self._name, self._stamp)
         return found
 
     def keep(self, summary: RunSummary) -> None:
-        """Store their summary, unless the code has changed meanwhile."""
+        """Cache the summary of these files, unless the code has changed meanwhile."""
         if self._code == code_stamp():
             keep(self._name, self._stamp, summary)
 
 
 def _stamp(code: bytes, run: RunDir, plan: StoredPlan) -> bytes:
-    """Return a digest of everything that a summary depends on, as far as names, sizes and times show.
+    """Return a digest of everything on which a summary depends, as far as names, sizes and times show.
 
-    Empty where it cannot be computed: a sweep working there deletes files.
+    It is empty if it cannot be computed because a sweep is deleting files in the run.
     """
     digest = hashlib.sha256(code)
 
@@ -67,7 +67,7 @@ def _stamp(code: bytes, run: RunDir, plan: StoredPlan) -> bytes:
 
 
 def _beneath(folder: os.PathLike[str] | str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield all files and folders in a folder, in a fixed order; links are not followed, as in reading.
+    """Yield the paths and stats of all files and folders in a folder, in a fixed order, without following links.
 
     Raises:
         OSError: a file has disappeared meanwhile.

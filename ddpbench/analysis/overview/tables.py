@@ -1,4 +1,4 @@
-"""Results of each case: its launches, parts of a step, spans, proofs, inputs and checkpoints."""
+"""Results of each case for the report's tables: launches, parts of a step, spans, proofs, inputs and checkpoints."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def step_parts(cases: Sequence[CaseRun]) -> Iterator[StepParts]:
 
 
 def phases_of(cases: Sequence[CaseRun]) -> Iterator[StrategyPhase]:
-    """Yield the spans of the cases that have others than every strategy has, mainly data_parallel's."""
+    """Yield the spans of cases that have spans besides those of every strategy, mainly those of `data_parallel`."""
     for case in cases:
         if case.parts is not None and not STANDARD_SPANS.issuperset(case.parts.spans):
             for order, (span, median_s) in enumerate(case.parts.spans.items()):
@@ -64,7 +64,7 @@ def phases_of(cases: Sequence[CaseRun]) -> Iterator[StrategyPhase]:
 
 
 def proofs_of(cases: Sequence[CaseRun]) -> Iterator[Proved]:
-    """Yield the comparisons of each case's proof, with their differences."""
+    """Yield the comparisons of each case's proof, with the differences that they found."""
     for case in cases:
         for one in case.proof.proofs if case.proof is not None else ():
             yield Proved(
@@ -79,7 +79,7 @@ def proofs_of(cases: Sequence[CaseRun]) -> Iterator[Proved]:
 
 
 def input_results(cases: Sequence[CaseRun]) -> Iterator[InputResult]:
-    """Yield the cases whose data come from memory or a loader, by groups of like cases."""
+    """Yield the members of all input groups, which differ only in where their data come from, by group."""
     for number, group in enumerate(input_groups(cases)):
         for member in group.members:
             yield InputResult(

@@ -1,4 +1,4 @@
-"""Sentences on what limits a run's numbers, each with how many cases it concerns."""
+"""Sentences on what limits a run's numbers, each with the number of cases concerned."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _END_WORDS = {
     "interrupted": " before the sweep was interrupted",
     "failed": " before the sweep failed",
 }
-"""Ends of the sentence on intervals that stayed wide, by why the sweep stopped."""
+"""Ends of the sentence on intervals that stayed wide, by the reason why the sweep stopped."""
 _MEANING = {
     "steal": "the hypervisor gave processor time to others",
     "foreign load": "other processes used the cores",
@@ -56,11 +56,11 @@ _MEANING = {
 
 
 _MOST_HOSTS = 3
-"""Most hosts that are named, of many with the same interfaces."""
+"""Largest number of hosts with the same interfaces that are named."""
 
 
 def merge_sentences(merged: Mapping[str, Any]) -> Iterable[str]:
-    """Yield the limits of a merge of several runs."""
+    """Yield sentences on the limits of a merge of several runs."""
     if merged:
         origins = ", ".join(f"{o['path']} on {o['host']}" for o in merged["sources"])
         yield (
@@ -77,7 +77,7 @@ def validity_sentences(
     stop_reason: str,
     path: str,
 ) -> Iterable[str]:
-    """Yield the limits of the numbers of a run's cases."""
+    """Yield sentences on the limits of the numbers of a run's cases."""
     cases = [one.run for one in results]
     measured = [case for case in cases if case.timings]
     if not measured:
@@ -141,7 +141,7 @@ def _too_few_rounds(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
 
 
 def _equal_caps(cases: Sequence[CaseRun]) -> Iterable[str]:
-    """Yield which bucket caps were run as one."""
+    """Yield sentences on bucket caps that were run as one."""
     found = [run.planned for run in cases if run.planned.stands_for]
     texts = (
         equal_words(one.case.workload, one.case.bucket_cap_mb, one.stands_for, one.caps_worth)
@@ -157,7 +157,7 @@ def _equal_caps(cases: Sequence[CaseRun]) -> Iterable[str]:
 
 
 def _left_out(measured: Sequence[CaseRun], names: Names, budget: Budget, resume: str) -> Iterable[str]:
-    """Yield which cases have fewer rounds than planned, where the budget ended the sweep."""
+    """Yield a sentence on cases that have fewer rounds than planned because the budget ended the sweep."""
     short = [case for case in measured if len(case.timings) < budget.rounds_min and case.status == "ok"]
     if short:
         counts = sorted({len(case.timings) for case in short})
@@ -169,7 +169,7 @@ def _left_out(measured: Sequence[CaseRun], names: Names, budget: Budget, resume:
 
 
 def _disturbances(measured: Sequence[CaseRun]) -> Iterable[str]:
-    """Yield the flags of launches, in the order of the first one's flags."""
+    """Yield a sentence for each flag of launches, in the order in which flags first occur."""
     flags = Counter(flag for case in measured for launch in case.good for flag in dict.fromkeys(launch.flags))
     total = sum(len(case.good) for case in measured)
     for flag, count in flags.items():
@@ -180,7 +180,10 @@ def _disturbances(measured: Sequence[CaseRun]) -> Iterable[str]:
 
 
 def _how_much(flag: str, measured: Sequence[CaseRun]) -> str:
-    """Return the median and the largest share of the cores' time that was taken, over all launches."""
+    """Return words for the median and largest share of the cores' time that was taken, over all launches.
+
+    Empty for other flags than `steal` and `foreign load`.
+    """
     taken: Callable[[Noise], float] | None = {
         "steal": lambda noise: noise.steal_fraction,
         "foreign load": lambda noise: noise.foreign_fraction,
@@ -192,7 +195,7 @@ def _how_much(flag: str, measured: Sequence[CaseRun]) -> str:
 
 
 def _wide(results: Sequence[CaseResult], names: Names, stop_reason: str) -> Iterable[str]:
-    """Yield which cases' intervals stayed wider than their target, and why the sweep ended."""
+    """Yield sentences on cases whose intervals stayed wider than their target, and on why the sweep ended."""
     asked: dict[float, list[CaseRun]] = {}
     for one in results:
         if one.ci_reached is False:
@@ -227,7 +230,7 @@ def _several_hosts(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
 
 
 def _slow_interfaces(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
-    """Yield the interfaces that gloo used although a faster one was there, by the ranks' own records."""
+    """Yield sentences on interfaces that gloo used although their host had a faster one, by the ranks' own records."""
     concerned: dict[tuple[str, str], list[CaseRun]] = {}
     hosts: dict[tuple[str, str], set[str]] = {}
     for case in measured:
@@ -269,7 +272,7 @@ def _untimed_transfers(measured: Sequence[CaseRun], names: Names) -> Iterable[st
 
 
 def _unproved(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
-    """Yield which cases' proofs could not compare the training, and why."""
+    """Yield sentences on cases whose proofs could not check the training, with the reason."""
     found: dict[str, list[CaseRun]] = {}
     for case in measured:
         if case.unproved:
@@ -279,7 +282,7 @@ def _unproved(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
 
 
 def _notes_of_proofs(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
-    """Yield what proofs say, of which cases, and which comparisons were left out for it."""
+    """Yield the notes of proofs, each with its cases and the comparisons that were left out because of it."""
     unproved = {case.unproved for case in measured}
     found: dict[str, list[CaseRun]] = {}
     left_out: dict[str, list[str]] = {}
@@ -297,7 +300,7 @@ def _notes_of_proofs(measured: Sequence[CaseRun], names: Names) -> Iterable[str]
 
 
 def _own_steps(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
-    """Yield which columns are empty because a class makes its steps itself."""
+    """Yield sentences on columns that are empty because a workload's class makes its steps itself."""
     own = [case for case in measured if any(launch.own_step for launch in case.good)]
     if own:
         yield (
@@ -314,7 +317,7 @@ def _own_steps(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
 
 
 def _changes(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
-    """Yield ddpbench's changes of a user's class: types of its model and batches, settings that it had made."""
+    """Yield sentences on ddpbench's changes to a user's class: types of its model and batches, and its settings."""
     changed: dict[str, list[CaseRun]] = {}
     for case in measured:
         for sentence in dict.fromkeys(one for launch in case.good for one in launch.changes):
@@ -336,7 +339,7 @@ def _damage(cases: Sequence[CaseRun], names: Names) -> Iterable[str]:
 
 
 def _correlated(measured: Sequence[CaseRun]) -> Iterable[str]:
-    """Yield which correlation of rounds comparisons' intervals allow for, and which step times' intervals do not."""
+    """Yield sentences on the correlation of rounds: comparisons' intervals allow for it, those of step times do not."""
     longest = max(measured, key=lambda case: len(case.timings))
     found, factor = correlation_of([case.timings for case in measured]), widened(longest.timings)
     if factor > 1:
@@ -355,9 +358,7 @@ def _correlated(measured: Sequence[CaseRun]) -> Iterable[str]:
 
 
 def _rarely_slow(measured: Sequence[CaseRun]) -> Iterable[str]:
-    """Yield which slow-downs a case's launches may miss, where enough launches of several cases are there
-    to compare.
-    """
+    """Yield a sentence on slow-downs that a case's launches may miss, if several cases have enough launches."""
     able = [count for case in measured if (count := len(case.timings)) >= MIN_ROUNDS]
     if len(able) > 1:
         fewest = min(able)

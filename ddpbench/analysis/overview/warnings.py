@@ -1,4 +1,4 @@
-"""Sentences for the top of a page: reasons to doubt all that follows."""
+"""Sentences for the top of a report, on reasons to doubt all that follows."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _BOUNDS = {
     "at_most_the_ranks": "more than linear: its speed-up is above its number of ranks",
     "under_the_bound": "faster than independent ranks, which exchange nothing",
 }
-"""Invariants that only a disturbed or wrong measurement breaks, and the words for breaking them."""
+"""Words for a broken invariant, for invariants that only a disturbed or wrong measurement breaks."""
 
 
 def warning_sentences(cases: Sequence[CaseRun], checks: Checked) -> Iterable[str]:
-    """Yield that most launches were disturbed, and which cases are shown to be faster than they can be."""
+    """Yield a warning if most launches were disturbed, and one for each upper bound that a case is shown to exceed."""
     launches = [launch for run in cases for launch in run.good]
     disturbed = disturbed_launches(launches)
     if disturbed > len(launches) / 2:
@@ -34,7 +34,7 @@ def warning_sentences(cases: Sequence[CaseRun], checks: Checked) -> Iterable[str
 
 
 def _who(launches: Sequence[Launch]) -> str:
-    """Return the causes of launches' disturbances, and their limits."""
+    """Return words for who disturbed the launches, with the limits above which a launch is flagged."""
     flags = {flag for launch in launches for flag in launch.flags}
     who = {
         "steal": f"other guests of the host took over {100 * STEAL_LIMIT:g} %",

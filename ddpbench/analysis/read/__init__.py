@@ -1,1 +1,1 @@
-"""Records read into cases: launches, step times, transfers, overlap."""
+"""Reading of records into cases: launches, step times, transfers, overlap."""

@@ -1,4 +1,4 @@
-"""Comparison of the settings that a launch's ranks recorded with those of the case; nothing else compares them."""
+"""Comparison of the settings recorded by a launch's ranks with those of the case; nothing else compares them."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from ddpbench.strategies.traits import traits_of
 _COMPLEX = {"float32": "complex64", "float64": "complex128", "bfloat16": "complex64"}
 """Types that complex parameters are cast to, by `dtype`."""
 _FIRST_CAP_MB = 25
-"""DDP's bucket cap where none is given, MiB."""
+"""DDP's default bucket cap, MiB."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecordedSetting:
-    """A setting as a launch's ranks recorded it."""
+    """A setting as requested and as a launch's ranks recorded it."""
 
     setting: str
     asked: str
     others: tuple[str, ...]
-    """Values other than the requested ones, each once; empty where there are none."""
+    """Recorded values other than the requested one, each once."""
     ranks: int
-    """Number of records with one of these values."""
+    """Number of records with one of the values in `others`."""
 
     @property
     def words(self) -> str:
-        """Return the difference in words, such as `threads_per_rank 2, not 1`."""
+        """Return words for the difference, such as `threads_per_rank 2, not 1`."""
         return f"{self.setting} {' and '.join(self.others)}, not {self.asked}"
 
 
@@ -47,7 +47,7 @@ def found_settings(launch: Launch, case: Case) -> Iterator[RecordedSetting]:
 
 
 def _asked(case: Case) -> dict[str, Sequence[str]]:
-    """Return the accepted records of each setting, by its name in `Case`; the requested value comes first."""
+    """Return the accepted values of each setting, by its name in `Case`, the requested value first."""
     asked: dict[str, Sequence[str]] = {
         "threads_per_rank": [str(case.threads_per_rank)],
         "device": [case.device],
@@ -64,9 +64,10 @@ def _asked(case: Case) -> dict[str, Sequence[str]]:
 
 
 def largest_bucket_bytes(launch: Launch, case: Case) -> tuple[int, float] | None:
-    """Return the size of a launch's largest bucket and the limit by its cap, bytes; None where either is unknown.
+    """Return the size of a launch's largest bucket and its limit, bytes; None if either is unknown.
 
-    DDP closes a bucket once it has reached the cap: it holds less than the cap and the largest gradient together.
+    DDP closes a bucket once it has reached the cap, so a bucket has at most the bytes of the cap and the largest
+    gradient.
     """
     largest = launch.largest_gradient_bytes
     if not launch.bucket_bytes or largest is None or case.bucket_cap_mb is None:
@@ -76,6 +77,6 @@ def largest_bucket_bytes(launch: Launch, case: Case) -> tuple[int, float] | None
 
 
 def other_settings(run: CaseRun) -> str:
-    """Return the settings of good launches that differ from the case's: `threads_per_rank 2, not 1 5/5`."""
+    """Return words for settings of good launches that differ from the case's: `threads_per_rank 2, not 1 5/5`."""
     words = [one.words for launch in run.good for one in found_settings(launch, run.case) if one.others]
     return "; ".join(f"{each} {words.count(each)}/{len(run.good)}" for each in dict.fromkeys(words))

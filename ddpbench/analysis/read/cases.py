@@ -1,4 +1,4 @@
-"""Read a run directory into cases and their launches. No table, no statistics."""
+"""Read a run directory into cases and their launches, without tables and statistics."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from ddpbench.strategies.traits import told_apart
 def read_cases(run: RunDir, plan: StoredPlan) -> list[CaseRun]:
     """Return every planned case with its launches, in the plan's order.
 
-    Unfinished launches are left out, and so are misplaced files, which `left_out` names.
+    Unfinished launches are left out. So are misplaced files, which `CaseRun.left_out` lists.
     """
     return judged(read_unjudged(run, plan))
 
 
 def read_unjudged(run: RunDir, plan: StoredPlan, on_progress: OnProgress = ignore_progress) -> list[CaseRun]:
-    """Return every planned case with its launches, before `judged`, which needs all cases of a run together."""
+    """Return every planned case with its launches, without what `judged` adds from all cases of a run together."""
     cases: list[CaseRun] = []
     instrumented: list[Instrumented] = []
     sessions = Sessions.of(run)
@@ -101,11 +101,10 @@ def of_no_case(run: RunDir, plan: StoredPlan) -> list[LeftOut]:
 
 
 def judged(cases: Sequence[CaseRun]) -> list[CaseRun]:
-    """Return all cases of a run, with launches that were not steady flagged, and users' own strategies distinguished.
+    """Return all cases of a run, with unsteady launches flagged and users' own strategies distinguished.
 
-    A base case that no other case uses has no base case itself: it may come from a run that had one for all launchers.
-
-    The timings get the correlation of the run's rounds.
+    If no other case uses a base case, it has no base case itself: it may come from a run that had one for all
+    launchers. The timings get the correlation of the run's rounds.
     """
     apart = told_apart([run.case for run in cases])
     cases = [
@@ -136,7 +135,10 @@ def judged(cases: Sequence[CaseRun]) -> list[CaseRun]:
 
 
 def _judged(launch: Launch, changing: bool) -> Launch:
-    """Return a launch with `steady` set by its timed steps, unchanged where its one-time work was not done."""
+    """Return a launch with `steady` set by whether its timed steps were `changing`.
+
+    A launch whose one-time work was not done before its timed steps is returned unchanged.
+    """
     if not launch.ready or (launch.steady is (not changing) and changing == (NOT_STEADY in launch.flags)):
         return launch
     others = tuple(flag for flag in launch.flags if flag != NOT_STEADY)
@@ -144,7 +146,7 @@ def _judged(launch: Launch, changing: bool) -> Launch:
 
 
 def _read_proof(directory: LaunchDir, address: Address) -> tuple[ProofRun | None, Sequence[LeftOut]]:
-    """Return a case's proof, and the files in its folder that belong elsewhere."""
+    """Return a case's proof, None if unfinished, and the files in its folder that belong elsewhere."""
     records: LaunchRecords = read_launch(directory, address)
     return _proof_of(records) if records.finished else None, records.left_out
 

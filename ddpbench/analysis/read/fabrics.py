@@ -1,4 +1,4 @@
-"""Emulated networks of a run as they were made and proved: `fabric.json`, read tolerantly."""
+"""Emulated networks of a run as they were made and proved, read tolerantly from `fabric.json`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddpbench.units import with_minus
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FabricRun:
-    """A fabric. Rates are bit/s as made, that is slowed; fields that the file lacks are empty or None."""
+    """An emulated network. Rates are bit/s as made, that is slowed; fields that the file lacks are empty or None."""
 
     links: str
     nodes: int | None
@@ -22,7 +22,7 @@ class FabricRun:
     dilation: float | None
     shrink: float | None
     privileged: bool | None
-    """True: made as root; False: in an unprivileged user namespace."""
+    """True if made as root, False if made in an unprivileged user namespace."""
     kernel: str
     asked_bit_per_s: tuple[float, ...]
     reached_bit_per_s: tuple[float, ...]
@@ -30,9 +30,7 @@ class FabricRun:
 
     @property
     def widest_gap(self) -> float | None:
-        """Return the largest difference of a link's reached rate from the requested one, signed, as a
-        fraction of it.
-        """
+        """Return the largest relative difference of a link's measured rate from the requested one, with its sign."""
         gaps = [
             reached / asked - 1
             for asked, reached in zip(self.asked_bit_per_s, self.reached_bit_per_s, strict=False)
@@ -42,9 +40,7 @@ class FabricRun:
 
 
 def fabrics_of(run: RunDir) -> tuple[FabricRun, ...]:
-    """Return the run's fabrics, in the order in which they were first made; none where the file is missing
-    or damaged.
-    """
+    """Return the run's fabrics, in the order in which they were first made; empty if the file is missing or damaged."""
     try:
         data: Any = parse_json(read_bytes(run.fabrics, MOST_NOTES))
     except (OSError, ValueError, UnreadableError):
@@ -80,7 +76,7 @@ def _reals(values: object) -> Iterable[float]:
 
 
 def fabric_sentences(fabrics: Iterable[FabricRun]) -> Iterable[str]:
-    """Yield how the fabrics were made, and how far the worst of their links was from the requested rate."""
+    """Yield a sentence on how the fabrics were made, and how far the worst link was from its requested rate."""
     found = list(fabrics)
     if not found:
         return

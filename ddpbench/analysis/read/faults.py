@@ -1,8 +1,8 @@
-"""Page faults: launches of one case that differ in whether the allocator kept its memory from step to step.
+"""Page faults: launches of one case differ in whether the allocator keeps its memory from step to step.
 
-glibc's malloc returns the top of its heap to the kernel whenever enough of it is free. Whether this happens in every
-step of a training loop, which then pays for as many page faults, is decided by chance when a process starts. Ranks
-leave the allocator as the user's own training has it, so the effect is measured and reported, not fixed.
+glibc's malloc returns the top of its heap to the kernel whenever enough of it is free. Chance decides, when a process
+starts, whether this happens in every step of a training loop, which then pays for page faults in every step. Ranks use
+the allocator as the user's own training does, so the effect is measured and reported, not prevented.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ if TYPE_CHECKING:
     from ddpbench.analysis.read.launches import CaseRun
 
 FAULT_S = 1e-6
-"""Approximate cost of a fault, seconds: entering and leaving the kernel, and zeroing a page. Half of it on a bare
-machine, several times as much in some guests.
+"""Approximate cost of a fault, seconds, for entering and leaving the kernel and zeroing a page.
+
+It is half of this on bare metal, and several times this in some virtual machines.
 """
 MOST = 0.02
-"""Share of the step time from which on differences between launches of one case are reported."""
+"""Share of the step time above which a difference between launches of one case is reported."""
 
 
 def faults_per_step(ranks: Sequence[Mapping[int, Block]]) -> float | None:
-    """Return minor faults per step of the rank with most, given each rank's timed blocks; None where not counted."""
+    """Return minor faults per step of the rank with most, from each rank's timed blocks; None if not counted."""
     counted: list[float] = []
     for blocks in ranks:
         known = [block for block in blocks.values() if block.minor_faults is not None]
@@ -35,7 +36,7 @@ def faults_per_step(ranks: Sequence[Mapping[int, Block]]) -> float | None:
 
 
 def fault_sentences(cases: Iterable[CaseRun], names: Names) -> Iterable[str]:
-    """Yield a sentence on the cases whose launches differ enough in faults to show in their times; none without any."""
+    """Yield a sentence on the cases whose launches differ enough in faults to show in their times, if there are any."""
     unlike: list[tuple[float, float, CaseRun]] = []
     for case in cases:
         found = [

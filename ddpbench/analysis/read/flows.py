@@ -1,8 +1,9 @@
 """Times at which data flow in a transfer's parts, by kind of flow: to a root, from it, along a tree, between two.
 
-Hosts share no clock. Across hosts, a transfer in which every rank's result needs every rank (`together`) takes as long
-as its shortest part, that of the rank that turned to it last, and ends for each rank when that rank has its
-result. In other transfers across hosts waiting cannot be separated from communication: all counts as communication.
+Hosts have no common clock. Across hosts, a transfer in which every rank's result needs every rank (`together`) takes as
+long as its shortest part, which is that of the last rank to start it. It ends for each rank when that rank has its
+result. In other transfers across hosts, waiting cannot be separated from communication, and all counts as
+communication.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _ROOTED = (TO_ROOT, FROM_ROOT, THROUGH_ROOT)
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Begin and end of data flow in each part; first flow and end of each transfer."""
+    """Beginning and end of data flow in each part of a transfer, and in each transfer."""
 
     begin: Ints
     until: Ints
@@ -34,7 +35,10 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Parts in order of their transfers, which begin at `starts`; `flow` and `roots` have one value per transfer."""
+    """Parts of transfers, sorted by transfer.
+
+    `starts` has the position of each transfer's first part. `flow` and `roots` have one value per transfer.
+    """
 
     starts: NDArray[np.intp]
     transfer: NDArray[np.intp]
@@ -47,7 +51,7 @@ class Group:
 
     @classmethod
     def of(cls, parts: TransferParts, whole: WholeTransfers, served: Ints) -> Group:
-        """Return the parts of whole transfers; `served` is when each of all parts left its queue."""
+        """Return the parts of whole transfers; `served` has the time at which each of all parts left its queue."""
         row, head = whole.row, whole.head
         base = np.where(np.array(parts.ops)[parts.op[head]] == "broadcast", parts.bucket[head], 0)
         roots = np.maximum.reduceat(parts.root[row], whole.starts)
@@ -63,12 +67,12 @@ class Group:
         )
 
     def times(self, one_clock: NDArray[np.bool_]) -> Times:
-        """Return when data flow; `one_clock` holds for each transfer whether its ranks share a clock."""
+        """Return the times of data flow; `one_clock` is true for each transfer whose ranks have a common clock."""
         here = self._on_one_clock()
         return here if one_clock.all() else self._across_hosts(here, one_clock)
 
     def lanes(self) -> tuple[NDArray[Any], ...]:
-        """Return the keys that transfers over the same links share: flow, sender, place.
+        """Return arrays of flow, sender and place, which are equal for transfers over the same links.
 
         Groups of ranks without a common rank use different links.
         """
@@ -104,7 +108,7 @@ class Group:
         return Times(begin, until, begins, ends)
 
     def _across_hosts(self, here: Times, one_clock: NDArray[np.bool_]) -> Times:
-        """Return the times where some transfers' ranks share no clock; `here` are the times as if on one clock."""
+        """Return the times if some transfers' ranks have no common clock; `here` are the times as if on one clock."""
         took = np.minimum.reduceat(self.end - self.served, self.starts)[self.transfer]
         together = (self.flow == TOGETHER)[self.transfer]
         afar = np.where(together, self.end - took, self.served)
@@ -115,7 +119,7 @@ class Group:
         return Times(begin, until, begins, ends)
 
     def _of(self, values: Ints, where: NDArray[np.bool_], extreme: Any, without: int) -> Ints:
-        """Return, for each part, the extreme (largest or least) of its transfer's chosen parts."""
+        """Return, for each part, the extreme (largest or least) of `values` over its transfer's parts in `where`."""
         found: Ints = extreme.reduceat(np.where(where, values, without), self.starts)[self.transfer]
         return found
 
@@ -125,7 +129,8 @@ class Group:
     def _along_a_tree(self, parts: slice, begin: Ints, until: Ints) -> None:
         """Fill in the times of a tree's parts.
 
-        A rank's part lasts from when it and one of its neighbours have started until its last child has its data.
+        A rank's part begins once the rank and one of its neighbours have started, and ends once its last child has its
+        data.
         """
         served = dict(zip(self.rank[parts].tolist(), self.served[parts].tolist(), strict=True))
         ends = dict(zip(self.rank[parts].tolist(), self.end[parts].tolist(), strict=True))

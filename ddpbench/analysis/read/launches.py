@@ -1,4 +1,4 @@
-"""Cases as read: their launches, with times, noise and damage, and their proofs."""
+"""Cases as read: their launches, with times, disturbances and damage, and their proofs."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ NOT_STEADY = "not steady"
 """Flag of a launch whose steps still changed while they were timed."""
 
 IDLE_ENOUGH = 0.02
-"""Busy share of the time up to which ranks that share cores are taken to hardly wait for them."""
+"""Share of the time in which cores are busy up to which ranks that share them are assumed to hardly wait for them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
-    """A finished measuring launch. `timing` is None where it has no numbers."""
+    """A finished measuring launch. `timing` is None if it has no numbers."""
 
     case_id: str
     round: int
@@ -43,7 +43,7 @@ class Launch:
     last_log_line: str = ""
     timing: Timing | None = None
     step_ns: NDArray[np.int64] | None = None
-    """Times of single steps over all ranks together; ranks without samples have none."""
+    """Times of single steps of all ranks that take samples, one rank after the other."""
     wall_s: float = 0.0
     measured_s: float = 0.0
     server_s: float = 0.0
@@ -51,7 +51,7 @@ class Launch:
     steady: bool | None = None
     """True if one-time work was done before the timed steps, and these did not change (`statistics/steady.py`)."""
     change: TrendChange | None = None
-    """Change from the first to the last of its timed steps; None where there are too few."""
+    """Change from the first to the last of its timed steps; None if there are too few."""
     ready: bool = True
     """True if every rank's one-time work, such as rebuilding buckets, was done before the timed steps."""
     flags: tuple[str, ...] = ()
@@ -59,11 +59,11 @@ class Launch:
     parameters: int | None = None
     gradient_bytes: int | None = None
     largest_gradient_bytes: int | None = None
-    """Gradient bytes of the largest parameter; None where not recorded, as in older launches."""
+    """Gradient bytes of the largest parameter; None if not recorded, as in older launches."""
     types: tuple[str, ...] = ()
     """The number types of the parameters."""
     found: Mapping[str, tuple[int | str, ...]] = field(default_factory=dict)
-    """Settings as its ranks recorded them, by the name in `Case`, in the order of ranks; older launches lack some."""
+    """Settings recorded by the ranks, in their order, by the name in `Case`; older launches lack some settings."""
     changes: tuple[str, ...] = ()
     """Sentences on types and settings of a user's class that ddpbench changed."""
     own_step: bool = False
@@ -71,47 +71,47 @@ class Launch:
     bucket_bytes: tuple[int, ...] | None = None
     peak_memory_bytes: int | None = None
     held_bytes: tuple[int, int, int] | None = None
-    """Parameters, gradients and optimizer state of the rank that holds most in total."""
+    """Bytes of parameters, gradients and optimizer state on the rank that stores the most in total."""
     params_equal: bool | None = None
     shares_cores: bool = False
     """True if its loader workers run on the ranks' cores."""
     evaluation: Timing | None = None
-    """Evaluation steps, where requested."""
+    """Timing of evaluation steps; None if not requested."""
     checkpoints: Mapping[str, CheckpointRun] = field(default_factory=dict)
     """Checkpoints, by method."""
     loss_curve: LossCurveRun | None = None
-    """Its training to a loss, where requested."""
+    """Its training to a loss; None if not requested."""
     own_step_s: tuple[float, ...] = ()
-    """Each rank's mean time of a timed step, in the order of ranks; for ranks in step all equal the step time."""
+    """Each rank's mean time of a timed step, in the order of ranks; for ranks in step, all equal the step time."""
     hosts: int = 1
-    """Number of hosts of its ranks; several hosts share no clock, which step times do not need."""
+    """Number of hosts of its ranks. Several hosts have no common clock, but step times need none."""
     slow_interfaces: tuple[tuple[str, str, str], ...] = ()
-    """Hosts on which gloo used a slower interface than another one there: host, that interface, the faster one."""
+    """Hosts on which gloo did not use the fastest interface, each as host, used interface, faster interface."""
     traffic: LinkTraffic | None = None
     """Traffic over emulated links in timed blocks."""
     pace: Pacing | None = None
-    """Accuracy of a replay's moments in timed blocks."""
+    """Accuracy of a replay's moments in timed blocks; None without a replay."""
     cpu_share: float | None = None
-    """Processor time of all its ranks in timed blocks over the time; None where not counted."""
+    """Processor time of all its ranks in timed blocks, divided by the time of the blocks; None if not counted."""
     faults_per_step: float | None = None
-    """Minor page faults of the rank that had most, in timed blocks; None where not counted."""
+    """Minor page faults per step of the rank that had most, in timed blocks; None if not counted."""
     staleness: tuple[int, ...] = ()
-    """Gradients that a server applied in timed blocks: the numbers that were 0, 1, 2 ... updates old."""
+    """Numbers of gradients that were 0, 1, 2, ... updates old when a server applied them in timed blocks."""
     start_up: StartUp | None = None
-    """Parts of its start-up, where its ranks recorded them."""
+    """Parts of its start-up; None if its ranks did not record them."""
     recovered: Recovered | None = None
-    """Recovery of its training with snapshots, where it had one."""
+    """Its training with snapshots and recovery from failures; None without it."""
     damage: tuple[str, ...] = ()
     session: str = ""
-    """The sweep that ran it."""
+    """Session of the sweep that ran it."""
 
     @property
     def ok(self) -> bool:
-        """Return whether its numbers count."""
+        """Return whether the launch's numbers count."""
         return self.status == "ok" and self.timing is not None
 
     def correlated(self, reckoned: float) -> Launch:
-        """Return the launch with the correlation of rounds that its run's intervals take into account."""
+        """Return the launch with the correlation of rounds that the run's intervals take into account."""
         timing, curve = self.timing, self.loss_curve
         return replace(
             self,
@@ -122,7 +122,7 @@ class Launch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProofRun:
-    """The launch that tried to prove a case."""
+    """The launch that was to prove a case."""
 
     status: Status
     error: str
@@ -146,29 +146,27 @@ class CaseRun:
     case_id: str
     baseline_id: str
     left_out: tuple[LeftOut, ...] = ()
-    """Misplaced files and folders found in its folder."""
+    """Misplaced files and folders found in the case's folder."""
     claimed: Mapping[str, Judgement] = field(default_factory=dict)
-    """Comparisons with other cases, by their ids, where a claim of the experiment names the two
-    (`findings/claims.py`).
-    """
+    """Judgements on pairs that a claim of the experiment names, by the other case's id (`findings/claims.py`)."""
     good: tuple[Launch, ...] = field(init=False, repr=False, compare=False)
-    """Launches whose numbers count; none where the case has diverged."""
+    """Launches whose numbers count; empty if the case has diverged."""
 
     def __post_init__(self) -> None:
-        """Find the good launches once: every comparison of cases needs them."""
+        """Find the good launches once, because every comparison of cases needs them."""
         good = () if self.status == "diverged" else tuple(launch for launch in self.launches if launch.ok)
         object.__setattr__(self, "good", good)
 
     @property
     def case(self) -> Case:
-        """Return the case itself."""
+        """Return the planned case's settings."""
         return self.planned.case
 
     @property
     def shared_cores_share(self) -> float | None:
-        """Return the most by which sharing cores lengthens steps, as a fraction of them.
+        """Return the largest fraction of a step that may be due to ranks sharing cores.
 
-        0 where each rank has its own cores; None where they share cores and the processor time was not counted.
+        0 if each rank has its own cores; None if ranks share cores and their processor time was not counted.
         """
         if not self.planned.oversubscribed:
             return 0.0
@@ -180,19 +178,19 @@ class CaseRun:
 
     @property
     def oversubscribed(self) -> bool:
-        """Return whether its ranks shared cores, and may have waited for them long enough to matter."""
+        """Return whether the case's ranks shared cores, and may have waited for them long enough to matter."""
         share = self.shared_cores_share
         return share is None or share > IDLE_ENOUGH
 
     @property
     def unproved(self) -> str:
-        """Return why nothing shows what it trained, though its proof found no fault; empty where something does."""
+        """Return why nothing shows what the case trained, although its proof found no fault; empty otherwise."""
         ok = self.proof is not None and self.proof.status == "ok"
         return why_unproved(self.proof.proofs) if self.proof is not None and ok else ""
 
     @property
     def bucket_bytes(self) -> tuple[int, ...] | None:
-        """Return the buckets that DDP built in its last launch; None where none were recorded."""
+        """Return the sizes of the buckets that DDP built in the last launch that recorded them; None if none did."""
         known = (launch.bucket_bytes for launch in reversed(self.good))
         return next((sizes for sizes in known if sizes is not None), None)
 
@@ -202,14 +200,12 @@ class CaseRun:
         return [launch.timing for launch in self.good if launch.timing is not None]
 
     def correlated(self, reckoned: float) -> CaseRun:
-        """Return the case with the correlation of rounds that its run's intervals take into account."""
+        """Return the case with the correlation of rounds that the run's intervals take into account."""
         return replace(self, launches=tuple(launch.correlated(reckoned) for launch in self.launches))
 
     @property
     def recovery(self) -> RecoveryCost | None:
-        """Return the cost of its planned failures; None where no failure, and no undisturbed counterpart of one, was
-        planned.
-        """
+        """Return the cost of the case's planned failures; None without training with snapshots."""
         good = [launch.recovered for launch in self.good if launch.recovered is not None]
         other = [
             launch.recovered
@@ -220,9 +216,7 @@ class CaseRun:
 
     @property
     def instrumented_over_timed(self) -> list[float]:
-        """Return the log ratio of instrumented to timed step of each good launch: means over ranks of their
-        own steps.
-        """
+        """Return the log ratio of instrumented to timed step time of each good launch, from means over ranks."""
         if self.parts is None:
             return []
         return [
@@ -235,7 +229,7 @@ class CaseRun:
 
 
 def noise_words(launches: Sequence[Launch]) -> str:
-    """Return what disturbed a case's launches: `steal 2/5; foreign load 1/5`. Empty without disturbances."""
+    """Return words for what disturbed a case's launches: `steal 2/5; foreign load 1/5`. Empty without disturbances."""
     kinds = dict.fromkeys(itertools.chain.from_iterable(launch.flags for launch in launches))
     return "; ".join(
         f"{kind} {sum(kind in launch.flags for launch in launches)}/{len(launches)}" for kind in kinds

@@ -1,6 +1,6 @@
 """Training to a loss in one launch, from its ranks' records.
 
-Times are the job's, from the earliest rank's start of a group of steps to the latest one's end of each step; the time
+Times are the job's: from the earliest rank's start of a group of steps to the latest rank's end of each step. The time
 in which ranks agree between groups is left out.
 """
 
@@ -31,15 +31,15 @@ class LossCurveRun:
     losses: tuple[float, ...]
     ends_s: tuple[float, ...]
     steps: int | None
-    """Number of steps after which the target was reached; None: it was not."""
+    """Number of steps after which the target was reached; None if it was not reached."""
     session: str = ""
-    """The sweep that ran its launch."""
+    """Session of the sweep that ran its launch."""
     correlation: float = 0.0
     """Correlation of rounds, as in its launch's `Timing`."""
 
     @property
     def timing(self) -> Timing | None:
-        """Return the time to the loss as one duration; None where the loss was not reached."""
+        """Return the time to the loss as one duration; None if the loss was not reached."""
         if self.steps is None:
             return None
         time_s = self.ends_s[self.steps - 1]
@@ -54,16 +54,16 @@ class LossCurveRun:
 
     @property
     def lowest(self) -> float | None:
-        """Return the lowest finite mean over `window` steps; None where there is none."""
+        """Return the lowest finite mean loss over `window` steps; None if there is none."""
         return min(filter(math.isfinite, smoothed(self.losses, self.window)), default=None)
 
 
 def loss_curve_of(
     number: int, ranks: Sequence[Sequence[LossCurve]], case: Case, *, one_host: bool
 ) -> LossCurveRun | None:
-    """Return a launch's curve from all ranks' records; None where any rank's are missing or incomplete.
+    """Return a launch's curve from all ranks' records; None if any rank's are missing or incomplete.
 
-    Hosts do not share a clock: across hosts a step ends when its slowest rank's does, counted from that rank's start.
+    Hosts have no common clock. Across hosts, a step ends when its slowest rank's does, counted from that rank's start.
     """
     groups = [sorted(own, key=lambda part: part.index) for own in ranks]
     if not groups or not groups[0] or len({tuple(part.index for part in own) for own in groups}) != 1:

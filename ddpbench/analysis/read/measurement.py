@@ -1,6 +1,6 @@
 """Read one measuring launch: turn its records into the times of the undilated, unshrunk job.
 
-Records pass through `virtual.nominal` first, so every number computed from a launch refers to that job.
+Records pass through `virtual.nominal` first, so every number computed from a launch refers to this job.
 """
 
 from __future__ import annotations
@@ -60,18 +60,21 @@ from ddpbench.spec import Case
 STEAL_LIMIT = 0.01
 """Share of the usable cores' time taken by other virtual machines above which a launch is flagged."""
 FOREIGN_LIMIT = 0.05
-"""Share of that time used by processes outside the sweep above which a launch is flagged."""
+"""Share of the usable cores' time used by processes outside the sweep above which a launch is flagged."""
 CLOCK_LIMIT = 0.05
-"""Relative change of a core's clock during a launch above which it is flagged."""
+"""Relative change of a core's clock during a launch above which the launch is flagged."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchMeasurement:
-    """Contents of a launch's folder; None where the launch is unfinished, or the folder holds another one."""
+    """Contents of a launch's folder.
+
+    `launch` is None if it is unfinished, or if the folder has the files of a different launch.
+    """
 
     launch: Launch | None = None
     steps: dict[int, RankSteps] = field(default_factory=dict)
-    """Its instrumented steps by rank."""
+    """Instrumented steps by rank."""
     left_out: tuple[LeftOut, ...] = ()
 
 
@@ -80,8 +83,8 @@ def read_measurement(
 ) -> LaunchMeasurement:
     """Return a measuring launch and its instrumented steps by rank.
 
-    Unreadable records make it `failed`; a launch that is not ok has no steps. If the launch's outcome does not name
-    its sweep, `sessions` does.
+    A launch whose records are unreadable is `failed`; a launch that is not ok has no steps. `sessions` names the
+    sweep's session if the launch's outcome does not.
     """
     case = address.case
     records = read_launch(directory, address)
@@ -120,7 +123,7 @@ def _without_times(
     """Return a launch without its times.
 
     It has what the launcher recorded at its end, and what its ranks recorded: the model (sizes, buckets, memory,
-    whether parameters ended equal), their hosts, and the traffic of the links between them.
+    whether parameters were equal at the end), the ranks' hosts, and the traffic of the links between ranks.
     """
     start = next(iter(_starts(ranks)), None)
     buckets = next((record for rank in ranks.values() for record in reversed(rank.of(Buckets))), None)
@@ -167,7 +170,7 @@ def _without_times(
 
 
 def _found(ranks: Mapping[int, _Sorted]) -> dict[str, tuple[int | str, ...]]:
-    """Return the settings as the ranks recorded them, by their names in `Case`."""
+    """Return the settings that the ranks recorded, by their names in `Case`."""
     starts = [start for rank in ranks.values() for start in rank.of(RankStart)]
     ends = [end for rank in ranks.values() for end in rank.of(RankOutcome)]
     found: dict[str, tuple[int | str, ...]] = {
@@ -185,9 +188,9 @@ def _found(ranks: Mapping[int, _Sorted]) -> dict[str, tuple[int | str, ...]]:
 
 
 def _loaders_share_cores(case: Case, starts: Sequence[RankStart]) -> bool:
-    """Return whether loader workers run on cores that ranks need: with GPUs there are mostly enough for all.
+    """Return whether loader workers run on cores that ranks need; with GPUs there are mostly enough cores for all.
 
-    Ranks that use GPUs of one socket each count all of its cores as theirs.
+    Ranks that use GPUs of one socket each count all cores of that socket as their own.
     """
     if not case.loader_workers or not starts or starts[0].loader_cores:
         return False
@@ -200,7 +203,7 @@ def _loaders_share_cores(case: Case, starts: Sequence[RankStart]) -> bool:
 
 
 def _slow_interfaces(starts: Sequence[RankStart]) -> tuple[tuple[str, str, str], ...]:
-    """Return `Launch.slow_interfaces`; none where all its ranks are on one host."""
+    """Return `Launch.slow_interfaces`; empty if all ranks are on one host."""
     if len({start.host for start in starts}) < 2:
         return ()
     found = {(start.host, start.gloo_interface, start.faster_interface) for start in starts}
@@ -208,9 +211,9 @@ def _slow_interfaces(starts: Sequence[RankStart]) -> tuple[tuple[str, str, str],
 
 
 def _with_times(launch: Launch, ranks: Mapping[int, _Sorted], case: Case, foreign: tuple[str, ...]) -> Launch:
-    """Return the launch with the times of its timed blocks, or failed where some rank's are missing.
+    """Return the launch with the times of its timed blocks, or failed if any rank's are missing.
 
-    `foreign` lists files in its folder that belong to another launch.
+    `foreign` lists files in its folder that belong to a different launch.
     """
     every = list(ranks.values()) if len(ranks) == launch.processes else []
     one_host = len(set(_hosts(ranks).values())) <= 1
@@ -242,7 +245,7 @@ def _with_times(launch: Launch, ranks: Mapping[int, _Sorted], case: Case, foreig
 
 
 def _with_flags(launch: Launch, ranks: Mapping[int, _Sorted]) -> Launch:
-    """Return the launch with `ready`, whether one-time work was done before its timed steps, and its flags."""
+    """Return the launch with its flags, and with `ready`: whether one-time work was done before its timed steps."""
     warmups = [warmup for rank in ranks.values() for warmup in rank.of(Warmup)[-1:]]
     ready = all(warmup.steady or not warmup.reason.startswith(NOT_READY) for warmup in warmups)
     return replace(
@@ -260,7 +263,7 @@ def _is_late(launch: Launch) -> bool:
 
 
 def _instrumented(ranks: Mapping[int, _Sorted]) -> dict[int, RankSteps]:
-    """Return the instrumented steps of the ranks that have some."""
+    """Return the instrumented steps by rank, for ranks that have any."""
     hosts = _hosts(ranks)
     return {
         rank: RankSteps.of(noted, records.of(CommRecord), hosts.get(rank, ""))
@@ -270,7 +273,7 @@ def _instrumented(ranks: Mapping[int, _Sorted]) -> dict[int, RankSteps]:
 
 
 def _beginning(rank: _Sorted) -> tuple[RankStart | None, Met | None, Warmup | None]:
-    """Return a rank's records of its start until its first step."""
+    """Return a rank's last records of its start-up, up to its first step."""
     start, met, warmup = rank.of(RankStart), rank.of(Met), rank.of(Warmup)
     return (start[-1] if start else None, met[-1] if met else None, warmup[-1] if warmup else None)
 
@@ -284,7 +287,7 @@ def _starts(ranks: Mapping[int, _Sorted]) -> list[RankStart]:
 
 
 def _hosts(ranks: Mapping[int, _Sorted]) -> dict[int, str]:
-    """Return each rank's host, as recorded by the rank itself."""
+    """Return each rank's host, as recorded by the rank."""
     return {start.rank: start.host for start in _starts(ranks)}
 
 
@@ -304,7 +307,7 @@ class _Sorted:
 
 
 def damage_sentence(damage: Sequence[str]) -> str:
-    """Return the sentence about a launch whose records cannot be read."""
+    """Return the sentence about a launch with unreadable records."""
     return f"damaged records: {damage[0]}; rerun the sweep with --retry-failed"
 
 
@@ -317,7 +320,7 @@ def _timed_paces(rank: _Sorted) -> dict[int, Pace]:
 
 
 def _times(ranks: Sequence[Mapping[int, Block]]) -> list[dict[int, BlockTimes]]:
-    """Return each rank's blocks as arguments of `time_blocks`."""
+    """Return each rank's blocks as `time_blocks` takes them."""
     return [
         {
             index: BlockTimes(block.end_ns - block.start_ns, block.steps, block.samples, block.step_ns)
@@ -328,7 +331,7 @@ def _times(ranks: Sequence[Mapping[int, Block]]) -> list[dict[int, BlockTimes]]:
 
 
 def _own_step_s(blocks: Mapping[int, Block]) -> float:
-    """Return a rank's mean step over its blocks, seconds."""
+    """Return the mean time of a step over a rank's blocks, seconds."""
     return (
         sum(one.end_ns - one.start_ns for one in blocks.values())
         / sum(one.steps for one in blocks.values())
@@ -337,7 +340,7 @@ def _own_step_s(blocks: Mapping[int, Block]) -> float:
 
 
 def _series(ranks: Sequence[Mapping[int, Block]]) -> list[NDArray[np.int64]]:
-    """Return the single steps of each rank that takes samples, in blocks that all ranks have."""
+    """Return the times of single steps of each rank that takes samples, in the blocks that all ranks have."""
     shared = sorted(set.intersection(*(set(blocks) for blocks in ranks)))
     return [
         np.array([time_ns for index in shared for time_ns in blocks[index].step_ns], np.int64)
@@ -347,7 +350,7 @@ def _series(ranks: Sequence[Mapping[int, Block]]) -> list[NDArray[np.int64]]:
 
 
 def _flags(noise: Noise, ready: bool) -> Iterable[str]:
-    """Yield words for each disturbance of a launch."""
+    """Yield the flags of a launch's disturbances."""
     if noise.steal_fraction > STEAL_LIMIT:
         yield "steal"
     if noise.foreign_fraction > FOREIGN_LIMIT:

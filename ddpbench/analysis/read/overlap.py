@@ -1,7 +1,7 @@
 """Breakdown of an instrumented step: computation, exposed or hidden communication, waiting, data.
 
 `transfers.py` defines when a transfer is queued, waits and moves data. Every instant of a rank's step belongs to the
-first of these that is under way at that instant, so that the parts add up to the step:
+first of these activities that is under way at that instant, so the parts add up to the step:
 
     own computation (forward, backward, optimizer, other)  >  transfers  >  waiting for ranks  >  data
 
@@ -47,12 +47,13 @@ _TOTALS = ("comm", "exposed", "overlapped", "wait", "queue")
 class Breakdown:
     """A case's typical step, seconds: means over ranks and steps of each launch, then the median over launches.
 
-    It is a median as step times are: no interval around the mean of a few launches is valid (`stats.median_launch`).
-    `parts` has the names in `PARTS`, each with its own median: within every launch they add up to its step, and their
-    medians do so nearly. `comm_s` is the length of the union of the transfers' intervals, `overlapped_s` its part
-    behind own computation, `wait_s` the union of the times in which a transfer had left the rank's queue and none of
-    its data could flow, `queue_s` the union of those in which one was queued behind others; each regardless of other
-    activity. `spans` are the durations of the spans by name, in order of their first start.
+    Like step times, it is a median, because no interval around the mean of a few launches is valid
+    (`stats.median_launch`). `parts` has the names in `PARTS`, each with its own median. Within every launch the parts
+    add up to the step; their medians nearly do. `comm_s` is the length of the union of the transfers' intervals, and
+    `overlapped_s` its part during own computation. `wait_s` is the union of the times in which a transfer had left the
+    rank's queue and none of its data could flow, and `queue_s` of those in which a transfer was queued behind others.
+    All of these count regardless of other activity. `spans` are the durations of the spans by name, in order of their
+    first start.
     """
 
     parts: Mapping[str, float]
@@ -66,7 +67,7 @@ class Breakdown:
     launches: int
     has_transfers: bool
     dropped_transfers: int
-    """Transfers left out because a rank's record of them is missing."""
+    """Number of transfers left out because a rank's record of them is missing."""
     by_round: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     """Each launch's parts, by round: means over ranks and steps, seconds."""
     mean_spans: Mapping[str, float] = field(default_factory=dict)
@@ -78,27 +79,28 @@ class Breakdown:
     transfers: Mapping[int, Mapping[tuple[str, int], Moved]] = field(default_factory=dict)
     """Each launch's transferred amounts, by round, then by operation and bytes."""
     network_s: Mapping[int, float] = field(default_factory=dict)
-    """By round: how long a step's transfers were under way on any rank, mean over steps; none across hosts.
+    """By round, the time for which a step's transfers were under way on any rank, mean over steps; empty across hosts.
 
-    The union of the times from a transfer's first data to its last rank's end."""
+    It is the union of the times from each transfer's first data to its last rank's end.
+    """
     window_s: Mapping[int, float] = field(default_factory=dict)
-    """By round: time from any rank's first moment in these steps to any rank's last, per step; on one host's clock."""
+    """By round, the time from the first rank's start of these steps to the last rank's end, per step, on one clock."""
     sent_bytes: float | None = None
-    """Bytes per step that the rank that sent most passed to the network, mean over steps; None where not counted."""
+    """Bytes per step that the busiest rank passed to the network, mean over steps; None if they were not counted."""
 
     @property
     def overlap_fraction(self) -> float | None:
-        """Return 1 - exposed/comm of the median launch; None without communication."""
+        """Return the overlapped share of communication in the median launch; None without communication."""
         found = self.overlap_interval()
         return None if found is None else found.value
 
     def interval(self, *names: str) -> Interval:
-        """Return the sum of these parts or totals in the median launch, seconds, with its 95 % interval."""
+        """Return the median launch's sum of these parts or totals, seconds, with its 95 % interval."""
         columns = [self.totals.get(name) or [own[name] for own in self.by_round.values()] for name in names]
         return median_launch([math.fsum(row) for row in zip(*columns, strict=True)])
 
     def overlap_interval(self) -> Interval | None:
-        """Return `overlap_fraction` with its 95 % interval over the launches that communicate; None without any."""
+        """Return `overlap_fraction` with its 95 % interval over launches that communicate; None if none does."""
         totals = zip(self.totals.get("overlapped", ()), self.totals.get("comm", ()), strict=True)
         fractions = [overlapped / comm for overlapped, comm in totals if comm > 0]
         return median_launch(fractions) if fractions else None
@@ -109,8 +111,8 @@ def coverage(
 ) -> tuple[NDArray[np.intp], NDArray[np.int64], NDArray[np.bool_]]:
     """Divide time into segments within which nothing begins or ends; each group has a separate time axis.
 
-    The rows of `intervals`, shape (n, 4), are group, kind, start and end, `kind` being below `kinds`; one that
-    does not end after its start is empty. Returns for each segment its group and length, shape (segments,),
+    The rows of `intervals`, shape (n, 4), are group, kind, start and end; `kind` is below `kinds`. An interval that
+    does not end after its start is empty. Returns the group of each segment and its length, both of shape (segments,),
     and which kinds cover it, shape (kinds, segments). Segments that nothing covers are included.
     """
     table = intervals[intervals[:, 3] > intervals[:, 2]]
@@ -135,15 +137,16 @@ class Instrumented:
     launches: Sequence[Mapping[int, RankSteps]]
     rounds: Sequence[int]
     processes: int
-    """Number of ranks in each transfer that does not record it; a transfer that lacks a rank is left out."""
+    """Number of ranks in each transfer whose records do not state it; a transfer that lacks a rank is left out."""
     backend: str = ""
     """Backend, which decides how transfers are queued."""
 
 
 MOST_AT_ONCE = 100_000
-"""Most spans and transfers of cases that are processed together: more would fill memory and save no more calls."""
+"""Largest number of spans and transfers of cases processed together; more would fill memory and save no more calls."""
 _LONG_NS = 2**42
-"""Spread of a rank's times (an hour) above which a case is processed alone: it would blur other cases' times."""
+"""Spread of a rank's times, ns (over an hour), above which a case is processed alone so as not to blur others' times.
+"""
 
 
 def breakdown(
@@ -152,9 +155,9 @@ def breakdown(
     rounds: Sequence[int] | None = None,
     backend: str = "",
 ) -> Breakdown | None:
-    """Return the typical step of a case's launches, each by rank. None where nothing was instrumented.
+    """Return the typical step of a case's launches, each by rank; None if nothing was instrumented.
 
-    The arguments are those of `Instrumented`; without `rounds` they count from 0.
+    The arguments are those of `Instrumented`; by default, `rounds` count from 0.
     """
     numbers = range(len(launches)) if rounds is None else rounds
     one = Instrumented(launches=launches, rounds=numbers, processes=processes, backend=backend)
@@ -162,10 +165,10 @@ def breakdown(
 
 
 def breakdowns(cases: Iterable[Instrumented]) -> Iterator[Breakdown | None]:
-    """Yield the typical step of each case, in order; None where nothing was instrumented.
+    """Yield the typical step of each case, in order; None if nothing was instrumented.
 
-    Equal to `breakdown` of each case. Many small cases are processed together, since making an array takes as long as
-    making one a hundred times its length.
+    The results equal those of `breakdown` for each case. Many small cases are processed together, because making a
+    short array takes as long as making one of a hundred times its length.
     """
     together: list[Instrumented] = []
     count = 0
@@ -184,7 +187,7 @@ def breakdowns(cases: Iterable[Instrumented]) -> Iterator[Breakdown | None]:
 
 
 def _moved_before(noted: _Noted) -> Transfers | None:
-    """Return the transfers that ranks had begun before their first recorded step; None where there are none."""
+    """Return the transfers that ranks began before their first recorded step; None if there are none."""
     if not len(noted.first_of):
         return None
     earlier = [
@@ -230,22 +233,25 @@ def _breakdowns(cases: Sequence[Instrumented]) -> list[Breakdown | None]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Sums:
-    """Sums over each launch's steps; launches of several cases follow one another."""
+    """Sums over each launch's steps; the launches of the cases follow one another."""
 
     by_launch: NDArray[np.float64]
-    """Sums in seconds, one row for each of `_KINDS` and one column for each launch."""
+    """Seconds per rank and step, one row for each of `PARTS` and then `_TOTALS`, and one column for each launch."""
     steps_s: NDArray[np.float64]
     windows_s: Sequence[float]
     under_way: Mapping[int, float]
     sizes: Mapping[int, Mapping[tuple[str, int], Moved]]
     spans: Sequence[Mapping[str, float]]
     dropped: NDArray[np.intp]
-    """Transfers that some rank did not record, by launch; `whole` are those that all ranks recorded."""
+    """Number of transfers by launch that some rank did not record; `whole` are those that all ranks recorded."""
     whole: NDArray[np.intp]
 
 
 def _breakdown(case: Instrumented, own: range, numbers: Sequence[int], sums: _Sums) -> Breakdown:
-    """Return one case's breakdown from its `own` launches, whose rounds have these `numbers`."""
+    """Return one case's breakdown from its launches.
+
+    They have the indices `own` in `sums` and the rounds `numbers`.
+    """
     part = slice(own.start, own.stop)
     by_launch = sums.by_launch
     medians: list[float] = np.median(by_launch[:, part], axis=1).tolist()
@@ -287,7 +293,7 @@ def _spans_over_launches(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Noted:
-    """Records of instrumented steps, in the launches that have any. A group is one rank's step."""
+    """Records of instrumented steps, in the launches that have any. Each step of a rank is a group."""
 
     launches: Sequence[Mapping[int, RankSteps]]
     rounds: Sequence[int]
@@ -295,25 +301,25 @@ class _Noted:
     backends: Sequence[str]
     """Backend of each launch."""
     of_case: Sequence[range]
-    """Places of each case's launches."""
+    """Indices of each case's launches."""
     names: Sequence[str]
     """Names of spans."""
     steps: Ints
     """Steps as rows of group, kind, start and end."""
     spans: Ints
-    """Spans as rows of group, place in `names`, start and end."""
+    """Spans as rows of group, index in `names`, start and end."""
     launch_of: Ints
     """Launch of each step."""
     owners: Ints
     """Rank of each step, counted over all ranks of all launches."""
     step_of: Ints
-    """Group of each transfer's record, -1 without one."""
+    """Group of each transfer's record; -1 if its step was not recorded."""
     first_of: Ints
-    """Group of the first step of the rank, for each earlier transfer's record."""
+    """Group of the rank's first step, for each record of a transfer before that step."""
 
     @property
     def apart_ns(self) -> int:
-        """Return the largest spread of any rank's times."""
+        """Return the largest spread of any rank's times, nanoseconds."""
         of_spans = self.owners[self.spans[:, 0]]
         owner = np.concatenate([self.owners, of_spans])
         return apart(owner, *(np.concatenate([self.steps[:, end], self.spans[:, end]]) for end in (2, 3)))
@@ -321,7 +327,7 @@ class _Noted:
     def means_s(self, lengths_ns: NDArray[Any], group: NDArray[np.intp]) -> NDArray[np.float64]:
         """Return the sum of these lengths per rank and step in each launch, seconds.
 
-        `group` names the group of each along the last axis, in order.
+        `group` has the group of each length along the last axis, in order.
         """
         count = np.bincount(self.launch_of)
         ends = np.searchsorted(self.launch_of[group], np.arange(1, len(count) + 1))
@@ -331,9 +337,7 @@ class _Noted:
         return found
 
     def windows_s(self) -> NDArray[np.float64]:
-        """Return for each launch the time from any rank's first moment to any rank's last, over a rank's steps,
-        seconds.
-        """
+        """Return each launch's time from its first rank's start to its last rank's end, seconds per step of a rank."""
         firsts = np.searchsorted(self.launch_of, np.arange(len(self.launches)))
         whole_ns = np.maximum.reduceat(self.steps[:, 3], firsts) - np.minimum.reduceat(
             self.steps[:, 2], firsts
@@ -342,13 +346,13 @@ class _Noted:
         return found
 
     def steps_of_a_rank(self) -> NDArray[np.float64]:
-        """Return for each launch the mean number of steps per rank, over the ranks that recorded any."""
+        """Return each launch's mean number of steps per rank, over the ranks that recorded any."""
         ranks = [sum(bool(noted.steps) for noted in launch.values()) for launch in self.launches]
         found: NDArray[np.float64] = np.bincount(self.launch_of, minlength=len(self.launches)) / ranks
         return found
 
     def spans_s(self) -> list[dict[str, float]]:
-        """Return for each launch the mean time per step in its spans, by name in order of their first start."""
+        """Return each launch's mean time per step in its spans, seconds, by name in order of their first start."""
         count = np.bincount(self.launch_of)
         keys = self.launch_of[self.spans[:, 0]] * len(self.names) + self.spans[:, 1]
         kinds, first, place = np.unique(keys, return_index=True, return_inverse=True)
@@ -361,7 +365,7 @@ class _Noted:
 
 
 def _noted(cases: Sequence[Instrumented]) -> _Noted | None:
-    """Return the ranks' records, one row each; None where no launch was instrumented."""
+    """Return the ranks' records as tables; None if no launch was instrumented."""
     steps: list[StepRecord] = []
     launch_of: list[int] = []
     numbers: list[int] = []
@@ -416,7 +420,7 @@ def _noted(cases: Sequence[Instrumented]) -> _Noted | None:
 
 
 def _span_table(steps: Sequence[StepRecord]) -> tuple[tuple[str, ...], Ints]:
-    """Return the names of all spans, and rows of group, place among the names, start and end."""
+    """Return the names of all spans, and rows of group, index among the names, start and end."""
     spans = [span for step in steps for span in step.spans]
     codes: defaultdict[str, int] = defaultdict(itertools.count().__next__)
     place = column(map(codes.__getitem__, map(itemgetter(0), spans)))
@@ -440,9 +444,10 @@ def _span_rows(noted: _Noted) -> Ints:
 
 
 def _transfer_rows(noted: _Noted, moved: Transfers | None, step_of: Ints) -> Iterable[Ints]:
-    """Yield rows for `coverage` for the times in which parts in transfers were queued, waited and moved data.
+    """Yield rows for `coverage` of the times in which parts of transfers were queued, waited and moved data.
 
-    `step_of` names the group of each record; a part queued before its group began counts from the group's beginning.
+    `step_of` has the group of each record. A part that was queued before its group began counts from the group's
+    beginning.
     """
     if moved is None or not len(moved.row):
         return
@@ -472,11 +477,10 @@ def _divided(covered: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def _within_steps(parts: Ints, steps: Ints, owners: Ints) -> list[Ints]:
-    """Split parts in transfers into rows for `coverage`: one in its own step, and one in each step into which it
-    continues.
+    """Split parts of transfers at the ends of steps, into rows for `coverage`.
 
-    Both tables are rows of group, kind, start and end, a group of -1 meaning none. Steps of one rank are in order, with
-    the same number in `owners`.
+    A part that continues into later steps gets a row in each. Both tables are rows of group, kind, start and end; a
+    group of -1 means none. The steps of one rank are in order, and have the same number in `owners`.
     """
     rows: list[Ints] = []
     left = parts[(parts[:, 0] >= 0) & (parts[:, 3] > parts[:, 2])]
@@ -496,7 +500,7 @@ def _within_steps(parts: Ints, steps: Ints, owners: Ints) -> list[Ints]:
 
 
 def _busiest_bytes(launches: Sequence[Mapping[int, RankSteps]]) -> float | None:
-    """Return the bytes per step that the busiest rank of any launch sent."""
+    """Return the bytes per step that the busiest rank of any launch sent; None if they were not counted."""
     found = [
         sum(sent) / len(noted.steps)
         for ranks in launches

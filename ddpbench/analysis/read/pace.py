@@ -1,10 +1,10 @@
 """Replay accuracy: whether moments came on time, and whether the host's own work was hidden.
 
-A replay's ranks sleep where the profiled device computed; the host's real work for them (the reducer's copies, the
-optimizer's update, sockets) takes the same time at any dilation. With a dilation of k a step is k times longer, so
-that this work's share of the cores' time falls as 1/k.
+A replay's ranks sleep while the profiled device computes. The host's real work for them (the reducer's copies, the
+optimizer's update, sockets) takes equally long at any dilation. With a dilation of k a step is k times longer, so the
+share of the cores' time that this work takes falls as 1/k.
 
-The smallest dilation that hides it is the larger of
+The smallest dilation that hides this work is the larger of
 
     k · share / MOST_SHARE    the processor time of all ranks is at most half of the cores' time: ranks work at
                               the same moments, when a step's buckets close, and must not queue for cores
@@ -33,11 +33,11 @@ LATE_SHARE = 0.01
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pacing:
-    """A launch's timed blocks: lateness in virtual time, the rest in the machine's own.
+    """Lateness in a launch's timed blocks, in virtual time, and the host's work, in the machine's own time.
 
-    `lateness_s` is each step's lateness on its latest rank; `cpu_s` the processor time of all ranks, and `cores_s` the
-    available time of their cores. `optimizer_s` is a rank's own update per step and `due_s` the profiled one, means
-    over ranks; 0 where not recorded.
+    `lateness_s` has each step's lateness on its latest rank. `cpu_s` is the processor time of all ranks, and `cores_s`
+    the available time of their cores. `optimizer_s` is a rank's own update per step and `due_s` the profiled one, as
+    means over ranks; 0 if not recorded.
     """
 
     lateness_s: NDArray[np.float64]
@@ -48,7 +48,7 @@ class Pacing:
 
     @property
     def lateness_p95_s(self) -> float:
-        """Return the 95th percentile of lateness: 19 of 20 steps had no moment later than this."""
+        """Return the 95th percentile of lateness, seconds: in 19 of 20 steps no moment was later than this."""
         return lateness_p95_s([self])
 
 
@@ -59,9 +59,9 @@ def pacing(
     cores: int,
     dilation: float,
 ) -> Pacing | None:
-    """Return a launch's pacing from every rank's timed blocks and their paces, by index; None where a rank lacks them.
+    """Return a launch's pacing from every rank's timed blocks and their paces, by index; None if any rank lacks them.
 
-    `blocks` are in virtual time, as `virtual.nominal` returns them; `cores` is how many the ranks share.
+    `blocks` are in virtual time, as `virtual.nominal` returns them; `cores` is the number of cores that the ranks use.
     """
     shared = set.intersection(*(set(found) for found in (*blocks, *paces))) if blocks and paces else set()
     late: list[NDArray[np.int64]] = []
@@ -73,8 +73,7 @@ def pacing(
             late.append(np.array([pace.lateness_ns for pace in of], np.int64).max(axis=0))
         cpu += sum(pace.cpu_ns for pace in of)
         ranks = [own[index] for own in blocks]
-        # Each rank's processor time is measured over its own block; ranks out of phase begin and end at other
-        # moments.
+        # Each rank's processor time is measured over its own block, and ranks may begin and end at different times.
         wall += dilation * sum(block.end_ns - block.start_ns for block in ranks) / len(ranks)
     if not shared or not late or wall <= 0 or not cores:
         return None
@@ -91,10 +90,11 @@ def pacing(
 
 
 def cpu_share(blocks: Sequence[Mapping[int, Block]], *, dilation: float) -> float | None:
-    """Return the processor time of all ranks of a launch over the time, in timed blocks that all have.
+    """Return the processor time of all ranks of a launch divided by the time, in timed blocks that all ranks have.
 
-    It bounds the cost of sharing cores under any pinning: nobody waits for a core while none is busy, and at least one
-    is busy for at most this share of the time. Arguments are those of `pacing`; None where not counted.
+    It bounds the cost of sharing cores under any pinning: nobody waits for a core while none is busy, and the share of
+    time in which at least one is busy is not larger. Arguments are those of `pacing`; None if processor time was not
+    counted.
     """
     shared = set.intersection(*(set(found) for found in blocks)) if blocks else set()
     every = [own[index] for own in blocks for index in shared]
@@ -104,29 +104,30 @@ def cpu_share(blocks: Sequence[Mapping[int, Block]], *, dilation: float) -> floa
 
 
 def lateness_p95_s(launches: Iterable[Pacing]) -> float:
-    """Return the 95th percentile of lateness over the steps of all launches."""
+    """Return the 95th percentile of lateness over the steps of all launches, seconds."""
     return float(np.percentile(np.concatenate([launch.lateness_s for launch in launches]), 95))
 
 
 def host_share(launches: Sequence[Pacing]) -> float:
-    """Return the processor time of all ranks over their cores' available time, over all launches."""
+    """Return the processor time of all ranks divided by their cores' available time, over all launches."""
     return sum(launch.cpu_s for launch in launches) / sum(launch.cores_s for launch in launches)
 
 
 def late_s(launches: Sequence[Pacing]) -> float:
-    """Return the lateness of a step's latest moment on its latest rank; seconds of virtual time, mean over steps.
+    """Return the mean lateness of steps, seconds of virtual time.
 
-    It is an upper bound on how much longer a step is: later moments may have caught up, and other ranks may not have
-    waited for that rank. The same work's effect on transfers is not included.
+    A step's lateness is that of its latest moment on its latest rank. It is an upper bound on how much longer the step
+    is, because later moments may have caught up, and other ranks may not have waited for that rank. It excludes the
+    effect of the host's work on transfers.
     """
     return float(np.concatenate([launch.lateness_s for launch in launches]).mean())
 
 
 def dilation_needed(dilation: float, launches: Sequence[Pacing]) -> float:
-    """Return the smallest dilation that hides the host's own work, from launches with `dilation`; see the file's head.
+    """Return the smallest dilation that hides the host's own work, from launches with `dilation`.
 
-    It is the median over launches, since other load on the machine raises a launch's value. Launches without recorded
-    optimizer times use only the cores' share.
+    The module's docstring defines it. It is the median over launches, since other load on the machine raises a launch's
+    value. Launches without recorded optimizer times use only the cores' share.
     """
     return statistics.median(_needed(dilation, launch) for launch in launches)
 

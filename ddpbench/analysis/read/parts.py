@@ -16,7 +16,7 @@ from ddpbench.records import CommRecord, StepRecord
 
 Ints = NDArray[np.int64]
 NONE = -1
-"""Value in a column where the record lacks it."""
+"""Number in a column that stands for a value which the record lacks."""
 _EVERY = ("step", "bucket", "bytes", "start_ns", "end_ns")
 _SOME = ("message", "ranks", "begun_ns", "root", "sent_bytes")
 
@@ -30,11 +30,11 @@ class RankSteps:
     host: str = ""
     """Host of the rank; ranks of one host share a clock."""
     earlier: Sequence[CommRecord] = ()
-    """Parts in transfers of steps before the first, whose data may still flow in it."""
+    """Parts in transfers of steps before the first of `steps`, whose data may still flow during that step."""
 
     @classmethod
     def of(cls, steps: Sequence[StepRecord], transfers: Sequence[CommRecord], host: str = "") -> RankSteps:
-        """Return a rank's steps with its transfers divided at the first step."""
+        """Return a rank's steps, with its transfers divided into those before the first step and the others."""
         first = min((step.step for step in steps), default=0)
         return cls(
             steps=steps,
@@ -48,8 +48,8 @@ class RankSteps:
 class TransferParts:
     """Records of all launches, by launch, rank and record, as columns; times are nanoseconds.
 
-    `owner` counts the ranks of all launches, `op` is a place in `ops`, `ranks` is the number of ranks in the transfer,
-    `begun` is when the rank turned to it.
+    `owner` numbers the ranks of all launches, `op` is an index into `ops`, `ranks` is the number of ranks in the
+    transfer, and `begun` is when the rank started it.
     """
 
     ops: tuple[str, ...]
@@ -76,7 +76,7 @@ class TransferParts:
 
 
 def parts_of(launches: Sequence[Mapping[int, RankSteps]]) -> TransferParts | None:
-    """Return the columns of the ranks' records; None where nothing was transferred."""
+    """Return the columns of the ranks' records; None if nothing was transferred."""
     records = [record for ranks in launches for noted in ranks.values() for record in noted.transfers]
     if not records:
         return None
@@ -108,12 +108,15 @@ def parts_of(launches: Sequence[Mapping[int, RankSteps]]) -> TransferParts | Non
 
 
 def column(values: Iterable[int]) -> Ints:
-    """Return whole numbers as a column: a million of them in a third of the time that rows of tuples take."""
+    """Return integers as a column.
+
+    For a million of them this takes a third of the time that rows of tuples take.
+    """
     return np.fromiter(values, np.int64)
 
 
 def _known(values: Iterable[int | None]) -> Ints:
-    """Return them with `NONE` in place of None; fast where all are None, as in most columns."""
+    """Return the values as a column with `NONE` in place of None; fast if all are None, as in most columns."""
     found = list(values)
     if found.count(None) == len(found):
         return np.full(len(found), NONE, np.int64)
@@ -122,9 +125,11 @@ def _known(values: Iterable[int | None]) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class WholeTransfers:
-    """Parts that form whole transfers: `row` are the parts in order of these, each transfer from `starts` on.
+    """Parts that form whole transfers.
 
-    `transfer` is a part's transfer, `dropped` the launch of each transfer that lacks a rank's record.
+    `row` has the indices of the parts, sorted by transfer, and `starts` the first position of each transfer in `row`.
+    `transfer` is the number of each part's transfer. `dropped` is the launch of each transfer that lacks a rank's
+    record.
     """
 
     row: NDArray[np.intp]
@@ -134,16 +139,16 @@ class WholeTransfers:
 
     @property
     def head(self) -> NDArray[np.intp]:
-        """Return the first part of each transfer."""
+        """Return the index of each transfer's first part."""
         return self.row[self.starts]
 
 
 def whole_transfers(parts: TransferParts, processes: Ints) -> WholeTransfers:
     """Return the transfers that have every rank's part.
 
-    `processes` gives for each launch the number of ranks in every transfer that does not record it. Two transfers of
-    one step, bucket and operation are distinguished by their order; transfers between only two ranks may have a number,
-    since the two may be in steps of different numbers.
+    `processes` has, for each launch, the number of ranks in a transfer whose records do not state it. Transfers of one
+    step, bucket and operation are distinguished by their order. Transfers between only two ranks may have a number,
+    because these ranks may be in differently numbered steps.
     """
     between_two = parts.between_two
     name = (np.where(between_two, NONE, parts.step), parts.bucket, parts.op, parts.message)
@@ -175,14 +180,14 @@ def _occurrence(keys: Sequence[NDArray[Any]]) -> Ints:
 
 
 def changes(columns: Sequence[NDArray[Any]]) -> NDArray[np.bool_]:
-    """Return where a row of sorted columns differs from the one before; the first one does."""
+    """Return which rows of sorted columns differ from the one before; the first row does."""
     changed = np.ones(len(columns[0]), np.bool_)
     changed[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
     return changed
 
 
 def apart(owner: NDArray[Any], start: Ints, end: Ints) -> int:
-    """Return the largest spread of any owner's times, nanoseconds; owners count from 0."""
+    """Return the largest spread of any owner's times, nanoseconds; owners are numbered from 0."""
     if not len(owner):
         return 0
     first = np.full(int(owner.max()) + 1, np.iinfo(np.int64).max)

@@ -1,4 +1,4 @@
-"""Evenness of the order of cases within rounds: the effect of a drift within rounds on their ratios."""
+"""Evenness of the order of cases within rounds, which limits the effect of a drift within rounds on their ratios."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 
 def position_spread(order: Sequence[tuple[int, str]], rounds: int) -> float | None:
-    """Return the largest difference of two cases' mean positions in the first rounds, as a share of a round.
+    """Return the largest difference of two cases' mean positions in the first `rounds` rounds, as a share of a round.
 
-    `order` holds (round, case id) in run order. A drift of d from the first launch of each round to the last one, even
-    within it, is in a ratio of two cases with this factor at most. None under two cases, and where rounds differ in
-    their cases, as in merged runs.
+    `order` has (round, case id) in run order. If every round has an even drift of d from its first launch to its last,
+    the ratio of two cases contains at most d times the result. None for under two cases, and if rounds differ in their
+    cases, as in merged runs.
     """
     in_round: dict[int, list[str]] = {}
     for number, case_id in order:

@@ -1,7 +1,7 @@
-"""Times at which ranks turned to their parts in transfers, which until then are queued behind others.
+"""Times at which ranks start their parts in transfers, which until then are queued behind others.
 
-A queue is known where a rank recorded when it turned to the transfer; elsewhere it follows from the backend: if the
-backend runs k transfers at once, the next begins when fewer than k of those before it are left.
+The time is known if a rank recorded when it started the transfer. Otherwise it follows from the backend: if the backend
+runs k transfers at once, the next begins when fewer than k of those before it are left.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from ddpbench.records.operations import slots_of
 
 
 def served_at(parts: TransferParts, backends: Sequence[str]) -> Ints:
-    """Return when each part left its rank's queue, which is never after its end; `backends` are the launches'."""
+    """Return when each part left its rank's queue, never after the part's end; `backends` has one name per launch."""
     start, end, owner, begun = parts.start, parts.end, parts.owner, parts.begun
     kinds = list(dict.fromkeys(backends))
     table = np.array([[slots_of(name, backend) or 0 for backend in kinds] for name in parts.ops])
     slots = table[parts.op, np.array([kinds.index(backend) for backend in backends])[parts.launch]]
     served = np.where(begun == NONE, start, np.maximum(begun, start))
     unknown = begun == NONE
-    # A rank's thread for algorithms of this package has a queue separate from its backend's, with one slot as
-    # NCCL's: no rank uses both, for those algorithms need gloo.
+    # A rank's thread for this package's algorithms has its own queue with one slot, as NCCL has. No rank uses both,
+    # because these algorithms need gloo.
     for count in sorted(set(slots[unknown].tolist()) - {0}):
         rows = np.flatnonzero(unknown & (slots == count))
         rows = rows[np.lexsort((start[rows], owner[rows]))]  # stable: in the order of queueing
@@ -43,9 +43,9 @@ def after_gathers(
     until: Ints,
     gathers: NDArray[np.bool_],
 ) -> Ints:
-    """Return when parts left their queue, some of them after `gathers`.
+    """Return when parts left their queue, delayed for those queued behind a gather.
 
-    A sender that finished early turns to the next transfer; the root does so only once it has everything.
+    A sender that has finished early starts the next transfer; the root starts it only once it has everything.
     """
     if not gathers.any():
         return served
@@ -60,7 +60,8 @@ def after_gathers(
 def _freed(first: NDArray[np.bool_], start: Ints, end: Ints, slots: int) -> Ints:
     """Return when one of `slots` became free for each row: the slots-th largest end of the group's earlier rows.
 
-    Groups follow one another, each from where `first` is set. A row with fewer earlier rows gets its start.
+    Groups follow one another; `first` is true at the first row of each. A row with fewer earlier rows gets the group's
+    first start.
     """
     number = np.cumsum(first) - 1
     base = start[first][number]

@@ -1,4 +1,4 @@
-"""Reading of large runs by several processes: parsing records takes most of an analysis' time."""
+"""Reading of large runs by several processes, because parsing records takes most of an analysis' time."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from ddpbench.records import RunDir
 from ddpbench.records.plan import StoredPlan
 
 WORTH_SHARING = 100
-"""Number of cases below which one process reads all: starting another takes most of a second."""
+"""Number of cases below which one process reads all, because starting a second one takes most of a second."""
 _AT_ONCE = 25
-"""Number of cases per request: the other processes finish a fraction of a second after this one."""
+"""Number of cases per request, small enough for all processes to finish within a fraction of a second."""
 
 
 def read_cases_of(
     run: RunDir, plan: StoredPlan, others: Others = NOBODY, progress: OnProgress = ignore_progress
 ) -> list[CaseRun]:
-    """Return `read_cases`, reading many cases in several processes. Cases whose reading fails there are read here.
+    """Return `read_cases`, reading many cases in several processes.
 
-    Processes in `others` are reused; if there are none, they are started, and ended.
+    If reading fails in a helper process, this process reads its cases. Processes in `others` are reused; if there are
+    none, some are started for this call.
     """
     if len(plan.cases) < WORTH_SHARING:
         return judged(read_unjudged(run, plan, progress))

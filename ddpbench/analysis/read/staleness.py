@@ -1,4 +1,4 @@
-"""Staleness of gradients when an asynchronous server applied them, counted in updates made meanwhile."""
+"""Staleness of gradients, which is the number of updates made before an asynchronous server applied them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from ddpbench.analysis.read.launches import CaseRun
 
 MOST = 4
-"""Most cases that are listed one by one."""
+"""Largest number of cases that are listed one by one."""
 
 
 def added(counts: Iterable[Sequence[int]]) -> tuple[int, ...]:
-    """Return counts by staleness, summed over several blocks or launches; empty without any."""
+    """Return counts by staleness, summed over several blocks or launches; empty if there are none."""
     return tuple(sum(column) for column in itertools.zip_longest(*counts, fillvalue=0))
 
 
@@ -32,7 +32,7 @@ def percentile_of(counts: Sequence[int], share: float) -> int:
 
 
 def staleness_sentences(cases: Iterable[CaseRun], names: Names) -> Iterable[str]:
-    """Yield a sentence on the cases that an asynchronous server trained from older parameters; none without any."""
+    """Yield a sentence on the cases whose server applied gradients of older parameters, if there are any."""
     counted: list[tuple[str, tuple[int, ...]]] = []
     stale: list[CaseRun] = []
     for case in cases:

@@ -18,7 +18,7 @@ from ddpbench.units import format_seconds
 from ddpbench.workloads import is_import_path
 
 _MOST_NAMED = 3
-"""Most sources of a merged run that a sentence names."""
+"""Largest number of a merged run's sources that a sentence names."""
 
 
 def status_of(
@@ -32,8 +32,8 @@ def status_of(
 ) -> tuple[CaseStatus, str]:
     """Return a case's status, and for one that is not ok a sentence that says what to do.
 
-    Where the sweep ended with its budget `spent`, fewer rounds than planned suffice. In a merged run a case is ok if it
-    was ok in one of the runs, or if all together have the rounds that the most demanding of them required.
+    If the sweep ended with its budget `spent`, fewer rounds than planned suffice. In a merged run a case is ok if it
+    was ok in one of the runs, or if all runs together have as many rounds as the most demanding of them required.
     """
     if planned.skip_reason is not None:
         return "skipped", planned.skip_reason
@@ -81,16 +81,17 @@ def _are_enough(launches: Sequence[Launch], rounds_min: int, *, spent: bool) -> 
 
 
 def going_on(path: Path, *, merged: Sequence[MergedRun] = ()) -> str:
-    """Return the command that resumes a run, or that it is being measured; as `resume_command`."""
+    """Return words for how to resume a run, or for who is measuring it now; arguments are those of `resume_command`."""
     if holder := held_elsewhere(RunDir(path)):
         return f"it is being measured by {holder}"
     return f"resume with: {resume_command(path, merged=merged)}"
 
 
 def resume_command(path: Path | str, *flags: str, merged: Sequence[MergedRun] = (), instead: str = "") -> str:
-    """Return how to resume a run: a sweep, the submission that it is part of, or the lines for its nodes' launcher.
+    """Return words for the command that resumes a run.
 
-    For a merged run these are the commands that resume its sources, and the advice to merge them again.
+    A run is resumed by a sweep, by the submission that it is part of, or by the lines for its nodes' launcher. For a
+    merged run these are the commands that resume its sources, and the advice to merge them again.
 
     Args:
         path: the run directory.

@@ -1,7 +1,7 @@
 """A launch's step time from its ranks' blocks: the period of the steady state, on one host and on many.
 
-Each rank has a rate: the samples of its steps over the time of these steps on its own clock. The job's
-rate is the sum over ranks, and the step time is the samples of a job's step over that rate:
+Each rank has a rate: the samples of its steps divided by the time of these steps on its own clock. The job's rate is
+the sum over ranks, and the step time is the samples of a job's step divided by the job's rate:
 
     rate = sum over ranks of samples_r / time_r        step time = samples of a step / rate
 
@@ -10,14 +10,14 @@ any clock. Its k steps take (k T + d_r) - d_r = k T: neither the phase nor the c
 s_r of a step's samples its rate is s_r / T, and the step time is (sum of s_r) / (sum of s_r / T) = T.
 
 **Jitter averages out.** If the steps end at j T + d_r + e_j, time_r is k T + e_k - e_0, whose mean is k T. Its
-reciprocal is too high by the variance of (e_k - e_0) / (k T); times are summed over all blocks before the division,
-so that with K steps in B blocks this is 2 B (sd of e / (K T))^2: 0.02 % for a jitter of 5 % of T in two blocks of 10.
+reciprocal is too high by the variance of (e_k - e_0) / (k T). Times are summed over all blocks before the division, so
+with K steps in B blocks this is 2 B (sd of e / (K T))^2: 0.02 % for a jitter of 5 % of T in two blocks of 10.
 
 **Ranks that do not keep step** (`async_server`, `independent`) all have k steps in a block, and the slow ones run
 with less contention once the fast ones are done. So a rank's steps count only if it had begun them when the fastest
 rank was done: the first m_r of the k, up to the first end of a step at or after the shortest of the ranks' times.
-Each rank counts from its own block's start. m_r is a stopping time, so that by Wald's identity the mean of time_r is
-T_r times the mean of m_r: no partial step, and no bias. Ranks in step have m_r = k.
+Each rank counts from its own block's start. m_r is a stopping time, so by Wald's identity the mean of time_r is T_r
+times the mean of m_r, without partial steps and without bias. Ranks in step have m_r = k.
 
 A rank without samples, such as a parameter server, has no rate and does not shorten the others' time. `data_parallel`
 is one rank that takes the samples of all its replicas.
@@ -33,20 +33,20 @@ from ddpbench.analysis.statistics.timings import Timing
 
 
 class BlockTimes(NamedTuple):
-    """A rank's block: its duration, steps, samples, and each step's time, on the rank's own clock."""
+    """A rank's block: its duration, steps, samples, and the time of each step, on the rank's own clock."""
 
     length_ns: int
     steps: int
     samples: int
     step_ns: Sequence[int] = ()
-    """Times of single steps; empty if unknown, and then all steps count."""
+    """Times of single steps; empty if unknown, in which case all steps count."""
 
 
 def time_blocks(number: int, ranks: Sequence[Mapping[int, BlockTimes]]) -> Timing | None:
-    """Return a launch's time from each rank's blocks of one phase, by index; the file's head has the definition.
+    """Return a launch's timing from each rank's blocks of one phase, by index, as the module's docstring defines it.
 
-    `steps` and `samples` are those of all blocks, and `time_s` is their time at the job's rate. None where no
-    block is there from every rank, or no rank has samples.
+    `steps` and `samples` are those of all blocks, and `time_s` is the time that they take at the job's rate. None if no
+    block is recorded by every rank, or no rank has samples.
     """
     shared = set.intersection(*(set(blocks) for blocks in ranks)) if ranks else set()
     trainers = [
@@ -73,8 +73,9 @@ def time_blocks(number: int, ranks: Sequence[Mapping[int, BlockTimes]]) -> Timin
 
 
 def _until(part: BlockTimes, moment_ns: int) -> tuple[int, int]:
-    """Return how many of a block's steps had begun before a moment (ns from its start), and when the last of them
-    ended.
+    """Return how many of a block's steps had begun before a moment, and when the last of them ended.
+
+    Both times are nanoseconds from the block's start.
     """
     whole = len(part.step_ns) == part.steps and part.steps > 0
     if not whole or part.length_ns - part.step_ns[-1] < moment_ns:

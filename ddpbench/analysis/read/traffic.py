@@ -1,7 +1,7 @@
 """Traffic over emulated links per step, and its check against the algorithm's bytes.
 
-A link is a node's, or a rank's where ranks of a node have separate links (`spec.links.local_rate`): each rank that
-recorded a link read its own.
+A link belongs to a node, or to a rank if the ranks of a node have separate links (`spec.links.local_rate`). Each rank
+that recorded a link read its own.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from dataclasses import dataclass, field
 from ddpbench.records import Traffic
 
 FEWEST, MOST = 0.99, 1.08
-"""Bytes counted over bytes by the formula that headers, acknowledgements and barriers explain."""
+"""Range of the ratio of counted bytes to the formula's that headers, acknowledgements and barriers explain."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkTraffic:
-    """Bytes per step over the link that sent most, and over the one that received most; totals over steps."""
+    """Bytes per step over the link that sent most, and over the one that received most; means over `steps` steps."""
 
     sent: float
     received: float
     steps: int
     by_rank: Mapping[int, tuple[float, float]] = field(default_factory=dict)
-    """Bytes per step that each link sent and received, by the rank that read it; for single launches only."""
+    """Bytes per step that each link sent and received, by the rank that read them; for single launches only."""
 
 
 def link_traffic(ranks: Mapping[int, Iterable[Traffic]]) -> LinkTraffic | None:
-    """Return a launch's traffic in its timed blocks, from the ranks' link counters; None where no rank read one."""
+    """Return a launch's traffic in its timed blocks, from the ranks' link counters; None if no rank read one."""
     sent: defaultdict[int, int] = defaultdict(int)
     received: defaultdict[int, int] = defaultdict(int)
     steps: defaultdict[int, int] = defaultdict(int)
@@ -50,7 +50,7 @@ def link_traffic(ranks: Mapping[int, Iterable[Traffic]]) -> LinkTraffic | None:
 
 
 def mean_traffic(launches: Iterable[LinkTraffic]) -> LinkTraffic | None:
-    """Return the traffic of several launches together: totals over steps."""
+    """Return the mean traffic per step of several launches; None without steps."""
     found = list(launches)
     steps = sum(one.steps for one in found)
     if not steps:

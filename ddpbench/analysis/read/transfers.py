@@ -1,4 +1,4 @@
-"""Times at which each rank's part in a transfer was queued, waited, and moved data: the only definition of these.
+"""Times at which each rank's part in a transfer is queued, waits, and moves data: the only definition of these.
 
 A transfer is queued, leaves its rank's queue (`queues.py`), begins when data can flow, and ends (`flows.py`).
 What each means depends on the operation (`records/operations.py`).
@@ -21,31 +21,32 @@ from ddpbench.analysis.read.queues import after_gathers, served_at
 
 @dataclass(slots=True)
 class Moved:
-    """Transfers of one operation and size: their number, and the total time of all, nanoseconds.
+    """Number and total time, in nanoseconds, of transfers of one operation and size.
 
-    An instant in which several transfers over the same links are under way is divided evenly among them, as they
-    share a link, so that the times of all add up to that of their union. A transfer that waits for latency and moves
-    little is then charged too much, and the other too little.
+    An instant in which several transfers over the same links are under way is divided evenly among them, so their times
+    add up to that of their union. A transfer that waits for latency and moves little is then charged too much, and the
+    others too little.
     """
 
     count: int = 0
     time_ns: float = 0.0
     called_ns: float = 0.0
-    """Time by the clock of nccl-tests: from leaving a rank's queue to that rank's result, the mean over ranks.
+    """Time as nccl-tests measures it, from leaving a rank's queue to that rank's result, mean over ranks.
     It includes waiting for late ranks and is not divided between transfers.
     """
     ranks: int = 0
-    """Number of ranks in each transfer, the largest where it differs."""
+    """Number of ranks in each transfer; the largest if they differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transfers:
-    """Ranks' parts in whole transfers, and those transfers, as columns; times are nanoseconds.
+    """Ranks' parts in whole transfers, and these transfers, as columns; times are nanoseconds.
 
-    For a part: `row` counts the records of all launches, by launch, rank and record. From `handed` to `served` it is
-    queued, until `begin` it waits for another rank, until `end` data flow. `transfer` is its transfer's place.
-    For a transfer: `launch` counts launches, `step` is its first rank's, `begins` and `ends` hold from its first data
-    to its last rank's end, `charged` is its share of that time, and `clocked` whether any of this is known.
+    For a part: `row` numbers the records of all launches, by launch, rank and record. From `handed` to `served` the
+    part is queued, until `begin` it waits for a different rank, and until `end` data flow. `transfer` is the index of
+    its transfer. For a transfer: `launch` numbers launches, and `step` is that of its first rank. `begins` and `ends`
+    are its first data and its last rank's end, `charged` is its share of this time, and `clocked` tells whether these
+    times are known.
     """
 
     row: Ints
@@ -66,14 +67,14 @@ class Transfers:
     charged: NDArray[np.float64]
     clocked: NDArray[np.bool_]
     one_clock: NDArray[np.bool_]
-    """For each transfer, whether its ranks share a clock."""
+    """For each transfer, whether its ranks have a common clock."""
     dropped: Ints
     """Launch of each transfer that was left out because a rank's record of it is missing."""
     apart_ns: int
-    """Largest spread of any rank's parts, those left out included."""
+    """Largest spread of the times of any rank's parts, including parts left out."""
 
     def moved(self) -> Mapping[int, Mapping[tuple[str, int], Moved]]:
-        """Return the transferred amounts, by launch, then by operation and bytes."""
+        """Return number and time of transfers, by launch, then by operation and bytes."""
         found: defaultdict[int, dict[tuple[str, int], Moved]] = defaultdict(dict)
         ranks = np.bincount(self.transfer, minlength=len(self.launch))
         called = (
@@ -92,7 +93,7 @@ class Transfers:
         return found
 
     def under_way_s(self, steps: NDArray[np.float64]) -> dict[int, float]:
-        """Return, by launch, the union of all transfers over all ranks, per step; none across hosts."""
+        """Return, by launch, how long any transfer was under way on any rank, seconds per step; empty across hosts."""
         intervals: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         columns = (self.launch, self.begins, self.ends, self.one_clock)
         for launch, begin, end, known in zip(*(each.tolist() for each in columns), strict=True):
@@ -113,10 +114,10 @@ def transfers_of(
     processes: int | Sequence[int],
     backend: str | Sequence[str] = "",
 ) -> Transfers | None:
-    """Return the whole transfers of launches, each by rank; None where nothing was transferred.
+    """Return the whole transfers of launches, each by rank; None if nothing was transferred.
 
-    `processes` is the number of ranks in every transfer that does not record it; a transfer that lacks a rank is left
-    out. It and `backend` are the same for all launches, or given for each.
+    `processes` is the number of ranks in a transfer whose records do not state it; a transfer that lacks a rank is left
+    out. `processes` and `backend` are single values for all launches, or one for each.
     """
     parts = parts_of(launches)
     if parts is None:
@@ -177,10 +178,10 @@ def _none_whole(ops: tuple[str, ...], dropped: Ints, apart_ns: int) -> Transfers
 
 
 def _shared(lanes: Sequence[NDArray[Any]], begin: Ints, end: Ints) -> NDArray[np.float64]:
-    """Return each interval's share of the union of its lane's intervals, dividing each instant evenly among those under
-    way.
+    """Return each interval's share of the union of its lane's intervals.
 
-    This is the integral, from begin to end, of one over the number under way.
+    Each instant is divided evenly among the intervals under way. The share is the integral, from begin to end, of the
+    reciprocal of their number.
     """
     count = len(begin)
     times = np.concatenate([begin, end])

@@ -1,11 +1,9 @@
-"""Conversion of records to the job that they stand for: dilation and shrinking are undone here and nowhere else.
+"""Conversion of records to the job that they represent; dilation and shrinking are undone here and nowhere else.
 
-With a dilation of k a run's computation and links are k times slower, so that its spans are k times those of the
-job; with a shrinking of m its parameters, its gradients and the bytes over its links are one m-th. All records of a run
-pass through here, so all numbers computed from them afterwards are the job's: times are virtual.
-
-A machine's own facts stay as they are: processor time, memory, the wall time of a
-launch, and checkpoints, for a disk is not dilated.
+With a dilation of k, a run's computation and links are k times slower, so its spans are k times those of the job. With
+a shrinking of m, its parameters, its gradients and the bytes over its links are one m-th. All records of a run pass
+through this module, so all numbers computed from them are the job's, and times are virtual. A machine's own facts stay
+as they are: processor time, memory, the wall time of a launch, and checkpoints, because a disk is not dilated.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from ddpbench.spec import Case
 
 
 def nominal(ranks: Iterable[RankRecords], case: Case) -> tuple[RankRecords, ...]:
-    """Return the ranks' records with times divided by the case's dilation, and sizes times its shrinking."""
+    """Return the ranks' records with times divided by the case's dilation, and sizes multiplied by its shrinking."""
     if case.dilation == 1 and case.shrink == 1:
         return tuple(ranks)
     return tuple(
@@ -47,7 +45,7 @@ _TIMES: dict[type[Record], tuple[str, ...]] = {
     Warmup: ("start_ns", "end_ns", "step_ns", "blocks_ns"),
     Pace: ("lateness_ns",),
 }
-"""Fields of each kind of record that are times by the rank's clock."""
+"""Fields of each kind of record that are times on the rank's clock."""
 _SIZES: dict[type[Record], tuple[str, ...]] = {
     CommRecord: ("bytes", "sent_bytes"),
     RankStart: ("parameters", "gradient_bytes", "largest_gradient_bytes"),
@@ -55,7 +53,7 @@ _SIZES: dict[type[Record], tuple[str, ...]] = {
     Buckets: ("bytes",),
     Traffic: ("sent_bytes", "received_bytes"),
 }
-"""Fields that grow with the gradient."""
+"""Fields of each kind of record that are proportional to the size of the gradients."""
 
 
 def _nominal(record: Record, k: float, m: int) -> Record:
@@ -70,7 +68,7 @@ def _nominal(record: Record, k: float, m: int) -> Record:
 
 
 def _each_number(value: Any, change: Callable[[int], int]) -> Any:
-    """Return the value with `change` applied to every number in it; names of spans, and None, stay."""
+    """Return the value with `change` applied to every number in it; names of spans and None are unchanged."""
     if isinstance(value, tuple):
         return tuple(_each_number(each, change) for each in value)
     return change(value) if isinstance(value, int) else value

@@ -1,4 +1,4 @@
-"""Wall times of rounds, and of a session's work before them."""
+"""Wall times of rounds, and of a session's work outside them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from ddpbench.records.sessions import read_sessions
 
 
 def round_wall_s(cases: Sequence[CaseRun]) -> float:
-    """Return the wall time of a round of these cases, seconds: a mean launch of each, with its share of a server's
-    start.
+    """Return the wall time of a round of these cases, seconds.
+
+    It is the sum of each case's mean launch, with its share of server start-up.
     """
     return math.fsum(
         fmean(launch.wall_s + launch.server_s for launch in case.launches) for case in cases if case.launches
@@ -24,7 +25,7 @@ def round_wall_s(cases: Sequence[CaseRun]) -> float:
 
 
 def server_start_s(cases: Sequence[CaseRun], among: Collection[TimingKey]) -> float:
-    """Return the time of starting fork servers in a mean round, seconds: its launches' shares of it."""
+    """Return the mean start-up time of fork servers per round, seconds, over the rounds in `among`."""
     shares = [
         launch.server_s
         for case in cases
@@ -40,13 +41,16 @@ def launches_wall_s(cases: Sequence[CaseRun]) -> float:
 
 
 def session_walls_s(run: RunDir) -> list[float]:
-    """Return the wall time of each session of a run, seconds; none where not recorded."""
+    """Return the wall times of a run's sessions, seconds, as far as recorded."""
     with suppress(IdentityError, NotADirectoryError):  # a saved file has no sessions
         return [float(wall) for entry in read_sessions(run) if (wall := entry.get("wall_s")) is not None]
     return []
 
 
 def begin_wall_s(run: RunDir, cases: Sequence[CaseRun]) -> float:
-    """Return a session's wall time outside its rounds, seconds: starting torch, proofs. 0 where not recorded."""
+    """Return a session's wall time outside its rounds, seconds, as for importing torch and for proofs.
+
+    It is 0 if not recorded.
+    """
     walls = session_walls_s(run)
     return max(0.0, math.fsum(walls) - launches_wall_s(cases)) / len(walls) if walls else 0.0

@@ -1,9 +1,9 @@
-"""Comparison of two sides measured at different times: variance of launches, and from session to session.
+"""Comparison of two sides measured at different times, with the variance of launches and from session to session.
 
 How far a machine drifts from one session to another cannot be seen from one session per side. `DRIFT` was recorded on a
-machine that did nothing else. Where a side's launches scatter by more within a session, their disturbance is assumed to
-sometimes outlast a session: that side's drift is larger then (`resolution.drift_of`). The other side's launches
-say nothing about it, regardless of their number. Sessions that differ by more show their drift themselves.
+machine that did nothing else. If a side's launches scatter by more within a session, their disturbance is assumed to
+sometimes outlast a session, so that side's drift is larger (`resolution.drift_of`). The other side's launches say
+nothing about it, however many there are. Sessions that differ by more show their drift themselves.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ from ddpbench.analysis.statistics.stats import FEWEST, Comparison, deviation
 from ddpbench.analysis.statistics.timings import Timing
 
 _SURE = 0.05
-"""Level at which sessions' own scatter counts: it is this improbable under the expected drift."""
+"""Level of significance at which the sessions' own scatter replaces the expected drift."""
 
 
 @dataclass(frozen=True, slots=True)
 class WithinSessions:
-    """A side's launches: the mean of their log times per sample, and its variance within sessions."""
+    """Statistics of a side's launches: the mean of their log times per sample, and its variance within sessions."""
 
     mean: float
     scatter: Variance
-    """Variance of launches."""
+    """Variance of launches' log times within sessions."""
     shares: float
-    """Sum of the squared shares that sessions have of the launches."""
+    """Sum over sessions of the squared share of the launches that belong to the session."""
     launches: int
     session_means: tuple[float, ...]
 
 
 def across(a: Sequence[Timing], b: Sequence[Timing], drift: float | None = None) -> Comparison:
-    """Return new (`b`) against base (`a`), measured at different times.
+    """Return the comparison of new (`b`) with base (`a`), measured at different times.
 
-    A side's variance is that of its launches within sessions over their number, plus its drift's times the sum of the
-    squared shares that its sessions have of its launches: with equal shares, the drift's over the number of sessions
-    (`resolution.mean_variance`). Degrees of freedom are by Welch and Satterthwaite.
+    A side's variance is that of its launches within sessions divided by their number, plus that of its drift multiplied
+    by the sum over sessions of the squared share of launches. With equal shares, the latter is the drift's variance
+    divided by the number of sessions (`resolution.mean_variance`). Degrees of freedom are by Welch and Satterthwaite.
 
     Args:
         a: launches of the base.
         b: launches of the new side.
-        drift: standard deviation of the logarithm of step time from session to session; None: `DRIFT`, or the drift
-            that a side's launches or sessions show where that is more.
+        drift: standard deviation of the logarithm of step time from session to session. By default `DRIFT`, or the
+            drift that a side's launches or sessions show if that is larger.
     """
     sides = within(a), within(b)
     drifts = drifts_of(*sides, drift)
@@ -73,7 +73,7 @@ def across(a: Sequence[Timing], b: Sequence[Timing], drift: float | None = None)
 
 
 def _joined(variances: Sequence[Variance]) -> Variance:
-    """Return the sum of variances in one estimate: together they have the degrees of freedom of the worst."""
+    """Return the sum of variances that form one estimate, with the degrees of freedom of the least certain of them."""
     return Variance(math.fsum(one.value for one in variances), max(1.0, min(one.df for one in variances)))
 
 
@@ -106,10 +106,10 @@ def within(timings: Sequence[Timing]) -> WithinSessions:
 
 
 def shown_drift(a: WithinSessions, b: WithinSessions) -> tuple[SessionDrift, SessionDrift]:
-    """Return the assumed drift of either side: the largest of `DRIFT` and those from launches or sessions.
+    """Return the assumed drift of either side: the largest of `DRIFT` and the drifts that launches or sessions show.
 
-    Sessions are few, so theirs counts only where it is significantly larger. It is computed from a side's own sessions,
-    or from both sides', since one side alone may have too few.
+    Sessions are few, so the drift that they show counts only if it is significantly larger. It is computed from a
+    side's own sessions, and from both sides' because one side alone may have too few.
     """
     pooled = _between((a, b), pooled=True)
 
@@ -121,7 +121,7 @@ def shown_drift(a: WithinSessions, b: WithinSessions) -> tuple[SessionDrift, Ses
 
 
 def _between(sides: Sequence[WithinSessions], *, pooled: bool) -> SessionDrift | None:
-    """Return the variance between sessions, less launches' part in it; None where it is consistent with `DRIFT`."""
+    """Return the variance between sessions, without the part due to launches; None if it is consistent with `DRIFT`."""
     several = [one for one in sides if len(one.session_means) > 1]
     degrees = [len(one.session_means) - 1 for one in several]
     df = sum(degrees)

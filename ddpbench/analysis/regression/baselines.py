@@ -2,9 +2,9 @@
 
     .benchmarks/Linux-CPython-3.11-64bit/0001_main.json
 
-So files written by `pytest --benchmark-save=main`, `--benchmark-autosave` and `ddpbench baseline save main RUN_DIR`
-form one list, in which a name is: a file's full name (`0001_main`), its number (`0001`), or the part after the number
-(`main`), then the latest of that name. `MACHINE/NAME` is looked up in another machine's folder.
+Files written by `pytest --benchmark-save=main`, `--benchmark-autosave` and `ddpbench baseline save main RUN_DIR` form
+one list. In it, a name is a file's full name (`0001_main`), its number (`0001`), or the part after the number (`main`),
+which means the latest file of that name. `MACHINE/NAME` is looked up in the folder of a different machine.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MOST_TOLD = 12
 
 
 def machine_folder() -> str:
-    """Return the folder of this machine's kind in a storage, as pytest-benchmark names it."""
+    """Return the name of the folder for this kind of machine in a storage, as pytest-benchmark names it."""
     python = ".".join(platform.python_version_tuple()[:2])
     words = (platform.system(), platform.python_implementation(), python, platform.architecture()[0])
     return "-".join(words)
@@ -43,12 +43,12 @@ def machine_folder() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Baselines:
-    """Baselines in a storage."""
+    """The baselines saved in a storage folder."""
 
     storage: Path = STORAGE
 
     def entries(self, machine: str | None = None) -> list[Path]:
-        """Return the files saved on machines of this kind, or another one's, oldest first, by their numbers."""
+        """Return the files saved on machines of this kind, or of kind `machine`, by number, oldest first."""
         if self.storage == STORAGE:
             check_default(self.storage, "its numbers may be anything; work in a folder of yours")
         folder = self.storage / glob.escape(machine or machine_folder())
@@ -56,10 +56,13 @@ class Baselines:
         return sorted(found, key=lambda path: (_number(path), path.name))
 
     def find(self, text: str, *, elsewhere: bool = False) -> Path:
-        """Return the file that is saved by this name. `elsewhere`: the error says that it is not a path either.
+        """Return the file that is saved by this name.
+
+        With `elsewhere`, the error says that the text is not a path either.
 
         Raises:
-            RequestError: no file has this name, or several have this number; says where it looked and what is there.
+            RequestError: no file has this name, or several have this number; the message says where it looked and which
+                names are saved there.
         """
         machine, _, name = text.rpartition("/")
         there = self.entries(machine or None) if not machine or _NAME.fullmatch(machine) else []
@@ -129,9 +132,9 @@ def _bare(path: Path) -> str:
 
 
 def find_side(text: str, baselines: Baselines | None = None) -> Path:
-    """Return the path for a text: a run directory's or a file's, or else that of a baseline saved by this name.
+    """Return the path that a text means: that of a run directory or a file, or else of a baseline saved by this name.
 
-    A baseline comes before a path of its name that another user has put into a shared folder.
+    If another user has put a path of this name into a shared folder, the baseline is preferred.
 
     Raises:
         RequestError: the text matches nothing here.
@@ -144,10 +147,10 @@ def find_side(text: str, baselines: Baselines | None = None) -> Path:
 
 
 def side_of(text: str, baselines: Baselines | None = None) -> Side:
-    """Return the side for a text: a run directory, a file of pytest-benchmark, a baseline saved by name.
+    """Return the side that a text means: a run directory, a file of pytest-benchmark, or a baseline saved by name.
 
     Raises:
-        RequestError: the text matches nothing here; says where it looked.
+        RequestError: the text matches nothing; the message says where it looked.
         IdentityError: the side is damaged, has another schema, or was not written by ddpbench.
     """
     path = find_side(text, baselines)

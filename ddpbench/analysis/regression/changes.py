@@ -1,9 +1,9 @@
 """Cases of two runs matched by what they specify, and the verdict on each.
 
 Two directories were measured at different times, between which a machine drifts by more than launches vary, so their
-intervals include the variance of a session (`apart`). Where both were measured in turn, round by round
+intervals include the variance of a session (`apart`). If both sides were measured in turn, round by round
 (`ddpbench compare --interleave`), rounds are pairs, drift cancels, and intervals hold however often they are checked.
-Such a comparison reports the typical round, on which a few rounds far off have little effect: a verdict requires that
+Such a comparison reports the typical round, on which a few outlying rounds have little effect. A verdict requires that
 the mean of all rounds agrees, and "nothing has changed" also requires enough rounds (`statistics/tails.py`).
 """
 
@@ -70,9 +70,9 @@ ChangeVerdict = Literal["faster", "slower", "equivalent", "cannot tell", "not co
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartChange:
-    """A part of a step on both sides, seconds, medians over launches; `difference` is new minus base.
+    """A part of a step on both sides, as medians over launches in seconds; `difference` is new minus base.
 
-    For two runs it is that of the medians, in turn that of the typical round; both with an interval.
+    `difference` has an interval. For two runs it is that of the medians, for sides in turn that of the typical round.
     """
 
     name: str
@@ -89,11 +89,11 @@ class PartChange:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """A case on both sides. `ratio` is the new time per sample over the base's, with the verdict's interval.
+    """A case on both sides. `ratio` is the new time per sample divided by the base's, with the verdict's interval.
 
-    `rounds` are pairs where sides were measured in turn, else the smaller number of launches. `reason` says why a case
-    is not comparable, or the basis of its verdict. In turn, `ratio` is that of the typical round; otherwise, like the
-    quotient of `new_step` and `base_step` always, that of the geometric means.
+    `rounds` counts pairs if the sides were measured in turn, else the launches of the side with fewer. `reason` says
+    why a case is not comparable, or what its verdict is based on. In turn, `ratio` is that of the typical round;
+    otherwise it is the ratio of geometric means. The quotient of `new_step` and `base_step` is always the latter.
     """
 
     label: str
@@ -101,50 +101,52 @@ class Change:
     verdict: ChangeVerdict
     reason: str = ""
     failures: int = 0
-    """Launches of the new run that failed, where none of the base did."""
+    """Number of failed launches of the new run; 0 if any launch of the base failed too."""
     ratio: Interval | None = None
     base_step: Interval | None = None
     new_step: Interval | None = None
-    """Seconds per step, geometric means of the compared launches; all new times are scaled to the samples of a base
-    step.
+    """Seconds per step of the new side; `base_step` is that of the base.
+
+    Both are geometric means of the compared launches. All new times are scaled to the samples of a base step.
     """
     mean: float | None = None
-    """In turn: the ratio as the geometric mean of all rounds'."""
+    """Geometric mean of all rounds' ratios; None unless measured in turn."""
     mean_most: float | None = None
-    """In turn: the same over all rounds and a few more, as slow as the slowest (`tails.mean_and_further`)."""
+    """Like `mean`, over all rounds and a few hypothetical ones as slow as the slowest (`tails.mean_and_further`)."""
     tail: bool = False
-    """True if a verdict is withheld: the mean does not agree with the typical round, or rounds or
-    launches are too few to see rare slow ones. `reason` says which.
+    """True if a verdict is withheld because of possible slow rounds; `reason` says why.
+
+    Either the mean does not agree with the typical round, or rounds or launches are too few to include rare slow ones.
     """
     scale: float = 1.0
-    """Samples of a step of the base over those of the new side, by which the new times were multiplied."""
+    """Samples of a base step divided by those of a new one, by which the new times were multiplied."""
     rounds: int = 0
     bound: float | None = None
-    """The largest difference, as a fraction, that the interval does not rule out."""
+    """Largest difference, as a fraction, that the interval does not rule out."""
     resolvable: float | None = None
     """Smallest change, as a fraction, that these launches would have shown with probability `POWER`."""
     drifts: tuple[float, float] | None = None
-    """Drift of base and new in the interval: standard deviations of the logarithm of step time."""
+    """Drift of base and new that the interval includes, as standard deviations of the logarithm of step time."""
     in_turn: InTurn | None = None
     """Parameters of the time that a comparison in turn takes to resolve a change of this case."""
     parts: tuple[PartChange, ...] = ()
     base_launches: tuple[float, ...] = ()
     new_launches: tuple[float, ...] = ()
-    """Step times of the new side's launches, seconds."""
+    """Step times of the new side's launches, seconds; `base_launches` are those of the base."""
 
     @property
     def judged(self) -> bool:
-        """Return whether its data suffice for a verdict of any kind."""
+        """Return whether the case's data suffice for a verdict of any kind."""
         return self.verdict != "not comparable" and (not self.reason or self.tail)
 
     @property
     def broken(self) -> bool:
-        """Return whether the new run lacks numbers of it that the base has, or launches of the new one failed."""
+        """Return whether the new run lacks numbers that the base has, or had failed launches when the base had none."""
         return (self.base_step is not None and self.new_step is None) or self.failures > 0
 
     @property
     def where(self) -> PartChange | None:
-        """Return the part of a step with most of the change, of the resolved ones; None where none is."""
+        """Return the part of a step with most of the change, of those that are resolved; None if none is."""
         if self.verdict not in ("faster", "slower"):
             return None
         sign = 1 if self.verdict == "slower" else -1
@@ -152,7 +154,7 @@ class Change:
         return max(able, key=lambda part: abs(part.difference.value), default=None)
 
     def beyond(self, limit: float) -> bool:
-        """Return whether it is slower by more than this fraction, over its entire interval."""
+        """Return whether the case is slower by more than this fraction, over its entire interval."""
         return (
             self.verdict == "slower"
             and self.ratio is not None
@@ -161,7 +163,7 @@ class Change:
         )
 
     def within(self, limit: float) -> bool:
-        """Return whether it is slower by this fraction at most: its entire interval, and `mean_most`."""
+        """Return whether the case is slower by this fraction at most, by its entire interval and `mean_most`."""
         ratio = self.ratio
         if ratio is None or ratio.high is None:
             return False
@@ -169,14 +171,17 @@ class Change:
 
     @property
     def shows_rare(self) -> bool:
-        """Return whether rounds in turn, or launches of two runs, suffice to see a slow-down of some of them.
+        """Return whether rounds in turn, or launches of two runs, are enough to include a rare slow-down.
 
-        For two runs a side that they show to be faster needs no more.
+        For two runs, a case that is shown to be faster needs no more.
         """
         return self.rounds >= ROUNDS_TO_SEE or (self.mean_most is None and self.verdict == "faster")
 
     def why_not_within(self, limit: float) -> str:
-        """Return why it is not shown to be slower by at most this fraction though its interval is; empty otherwise."""
+        """Return why the case is not shown to be within this limit although its interval is; empty otherwise.
+
+        The reason is that there are too few rounds or launches to include rare slow ones.
+        """
         if self.shows_rare or not self.within(limit):
             return ""
         return unseen_words(self.rounds, "launches" if self.mean_most is None else "rounds")
@@ -191,15 +196,15 @@ class Changes:
     paired: bool
     """True if measured in turn."""
     drift: float | None
-    """Given drift between sessions; None: `DRIFT`, or the drift that launches show where that is more."""
+    """Given drift between sessions; None means `DRIFT`, or the drift that launches show if that is larger."""
     changes: tuple[Change, ...]
     unlike: tuple[str, ...]
     wanted: float = WANTED
-    """Change, as a fraction, that the comparison should resolve: the gate's."""
+    """Change, as a fraction, that the comparison should resolve; a gate's limit if there is one."""
     foreign: tuple[float, ...] = ()
-    """Share of the cores' time used by other programs in each round in turn, as far as it was measured."""
+    """Share of the cores' time used by other programs in each round in turn for which it was measured."""
     turns: Literal["blocks", "launches"] = "blocks"
-    """Unit of alternation, where `paired`: blocks of steps, for some cases at least, or launches alone."""
+    """Unit in which sides alternate if `paired`: blocks of steps (at least for some cases), or only launches."""
 
     @property
     def undecided(self) -> list[Change]:
@@ -208,12 +213,12 @@ class Changes:
 
     @property
     def unresolved(self) -> list[Change]:
-        """Return the undecided cases that more rounds would decide."""
+        """Return the undecided cases that more rounds could decide."""
         return [change for change in self.undecided if not change.tail]
 
     @property
     def resolvable(self) -> float | None:
-        """Return the smallest change that was resolved in all of `unresolved`; None where unknown."""
+        """Return the smallest change that was resolved in all of `unresolved`; None if unknown."""
         known = [change.resolvable for change in self.unresolved]
         return max((one for one in known if one is not None), default=None) if None not in known else None
 
@@ -221,8 +226,8 @@ class Changes:
     def wanted_s(self) -> float | None:
         """Return the time that a comparison in turn takes to resolve `wanted` in all of `unresolved` at once, seconds.
 
-        All are resolved with probability `POWER`, so each of several needs a higher one. None where one of them takes
-        more rounds than it may have, or its scatter is unknown.
+        They are all resolved with probability `POWER`, so each of several needs a higher one. None if any of them takes
+        more rounds than allowed, or its scatter is unknown.
         """
         power = power_of_each(len(self.unresolved))
         times = [
@@ -246,7 +251,7 @@ def _key(case: Case, but: Collection[str]) -> GroupKey:
 def matched(
     base: Sequence[CaseRun], new: Sequence[CaseRun], but: Collection[str] = ()
 ) -> list[tuple[CaseRun | None, CaseRun | None]]:
-    """Return pairs of cases of both sides that specify the same, in the base's order, then those of one side alone.
+    """Return pairs of cases of both sides with equal specifications, in the base's order, then cases of only one side.
 
     `but` are fields in which the sides are meant to differ.
     """
@@ -258,7 +263,7 @@ def matched(
     found: list[tuple[CaseRun | None, CaseRun | None]] = []
     for run in base:
         key = _key(run.case, but)
-        # Several cases that the sides' settings make alike are paired in order, if their numbers are equal.
+        # If several cases have the same key, they are paired in order, provided both sides have equally many.
         found.append((run, of_new[key].pop(0) if key in even else None))
     return [*found, *((None, run) for others in of_new.values() for run in others)]
 
@@ -276,16 +281,16 @@ def changes_of(
 ) -> Changes:
     """Return the verdict on each case of two sides.
 
-    All verdicts of a comparison are right with confidence `1 - alpha` together, and so are its intervals (Bonferroni):
-    Holm's larger levels are for tests of no difference, and these intervals also decide what is equivalent.
+    All verdicts of a comparison are right with confidence `1 - alpha` together, and so are its intervals (Bonferroni).
+    Holm's larger levels are for tests of no difference, whereas these intervals also decide what is equivalent.
 
     Args:
         base: the side that is compared with.
         new: the side that may have changed.
-        paired: rounds of one number were measured in turn, and are pairs.
-        drift: standard deviation of the logarithm of step time between sessions; None: `DRIFT`, or more where launches
-            show more.
-        margin: within which cases are called equivalent.
+        paired: whether rounds of one number were measured in turn, and are pairs.
+        drift: standard deviation of the logarithm of step time between sessions. By default `DRIFT`, or more if
+            launches show more.
+        margin: fraction within which cases are called equivalent.
         alpha: one minus the confidence of all verdicts together.
         differing: fields of a case in which the sides are meant to differ.
         unlike: differences of the machines, passed through to the result.
@@ -323,7 +328,7 @@ def changes_of(
 
 
 def _decided(change: Change, outcome: _Outcome, steps: tuple[Interval, Interval]) -> Change:
-    """Return a change with its verdict, and both sides' `steps` over the compared launches."""
+    """Return a change with its verdict, and with both sides' step times over the compared launches."""
     return replace(
         change,
         verdict=outcome.verdict,
@@ -342,7 +347,7 @@ def _decided(change: Change, outcome: _Outcome, steps: tuple[Interval, Interval]
 
 
 def _unjudged(a: CaseRun | None, b: CaseRun | None, label: str, reason: str) -> Change:
-    """Return both sides' measurements of a case, before any verdict."""
+    """Return a case's change with both sides' measurements, before any verdict."""
     known = a or b
     assert known is not None
     scale = a.case.global_batch / b.case.global_batch if a is not None and b is not None else 1.0
@@ -361,7 +366,7 @@ def _unjudged(a: CaseRun | None, b: CaseRun | None, label: str, reason: str) -> 
 
 
 def _compared_steps(a: CaseRun, b: CaseRun, *, paired: bool) -> tuple[Interval, Interval]:
-    """Return both sides' step times over the compared launches: in turn, of rounds that both have."""
+    """Return both sides' step times over the compared launches; in turn, these are of rounds that both sides have."""
     pairs = rounds_in_turn(a.timings, b.timings) if paired else []
     base, new = zip(*pairs, strict=True) if pairs else (a.timings, b.timings)
     return geometric_mean(base), geometric_mean(new)
@@ -370,7 +375,7 @@ def _compared_steps(a: CaseRun, b: CaseRun, *, paired: bool) -> tuple[Interval, 
 def _begin_s(base: Side, new: Side, *, paired: bool) -> float:
     """Return the time before the first round of a comparison in turn, seconds.
 
-    Where sides were measured in turn, a session of one side includes the other's rounds.
+    If the sides were measured in turn, a session of one side includes the other's rounds.
     """
     if not paired:
         return sum(begin_wall_s(RunDir(side.path), side.cases) for side in (base, new))
@@ -391,7 +396,7 @@ def _reason(
     *,
     but: Collection[str],
 ) -> str:
-    """Return why a case cannot be compared; empty where it can. `left` are all cases of one side alone."""
+    """Return why a case cannot be compared, empty if it can; `left` has all cases that only one side has."""
     if a is None or b is None:
         own, side = (a, base) if a is not None else (b, new)
         assert own is not None
@@ -405,7 +410,7 @@ def _reason(
 
 
 def unusable(run: CaseRun, name: str) -> str:
-    """Return why a case of the run that sentences call `name` has no numbers to compare; empty where it has."""
+    """Return why a case has no numbers to compare, empty if it has some; `name` is what sentences call its run."""
     if run.planned.skip_reason is not None:
         return f"skipped in {name}: {run.planned.skip_reason}"
     if run.status in ("diverged", "skipped") or not run.timings:
@@ -422,9 +427,9 @@ class _Outcome:
     bound: float | None = None
     resolvable: float | None = None
     deviation: float | None = None
-    """Standard deviation of the log ratio of a round in turn."""
+    """Standard deviation of the log ratio within a round in turn."""
     correlation: float = 0.0
-    """Lag-1 correlation of rounds in turn (`correlation_in_turn`), without a margin."""
+    """Estimated lag-1 correlation of rounds in turn (`correlation_in_turn`), at least 0."""
     drifts: tuple[float, float] | None = None
     mean: float | None = None
     mean_most: float | None = None
@@ -446,19 +451,19 @@ def _outcome(rounds: int, ratio: Interval, margin: float, fewest: int) -> _Outco
 
 
 def rounds_in_turn(base: Sequence[Timing], new: Sequence[Timing]) -> list[tuple[Timing, Timing]]:
-    """Return base and new of the rounds that both have.
+    """Return base and new launches of the rounds that both sides have.
 
-    Rounds that another session has added to a side later were not measured in turn.
+    Rounds that a later session has added to a side were not measured in turn, and are left out.
     """
     mine, other = _of_first_session(base), _of_first_session(new)
     return [(mine[number], other[number]) for number in other if number in mine]
 
 
 def correlation_in_turn(cases: Sequence[Mapping[int, float]]) -> Correlation:
-    """Return the lag-1 correlation of rounds in turn, from the rounds of all cases; 0 from too few.
+    """Return the lag-1 correlation of rounds in turn, from the rounds of all cases; 0 if there are too few.
 
     Args:
-        cases: for each case the logarithms of new over base time per sample, by the round's number.
+        cases: for each case, the logarithm of new divided by base time per sample, by round.
     """
     numbers = sorted({number for one in cases for number in one})
     rounds = [(number, "") for number in numbers]
@@ -470,7 +475,7 @@ def correlation_in_turn(cases: Sequence[Mapping[int, float]]) -> Correlation:
 
 
 def wider_in_turn(cases: Sequence[Mapping[int, float]]) -> float:
-    """Return the factor by which intervals over rounds in turn are wider for their correlation."""
+    """Return the factor by which intervals over rounds in turn are widened because of their correlation."""
     return widening_in_turn(
         len({number for one in cases for number in one}), correlation_in_turn(cases).reckoned
     )
@@ -494,14 +499,20 @@ def _outcome_in_turn(logs: Sequence[float], margin: float, alpha: float, wider: 
 
 
 def _shown_by_enough(outcome: _Outcome, noun: Literal["rounds", "launches"]) -> _Outcome:
-    """Return an outcome; "cannot tell" where it is "equivalent" by too few rounds or launches to see rare slow ones."""
+    """Return the outcome, but replace "equivalent" by "cannot tell" if there are too few rounds or launches.
+
+    They are too few if they may not include rare slow ones.
+    """
     if outcome.verdict != "equivalent" or not (reason := too_few_words(outcome.rounds, noun)):
         return outcome
     return replace(outcome, verdict="cannot tell", tail=True, reason=reason)
 
 
 def _tail_words(logs: Sequence[float], mean: float, outcome: _Outcome, margin: float) -> str:
-    """Return how rounds in turn make the mean differ from the typical round, whose verdict was this."""
+    """Return words for how rounds in turn make the mean differ from the typical round.
+
+    `outcome` is that of the typical round.
+    """
     slower = math.exp(mean) > outcome.ratio.value
     below, above = far_off(logs, math.log1p(margin))
     count, side = (above, "slower") if slower else (below, "faster")
@@ -518,7 +529,7 @@ def _of_first_session(timings: Sequence[Timing]) -> dict[int, Timing]:
 
 
 def _logs_in_turn(a: CaseRun, b: CaseRun) -> dict[int, float]:
-    """Return the logarithms of new over base time per sample, by the number of the round that both have."""
+    """Return the logarithm of new divided by base time per sample, by round, for rounds that both sides have."""
     return {
         base.round: math.log(new.sample_s / base.sample_s)
         for base, new in rounds_in_turn(a.timings, b.timings)
@@ -552,7 +563,7 @@ def _in_turn(
 def _apart(
     asked: dict[int, tuple[CaseRun, CaseRun]], drift: float | None, margin: float, alpha: float
 ) -> dict[int, _Outcome]:
-    """Judge cases with separate sessions per side: variance of launches, and from session to session."""
+    """Judge cases with separate sessions per side, by the variance of launches and from session to session."""
     compared = {index: across(a.timings, b.timings, drift) for index, (a, b) in asked.items()}
     enough = {
         index
@@ -585,8 +596,8 @@ def _drifts(a: Sequence[Timing], b: Sequence[Timing], *, drift: float | None) ->
 def _deviation_in_turn(a: Sequence[Timing], b: Sequence[Timing]) -> float | None:
     """Return an estimate of the spread of launches' log ratios within a round, from sessions of one side each.
 
-    It adds their variances within sessions, although the two sides of a round share effects that would cancel. None
-    under `FEWEST`.
+    It adds their variances within sessions, although effects that are common to both sides of a round would cancel.
+    None for under `FEWEST` launches of a side.
     """
     if min(len(a), len(b)) < FEWEST:
         return None
@@ -594,18 +605,17 @@ def _deviation_in_turn(a: Sequence[Timing], b: Sequence[Timing]) -> float | None
 
 
 def _known(spread: float) -> float | None:
-    """Return a deviation; None for 0, which only copies have."""
+    """Return a deviation, with None for 0, which only copies have."""
     return spread or None
 
 
 def _parts(
     a: CaseRun, b: CaseRun, *, paired: bool, drift: float | None, alpha: float
 ) -> tuple[PartChange, ...]:
-    """Return the parts of an instrumented step on both sides, corrected for their number; empty where either lacks
-    them.
+    """Return the parts of an instrumented step on both sides, with intervals corrected for their number.
 
-    The new side's are scaled to the samples of a base step. A part drifts with the machine as the whole step
-    does, by the same share of its length.
+    Empty if either side lacks them. The new side's are scaled to the samples of a base step. A part drifts with the
+    machine by the same fraction as the whole step.
     """
     if a.parts is None or b.parts is None:
         return ()
@@ -641,7 +651,7 @@ def _parts(
 
 
 def _more(medians: Sequence[float], alpha: float, drifts: Sequence[Variance]) -> float:
-    """Return half the interval of the sides' drift: `drifts` are variances of the logarithm of either side's mean."""
+    """Return the half-width of the interval of drift; `drifts` are variances of the log of each side's mean."""
     total = added(
         [Variance(one.value * middle**2, one.df) for one, middle in zip(drifts, medians, strict=True)]
     )

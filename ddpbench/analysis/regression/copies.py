@@ -1,4 +1,4 @@
-"""Detection of runs that are copies of each other, and would count as several sessions, by their launches' times."""
+"""Detection, by the times of launches, of runs that are copies of each other and would count as several sessions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def check_no_copies(sides: Sequence[Side]) -> None:
     """Refuse a run together with its copy, its export, or its continuation.
 
     Raises:
-        RequestError: two sides share half of the launches that the smaller one has.
+        RequestError: two sides have half of the smaller one's launches in common.
     """
     every = [(side, set(_launches(side))) for side in sides]
     for (first, before), (second, after) in combinations(every, 2):
@@ -30,9 +30,9 @@ def check_no_copies(sides: Sequence[Side]) -> None:
 
 
 def merges_with_sources(sides: Sequence[Side], paths: Collection[Path]) -> dict[Path, list[Path]]:
-    """Return the merged runs of these paths, each with the paths of its sources among the sides, if there are any.
+    """Return the merged runs among `paths`, each with the paths of its sources among the sides, if there are any.
 
-    A merge of only some of another merge's sources counts as its source, too.
+    A merge of only some of another merge's sources counts as one of its sources too.
 
     Raises:
         IdentityError: the record of a run's sources cannot be read.
@@ -61,14 +61,14 @@ def merges_with_sources(sides: Sequence[Side], paths: Collection[Path]) -> dict[
 
 
 def _are_copies(first: Set[tuple[str, str]], second: Set[tuple[str, str]]) -> bool:
-    """Return whether two runs share half of the launches that the smaller one has."""
+    """Return whether two runs have at least half of the smaller one's launches in common."""
     return bool(first and second) and 2 * len(first & second) >= min(len(first), len(second))
 
 
 def _launches(side: Side) -> Iterator[tuple[str, str]]:
-    """Yield a key for each launch that no other launch shares: no clock measures the same time twice.
+    """Yield a key for each launch that no other launch has, because no clock measures equal times twice.
 
-    In an export of a run with failed launches rounds have other numbers, and times other last digits.
+    In an export of a run with failed launches, rounds have other numbers, and times other last digits.
     """
     for run in side.cases:
         case_id = replace(run.case, experiment="").case_id

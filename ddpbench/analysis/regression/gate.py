@@ -1,4 +1,4 @@
-"""The pytest plugin's gate: a test's launches against earlier ones of the same case, or against others in turn."""
+"""The pytest plugin's gate: compares a test's launches with earlier ones of the same case, or with others in turn."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from ddpbench.spec import grouping
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gated:
-    """A gate's decision on a test. `judged`: its data suffice for a verdict of any kind."""
+    """A gate's decision on a test. `judged` is true if the data suffice for a verdict of any kind."""
 
     name: str
     judged: bool
     fails: bool
     sentence: str
     within: bool = False
-    """True if the test is shown not to be slower by more than the limit: the entire interval is below it, over enough
-    rounds.
+    """True if the test is shown not to be slower by more than the limit.
+
+    This requires that the entire interval is below the limit, over enough rounds.
     """
 
     @property
@@ -37,11 +38,11 @@ class Gated:
 
 
 def read_baselines(texts: Sequence[str], baselines: Baselines) -> tuple[Side, ...]:
-    """Return the sides to compare with: run directories, files of pytest-benchmark, baselines saved by name.
+    """Return the sides to compare with: run directories, files of pytest-benchmark, or baselines saved by name.
 
     Raises:
-        RequestError: one does not exist, or is given twice, possibly as a copy.
-        IdentityError: one is damaged, has another schema, or was not written by ddpbench.
+        RequestError: a baseline does not exist, or is given twice, possibly as a copy.
+        IdentityError: a baseline is damaged, has another schema, or was not written by ddpbench.
     """
     paths = [find_side(text, baselines).resolve() for text in texts]
     if len(set(paths)) < len(paths):
@@ -62,13 +63,14 @@ def gated(
     drift: float | None = None,
     alpha: float = ALPHA,
 ) -> Gated:
-    """Return whether a test's launches are shown to be slower than earlier ones by more than `limit`, a fraction.
+    """Decide whether a test's launches are shown to be slower than earlier ones by more than `limit`, a fraction.
 
     They are compared with a baseline's test of this full name, or else with its case of the same specification. Each
-    baseline is a session or more, and so is `now`, which has one case; the `drift` between sessions is in the interval.
+    baseline has one or more sessions. `now` has one case and is a session too; the interval includes the `drift`
+    between sessions.
 
     Raises:
-        IdentityError: a baseline is of another machine; the message names the differences.
+        IdentityError: a baseline is of a different machine; the message names the differences.
     """
     for side in baselines:
         if differing := unlike(side, now):
@@ -92,11 +94,13 @@ def gated(
         machine=now.machine,
     )
     changes = changes_of(base, replace(now, name="this run"), drift=drift, alpha=alpha).changes
-    return decided(test, changes[-1], limit)  # the case of this run, should it be another than the baseline's
+    return decided(
+        test, changes[-1], limit
+    )  # the last is this run's case, even if it differs from the baseline's
 
 
 def decided(test: str, change: Change, limit: float) -> Gated:
-    """Return the decision of a gate at this limit, a fraction, on a test's change."""
+    """Return a gate's decision on a test's change, for a limit that is a fraction."""
     fails = change.beyond(limit) or change.broken
     outcome = why_failing(change, limit) if fails else change.verdict
     numbers = ""
@@ -119,14 +123,14 @@ def decided(test: str, change: Change, limit: float) -> Gated:
 
 
 def _same(test: str, own: CaseRun, side: Side) -> CaseRun | None:
-    """Return a side's case of a test, or else the one of the same specification; None where it has neither."""
+    """Return a side's case of a test, or else the case of equal specification; None if the side has neither."""
     if test in side.tests:
         return side.cases[side.tests.index(test)]
     return next((run for run in side.cases if grouping.alike(run.case) == grouping.alike(own.case)), None)
 
 
 def _of_session(run: CaseRun, number: int) -> CaseRun:
-    """Return a case whose sessions are distinct from those of other baselines."""
+    """Return a case whose sessions are named so that they differ from those of other baselines."""
 
     def numbered(launch: Launch) -> Launch:
         if launch.timing is None:

@@ -1,4 +1,4 @@
-"""Description of the one setting in which another run's case differs."""
+"""Description of the one setting in which a case of one run differs from a case of the other."""
 
 from __future__ import annotations
 
@@ -19,22 +19,21 @@ _NAMED = (
     "nodes",
     "ranks_per_node",
 )
-"""Fields whose words do not say what they describe."""
+"""Fields whose names must accompany their values in a sentence."""
 _NAMES = {"bucket_cap_mb": "buckets", "dtype": "type", "nodes": "layout", "ranks_per_node": "layout"}
-"""Names of fields in a sentence, where they are not the fields' own."""
+"""Names of fields in a sentence that differ from the fields' own names."""
 _CLAUSES = ("launcher", "dilation", "shrink", "evaluation", "checkpoint")
 """Fields whose words follow `the other has it` without `with`."""
 _BY_VALUE = ("recovery",)
-"""Fields that are named by their values: their words are not nouns."""
+"""Fields for which sentences give name and value, because their usual words are not nouns."""
 _TOGETHER = (("nodes", "ranks_per_node"), ("local_batch", "global_batch", "scaling"))
 """Fields that form one setting."""
 
 
 def as_other_has_it(own: Case, other: Case) -> str:
-    """Return `other`'s value of the one setting in which the two differ: `with 2 threads per rank`, `without
-    NCCL_ALGO`.
+    """Return words for `other`'s value of the one setting in which the two differ, such as `with 2 threads per rank`.
 
-    It is empty where they differ in several settings or in none.
+    They are empty if the cases differ in several settings or in none.
     """
     names = differing([own, other], EVERY)
     if len(names) != 1 and not any({*names} and {*names} <= {*group} for group in _TOGETHER):
@@ -44,7 +43,7 @@ def as_other_has_it(own: Case, other: Case) -> str:
 
 
 def _of_options(name: str, own: Case, other: Case) -> str:
-    """Return the options that `other` has with other values or lacks; empty where only their order differs."""
+    """Return words for options that `other` has with different values or lacks; empty if only their order differs."""
     mine, others = OPTIONS[name](own), OPTIONS[name](other)
     keys = [
         key

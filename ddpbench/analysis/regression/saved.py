@@ -1,4 +1,4 @@
-"""Files of pytest-benchmark as sides: the `extra_info` of the plugin and of `ddpbench export`, read back."""
+"""Files of pytest-benchmark as sides of a comparison, read from the `extra_info` of the plugin and `ddpbench export`."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from ddpbench.units import counted
 from ddpbench.workloads import is_import_path
 
 _OURS = ("case_id", "identity", "steps_s")
-"""Keys without which a benchmark was not written by ddpbench."""
+"""Keys that every benchmark written by ddpbench has in `extra_info`."""
 _EMPTY_TEXTS = ("experiment", "algorithm", "schedule", "backend", "fabric", "checkpoint_dir")
-"""Columns of a case that an empty text leaves out."""
+"""Columns of a case that are left out of `extra_info` if they are empty texts."""
 _MOST_BYTES, _MOST_VALUES = 128 * MIB, 1 << 23
-"""The largest file: other benchmarks may have kept each of their times."""
+"""Largest size and number of values of a file, in which other benchmarks may have stored all of their times."""
 _Time = Annotated[float, Field(ge=1e-9, le=1e7, allow_inf_nan=False)]
-"""Seconds per step; the limits exclude values that nobody measures."""
+"""Seconds per step; the limits exclude values that cannot be measured."""
 _Count = Annotated[int, Field(gt=0, lt=2**53)]
 _ALIKE = 1e-6
-"""Largest relative difference between numbers of one entry that are the same measurement."""
+"""Largest relative difference between numbers of one entry that state the same measurement."""
 _LACKS = "Files of pytest-benchmark hold step times alone: in which part of a step a change sits is not known of them."
 
 
@@ -55,9 +55,9 @@ class _Extra(BaseModel, extra="allow", strict=True):
 
 
 def read_saved(path: Path, name: str = "") -> Side:
-    """Return ddpbench's cases in a file of pytest-benchmark, as a side; other benchmarks in it are left out.
+    """Return ddpbench's cases in a file of pytest-benchmark, as a side; the file's other benchmarks are left out.
 
-    Sentences call it by its `name`, or else by its path.
+    Sentences call the side by its `name`, or else by its path.
 
     Raises:
         RequestError: the file does not exist.
@@ -170,9 +170,9 @@ def _case_run(path: Path, benchmark: Mapping[str, Any], extra: _Extra) -> CaseRu
 
 
 def _samples_problem(case: Case, extra: _Extra) -> str:
-    """Return the fault in a step's samples; empty where they are the batch of the whole job, as they should be.
+    """Return the fault in the samples of steps; empty if each step has the batch of the whole job, as it should.
 
-    Where workers do not wait for each other, a step may have others.
+    If workers do not wait for each other, steps may have other numbers of samples, and there is no fault.
     """
     if traits_of(case).promise in ("ordered", None):
         return ""
@@ -185,7 +185,7 @@ def _samples_problem(case: Case, extra: _Extra) -> str:
 
 
 def _times_problem(benchmark: Mapping[str, Any], extra: _Extra) -> str:
-    """Return which other number of the same entry contradicts `steps_s`; empty where none does."""
+    """Return words for a number of the same entry that contradicts `steps_s`; empty if none does."""
     values = extra.steps_s
     mean = math.fsum(values) / len(values)
     stats = benchmark.get("stats")
@@ -215,12 +215,12 @@ def _case(columns: Mapping[str, Any]) -> Case:
     """Return the case that a row's columns describe.
 
     Raises:
-        ValueError: they describe no case, or another than its id.
+        ValueError: they describe no case, or a different one than their id.
     """
     raw = {**dict.fromkeys(_EMPTY_TEXTS, ""), **columns}
     cap = raw.pop("bucket_cap_mb", None)
     caps: list[Any] = [cap]
-    if isinstance(cap, str) and cap != "default":  # 25 and 25.0 are one text, and make different ids
+    if isinstance(cap, str) and cap != "default":  # 25 and 25.0 have the same text, but different ids
         caps = [float(cap), *([int(cap)] if cap.isdecimal() else [])]
     readings = [{**raw, "bucket_cap_mb": each} for each in caps]
     if is_import_path(str(raw.get("workload", ""))):  # the column has the types of a class's model
@@ -235,7 +235,7 @@ def _case(columns: Mapping[str, Any]) -> Case:
 
 
 def _timings(extra: _Extra, case: Case) -> list[Timing]:
-    """Return the launches' numbers. Their steps have `global_batch` samples unless `launch_samples` says otherwise."""
+    """Return the launches' timings; their steps have `global_batch` samples unless `launch_samples` says otherwise."""
     count = len(extra.steps_s)
     steps = extra.launch_steps or [1] * count
     samples = extra.launch_samples or [case.global_batch * each for each in steps]
@@ -251,7 +251,7 @@ def _identity(path: Path, extras: Sequence[_Extra]) -> dict[str, Any]:
     """Return the machine's identity, on which all cases of a file must agree.
 
     Raises:
-        IdentityError: they do not; the message names the differences.
+        IdentityError: they do not agree; the message names a difference.
     """
     found: dict[str, Any] = {}
     for extra in extras:

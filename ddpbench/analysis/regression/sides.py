@@ -15,12 +15,12 @@ from ddpbench.records.plan import read_plan
 from ddpbench.text_safety import on_one_line
 
 CODE = ("experiment_digest", "workload_digest", "rank_code_digest")
-"""Parts of a run's identity that are compared, and so may differ."""
+"""Parts of a run's identity that may differ, because they concern the code that is compared."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Side:
-    """A run to compare. `name` is its name in sentences."""
+    """A run to compare. `name` is what sentences call it."""
 
     name: str
     path: Path
@@ -28,11 +28,11 @@ class Side:
     cases: tuple[CaseRun, ...]
     machine: Mapping[str, Any]
     commit: str = ""
-    """Commit of its code; empty where unknown."""
+    """Commit of its code; empty if unknown."""
     tests: tuple[str, ...] = ()
-    """Full names of pytest-benchmark's tests that measured the cases, one for each; empty for a run directory."""
+    """Full name of the pytest-benchmark test that measured each case, in order; empty for a run directory."""
     lacks: str = ""
-    """Sentence on information that a run directory would have and this side lacks; empty where nothing is missing."""
+    """Sentence on information that a run directory has and this side lacks; empty if nothing is missing."""
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -42,7 +42,7 @@ class Side:
 
 
 def read_side(run: RunDir, name: str = "", *, commit: str | None = None) -> Side:
-    """Return a run as a side; `commit` is its code's, or else the one checked out where the run was started.
+    """Return a run as a side; `commit` is its code's, by default the one checked out where the run was started.
 
     Raises:
         IdentityError: `run` is not a run directory, or has another schema.
@@ -60,7 +60,7 @@ def read_side(run: RunDir, name: str = "", *, commit: str | None = None) -> Side
 
 
 def unlike(base: Side, new: Side) -> list[str]:
-    """Return the differences in two sides' machines, torch and the like; empty where both are alike."""
+    """Return words for the differences between two sides' machines, torch and the like; empty if they are alike."""
     before, after = base.identity, new.identity
     untold = {"physical_cores"} - (before.keys() & after.keys())  # older runs lack it
     names = [name for name in dict.fromkeys([*before, *after]) if name not in CODE and name not in untold]

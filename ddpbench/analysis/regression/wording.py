@@ -1,4 +1,4 @@
-"""Wording of a comparison: a table, Markdown for a pull request, and an object for programs."""
+"""Wording of a comparison, as a table, as Markdown for a pull request, and as an object for programs."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ PART_WORDS = {
     "not_attributed": "not attributed",
 }
 _OFTEN = "4 times in 5"
-"""Frequency with which a resolvable change is resolved, in words: `POWER`."""
+"""Words for `POWER`, the probability that a resolvable change is resolved."""
 HEADS = ("case", "base, ms", "new, ms", "change", "95 % interval", "verdict", "where, or why")
 
 
 def percent(ratio: float, decimals: int = 1) -> str:
-    """Return a ratio as a change: `+3.1 %`; `0.0 %` where rounding leaves none."""
+    """Return a ratio as a change: `+3.1 %`, or `0.0 %` without a sign if it rounds to no change."""
     text = f"{100 * (ratio - 1):+.{decimals}f} %"
     if not any(digit in text for digit in "123456789"):
         text = text[1:]
@@ -50,14 +50,14 @@ def percent(ratio: float, decimals: int = 1) -> str:
 
 
 def value_words(ratio: Interval, limit: float = 0.0) -> str:
-    """Return a ratio as a change, with the decimals of its interval in `interval_words`."""
+    """Return a ratio as a change, with as many decimals as its interval has in `interval_words`."""
     return percent(ratio.value, _decimals(ratio, limit))
 
 
 def interval_words(ratio: Interval | None, limit: float = 0.0) -> str:
-    """Return a ratio's interval as one of a change; empty without ends.
+    """Return a ratio's interval as that of a change; empty without ends.
 
-    No end is printed like no change, nor like the `limit` of a gate, a fraction, if it is beyond or below.
+    Rounding turns no end into 0 or into `limit`, a gate's limit as a fraction, unless the end equals it.
     """
     if ratio is None or ratio.low is None or ratio.high is None:
         return ""
@@ -77,7 +77,7 @@ def _in_percent(fraction: float) -> float:
 
 
 def where_words(change: Change) -> str:
-    """Return the part of a step with most of a change: `backward +4.1 ms`; empty where that is not resolved."""
+    """Return words for the part of a step with most of a change: `backward +4.1 ms`; empty if no part is resolved."""
     part = change.where
     if part is None:
         return ""
@@ -90,7 +90,10 @@ def _ms(step: Interval | None) -> str:
 
 
 def seen_words(resolvable: float) -> str:
-    """Return which change a comparison would have shown, and how often: `a change of 8.1 % or more would have ...`."""
+    """Return words for the change that a comparison would have shown, and how often.
+
+    For example: `a change of 8.1 % or more would have been seen 4 times in 5`.
+    """
     return f"a change of {format_at_most(resolvable)} or more would have been seen {_OFTEN}"
 
 
@@ -146,7 +149,7 @@ def headline(changes: Changes) -> str:
 
 
 def remarks(changes: Changes) -> list[str]:
-    """Return the limits of a comparison, a sentence each."""
+    """Return sentences on the limits of a comparison."""
     found = []
     if changes.paired:
         whole = changes.turns == "launches"
@@ -191,14 +194,14 @@ def remarks(changes: Changes) -> list[str]:
 
 
 def estimands(changes: Changes) -> str:
-    """Return the estimands of a comparison, in one sentence."""
+    """Return a sentence on what a comparison's step times and changes are estimates of."""
     if changes.paired:
         return f"Step times are {GEOMETRIC_MEANS}; a change is {TYPICAL_ROUND}, and a verdict needs the mean to agree."
     return f"Step times are {GEOMETRIC_MEANS}, and a change is their quotient."
 
 
 def _farthest(ratio: Interval | None) -> float | None:
-    """Return the largest difference in an interval, as a fraction of the base, rounded as in the table."""
+    """Return the largest difference in an interval, as a fraction of the base; None without ends."""
     if ratio is None or ratio.low is None or ratio.high is None:
         return None
     return max(ratio.high - 1, 1 - ratio.low)
@@ -211,7 +214,7 @@ def _drift_words(changes: Changes) -> str:
 
 
 def _resolution(changes: Changes) -> list[str]:
-    """Return what undecided cases could have shown, and the time to resolve the wanted change, a sentence each."""
+    """Return sentences on how long it takes to resolve the wanted change; empty if it would have been resolved."""
     found: list[str] = []
     resolved = changes.resolvable
     wanted, needed_s = f"{100 * changes.wanted:g} %", changes.wanted_s
@@ -245,7 +248,7 @@ def _in_all(changes: Changes) -> str:
 
 
 def markdown(changes: Changes) -> str:
-    """Return a comparison for a pull request."""
+    """Return a comparison as Markdown for a pull request."""
     lines = [
         f"**ddpbench**: {escape_markdown(headline(changes))}",
         "",
@@ -266,7 +269,7 @@ def _side(side: Side) -> str:
 
 
 def to_json(changes: Changes) -> dict[str, Any]:
-    """Return a comparison as a JSON object; times are seconds, ratios new over base."""
+    """Return a comparison as a JSON object; times are seconds, and ratios are new divided by base."""
     names = Namer(change.case for change in changes.changes)
     return {
         "base": {"path": str(changes.base.path), "git_commit": changes.base.commit},
@@ -318,7 +321,7 @@ def _case(change: Change, label: str, wanted: float) -> dict[str, Any]:
 
 
 def _in_turn(change: Change, wanted: float) -> dict[str, float | None] | None:
-    """Return the time of a comparison in turn to resolve a change of this case; None where its scatter is unknown."""
+    """Return what a comparison in turn takes to resolve a change of this case; None if the scatter is unknown."""
     rests = change.in_turn
     if rests is None:
         return None
@@ -336,17 +339,17 @@ def ends(interval: Interval | None) -> dict[str, float | None] | None:
 
 
 def failing(changes: Changes, limit: float) -> Sequence[Change]:
-    """Return the cases for which a gate at this limit fails: slower beyond it over the entire interval, or broken."""
+    """Return the cases for which a gate at this limit fails: broken, or slower by more over their entire interval."""
     return [one for one in changes.changes if one.beyond(limit) or one.broken]
 
 
 def judged_any(changes: Changes) -> bool:
-    """Return whether at least one case was compared: a gate that compared nothing does not pass."""
+    """Return whether at least one case was judged; a gate does not pass if none was."""
     return any(one.judged for one in changes.changes)
 
 
 def why_failing(change: Change, limit: float) -> str:
-    """Return why a gate at this limit fails for a case."""
+    """Return words for why a gate at this limit fails for a case."""
     if change.beyond(limit):
         return f"slower by more than {100 * limit:g} %"
     if change.failures and change.new_step is not None:

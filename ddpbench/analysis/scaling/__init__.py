@@ -1,1 +1,1 @@
-"""Curves of a configuration over world sizes, and laws fitted to them."""
+"""Curves of speed-up over world size for each configuration, and laws fitted to them."""

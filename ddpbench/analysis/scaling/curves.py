@@ -1,7 +1,7 @@
 """Curves of cases over world sizes, their fitted laws, and the findings about them.
 
-A curve's cases differ only in their number of ranks. On several nodes a curve fills each node before the next:
-nodes of eight ranks continue the curve of one to eight ranks on one node, and nodes of four form another curve.
+A curve's cases differ only in their number of ranks. On several nodes, a curve fills each node before the next: nodes
+of eight ranks continue the curve of one to eight ranks on one node, and nodes of four form a separate curve.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from ddpbench.strategies.traits import traits_of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaseCurve:
-    """The ok cases of one configuration by world size, one rank included where it was measured.
+    """The ok cases of one configuration by world size, with one rank if it was measured.
 
-    `runs` had separate cores or GPUs for each rank; `crowded` ran oversubscribed. `panel` counts the groups of
-    comparable cases, `variant` those of its strategy and algorithm within one, both from 0.
+    `runs` had separate cores or GPUs for each rank; `crowded` ran oversubscribed. `panel` is the number of the group of
+    comparable cases, and `variant` that of the variant of its strategy and algorithm within the group, both from 0.
     """
 
     name: str
     key: str
     """Name of the curve in data."""
     shared: tuple[str, ...]
-    """Settings that its cases share, in words: the workload first."""
+    """Words for the settings that the cases of the curve have in common, the workload first."""
     panel: int
     variant: int
     base: CaseRun | None
@@ -48,14 +48,12 @@ class CaseCurve:
 
     @property
     def setting(self) -> str:
-        """Return the settings that its cases share, in one line."""
+        """Return the settings that the curve's cases have in common, in one line."""
         return ", ".join(self.shared)
 
     @property
     def first(self) -> CaseRun:
-        """Return a case from which the shared settings can be read: on emulated links not the one-rank case, which uses
-        none.
-        """
+        """Return a case from which the common settings can be read; a case of one rank would show no links."""
         return (self.runs or self.crowded)[-1]
 
     @property
@@ -66,31 +64,31 @@ class CaseCurve:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CurveLaws:
-    """A curve by name and by its cases' ids, and the laws fitted to it."""
+    """A curve with its name and its cases' ids, and the laws fitted to it."""
 
     name: str
     key: str
     """Name of the curve in data."""
     shared: tuple[str, ...]
-    """Settings that its cases share, in words: the workload first."""
+    """Words for the settings that the cases of the curve have in common, the workload first."""
     panel: int
     variant: int
     case: Case
-    """A case of the curve, for the settings that all of them share."""
+    """A case of the curve, for the settings that all its cases have in common."""
     case_ids: Mapping[int, str]
-    """Ids by world size of the cases with separate cores for each rank."""
+    """Ids of the cases with separate cores for each rank, by world size."""
     laws: Laws
 
     @property
     def setting(self) -> str:
-        """Return the settings that its cases share, in one line."""
+        """Return the settings that the curve's cases have in common, in one line."""
         return ", ".join(self.shared)
 
 
 def curves_of(cases: Sequence[CaseRun]) -> list[CaseCurve]:
-    """Return every curve of a run, groups with the most ok cases first; each strategy at its first bucket cap.
+    """Return every curve of a run, those of the group with most ok cases first; each strategy has one bucket cap.
 
-    The first is the default cap where it was run, otherwise the smallest, as in the other figures.
+    This is the default cap if it was run, otherwise the smallest, as in the other figures.
     """
     able = [run for run in cases if run.status == "ok" and run.timings]
     by_id = {run.case_id: run for run in able}
@@ -135,7 +133,7 @@ def curves_of(cases: Sequence[CaseRun]) -> list[CaseCurve]:
 
 
 def _with_apart(curves: Sequence[CaseCurve]) -> list[CaseCurve]:
-    """Return the curves, their settings with what distinguishes groups of comparable cases, if two groups share one."""
+    """Return the curves; if two groups have equal settings, these are extended by what distinguishes the groups."""
     groups = {(curve.shared, curve.panel) for curve in curves}
     if len({shared for shared, _ in groups}) == len(groups):
         return list(curves)
@@ -153,9 +151,9 @@ def _apart(names: Namer, case: Case) -> list[str]:
 
 
 def _ladders(runs: Sequence[CaseRun]) -> Iterable[tuple[list[CaseRun], str]]:
-    """Yield the cases split so that no world size occurs twice, each with its nodes' shape where that differs.
+    """Yield the cases split so that no world size occurs twice, each with words for its nodes' shape if shapes differ.
 
-    One node forms a separate curve where it held more ranks than each of several nodes did.
+    Cases on one node form a separate curve if that node had more ranks than each of several nodes.
     """
     ordered = sorted(runs, key=lambda run: run.case.world_size)
     one = [run for run in ordered if run.case.nodes == 1]
@@ -169,23 +167,23 @@ def _ladders(runs: Sequence[CaseRun]) -> Iterable[tuple[list[CaseRun], str]]:
 
 
 _IN_SHARED = ("scaling", "local_batch", "global_batch", "fabric")
-"""Fields that `_shared` always words, besides the workload."""
+"""Fields that `_shared` always puts into words, besides the workload."""
 
 
 def _shared(case: Case) -> tuple[str, ...]:
-    """Return workload, scaling and batch, and the labels that must accompany a number."""
+    """Return words for workload, scaling and batch, and the labels that must accompany a number."""
     scaling = f"{FACETS['scaling'].word(case)} with a {batch_words(case)}"
     return (case.workload, scaling, *grouping.qualifiers(case))
 
 
 WORTH_SHARING = 20
-"""Number of curves from which on fitting is handed to the second process."""
+"""Number of curves from which on they are fitted by a second process."""
 
 
 class LawsOf:
     """The laws of every curve that has its base case and a world size above one with separate cores for each rank.
 
-    Many curves are fitted in a second process, where there is one, until their laws are requested.
+    Many curves are fitted in a second process, if there is one, until their laws are requested.
     """
 
     def __init__(
@@ -195,7 +193,7 @@ class LawsOf:
 
         Args:
             cases: a run's cases.
-            machine: its `machine.json`, which gives the number of devices.
+            machine: its `machine.json`, which has the number of devices.
             helper: the second process; it gets no other request until `found`.
         """
         pairs = [(curve, curve.base) for curve in curves_of(cases)]
@@ -218,7 +216,7 @@ class LawsOf:
             self._helper.ask(fit_all, self._asked)
 
     def found(self) -> tuple[CurveLaws, ...]:
-        """Return the laws. Curves that the second process cannot fit are fitted here."""
+        """Return the laws. Curves that the second process cannot fit are fitted in this one."""
         answer: list[Laws] | None = None if self._helper is None else self._helper.answer()
         return tuple(
             CurveLaws(
@@ -238,7 +236,7 @@ class LawsOf:
 
 
 def judged_laws(laws: Sequence[CurveLaws], cases: Sequence[CaseRun]) -> tuple[CurveLaws, ...]:
-    """Return the laws with the claims' judgements of speed-ups, where a claim names a case and its base case."""
+    """Return the laws with the claims' speed-ups for cases that a claim compares with their base case."""
     by_id = {run.case_id: run for run in cases}
 
     def judged(curve: CurveLaws) -> CurveLaws:
@@ -263,20 +261,21 @@ def _numbers(curve: CaseCurve, base: CaseRun) -> SpeedupCurve:
 
 
 def _devices(curve: CaseCurve, machine: Mapping[str, object]) -> int | None:
-    """Return the most ranks that get a separate device each on this machine; None across nodes, whose
-    number is open.
+    """Return the largest number of ranks that get a separate device each on this machine.
+
+    None if it is unknown, for several nodes, whose number could be larger, and for replays, which need no cores.
     """
     identity = machine.get("identity")
     case = curve.first.case
     found = identity.get("gpus" if case.device == "cuda" else "cores") if isinstance(identity, dict) else None
     several = any(run.case.nodes > 1 for run in curve.runs)
-    if not isinstance(found, list) or several or case.compute != "real":  # a replay needs no core
+    if not isinstance(found, list) or several or case.compute != "real":  # a replay needs no cores
         return None
     return len(found) if case.device == "cuda" else len(found) // case.threads_per_rank
 
 
 def law_findings(laws: Sequence[CurveLaws], cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
-    """Return one sentence on the first curve of a strategy that aggregates: the law it follows, and its knee."""
+    """Return a finding on the first curve of a strategy that aggregates: the law that it follows, and its knee."""
     for curve in laws:
         if not traits_of(curve.case).exchanges or not curve.laws.fits:
             continue
@@ -313,6 +312,6 @@ _WORDS = {"s": "a serial fraction of", "alpha": "a contention of", "beta": "a co
 
 
 def parameter_words(fit: Fit) -> str:
-    """Return the parameters in a sentence, gamma left out: `a serial fraction of 0.052 [0.048, 0.056]`."""
+    """Return words for the parameters without gamma: `a serial fraction of 0.052 [0.048, 0.056]`."""
     words = [f"{_WORDS[name]} {plain(value)}" for name, value in fit.parameters.items() if name in _WORDS]
     return " and ".join(words)

@@ -1,4 +1,4 @@
-"""Fit of a law to a curve: its parameters, goodness of fit, and their wording."""
+"""Fit of a law to a curve, with its parameters and goodness of fit, and their wording."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _PARAMETERS: Mapping[Law, tuple[str, ...]] = {
 class Fit:
     """A law fitted to a curve.
 
-    `parameters`: `s`, a fraction; or `alpha`, `beta`, and `gamma` in samples/s. `residuals` are the law's
-    speed-up over the measured one, minus 1, by world size. `line` are (world size, speed-up) up to
-    `EXTRAPOLATION` times the largest measured world size. `goodness` tests whether some residual's interval,
-    corrected for their number (Bonferroni), excludes 0; it is undetermined where no point is left to test, or where
-    none does and one has no interval. `unseen` is the largest misfit, a fraction, that those intervals allow.
+    `parameters` are `s`, a fraction, or `alpha`, `beta`, and `gamma` in samples/s. `residuals` are, by world size, the
+    law's speed-up divided by the measured one, minus 1. `line` has points (world size, speed-up) up to `EXTRAPOLATION`
+    times the largest measured world size. `goodness` tests whether any residual's interval, corrected for their number
+    (Bonferroni), excludes 0. It is undetermined if no point is left to test, or if no interval excludes 0 and one is
+    missing. `unseen` is the largest misfit, a fraction, that these intervals allow.
     """
 
     law: Law
@@ -51,18 +51,18 @@ class Fit:
 
     @property
     def coherency_held(self) -> bool:
-        """Return whether `beta` was held at 0 instead of fitted."""
+        """Return whether `beta` was fixed at 0 instead of fitted."""
         beta = self.parameters.get("beta")
         return beta is not None and beta.low is None and beta.value == 0
 
     @property
     def judged(self) -> str:
-        """Return its goodness in a few words."""
+        """Return words for the goodness of fit."""
         return _JUDGED[self.goodness]
 
     @property
     def detail(self) -> str:
-        """Return the basis of its goodness."""
+        """Return words for what the goodness of fit is based on."""
         size, residual = self.worst
         off = f"off by {_percent(residual)} at most, at {counted(size, 'rank')}"
         if self.goodness == "within error":
@@ -80,7 +80,7 @@ class Fit:
 
     @property
     def verdict(self) -> str:
-        """Return its goodness, and the basis of it."""
+        """Return words for the goodness of fit, and what it is based on."""
         return f"{self.judged} ({self.detail})"
 
 
@@ -92,7 +92,7 @@ _JUDGED: dict[Goodness, str] = {
 
 
 def fit_of(model: Model, law: Law, estimates: Mapping[str, Estimated]) -> Fit | None:
-    """Return the fit of a law, or None where the data do not give one."""
+    """Return the fit of a law; None if the data do not determine one."""
     estimated, off = estimates[law], estimates[f"{law} residual"]
     if not np.isfinite(estimated.value).all() or not np.isfinite(off.value).all():
         return None

@@ -1,12 +1,11 @@
-"""Intervals of all estimates from a curve: leave out one round at a time, and compute everything again.
+"""Intervals of all estimates from a curve, by leaving out one round at a time and computing everything again.
 
-Rounds are the replicates, so intervals come from leaving out one round at a time and fitting again (the
-jackknife; Tukey 1958; Efron & Stein 1981). Where every round has every world size this is to first order the
-t-interval over one fit per round; but it is also valid where no round has them all, as in a merge of several
-allocations, and unlike a bootstrap over five rounds it is not too narrow. Rounds with the same world sizes form
-a stratum; Satterthwaite's formula gives the degrees of freedom over strata. Residuals and forecasts get their
-intervals in the same way, with all of their correlations. Where rounds are correlated all are wider
-(`correlation.py`).
+Rounds are the replicates, so intervals come from leaving out one round at a time and fitting again (the jackknife;
+Tukey 1958; Efron & Stein 1981). If every round has every world size, this is to first order the t-interval over one fit
+per round. It is also valid if no round has all world sizes, as in a merge of several allocations, and unlike a
+bootstrap over five rounds it is not too narrow. Rounds with equal world sizes form a stratum; Satterthwaite's formula
+gives the degrees of freedom over strata. Residuals and forecasts get their intervals in this way too, with all of their
+correlations. If rounds are correlated, all intervals are wider (`correlation.py`).
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Estimated:
     df: Array
 
     def interval(self, index: int, alpha: float = ALPHA) -> Interval:
-        """Return the t-interval of one of them; without ends where it is not defined."""
+        """Return the t-interval of the quantity at `index`; without ends if it is not defined."""
         value = float(self.value[index])
         half = float(special.stdtrit(self.df[index], 1 - alpha / 2) * self.error[index])
         if not math.isfinite(value) or not math.isfinite(half):
@@ -45,7 +44,10 @@ class Estimated:
 def jackknife(
     curve: SpeedupCurve, statistic: Callable[[TimingKey | None], Mapping[str, Array]]
 ) -> dict[str, Estimated]:
-    """Return every quantity that `statistic` gives for all rounds but one, with its error over rounds."""
+    """Return estimates of the quantities that `statistic` computes, by name.
+
+    The argument of `statistic` is a round to leave out, or None.
+    """
     whole = statistic(None)
     left = {one: statistic(one) for stratum in curve.strata for one in stratum}
     found: dict[str, Estimated] = {}

@@ -21,16 +21,16 @@ from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS
 
 MIN_POINTS = 3
-"""Number of world sizes, one rank included, below which nothing is fitted."""
+"""Smallest number of world sizes, one rank included, to which laws are fitted."""
 KNEE_CUT = 0.5
-"""The knee is the last world size up to which an added rank brings at least this fraction of a rank."""
+"""Smallest gain of an added rank, in ranks, before the knee."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LawPoint:
-    """A measured world size. `serial_fraction` is Karp-Flatt's (strong) or Gustafson's (weak).
+    """A measured world size. `serial_fraction` is Karp-Flatt's (strong scaling) or Gustafson's (weak scaling).
 
-    `marginal` is the gain per rank added since the next smaller world size, in ranks.
+    `marginal` is the gain, in ranks, of each rank added since the next smaller world size.
     """
 
     world_size: int
@@ -45,7 +45,7 @@ _NOTHING = Sentence("")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Laws:
-    """Results of the laws for a curve. Without fits `absent` says why."""
+    """Results of the laws for a curve. Without fits, `absent` says why there are none."""
 
     scaling: Literal["weak", "strong"]
     points: tuple[LawPoint, ...] = ()
@@ -53,9 +53,9 @@ class Laws:
     refused: tuple[str, ...] = ()
     """Laws that do not apply to these data, each with the reason."""
     trend: str = ""
-    """Trend of the serial fractions, in words."""
+    """Words for the trend of the serial fractions."""
     knee: int | None = None
-    """The knee, where there is one within the measured world sizes."""
+    """World size of the knee; None if there is none within the measured world sizes."""
     knee_words: Sentence = _NOTHING
     peak_words: str = ""
     next: NextSize | None = None
@@ -84,8 +84,8 @@ def fit_laws(curve: SpeedupCurve, *, devices: int | None = None, batch: int | No
     """Fit all laws that apply to a curve.
 
     Args:
-        curve: its launches.
-        devices: the most ranks that this machine has devices for; None where unknown.
+        curve: the configuration's launches by world size.
+        devices: the largest number of ranks for which this machine has devices; None if unknown.
         batch: the global batch that world sizes must divide, under strong scaling.
     """
     sizes = list(curve.paired)
@@ -163,7 +163,7 @@ def _too_few(curve: SpeedupCurve) -> str:
 
 
 def _trend(scaling: str, sizes: Sequence[int], rise: Interval) -> str:
-    """Return the change of the serial fraction from the first measured world size to the last, in words."""
+    """Return a sentence on the change of the serial fraction from the first measured world size to the last."""
     name = "Karp-Flatt's serial fraction" if scaling == "strong" else "The serial fraction"
     where = f"from {sizes[0]} to {sizes[-1]} ranks"
     if not excludes_zero(rise):
@@ -174,7 +174,7 @@ def _trend(scaling: str, sizes: Sequence[int], rise: Interval) -> str:
 
 
 def _brought(marginal: float) -> str:
-    """Return what an added rank brings, in words."""
+    """Return words for the gain of an added rank."""
     if marginal < 0:
         return "a loss: all of them together train fewer samples/s"
     return f"only {100 * marginal:.0f} % of the samples/s that one rank trains alone"
@@ -210,7 +210,7 @@ def _knee(points: Sequence[LawPoint]) -> tuple[int | None, Sentence]:
 
 
 def _peak(usl: Fit | None, peak: Interval, largest: int) -> str:
-    """Return a sentence on the USL's peak; empty where the data do not show that there is one."""
+    """Return a sentence on the USL's peak; empty if the data do not show that there is one."""
     if usl is None or not _positive(usl.parameters["beta"]) or not math.isfinite(peak.value):
         return ""
     if peak.value > EXTRAPOLATION * largest:

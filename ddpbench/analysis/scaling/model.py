@@ -2,17 +2,17 @@
 
 - Amdahl, AFIPS 1967, strong scaling only (a fixed amount of work): S(n) = 1 / (s + (1-s)/n).
 - Gustafson, CACM 31 (1988), weak scaling only (work grows with n): S(n) = n - s(n-1).
-- Karp & Flatt, CACM 33 (1990), strong: e(n) = (1/S - 1/n) / (1 - 1/n) at each point. Under weak scaling that
-  number falls with n even where ranks lose ever more, so there Gustafson's own fraction, (n-S)/(n-1), replaces it.
-- Gunther, "Guerrilla Capacity Planning" (2007), the Universal Scalability Law, on either:
+- Karp & Flatt, CACM 33 (1990), strong scaling: e(n) = (1/S - 1/n) / (1 - 1/n) at each point. Under weak scaling this
+  number falls with n even if ranks lose ever more, so Gustafson's own fraction, (n-S)/(n-1), replaces it there.
+- Gunther, "Guerrilla Capacity Planning" (2007), the Universal Scalability Law, for either scaling:
   X(n) = gamma n / (1 + alpha(n-1) + beta n(n-1)), largest at n* = sqrt((1-alpha)/beta).
 
-All of them are linear in their parameters, or in the parameters times 1/gamma, once the reciprocal is taken: the
-fits are weighted linear least squares, which needs no starting values and has no local minima. Weights are
-those of relative errors, which taking the reciprocal leaves unchanged to first order; each point's is mixed with
-the mean of all, because an error estimated from five rounds is itself uncertain. Parameters may leave their
-usual range (superlinear speed-up gives a negative alpha), and the wording says so; but a beta that would
-be negative is held at 0, or the USL would forecast that efficiency recovers.
+Once the reciprocal is taken, all of them are linear in their parameters, or in the parameters times 1/gamma. So the
+fits are weighted linear least squares, which need no starting values and have no local minima. Weights are those of
+relative errors, which taking the reciprocal leaves unchanged to first order. Each point's weight is mixed with the mean
+of all, because an error estimated from five rounds is itself uncertain. Parameters may leave their usual range
+(superlinear speed-up gives a negative alpha), and the wording says so. But a beta that would be negative is fixed at 0,
+because otherwise the USL would forecast that efficiency recovers.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ EXTRAPOLATION = 2
 """Largest world size of a forecast, as a multiple of the largest measured one."""
 _LINE_POINTS = 49
 _PRIOR_ROUNDS = 30
-"""Weight of the points' mean error compared with each point's own, in rounds."""
+"""Weight, in rounds, of the mean error of all points in each point's error."""
 EXACT = 1e-9
-"""Anything smaller is rounding: not a misfit, nor a parameter different from 0."""
+"""Residuals and parameters smaller than this count as 0, because they may be due to rounding."""
 
 Law = Literal["amdahl", "gustafson", "usl"]
 LAW_NAMES: Mapping[Law, str] = {
@@ -43,7 +43,7 @@ LAW_NAMES: Mapping[Law, str] = {
 
 
 class Model:
-    """The laws of one curve, fitted to all rounds, or to all but one, with the same weights."""
+    """The laws of one curve, which can be fitted to all rounds or to all but one with equal weights."""
 
     def __init__(self, curve: SpeedupCurve, candidates: Sequence[int]) -> None:
         self.curve = curve
@@ -54,7 +54,7 @@ class Model:
         self.limit = EXTRAPOLATION * float(self.sizes[-1])
         self.grid = np.unique(np.concatenate([np.geomspace(1, self.limit, _LINE_POINTS), self.all_sizes]))
         errors = np.array([standard_error(curve, size) for size in curve.paired])
-        # Weights from few rounds fit chance, and intervals then are too narrow (88 % for 95 at five rounds).
+        # Weights from few rounds fit chance, so intervals are too narrow (88 % instead of 95 % at five rounds).
         trust = np.array([len(both) - 1 for both in curve.paired.values()], np.float64)
         mixed = np.sqrt((trust * errors**2 + _PRIOR_ROUNDS * np.mean(errors**2)) / (trust + _PRIOR_ROUNDS))
         self.sigma = np.maximum(mixed, 1e-3 if not mixed.any() else 1e-3 * float(mixed.max()))
@@ -65,7 +65,7 @@ class Model:
         self.beta_held = bool(self.parameters("usl", logs, log_base)[1] < -EXACT)
 
     def parameters(self, law: Law, logs: Array, log_base: float) -> Array:
-        """Return `s`; or `alpha, beta, gamma` (samples/s)."""
+        """Return the fitted `s`, or `alpha, beta, gamma` (gamma in samples/s), from log speed-ups."""
         n, speedup = self.sizes, np.exp(logs)
         if law == "amdahl":
             x, y, weight = 1 - 1 / n, 1 / speedup - 1 / n, speedup / self.sigma
@@ -87,7 +87,7 @@ class Model:
         return np.array([alpha, beta, math.exp(log_base) / one])
 
     def log_speedup(self, law: Law, parameters: Array, n: Array, log_base: float) -> Array:
-        """Return the law's speed-up as a logarithm; NaN where it is not positive."""
+        """Return the logarithm of the law's speed-up at world sizes `n`; NaN where the speed-up is not positive."""
         if law == "amdahl":
             value = parameters[0] + (1 - parameters[0]) / n
             return -_log(value)
@@ -97,7 +97,7 @@ class Model:
         return _log(n * gamma) - _log(1 + alpha * (n - 1) + beta * n * (n - 1)) - log_base
 
     def everything(self, without: TimingKey | None) -> dict[str, Array]:
-        """Return all quantities that get an interval, from all rounds but one."""
+        """Return all quantities that get an interval, from all rounds but `without`."""
         logs = self.curve.log_speedups(without)
         log_base = self.curve.log_base_rate(without)
         n, speedup = self.sizes, np.exp(logs)

@@ -14,7 +14,7 @@ from ddpbench.analysis.scaling.model import EXTRAPOLATION, LAW_NAMES, Model
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NextSize:
-    """The world size most worth measuring next; `here` says whether this machine has the devices for it."""
+    """The world size that is most useful to measure next; `here` says whether this machine has the devices for it."""
 
     world_size: int
     reason: str
@@ -22,9 +22,9 @@ class NextSize:
 
 
 def candidates(sizes: Sequence[int], *, devices: int | None, batch: int | None) -> list[int]:
-    """Return unmeasured world sizes worth considering: powers of two, and one between each two that are far apart.
+    """Return unmeasured world sizes to consider: powers of two, and the geometric mean of each two neighbouring sizes.
 
-    None is beyond `EXTRAPOLATION` times the largest measured; under strong scaling each divides the batch.
+    None of them is above `EXTRAPOLATION` times the largest measured size; under strong scaling each divides the batch.
     """
     known = sorted({1, *sizes})
     limit = EXTRAPOLATION * known[-1]
@@ -48,11 +48,11 @@ def next_without_fit(
     short: Sequence[int] = (),
     missing: int = 1,
 ) -> NextSize | None:
-    """Return the size for a law's next point: one with too few rounds, the next power of two, or one between.
+    """Return the size for a law's next point: one with too few rounds, the next power of two, or one between points.
 
     Args:
         sizes: the world sizes that are points, except 1.
-        devices: the most ranks that this machine has devices for; None where unknown.
+        devices: the largest number of ranks for which this machine has devices; None if unknown.
         batch: the global batch that world sizes must divide, under strong scaling.
         short: the world sizes with too few rounds for a point, in order.
         missing: number of points that a law lacks.
@@ -76,10 +76,10 @@ def next_without_fit(
 def next_size(
     model: Model, fits: Sequence[Fit], estimates: Mapping[str, Estimated], devices: int | None
 ) -> NextSize | None:
-    """Return the size at which the laws disagree most, or at which the USL is least certain, relative to its value."""
+    """Return the size at which the laws disagree most, or at which a law is least certain; None without a forecast."""
     usable = [n for n in model.candidates if devices is None or n <= devices] or model.candidates
     largest = int(model.sizes[-1])
-    # Laws that are known not to hold are used only where none is known to hold, and then without a forecast.
+    # Laws that are known not to hold are used only if all are, and then the text gives no forecast.
     holding = [fit for fit in fits if fit.goodness != "beyond error"]
     fits = holding or fits
     best: tuple[float, int, str] | None = None

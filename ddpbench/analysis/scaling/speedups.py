@@ -1,8 +1,8 @@
 """Data to which laws are fitted: one configuration's speed-ups at several world sizes.
 
-They are the report's speed-ups: samples/s over the base case's, `single` at one rank, paired within rounds. The
-base case therefore is the curve's point at world size 1; a strategy's own case at one rank is not fitted, since it
-would be a second one.
+They are the report's speed-ups: samples/s divided by those of the base case, `single` at one rank, paired within
+rounds. The base case is therefore the curve's point at world size 1. A strategy's own case at one rank is not fitted,
+because it would be a second point there.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedupCurve:
-    """A configuration's launches by world size above one, each world size with separate cores for each rank.
+    """A configuration's launches by world size above one, with separate cores for each rank.
 
-    `base` are the base case's launches; those that share no round with it are not used.
+    `base` are the base case's launches; launches that have no round in common with them are not used.
     """
 
     scaling: Literal["weak", "strong"]
@@ -36,7 +36,10 @@ class SpeedupCurve:
 
     @cached_property
     def paired(self) -> dict[int, dict[TimingKey, tuple[Timing, Timing]]]:
-        """Return, by world size and round, its timing and the base case's, where both have enough rounds."""
+        """Return pairs of a launch's timing and the base case's, by world size and round.
+
+        World sizes with too few rounds are left out.
+        """
         found = {
             size: {own.pair: (own, base) for own, base in pairs(timings, self.base)}
             for size, timings in sorted(self.sizes.items())
@@ -51,9 +54,9 @@ class SpeedupCurve:
 
     @cached_property
     def strata(self) -> list[list[TimingKey]]:
-        """Return the rounds in groups of the same world sizes; a group of one joins the largest.
+        """Return the rounds in groups with equal world sizes; a group of one round joins the largest group.
 
-        A round that two sessions shared counts as two.
+        A round that two sessions ran parts of counts as two.
         """
         groups: dict[tuple[int, ...], list[TimingKey]] = {}
         for one in sorted({one for both in self.paired.values() for one in both}):
@@ -64,7 +67,7 @@ class SpeedupCurve:
         return [group for group in groups.values() if group not in lonely]
 
     def log_speedups(self, without: TimingKey | None = None) -> Array:
-        """Return the logarithm of each paired world size's speed-up, all rounds but one."""
+        """Return the logarithm of the speed-up at each paired world size, from all rounds but `without`."""
         logs = []
         for both in self.paired.values():
             kept = [pair for one, pair in both.items() if one != without]
@@ -74,9 +77,9 @@ class SpeedupCurve:
         return np.array(logs, np.float64)
 
     def log_base_rate(self, without: TimingKey | None = None) -> float:
-        """Return the logarithm of the base case's samples/s, all rounds but one.
+        """Return the logarithm of the base case's samples/s, from all rounds but `without`.
 
-        It is that of the mean: a jackknife needs a smooth statistic, which a median is not.
+        It is that of the mean, because a jackknife needs a smooth statistic, which a median is not.
         """
         return math.log(mean_rate([one for one in self.base if one.pair != without]))
 
@@ -90,7 +93,7 @@ def speedup_of(curve: SpeedupCurve, size: int) -> Interval:
 
 
 def standard_error(curve: SpeedupCurve, size: int) -> float:
-    """Return the standard error of the logarithm of that speed-up; 0 where there is none."""
+    """Return the standard error of the logarithm of `speedup_of`; 0 if there is none."""
     both = curve.paired[size].values()
     comparison = compare([own for own, _ in both], [base for _, base in both])
     assert comparison is not None

@@ -1,1 +1,1 @@
-"""Intervals, comparisons and verdicts. Numbers in, numbers out."""
+"""Intervals, comparisons and verdicts, computed from numbers alone."""

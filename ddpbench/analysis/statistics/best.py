@@ -1,13 +1,14 @@
 """Best cases of a family, and those as good: the only definition of these words.
 
-A family is a few cases of which the fastest is not known beforehand, such as all at one number of ranks. Picking
-the fastest from the data and testing the others against it finds differences between identical cases; calling
-all that is not significantly slower "as good" hides slower ones. Both are handled here, on log times with rounds as
-blocks, by one interval for each pair of cases (Tukey's all pairs), which all hold at once with 95 % confidence.
-Every statement on two cases of a family uses that interval, and a case's standing follows from it: its difference from
-the best of the others is the largest of its differences, and so are the ends (Hsu). So at most 5 % of families have
+A family is a few cases of which the fastest is not known beforehand, such as all at one number of ranks. Picking the
+fastest from the data and testing the others against it finds differences between identical cases; calling all cases
+that are not significantly slower "as good" hides slower ones. Both are handled here, on log times with rounds as
+blocks, by one interval for each pair of cases (Tukey's all pairs); all of these hold at once with 95 % confidence.
+Every statement on two cases of a family uses this interval. A case's standing follows from the intervals: its
+difference from the best of the others is the largest of its differences, and so are the ends (Hsu). So at most 5 % of
+families have
 
-- a case that is "slower" (its lower end is above 0), or "best" (all others are slower), where all are identical;
+- a case that is "slower" (its lower end is above 0), or "best" (all others are slower), although all are identical;
 - a case that is "as good" (its upper end is within the margin), but is not within the margin of the best.
 
 Sources:
@@ -17,11 +18,11 @@ Sources:
 - Grubbs, J. Amer. Statist. Assoc. 43 (1948): each case's own variance in a two-way layout.
 
 The residual variance of case + round is pooled. Cases need not have equal variances: a pair's variance is the largest
-of the pooled one, that of its differences and the sum of Grubbs' two. For similar spreads this costs a
-little power; for spreads that differ by a factor of two it keeps the 5 %. A case that scatters far more than the others
-would hide all differences: so of three cases or more a pair's interval is the shorter of two, of which one has 4 of
-the 5 % and the other, from the pair's own differences alone (Bonferroni), has 1 %. All are wider where the run's rounds
-are correlated (`correlation.py`), which the 5 % do not include.
+of the pooled one, that of its differences and the sum of Grubbs' two. For similar spreads this costs a little power;
+for spreads that differ by a factor of two it keeps the 5 %. A case that scatters far more than the others would hide
+all differences. So with three cases or more, a pair's interval is the shorter of two, of which one has 4 of the 5 % and
+the other, from the pair's own differences alone (Bonferroni), has 1 %. All are wider if the run's rounds are correlated
+(`correlation.py`), which the 5 % do not include.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ from ddpbench.analysis.statistics.timings import Timing, TimingKey
 
 _Array = NDArray[np.float64]
 _OWN = 0.2
-"""Share of a family's error that goes to intervals from a pair's own differences."""
+"""Share of a family's error probability for the intervals from a pair's own differences."""
 
 _Z, _Z_WEIGHTS = np.polynomial.legendre.leggauss(64)
 _Z, _Z_WEIGHTS = 8 * _Z, 8 * _Z_WEIGHTS * np.exp(-((8 * _Z) ** 2) / 2) / math.sqrt(2 * math.pi)
@@ -62,7 +63,7 @@ _U, _U_WEIGHTS = (_U + 1) / 2, _U_WEIGHTS / 2
 
 
 class Family:
-    """Cases that are compared with each other: an interval for every pair, all of which hold at once."""
+    """Cases that are compared with each other, with an interval for every pair; all intervals hold at once."""
 
     def __init__(
         self,
@@ -71,10 +72,10 @@ class Family:
         alpha: float = ALPHA,
         claimed: Mapping[tuple[str, str], Judgement] = MappingProxyType({}),
     ) -> None:
-        """Compare all pairs. `alpha` is the family's error; `claimed` pairs already have judgements.
+        """Compare all pairs. `alpha` is the family's error probability; `claimed` pairs already have judgements.
 
-        Cases with too few rounds are left out of the comparison. Where launches are missing, the rounds that all
-        cases have are used, or, where these are few, each pair's own, with Bonferroni's correction.
+        Cases with too few rounds are left out of the comparison. If launches are missing, only the rounds that all
+        cases have are used, or, if these are few, each pair's own rounds with Bonferroni's correction.
         """
         self._timings = {name: own for name, own in timings.items() if own}
         self._logs = {name: by_pair(own) for name, own in self._timings.items()}
@@ -110,7 +111,7 @@ class Family:
         return len(self._places)
 
     def pair(self, a: str, b: str, *, margin: float = MARGIN) -> Judgement | None:
-        """Return A against B; None where a case has no launch."""
+        """Return the judgement of A compared with B; None if either case has no launch."""
         if a not in self or b not in self:
             return None
         if (a, b) in self._claimed:
@@ -126,7 +127,7 @@ class Family:
         return None if comparison is None else judge(comparison, min_rounds=sys.maxsize)
 
     def standings(self, names: Sequence[str] | None = None, *, margin: float = MARGIN) -> dict[str, Standing]:
-        """Return the standing of each of these cases among them, by name and in their order; all by default.
+        """Return the standing of each of these cases among them, by name and in their order; all cases by default.
 
         Empty for fewer than two cases.
         """
@@ -143,8 +144,9 @@ class Family:
 def standings(
     family: Mapping[str, Sequence[Timing]], *, margin: float = MARGIN, alpha: float = ALPHA
 ) -> dict[str, Standing]:
-    """Return the standing of each case of a family, by name and in the family's order; empty for fewer than
-    two cases.
+    """Return the standing of each case of a family, by name and in the family's order.
+
+    Empty for fewer than two cases.
     """
     return Family(family, alpha=alpha).standings(margin=margin)
 
@@ -187,7 +189,10 @@ def _told(
 
 
 def _too_few(name: str, logs: Mapping[str, Mapping[TimingKey, Timing]]) -> Standing:
-    """Return a case that cannot be compared, with the ratio to the other with the shortest mean."""
+    """Return the standing of a case that cannot be compared.
+
+    Its ratio is to the other case with the shortest mean.
+    """
     costs = {other: _cost(list(rounds.values())) for other, rounds in logs.items()}
     against = min((other for other in costs if other != name), key=costs.__getitem__)
     both = logs[name].keys() & logs[against].keys()
@@ -196,16 +201,17 @@ def _too_few(name: str, logs: Mapping[str, Mapping[TimingKey, Timing]]) -> Stand
 
 
 def bounds(difference: _Array, half: _Array) -> tuple[_Array, _Array]:
-    """Return each case's logarithm over the best of the others: the lower and the upper bound, shape (..., cases).
+    """Return bounds on the log ratio of each case to the best of the others, lower and upper, of shape (..., cases).
 
-    `difference[..., i, j]` is case i's log time minus case j's; `half` are half-widths of the same shape.
-    Case i less the best of the others is the largest of its differences, and so are its bounds.
+    `difference[..., i, j]` is case i's log time minus case j's; `half` are half-widths of the same shape. The
+    difference of case i from the best of the others is the largest of its differences, and its bounds are the largest
+    of their bounds.
     """
     return _largest(difference - half), _largest(difference + half)
 
 
 def _largest(differences: _Array) -> _Array:
-    """Return the largest of each case's differences from the others."""
+    """Return, for each case, the largest of its differences from the others."""
     own = np.eye(differences.shape[-1], dtype=bool)
     found: _Array = np.where(own, -np.inf, differences).max(axis=-1)
     return found
@@ -223,7 +229,7 @@ def verdicts(
 
 
 def half_widths(logs: _Array, alpha: float = ALPHA) -> _Array:
-    """Return half-widths of all differences of two cases' means, shape (..., cases, cases), that hold at once.
+    """Return half-widths that hold at once for the differences of all pairs of cases' means, shape (..., cases, cases).
 
     `logs` has the shape (..., cases, rounds); every round has every case. See the module's docstring.
     """
@@ -255,8 +261,9 @@ def half_widths(logs: _Array, alpha: float = ALPHA) -> _Array:
 def _pairwise(
     logs: Sequence[Mapping[TimingKey, Timing]], alpha: float
 ) -> tuple[_Array, _Array, NDArray[np.int64]]:
-    """Return differences, half-widths and rounds of every pair by itself; infinite where a pair shares too
-    few rounds.
+    """Return differences, half-widths and rounds of every pair by itself.
+
+    The half-width is infinite for a pair with too few rounds.
     """
     cases = len(logs)
     difference = np.zeros((cases, cases))
@@ -276,17 +283,18 @@ def _pairwise(
 
 
 def _cost(timings: Sequence[Timing]) -> float:
-    """Return the mean logarithm of time per sample: for paired launches, common effects of rounds cancel in
-    differences.
+    """Return the mean logarithm of time per sample.
+
+    In differences of paired launches, common effects of rounds cancel.
     """
     return math.fsum(math.log(one.sample_s) for one in timings) / len(timings)
 
 
 @functools.lru_cache(maxsize=512)
 def tukey_quantile(cases: int, df: int, alpha: float = ALPHA) -> float:
-    """Return the studentized range's critical value over sqrt(2), so that it multiplies a difference's standard error.
+    """Return the studentized range's critical value divided by sqrt(2), as a multiple of a difference's standard error.
 
-    P(range <= q s) = E over s, z of cases * (Phi(z) - Phi(z - q s))^(cases - 1), z being the largest of them.
+    P(range <= q s) = E over s, z of cases * (Phi(z) - Phi(z - q s))^(cases - 1), where z is the largest value.
     """
 
     def below(d: float) -> float:
@@ -303,7 +311,7 @@ def _scales(df: int) -> _Array:
 
 
 def _solve(below: Callable[[float], float], probability: float) -> float:
-    """Return the argument at which an increasing function has this value, by bisection to 1e-6."""
+    """Return the argument at which the increasing function `below` has this value, by bisection to 1e-6."""
     low, high = 0.0, 1.0
     while below(high) < probability:
         low, high = high, 2 * high

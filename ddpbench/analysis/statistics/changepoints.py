@@ -1,10 +1,11 @@
-"""Change points of a series: permutation tests over all places at once, and the number of values that they need.
+"""Change points of a series, by permutation tests over all places at once, and the number of values that they need.
 
-A series is cut where the cut explains most of its spread, if chance would rarely explain as much, and each part is
-tested again (binary segmentation: Scott & Knott, Biometrics 30 (1974)). One cut alone misses a spell, after which the
-old level returns, so that spells are tested too (Olshen, Venkatraman, Lucito & Wigler, Biostatistics 5 (2004)).
-Permuting needs no distribution: outliers reduce a test's power, but never raise its false alarms. ruptures segments as
-well, but without a test against chance, which is the part needed here; cutting itself takes ten lines.
+A series is cut where the cut explains most of its spread, provided that chance would rarely explain as much, and each
+part is tested again (binary segmentation: Scott & Knott, Biometrics 30 (1974)). One cut alone misses a spell, which is
+a stretch after which the old level returns, so spells are tested too (Olshen, Venkatraman, Lucito & Wigler,
+Biostatistics 5 (2004)). Permuting needs no distribution: outliers reduce a test's power, but never raise its false
+alarms. The package ruptures segments as well, but without the test against chance that is needed here; cutting itself
+takes ten lines.
 """
 
 from __future__ import annotations
@@ -23,29 +24,32 @@ _Places = tuple[NDArray[np.intp], NDArray[np.intp]]
 """Stretches [begin, end) whose level may differ from the rest of a series."""
 
 STEP_SHARE = 0.8
-"""Share of a test's level for one cut; spells have the rest. A new level that lasts is the main target."""
+"""Share of a test's level for one cut, because a new level that lasts is the main target; spells have the rest."""
 _SEED = 2004
 _HITS = 40
-"""Permutations that may explain as much as the series does: this many make the test's remaining error small."""
+"""Number of permutations explaining as much as the series at which a test is abandoned.
+
+It is large enough to make the test's random error small.
+"""
 _AT_ONCE = 250_000
-"""Most numbers that one batch of permutations may hold."""
+"""Largest number of values in one batch of permutations."""
 _MOST_ALIKE = 0.7
-"""Largest correlation of neighbours that is taken at face value; a larger one comes from very few values."""
+"""Largest correlation of neighbours that is believed; a larger estimate comes from very few values."""
 _SAME = 1 - 1e-9
-"""Relative tolerance for rounding: sums of the same values in another order differ by it."""
+"""Factor that allows for rounding, by which sums of equal values in different orders differ."""
 
 
 def change_points(values: Sequence[float], level: float) -> tuple[int, ...]:
-    """Return the places at which the level changes, in order: 3 is between the third value and the fourth.
+    """Return the places at which the level changes, in order; 3 is between the third value and the fourth.
 
-    In a series without a change one is found with a probability of `level` at most, if its values are independent
-    and identically distributed. Where neighbours within levels are alike, as under lasting drift, the F statistic
-    of a change is divided by `variance_inflation`: that cannot raise false alarms, and halves those at a correlation
-    of 0.3. No level has fewer than `FEWEST` values. Equal values give equal answers.
+    In a series without a change, one is found with a probability of at most `level`, if its values are independent and
+    identically distributed. If neighbours within levels are correlated, as under lasting drift, the F statistic of a
+    change is divided by `variance_inflation`. This cannot raise false alarms, and halves them at a correlation of 0.3.
+    No level has fewer than `FEWEST` values. The result depends only on the values.
 
-    Permutation tests find changes, and `shifts` has a t-interval for each, which outliers widen more: a change whose
-    interval contains 0 is left out, the least certain first. This only removes changes, so the level still holds; of
-    steps among values without outliers it removes almost none.
+    Permutation tests find changes, and `shifts` has a t-interval for each, which outliers widen more. A change whose
+    interval contains 0 is left out, the least certain first. This only removes changes, so the level still holds; it
+    removes almost no steps among values without outliers.
     """
     series = np.asarray(values, dtype=np.float64)
     cuts = sorted(_cuts(series, level, 0, 1.0))
@@ -61,10 +65,10 @@ def change_points(values: Sequence[float], level: float) -> tuple[int, ...]:
 
 
 def fewest_values(level: float) -> int:
-    """Return the least number of values with which a test at `level` can find anything in a series.
+    """Return the smallest number of values with which a test at `level` can find anything in a series.
 
-    The clearest change there is, a cut in the middle between values that do not overlap, is one of
-    `n over n/2` equally likely orders, or the same upside down.
+    The clearest possible change is a cut in the middle between values that do not overlap. It is one of `n over n/2`
+    equally likely orders, or the same upside down.
     """
     count = 2 * FEWEST
     while 2 / math.comb(count, count // 2) > STEP_SHARE * level:
@@ -73,7 +77,7 @@ def fewest_values(level: float) -> int:
 
 
 def level_each(counts: Sequence[int], alpha: float) -> float:
-    """Return the level of each series' test, so that all series together have a false alarm with `alpha` at most.
+    """Return the level of each series' test, for a joint probability of a false alarm of at most `alpha`.
 
     It is Bonferroni's, over the series that are long enough to find anything at that level (Tarone, Biometrics 46
     (1990)).
@@ -90,10 +94,9 @@ def level_each(counts: Sequence[int], alpha: float) -> float:
 
 
 def shifts(values: Sequence[float], cuts: Sequence[int]) -> list[Comparison]:
-    """Return the size of each change of level: the mean after it less the mean before, of logarithms.
+    """Return the size of each change of level: the mean logarithm after it minus the mean before.
 
-    All levels share one variance, since drift does not depend on the program under test; `variance_inflation` widens
-    it.
+    All levels have one variance, since drift does not depend on the program under test; `variance_inflation` widens it.
 
     Args:
         values: logarithms.
@@ -123,8 +126,9 @@ def shifts(values: Sequence[float], cuts: Sequence[int]) -> list[Comparison]:
 def variance_inflation(values: Sequence[float], cuts: Sequence[int]) -> float:
     """Return the factor by which correlation raises the variance of a level's mean; at least 1.
 
-    It is (1 + r) / (1 - r) for values that each correlate with the one before by r, as in an autoregression. r is that
-    of neighbours within levels. Every fitted mean and every fitted place lowers it by about 1 / n, which is added back.
+    It is (1 + r) / (1 - r) for values that each have correlation r with the previous one, as in an autoregression. r is
+    estimated from neighbours within levels. Every fitted mean and every fitted place lowers the estimate by about 1 /
+    n, which is added back.
     """
     parts = [np.asarray(values[begin:end]) for begin, end in pairwise((0, *cuts, len(values)))]
     rests = [part - part.mean() for part in parts if len(part)]
@@ -138,7 +142,7 @@ def variance_inflation(values: Sequence[float], cuts: Sequence[int]) -> float:
 
 
 def _cuts(series: _Series, level: float, begin: int, inflation: float) -> Iterator[int]:
-    """Yield the places found in a part that begins at `begin`; its parts divide its level by their lengths."""
+    """Yield the places found in a part that begins at `begin`; parts of this part divide its level by their lengths."""
     place = _place(series, level, inflation)
     if place is None:
         return
@@ -149,7 +153,7 @@ def _cuts(series: _Series, level: float, begin: int, inflation: float) -> Iterat
 
 
 def _place(series: _Series, level: float, inflation: float) -> int | None:
-    """Return where to cut a series; None where the test shows no change in it."""
+    """Return where to cut a series; None if the test shows no change in it."""
     count = len(series)
     if count < 2 * FEWEST or count < fewest_values(level):
         return None
@@ -164,13 +168,13 @@ def _place(series: _Series, level: float, inflation: float) -> int | None:
 
 
 def _steps(count: int) -> _Places:
-    """Return the stretches from a cut to the end."""
+    """Return the stretches from a possible cut to the end."""
     begins = np.arange(FEWEST, count - FEWEST + 1)
     return begins, np.full_like(begins, count)
 
 
 def _spells(count: int) -> _Places:
-    """Return the stretches within a series; none where it is too short for three levels."""
+    """Return the stretches strictly inside a series; empty if the series is too short for three levels."""
     begins, ends = np.triu_indices(count + 1, FEWEST)
     inside = (begins >= FEWEST) & (ends <= count - FEWEST)
     return begins[inside], ends[inside]
@@ -179,7 +183,7 @@ def _spells(count: int) -> _Places:
 def _explained(rows: _Series, stretches: _Places) -> _Series:
     """Return, by row and stretch, the sum of squares that a separate level for the stretch explains.
 
-    The sum of squares around the mean is the same for every order of a row: so this is equivalent to an F statistic.
+    The sum of squares around the mean is equal for every order of a row, so this is equivalent to an F statistic.
     """
     begins, ends = stretches
     count = rows.shape[1]
@@ -191,11 +195,10 @@ def _explained(rows: _Series, stretches: _Places) -> _Series:
 
 
 def _shown(series: _Series, stretches: _Places, level: float, inflation: float) -> bool:
-    """Return whether chance explains as much as the best of these stretches with a probability of `level` at most.
+    """Return whether chance explains as much as the best of these stretches with a probability of at most `level`.
 
-    The best stretch's sum of squares is first reduced so that its F statistic is divided by `inflation`.
-
-    The test is (1 + hits) / (1 + permutations) <= level, abandoned once there are too many hits.
+    The best stretch's sum of squares is first reduced so that its F statistic is divided by `inflation`. The test is
+    (1 + hits) / (1 + permutations) <= level, abandoned once there are too many hits.
     """
     count = len(stretches[0])
     if not count:

@@ -1,20 +1,20 @@
 """The lag-1 correlation of a run's rounds, and the widening of intervals over rounds: defined only here.
 
-A t-interval assumes independent rounds. On a machine whose load comes and goes, one round's ratios resemble the
-next one's: differences then vary less within a sweep than from sweep to sweep, and the interval is too narrow.
+A t-interval assumes independent rounds. On a machine whose load comes and goes, one round's ratios resemble the next
+one's. Differences then vary less within a sweep than from sweep to sweep, and the interval is too narrow.
 
-The lag-1 correlation is one number per run, because the machine correlates rounds: a few rounds of two cases
-could not show it. It is estimated from the residuals of case + round of all its cases, with limited weight for a case
-that scatters widely. Only rounds that one session ran one after the other are neighbours. From few rounds such
-an estimate is too low (Kendall, Biometrika 41, 1954), so the result is the correlation whose expected estimate it is.
-Half a standard error is added, because an interval that is too wide does less harm than one that is too narrow.
+The lag-1 correlation is one number per run, because the machine correlates rounds, and a few rounds of two cases could
+not show it. It is estimated from the residuals of case + round of all its cases, with limited weight for a case that
+scatters widely. Only rounds that one session ran one after the other are neighbours. From few rounds such an estimate
+is too low (Kendall, Biometrika 41, 1954), so the result is the correlation of which it is the expected estimate. Half a
+standard error is added, because an interval that is too wide does less harm than one that is too narrow.
 
 For an AR(1) of correlation r the variance of a mean over n rounds, and the expectation of s^2, are
 
     Var(mean) = sum of R / n^2        E(s^2) = (n - sum of R / n) / (n - 1),      R(i, j) = r^|i - j| within a session
 
 and the interval is widened by the root of n Var(mean) / E(s^2) (Zieba & Ramza, Metrol. Meas. Syst. 18, 2011). Rounds
-that seem to alternate narrow nothing.
+that seem to alternate do not narrow it.
 """
 
 from __future__ import annotations
@@ -34,21 +34,23 @@ if TYPE_CHECKING:
     from ddpbench.analysis.statistics.timings import Timing, TimingKey
 
 MOST = 0.9
-"""Largest correlation used in intervals: the usual numbers of rounds could not show a larger one."""
+"""Largest correlation used in intervals; the usual numbers of rounds could not show a larger one."""
 IN_TURN_FROM = 12
-"""Fewest rounds in turn that can show their correlation. Intervals over fewer are wider than a t-interval anyway: up to
-a correlation of 0.35 by enough (`python -m tests.simulations alike-rounds`), at 0.5 not.
+"""Smallest number of rounds in turn that can show their correlation.
+
+Intervals over fewer rounds are wider than a t-interval anyway. This suffices up to a correlation of 0.35, but not at
+0.5 (`python -m tests.simulations alike-rounds`).
 """
 TOLD_FROM = 0.2
-"""Correlation of step times from which on a page says that their intervals assume independent launches."""
+"""Correlation of step times from which on a report says that their intervals assume independent launches."""
 _SAFETY = 0.5
 """Number of standard errors added to the estimate."""
 _TOLD_BY = 200
-"""Most rounds for which the bias of an estimate is computed; with more it is negligible."""
+"""Largest number of rounds for which the bias of an estimate is computed; with more rounds it is negligible."""
 _FAR = 2.0
-"""Largest scatter of a case, as a multiple of the median of all, that counts in full; a larger one counts as this."""
+"""Largest scatter of a case, as a multiple of the median of all cases, with which its residuals have full weight."""
 _NOTHING = 1e-12
-"""Scatter of logarithms below which it is rounding."""
+"""Scatter of logarithms up to which it counts as rounding."""
 _FURTHEST = 400
 """Distance from which on rounds are taken as uncorrelated: `MOST` to this power is negligible."""
 _GRID = np.arange(-0.95, MOST + 0.01, 0.05)
@@ -57,24 +59,24 @@ _Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Correlation:
-    """The lag-1 correlation of a run's rounds: the estimate, and the value that its intervals use."""
+    """The lag-1 correlation of a run's rounds: `estimate`, and `reckoned`, which intervals use."""
 
     estimate: float = 0.0
     reckoned: float = 0.0
     shown: float = 0.0
-    """Estimate less one standard error, computed as if cases shared nothing but the round's effect."""
+    """Estimate minus one standard error, computed as if cases had nothing in common but the round's effect."""
 
 
 def correlation_of(cases: Sequence[Sequence[Timing]]) -> Correlation:
-    """Return the correlation of a run's rounds from all its cases' launches; 0 from too few rounds."""
+    """Return the correlation of a run's rounds from all its cases' launches; 0 if there are too few rounds."""
     return _correlation_of(cases, fewest=2, ratios=False)
 
 
 def correlation_of_levels(cases: Sequence[Sequence[Timing]]) -> Correlation:
-    """Return the correlation of the cases' times themselves, the rounds' common effects included; 0 from too few
-    rounds.
+    """Return the correlation of the cases' times themselves, which includes the rounds' common effects.
 
-    The interval of a case's own step time needs this one to be 0, and is not widened by it.
+    It is 0 if there are too few rounds. The interval of a case's own step time assumes that this correlation is 0, and
+    is not widened by it.
     """
     return _correlation_of(cases, fewest=1, ratios=True)
 
@@ -89,9 +91,9 @@ def _correlation_of(cases: Sequence[Sequence[Timing]], *, fewest: int, ratios: b
 
 
 def estimated(logs: _Array, rounds: Sequence[TimingKey], *, ratios: bool = False) -> Correlation:
-    """Return the correlation of the rounds of log times, shape (cases, rounds), NaN where a launch is missing.
+    """Return the correlation of rounds from log times, shape (cases, rounds), NaN where a launch is missing.
 
-    For `ratios`, such as those of two sides in turn, the rounds' common effects stay: nothing cancels them.
+    For `ratios`, such as those of two sides in turn, the rounds' common effects are kept, because nothing cancels them.
     """
     apart, wide = _residuals(logs, np.ones((len(logs), 1)), ratios=ratios), np.ones((len(logs), 1))
     mean = np.nanmean if np.isnan(logs).any() else np.mean
@@ -114,7 +116,7 @@ def estimated(logs: _Array, rounds: Sequence[TimingKey], *, ratios: bool = False
 
 
 def reckoned_by_pairs(ratios: _Array) -> _Array:
-    """Return the correlation that each of many sweeps of only two cases would use, as `estimated`.
+    """Return the correlation that each of many sweeps of only two cases would use, like `estimated`.
 
     Args:
         ratios: log ratios within rounds, shape (sweeps, rounds), one round after the other.
@@ -128,21 +130,21 @@ def reckoned_by_pairs(ratios: _Array) -> _Array:
 
 
 def neighbours(rounds: Sequence[tuple[int, str | int]]) -> list[tuple[int, int]]:
-    """Return the places of each two rounds that one session ran one after the other."""
+    """Return pairs of indices of rounds that one session ran one after the other."""
     places = {pair: place for place, pair in enumerate(rounds)}
     after = ((place, places.get((number + 1, session))) for (number, session), place in places.items())
     return [(place, other) for place, other in after if other is not None]
 
 
 def widening(rounds: Sequence[TimingKey], correlation: float) -> float:
-    """Return the factor by which an interval over these rounds must be wider than a t-interval; 1 or more."""
+    """Return the factor, at least 1, by which an interval over these rounds must be wider than a t-interval."""
     if correlation <= 0 or len(rounds) < 2:
         return 1.0
     return _widening(_places(rounds), correlation)
 
 
 def _places(rounds: Sequence[TimingKey]) -> tuple[tuple[int, int], ...]:
-    """Return rounds with their sessions numbered, a key for results that depend only on these."""
+    """Return rounds with their sessions numbered, as a key for results that depend only on these numbers."""
     sessions = {session: place for place, session in enumerate(dict.fromkeys(pair[1] for pair in rounds))}
     return tuple((number, sessions[session]) for number, session in rounds)
 
@@ -157,12 +159,12 @@ def widening_of(rounds: int, correlation: float) -> float:
 
 
 def widening_in_turn(rounds: int, correlation: float) -> float:
-    """Return `widening` for an interval that holds at every number of rounds in turn."""
+    """Return `widening` for an interval over rounds in turn that holds at every number of rounds."""
     return widening_of(rounds, correlation) if rounds >= IN_TURN_FROM else 1.0
 
 
 def widened(timings: Sequence[Timing], other: Sequence[Timing] = ()) -> float:
-    """Return `widening` for an interval over the rounds of these launches, of one case or of pairs with another's."""
+    """Return `widening` for an interval over the rounds of these launches, or of their pairs with `other`."""
     most = max((one.correlation for one in (*timings, *other)), default=0.0)
     return widening([one.pair for one in timings], most)
 
@@ -173,7 +175,7 @@ def _widening(rounds: tuple[tuple[int, int], ...], correlation: float) -> float:
 
 
 def _factor(count: int, total: float) -> float:
-    """Return the widening for the sum of the correlations of every two of `count` rounds."""
+    """Return the widening from the sum of the correlations of every two of `count` rounds."""
     left = (count - total / count) / (count - 1)
     return max(1.0, math.sqrt(total / count / left))
 
@@ -190,13 +192,13 @@ def _matrix(rounds: Sequence[tuple[int, int]], correlation: float) -> _Array:
 
 
 def _residuals(logs: _Array, wide: _Array, *, ratios: bool) -> _Array:
-    """Return log times less their case's mean and, except for `ratios`, less their round's.
+    """Return log times minus their case's mean and, except for `ratios`, minus their round's.
 
-    In a round's mean a case's weight depends on its scatter, `wide` times the others'.
+    In a round's mean a case's weight depends on its scatter, which is `wide` times that of the others.
     """
     missing = np.isnan(logs)
     apart: _Array = logs
-    if not missing.any():  # most runs: the same without handling missing launches
+    if not missing.any():  # in most runs no launch is missing, so that this suffices
         apart = logs - logs.mean(axis=1, keepdims=True)
         if not ratios:
             weights = np.broadcast_to(1 / wide**2, logs.shape)
@@ -211,7 +213,7 @@ def _residuals(logs: _Array, wide: _Array, *, ratios: bool) -> _Array:
 
 
 def _of_seen(seen: float, rounds: Sequence[TimingKey]) -> float:
-    """Return the correlation whose expected estimate from `rounds` rounds is `seen`."""
+    """Return the correlation whose expected estimate from these rounds is `seen`."""
     return float(np.interp(seen, _table(_places(rounds[:_TOLD_BY])), _GRID))
 
 
@@ -222,7 +224,7 @@ def _table(rounds: tuple[tuple[int, int], ...]) -> _Array:
 
 
 def _expected(correlation: float, rounds: Sequence[tuple[int, int]]) -> float:
-    """Return the expected estimate from these rounds, each less the mean of all."""
+    """Return the expected estimate from these rounds, whose values are each reduced by the mean of all."""
     matrix = _matrix(rounds, correlation)
     means = matrix.mean(axis=0)
     centred = matrix - means[:, None] - means[None, :] + means.mean()

@@ -1,9 +1,12 @@
-"""Names of the estimands, the summaries printed of several launches or rounds. All tables and sentences use them.
+"""Names of the estimands, which are the printed summaries of several launches or rounds.
+
+All tables and sentences use them.
 
 - A case's own step time, and everything per launch: the median over launches (`stats.median_launch`).
 - Two cases of one sweep: the geometric mean of the ratios within rounds (`stats.compare`).
 - Two runs, and the runs of a history: the geometric mean over launches (`stats.geometric_mean`), and its quotients.
-- Two sides in turn: the same, and as their change the typical round (`sequential.middle_of`).
+- Two sides in turn: the geometric mean for each side, and the typical round for their change
+  (`sequential.middle_of`).
 - The parts of a step: the median over launches too, each part by itself (`read.overlap`). Their change between two
   runs: the difference of the medians (`stats.median_difference`), and in turn the typical round.
 - Quantities that add up over a job, as snapshots, failures and checkpoints do: the arithmetic mean over launches, in
@@ -15,9 +18,9 @@ from __future__ import annotations
 MEDIAN = "median over launches"
 """Estimand of a step time or a rate in a table, a figure or a sentence."""
 MEDIAN_LAUNCH = "median launch"
-"""Launch that has this step time."""
+"""Name of the launch whose step time is the median."""
 MEDIAN_INTERVALS = "the median's 95 % intervals"
-"""Whiskers and brackets around it."""
+"""Meaning of the whiskers and brackets around a median."""
 WITHIN_ROUNDS = "geometric mean of the ratios within rounds"
 GEOMETRIC_MEANS = "geometric means over launches"
 TYPICAL_ROUND = "that of the typical round (Huber's location of the rounds' log ratios)"

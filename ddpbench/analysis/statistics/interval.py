@@ -1,4 +1,4 @@
-"""A value with its confidence interval: arithmetic, and text to the precision that the interval supports."""
+"""A value with its confidence interval, its arithmetic, and its text to the precision that the interval supports."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from dataclasses import dataclass
 from ddpbench.units import format_rounded
 
 WIDEST = 300.0
-"""Largest logarithm of a ratio: its exponential, times any time, is still finite."""
+"""Largest logarithm of a ratio whose exponential is still finite when multiplied by any time."""
 _MOST_DECIMALS = 4
 _MOST_DIGITS = 4
-"""Most digits of a column's largest value, unless it is a larger whole number: smaller values do not add any."""
+"""Largest number of digits of a column's largest value, unless that is a longer whole number.
+
+Smaller values in the column do not add digits.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A value with its confidence interval; the ends are None where there are too few rounds for one.
+    """A value with its confidence interval; the ends are None if there are too few rounds for an interval.
 
-    Its text is such as `0.71 [0.66, 0.76]`. A method's `null` is the value of no difference, such as a ratio of 1: no
+    Its text is such as `0.71 [0.66, 0.76]`. A method's `null` is the value of no difference, such as a ratio of 1; no
     end is rounded to it.
     """
 
@@ -29,7 +32,7 @@ class Interval:
 
     @classmethod
     def around(cls, value: float, half_width: float | None) -> Interval:
-        """Return `value * exp(+-half_width)`: the half-width is that of a logarithm."""
+        """Return `value * exp(+-half_width)`; the half-width is that of a logarithm."""
         if half_width is None:
             return cls(value)
         factor = math.exp(min(half_width, WIDEST))
@@ -37,11 +40,11 @@ class Interval:
 
     @classmethod
     def plus_minus(cls, value: float, half_width: float | None) -> Interval:
-        """Return `value +- half_width`, in the value's own unit."""
+        """Return `value +- half_width`; both have the same unit."""
         return cls(value) if half_width is None else cls(value, value - half_width, value + half_width)
 
     def scaled(self, factor: float) -> Interval:
-        """Return the interval in another unit, or per rank; the factor is positive."""
+        """Return the interval multiplied by a positive factor, for a different unit or per rank."""
         low, high = (None if end is None else factor * end for end in (self.low, self.high))
         return Interval(factor * self.value, low, high)
 
@@ -51,7 +54,7 @@ class Interval:
         return Interval(1 / self.value, low, high)
 
     def exponential(self) -> Interval:
-        """Return the interval of a ratio whose logarithm this is; ends beyond the range of floats are infinite."""
+        """Return the interval of the ratio whose logarithm this is; ends beyond the range of floats are infinite."""
         low, high = (None if end is None else _exp(end) for end in (self.low, self.high))
         return Interval(_exp(self.value), low, high)
 
@@ -61,12 +64,15 @@ class Interval:
         return self.low is not None and self.high is not None
 
     def decimals(self, null: float | None = None) -> int:
-        """Return the decimals worth printing: those of the half-width, or three significant digits without one."""
+        """Return the number of decimals worth printing.
+
+        They are those of the half-width, or of three significant digits if there is no interval.
+        """
         if self.low is not None and self.high is not None and self.high > self.low:
             half = (self.high - self.low) / 2
             exponent = math.floor(math.log10(half))
-            # one digit of the half-width, two where the first is a 1 or a 2; no more than six of the value,
-            # and no fewer than its whole number, as a table's column has them
+            # One digit of the half-width, or two if the first is 1 or 2, but at most six digits of the value. If the
+            # half-width is smaller than the value, never fewer than zero decimals.
             found = -exponent if half / 10**exponent >= 3 else 1 - exponent
             most = 5 - math.floor(math.log10(abs(self.value))) if self.value else found
             found = min(found, max(most, 0))
@@ -76,14 +82,14 @@ class Interval:
         return 2 - math.floor(math.log10(abs(self.value)))
 
     def decimals_in_column(self, null: float | None = None) -> int:
-        """Return the decimals that a column of such values needs for this one: two digits, three between 1 and 10."""
+        """Return the decimals that a column needs for this value: those of two digits, or of three between 1 and 10."""
         if self.value == 0 or not math.isfinite(self.value):
             return 0
         leading = math.floor(math.log10(abs(self.value)))
         return self.apart(max(0, min(self.decimals(null), 2 if leading == 0 else 1 - leading)), null)
 
     def apart(self, decimals: int, null: float | None) -> int:
-        """Return `decimals`, or as many more, up to a few, as distinguish the ends from no difference."""
+        """Return `decimals`, or a few more if the ends would otherwise round to `null`, the value of no difference."""
         ends = [end for end in (self.low, self.high) if end is not None and end != null]
         for found in range(decimals, _MOST_DECIMALS + 1):
             if all(round(end, found) != null for end in ends):
@@ -91,15 +97,16 @@ class Interval:
         return decimals
 
     def rounded(self, decimals: int) -> tuple[str, str]:
-        """Return the value and, in brackets, its ends, with `decimals`; an empty second text without ends."""
+        """Return texts of the value and, in brackets, its ends, with `decimals`; the second is empty without ends."""
         if self.low is None or self.high is None:
             return format_rounded(self.value, decimals), ""
         low, high = format_rounded(self.low, decimals), format_rounded(self.high, decimals)
         return format_rounded(self.value, decimals), f"[{low}, {high}]"
 
     def texts(self, null: float | None = None) -> tuple[str, str]:
-        """Return value and ends rounded to their precision; a value whose ends give none has up to two more
-        decimals.
+        """Return texts of value and ends, rounded to their precision.
+
+        A value that is smaller than its half-width has up to two more decimals than its ends.
         """
         decimals = self.decimals(null)
         number, ends = self.rounded(decimals)
@@ -110,12 +117,12 @@ class Interval:
 
     @property
     def number(self) -> str:
-        """Return the value alone, as text."""
+        """Return the text of the value alone."""
         return self.texts()[0]
 
     @property
     def brackets(self) -> str:
-        """Return its ends alone, such as `[0.66, 0.76]`; empty where there are none."""
+        """Return the text of the ends alone, such as `[0.66, 0.76]`; empty if there are none."""
         return self.texts()[1]
 
     def __str__(self) -> str:
@@ -123,7 +130,10 @@ class Interval:
 
 
 def decimals_of(column: Sequence[Interval], null: float | None = None) -> int:
-    """Return the decimals of all values of a column: as many as each needs, up to four digits of the largest."""
+    """Return the number of decimals for all values of a column.
+
+    It is the largest number that any value needs, limited to four digits of the largest value.
+    """
     needed = max(one.decimals_in_column(null) for one in column)
     largest = max((abs(one.value) for one in column if math.isfinite(one.value)), default=0.0)
     found = min(needed, max(0, _MOST_DIGITS - 1 - math.floor(math.log10(largest)))) if largest else needed

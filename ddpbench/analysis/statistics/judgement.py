@@ -1,4 +1,4 @@
-"""Verdicts on step times, and the only definition of their words: for tables, findings, figures and answers."""
+"""Verdicts on step times, and the only definition of their words for tables, findings, figures and answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOO_FEW_WORDS = "too few rounds"
 def percent_of(share: Interval, sign: str = "", *, bare: bool = False) -> str:
     """Return a fraction as `85 % [78, 92]`, with the digits that its interval supports; `sign` is `+` for a difference.
 
-    An end close to the margin is not rounded to it: `20 % [1.5, 42]`. With `bare` the interval is left out.
+    An end close to the margin is not rounded to it: `20 % [1.5, 42]`. With `bare`, the interval is left out.
     """
     value = 100 * share.value
     ends = [None if end is None else 100 * end for end in (share.low, share.high)]
@@ -60,7 +60,10 @@ def _less_one(ratio: Interval) -> Interval:
 
 
 def plain(interval: Interval, *, bare: bool = False) -> str:
-    """Return a ratio, a time or a rate with the digits that its interval supports, `15 [14, 16]`; `bare`: `15`."""
+    """Return a ratio, a time or a rate with the digits that its interval supports: `15 [14, 16]`.
+
+    With `bare`, the interval is left out.
+    """
     digits = decimals_borne(interval.value, interval.low, interval.high, nulls=(0.0, 1.0))
     text = f"{interval.value:,.{digits}f}"
     if bare or interval.low is None or interval.high is None:
@@ -69,9 +72,9 @@ def plain(interval: Interval, *, bare: bool = False) -> str:
 
 
 def takes_longer(ratio: Interval, *, bare: bool = False, than: bool = False) -> str:
-    """Return how much longer the longer step takes: `34 % [31, 38] longer`, `3.1 [2.9, 3.3] times as long`.
+    """Return words for how much longer the longer step takes: `34 % [31, 38] longer`, `3.1 [2.9, 3.3] times as long`.
 
-    With `than` the phrase leads on to the other case: `34 % longer than`, `3.1 times as long as`.
+    With `than`, the phrase leads on to the other case: `34 % longer than`, `3.1 times as long as`.
     """
     if ratio.value >= RATIO_THRESHOLD:
         return f"{plain(ratio, bare=bare)} times as long{' as' if than else ''}"
@@ -79,23 +82,26 @@ def takes_longer(ratio: Interval, *, bare: bool = False, than: bool = False) -> 
 
 
 def is_faster(ratio: Interval, *, bare: bool = False, than: bool = False) -> str:
-    """Return how much faster the shorter step is, from the longer one's time over it: `34 % [31, 38] faster`."""
+    """Return words for how much faster the shorter step is: `34 % [31, 38] faster`.
+
+    `ratio` is the longer step's time divided by the shorter one's.
+    """
     if ratio.value >= RATIO_THRESHOLD:
         return f"{plain(ratio, bare=bare)} times as fast{' as' if than else ''}"
     return f"{longer(ratio, bare=bare)} faster{' than' if than else ''}"
 
 
 def undecided(ratio: Interval, whose: str = "") -> str:
-    """Return how much longer or shorter steps may be than the other's, from a ratio not distinguished from 1.
+    """Return words for how much longer or shorter steps may be, from a ratio not distinguished from 1.
 
-    The steps are those of `whose`; if empty, of the case that the sentence names first.
+    The steps are those of `whose`; if this is empty, of the case that the sentence names first.
     """
     of = f" of {whose}" if whose else ""
     return f"steps{of} may be up to {longer_or_shorter(ratio)}"
 
 
 def longer_or_shorter(ratio: Interval) -> str:
-    """Return how far an interval of step times reaches: `19 % longer or 14 % shorter`."""
+    """Return words for how far an interval of step times reaches: `19 % longer or 14 % shorter`."""
     assert ratio.low is not None
     assert ratio.high is not None
     return f"{format_at_most(ratio.high - 1)} longer or {format_at_most(1 - ratio.low)} shorter"
@@ -110,10 +116,11 @@ EQUAL = f"equivalent within {MARGIN_WORDS}"
 class Judgement:
     """Conclusion of a comparison of two cases, A and B.
 
-    `ratio` is A's step time over B's with the interval that decided the verdict, Bonferroni's where there
-    were several. `small`: resolved, and the entire interval is inside the margin. `beyond`: resolved, and
-    the entire interval is outside it. `bound`: the largest difference, as a fraction, that the interval
-    does not rule out. `rounds` are those shared by both. `comparisons` share the error, this one included.
+    `ratio` is A's step time divided by B's, with the interval that decided the verdict, which is Bonferroni's for
+    several comparisons. `small` means that the difference is resolved and the entire interval is inside the margin;
+    `beyond`, that it is resolved and the entire interval is outside. `bound` is the largest difference, as a fraction,
+    that the interval does not rule out. `rounds` counts those that A and B have in common, and `comparisons` those that
+    divide the error probability, this one included.
     """
 
     verdict: Verdict
@@ -126,18 +133,16 @@ class Judgement:
 
     @property
     def cell(self) -> str:
-        """Return the verdict on A for a table, or next to a sentence."""
+        """Return words for the verdict on A, for a table or next to a sentence."""
         return CELLS.get(self.verdict, self.verdict)
 
     @property
     def by(self) -> Interval:
-        """Return the longer step over the shorter one."""
+        """Return the longer step's time divided by the shorter one's."""
         return self.ratio if self.ratio.value >= 1 else self.ratio.reciprocal()
 
     def phrase(self, *, bare: bool = False) -> str:
-        """Return the verdict on A for a figure or a part of a sentence: `31 % [29, 33] faster`, `equivalent within 2
-        %`.
-        """
+        """Return words for the verdict on A, for a figure or a part of a sentence: `31 % [29, 33] faster`."""
         if self.verdict == "faster":
             return is_faster(self.by, bare=bare)
         if self.verdict == "slower":
@@ -152,7 +157,7 @@ class Judgement:
 
     @property
     def size_tags(self) -> tuple[str, ...]:
-        """Return tags that a decided difference is small, or may be."""
+        """Return tags that say that a decided difference is small, or may be."""
         if self.verdict not in ("faster", "slower"):
             return ()
         if self.small:
@@ -161,11 +166,14 @@ class Judgement:
 
 
 CELLS = {"unresolved": CANNOT_TELL, "too few": TOO_FEW_WORDS}
-"""Words of tables for verdicts, where they differ."""
+"""Words in tables for verdicts, if they differ from the verdicts."""
 
 
 def judged(ratio: Interval, rounds: int, *, margin: float = MARGIN) -> Judgement:
-    """Return the verdict on A against B for A's step time over B's, of enough rounds."""
+    """Return the judgement on A compared with B; `ratio` is A's step time divided by B's.
+
+    Its interval must be from enough rounds.
+    """
     if ratio.low is None or ratio.high is None:
         return Judgement(verdict="too few", ratio=ratio, rounds=rounds)
     inside = ratio.low > 1 / (1 + margin) and ratio.high < 1 + margin
@@ -193,8 +201,8 @@ def judged(ratio: Interval, rounds: int, *, margin: float = MARGIN) -> Judgement
 class Standing:
     """Comparison of a case with the others of its family.
 
-    `against` is the fastest of the others by mean. `ratio` is the case's time over that of the best of the others;
-    its ends are the largest of those of its pairs. `rounds` is the number of rounds of the ratio.
+    `against` is the fastest of the others by mean. `ratio` is the case's time divided by that of the best of the
+    others; its ends are the largest of those of its pairs. `rounds` is the number of rounds of the ratio.
     """
 
     verdict: BestVerdict
@@ -204,18 +212,16 @@ class Standing:
 
     @property
     def good(self) -> bool:
-        """Return whether it is shown to be best or as good."""
+        """Return whether the case is shown to be best or as good."""
         return self.verdict in (BEST, AS_GOOD)
 
     @property
     def longer(self) -> float:
-        """Return the most by which its step is longer than the best's, as a fraction; infinite where
-        nothing bounds it.
-        """
+        """Return the largest fraction by which the case's step may be longer than the best one's; may be infinite."""
         return max(0.0, self.ratio.high - 1) if self.ratio.high is not None else float("inf")
 
     def cell(self, what: str = "") -> str:
-        """Return the verdict for a table; `what` names the kind of case, such as `strategy`."""
+        """Return words for the verdict in a table; `what` names the kind of case, such as `strategy`."""
         of_it = f" {what}" if what else ""
         best = f"the best{of_it}" if what else BEST
         bound = (
@@ -230,12 +236,15 @@ class Standing:
         }.get(self.verdict, f"{TOO_FEW_WORDS} to compare")
 
     def phrase(self) -> str:
-        """Return the verdict next to a point of a figure: `37 % longer`, `as good`; empty where rounds are too few."""
+        """Return words for the verdict next to a point of a figure: `37 % longer`, `as good`.
+
+        They are empty for too few rounds.
+        """
         if self.verdict == SLOWER:
             return takes_longer(self.ratio, bare=True)
         return "" if self.verdict == TOO_FEW else self.verdict
 
 
 def at_most(standings: Iterable[Standing]) -> str:
-    """Return `at most 1.6 % longer`, from the widest bound."""
+    """Return words for the widest bound of these standings: `at most 1.6 % longer`."""
     return f"at most {format_at_most(max(one.longer for one in standings))} longer"

@@ -1,8 +1,8 @@
 """Resolution of a comparison in a given time, and the time that a wanted resolution takes.
 
 All of this arithmetic is here: `ddpbench noise` uses it to plan a comparison, and a comparison without a verdict uses
-it to say what it would have resolved. A change is resolved where a comparison shows it with probability `POWER`, at the
-confidence of the comparison. There are three ways to compare, and each has its own interval:
+it to say what it would have resolved. A change is resolved if a comparison shows it with probability `POWER`, at the
+confidence of the comparison. There are three ways to compare, each with its own interval:
 
 in turn        `ddpbench compare --interleave`: rounds are pairs, and the comparison may end after any of them
 in one sweep   two cases of a sweep: rounds are pairs, and their number is taken as fixed
@@ -34,27 +34,34 @@ from ddpbench.analysis.statistics.stats import ALPHA, FEWEST, MIN_ROUNDS, POWER,
 from ddpbench.spec.settings import MOST_ROUNDS_IN_TURN
 
 DRIFT = 0.04
-"""Standard deviation of the logarithm of step time from one session to another, minutes or days later: 3 to 5 % on the
-two shared cores of this project's own runs. `--drift` replaces it on a machine known to be quieter.
+"""Standard deviation of the logarithm of step time from one session to another, minutes or days later.
+
+It was 3 to 5 % on the two shared cores of this project's own runs. `--drift` replaces it on a machine known to be
+quieter.
 """
 KNOWN = 1e9
 """Degrees of freedom of a variance that is not estimated."""
 _MORE = 1.5
-"""Factor on a session's own scatter where it exceeds `DRIFT`: one calm session understates it. It is the smallest that
-suffices on the rounds of tests/analysis/recorded/equal_sides_us.json, from a machine shared with others.
+"""Factor on a session's own scatter if it exceeds `DRIFT`, because one calm session understates the drift.
+
+It is the smallest that suffices for the rounds of tests/analysis/recorded/equal_sides_us.json, which are from a machine
+with other users.
 """
 WANTED = 0.03
-"""Change that a comparison should resolve, unless the caller names another."""
+"""Default change, as a fraction, that a comparison should resolve."""
 _MORE_MISS_AT_THE_LAST = 1.4
-"""Factor on the share of comparisons in turn that do not show a change at their last round: some showed it earlier
-only. From simulations; `tests/analysis/test_resolution.py` has them.
+"""Factor on the share of comparisons in turn that do not show a change at their last round.
+
+It is above 1 because some showed the change only earlier. It is from the simulations in
+`tests/analysis/test_resolution.py`.
 """
 _SWEEPS, _MOST_DRAWN = 2000, 200
-"""Number of simulated sweeps for a sweep's resolution, and the most rounds of one: beyond, the gain is taken as the
-root of the rounds.
+"""Number of simulated sweeps for a sweep's resolution, and largest number of rounds of one.
+
+For more rounds, the resolution is assumed to improve with the root of the rounds.
 """
 _SHOWN = 40
-"""Scatters that a run's launches may show, each in the middle of an equal share of probability."""
+"""Number of scatters that a run's launches may show, each the median of an equally likely range."""
 _MOST_LOOKED_FOR = 100_000
 """Largest number of rounds considered."""
 
@@ -64,14 +71,14 @@ def resolved_in_turn(
 ) -> float | None:
     """Return the smallest change that this number of rounds in turn resolves, as a fraction; None without a verdict.
 
-    The comparison looks at its interval after each round. That interval's half-width is a multiple f of the estimated
-    deviation, which itself varies by about s / sqrt(2 (n - 1)), so that the end of the interval has the standard error
-    s sqrt(1/n + f^2 / (2 (n - 1))). From `IN_TURN_FROM` rounds on it is wider by the correlation that its own rounds
-    show; a change shown earlier stays shown.
+    The comparison looks at its interval after each round. The interval's half-width is a multiple f of the estimated
+    deviation. This estimate itself varies by about s / sqrt(2 (n - 1)), so the end of the interval has the standard
+    error s sqrt(1/n + f^2 / (2 (n - 1))). From `IN_TURN_FROM` rounds on, the interval is widened by the correlation
+    that its own rounds show; a change that was shown earlier stays shown.
 
     Args:
         deviation: standard deviation s of the logarithm of the ratio within a round.
-        rounds: their number n.
+        rounds: number n of rounds.
         alpha: one minus the confidence of this interval.
         power: the share of comparisons that shows the change by then.
         correlation: the lag-1 correlation of the rounds.
@@ -86,7 +93,7 @@ def resolved_in_turn(
 
 def _in_turn(rounds: int, alpha: float, power: float) -> float | None:
     """Return the logarithm that n independent rounds in turn resolve, in deviations; None if they resolve none."""
-    factor = half_width_in_deviations(rounds, alpha / 2)  # one of the two kinds of evidence
+    factor = half_width_in_deviations(rounds, alpha / 2)  # half of alpha for one of the two kinds of evidence
     if rounds < MIN_ROUNDS or factor is None:
         return None
     error = math.sqrt(1 / rounds + factor**2 / (2 * (rounds - 1)))
@@ -95,13 +102,14 @@ def _in_turn(rounds: int, alpha: float, power: float) -> float | None:
 
 
 def resolved_in_one_sweep(deviation: float, rounds: int, correlation: float = 0.0) -> float | None:
-    """Return the smallest change that a sweep of two cases resolves in n rounds; None under `MIN_ROUNDS`.
+    """Return the smallest change that a sweep of two cases resolves in `rounds` rounds; None under `MIN_ROUNDS`.
 
-    The sweep estimates its rounds' correlation and widens its interval by that, which varies from sweep to sweep.
+    The sweep estimates the correlation of its rounds and widens its interval accordingly, by factors that vary from
+    sweep to sweep.
 
     Args:
         deviation: standard deviation of the logarithm of the ratio within a round.
-        rounds: their number.
+        rounds: number of rounds.
         correlation: the lag-1 correlation of the rounds.
     """
     if rounds < MIN_ROUNDS:
@@ -111,16 +119,17 @@ def resolved_in_one_sweep(deviation: float, rounds: int, correlation: float = 0.
 
 
 def _widening_shown(rounds: int, correlation: float) -> float:
-    """Return the factor by which a resolved change is larger where rounds estimate their own correlation."""
+    """Return the factor by which a resolved change is larger because rounds estimate their own correlation."""
     independent = t_quantile(1 - ALPHA / 2, rounds - 1) + t_quantile(POWER, rounds - 1)
     return _in_sweep(rounds, correlation) * math.sqrt(rounds) / independent
 
 
 @functools.lru_cache(maxsize=1024)
 def _in_sweep(rounds: int, correlation: float) -> float:
-    """Return the logarithm that a share `POWER` of sweeps of two cases shows, in deviations within a round.
+    """Return the log ratio that a share `POWER` of sweeps of two cases shows, in standard deviations within a round.
 
-    It is simulated, with the same draws each time: no formula describes how the widening varies with the deviation.
+    It is simulated, with the same draws each time, because no formula describes how the widening varies with the
+    deviation.
     """
     drawn = np.random.default_rng(1).standard_normal((_MOST_DRAWN, _SWEEPS))[:rounds].T
     for index in range(1, rounds):
@@ -146,7 +155,8 @@ class Variance:
 class SessionDrift:
     """The variance of the logarithm of step time from session to session, and its source.
 
-    `of_launches`: `drift_of` their scatter; `pooled`: from both sides' sessions; `known`: given.
+    `known` is given. `of_launches` is `drift_of` the launches' scatter, `of_sessions` is from a side's own sessions,
+    and `pooled` from both sides' sessions.
     """
 
     variance: Variance
@@ -154,10 +164,10 @@ class SessionDrift:
 
 
 def drift_of(deviation: float) -> float:
-    """Return the assumed drift from session to session where launches within one have this deviation.
+    """Return the assumed drift from session to session if launches within one session have this deviation.
 
-    It is `DRIFT`, plus the launches' variance beyond that, by `_MORE`: a disturbance is assumed to sometimes outlast
-    a session. Both are standard deviations of the logarithm of step time.
+    It is `DRIFT`, plus the launches' variance beyond that, multiplied by the square of `_MORE`, because a disturbance
+    is assumed to sometimes outlast a session. All are standard deviations of the logarithm of step time.
     """
     return math.sqrt(DRIFT**2 + _MORE**2 * max(0.0, deviation**2 - DRIFT**2))
 
@@ -165,28 +175,31 @@ def drift_of(deviation: float) -> float:
 def drift_by_launches(scatter: Variance) -> SessionDrift:
     """Return the assumed drift of a side whose launches have this scatter within its sessions, by `drift_of`.
 
-    A scatter below `DRIFT` is an estimate, too: a few launches of a disturbed session may show one.
+    It is uncertain even for a scatter below `DRIFT`, which a few launches of a disturbed session may show.
     """
     drift = drift_of(math.sqrt(scatter.value)) ** 2
     return SessionDrift(_partly(drift, _MORE**2 * scatter.value, scatter.df), "of_launches")
 
 
 def _partly(value: float, estimated: float, df: float) -> Variance:
-    """Return a variance of which `estimated`, or all of it where that is less, has `df` degrees of freedom."""
+    """Return a variance of which only the part `estimated` (at most all of it) is uncertain.
+
+    `df` are the degrees of freedom of that part.
+    """
     part = min(value, estimated)
     return Variance(value, min(df * (value / part) ** 2, KNOWN) if part else KNOWN)
 
 
 def mean_variance(scatter: Variance, launches: int, drift: SessionDrift, shares: float = 1.0) -> Variance:
-    """Return the variance of the mean over a side's launches, measured at another time than the other side's.
+    """Return the variance of the mean over a side's launches, measured at a different time than the other side's.
 
-    Drift shown by launches or sessions is estimated together with the launches' own part.
+    Its degrees of freedom allow for drift that is itself estimated, from launches or from sessions.
 
     Args:
         scatter: the launches' variance within sessions.
-        launches: their number.
-        drift: that of this side.
-        shares: the sum of the squared shares that sessions have of the launches; 1 for one session.
+        launches: number of launches.
+        drift: the drift of this side.
+        shares: the sum over sessions of the squared share of launches; 1 for one session.
     """
     own = scatter.value / launches
     total = own + drift.variance.value * shares
@@ -206,12 +219,12 @@ def added(variances: Sequence[Variance]) -> Variance:
 def resolved_by_two_runs(deviation: float, rounds: int) -> float | None:
     """Return the smallest change that two runs of this many rounds each resolve; None under `MIN_ROUNDS`.
 
-    The drift between them is that of `drift_of`. Runs estimate it with their own scatter, so that the interval of few
-    launches is narrow at times and wide at others: the power is the mean over the scatters that either side may show.
+    The drift between them is that of `drift_of`. Runs estimate it from their own scatter, so the interval of few
+    launches is sometimes narrow and sometimes wide. The power is the mean over the scatters that either side may show.
 
     Args:
         deviation: standard deviation of the logarithm of a launch's step time.
-        rounds: of each run, which is one session.
+        rounds: number of rounds of each run, which is one session.
     """
     if rounds < MIN_ROUNDS:
         return None
@@ -226,7 +239,7 @@ def resolved_by_two_runs(deviation: float, rounds: int) -> float | None:
 
 
 def _halves_of_two_runs(deviation: float, rounds: int) -> NDArray[np.float64]:
-    """Return half the interval of two runs, for each pair of `_SHOWN` equally likely scatters."""
+    """Return the half-width of the interval of two runs, for each pair of `_SHOWN` equally likely scatters."""
     df = rounds - 1
     levels = (np.arange(_SHOWN) + 0.5) / _SHOWN
     shown: list[float] = (deviation**2 * special.chdtri(df, levels) / df).tolist()
@@ -244,11 +257,11 @@ def smallest_seen(standard_error: float, df: float, alpha: float = ALPHA) -> flo
 
 
 def rounds_to_resolve(change: float, resolved: Callable[[int], float | None]) -> int | None:
-    """Return the fewest rounds that resolve a change; None where no practical number does.
+    """Return the smallest number of rounds that resolves a change; None if no practical number does.
 
     Args:
         change: as a fraction, above 0.
-        resolved: returns the smallest change that a number of rounds resolves; it falls with their number.
+        resolved: returns the smallest change that a number of rounds resolves, which decreases with this number.
     """
 
     def enough(rounds: int) -> bool:
@@ -268,9 +281,9 @@ def rounds_to_resolve(change: float, resolved: Callable[[int], float | None]) ->
 
 
 def power_of_each(cases: int) -> float:
-    """Return the probability with which each of n cases must show its change, so that all do with `POWER`.
+    """Return the probability with which each of `cases` cases must show its change, so that all do with `POWER`.
 
-    It assumes independent cases; their common noise makes it likelier that all show it.
+    It assumes independent cases; noise that they have in common makes it likelier that all show it.
     """
     return math.pow(POWER, 1 / max(cases, 1))
 
@@ -282,21 +295,21 @@ class InTurn:
     deviation: float
     """Standard deviation of the logarithm of the ratio within a round."""
     round_s: float
-    """Wall time of a round of both sides, with all cases."""
+    """Wall time of a round of both sides, with all cases, seconds."""
     begin_s: float = 0.0
-    """Wall time until the first round begins: starting both sides, and proving their cases."""
+    """Wall time until the first round begins, for starting both sides and proving their cases, seconds."""
     alpha: float = ALPHA
     """Error probability of a single case's interval, one minus its confidence."""
     correlation: float = 0.0
     """The lag-1 correlation of rounds."""
 
     def resolved_in(self, seconds: float) -> float | None:
-        """Return the smallest change resolved in this time; None where too few rounds fit."""
+        """Return the smallest change resolved in this time; None if too few rounds fit."""
         rounds = rounds_in(seconds - self.begin_s, self.round_s)
         return self._resolved(min(rounds, MOST_ROUNDS_IN_TURN), POWER)
 
     def rounds_for(self, change: float, power: float = POWER) -> int | None:
-        """Return the number of rounds that resolve a change; None where it exceeds a comparison's limit."""
+        """Return the number of rounds that resolve a change; None if it exceeds a comparison's limit."""
         rounds = rounds_to_resolve(change, lambda n: self._resolved(n, power))
         return rounds if rounds is not None and rounds <= MOST_ROUNDS_IN_TURN else None
 
@@ -310,7 +323,7 @@ class InTurn:
 
 
 def deviation_interval(deviation: float, values: int, alpha: float = ALPHA) -> Interval:
-    """Return a standard deviation of `values` normal values with its interval; without ends under `FEWEST` values.
+    """Return a standard deviation of `values` normal values with its interval; without ends for under `FEWEST` values.
 
     (n - 1) s^2 / sigma^2 has a chi-squared distribution with n - 1 degrees of freedom.
     """
@@ -322,5 +335,5 @@ def deviation_interval(deviation: float, values: int, alpha: float = ALPHA) -> I
 
 
 def rounds_in(seconds: float, round_s: float) -> int:
-    """Return how many whole rounds fit a time; 0 where their duration is unknown."""
+    """Return how many whole rounds fit into a time; 0 if the duration of a round is unknown."""
     return int(seconds / round_s) if seconds > 0 and round_s > 0 else 0

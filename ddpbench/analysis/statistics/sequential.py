@@ -1,7 +1,7 @@
 """Intervals that hold however often they are checked, for comparisons that may end at any time.
 
-Two kinds of evidence against a mean m0 are averaged. Each exceeds 1/alpha at any number of values with probability
-alpha at most where m0 is right (Ville, 1939), and so does their average: the m0 for which it stays below form an
+Two kinds of evidence against a mean m0 are averaged. If m0 is right, each exceeds 1/alpha at any number of values with
+probability at most alpha (Ville, 1939), and so does their average. The values m0 for which it stays below form an
 interval that is valid at all n at once (Lai, 1976).
 
 **For normal values.** With mean m, deviation s and t = (m - m0) sqrt(n) / s, the Bayes factor for an effect of
@@ -12,15 +12,15 @@ standard deviation c (in units of the values' own) against none is
 (Gonen, Johnson, Lu & Westfall, The American Statistician 59, 2005; Perez-Ortiz, Lardy, de Heide & Grunwald, Annals of
 Statistics 52, 2024). A single outlier makes s large, and B small for as long as it is among the values.
 
-**For any symmetric values.** Log ratios of two sides with the same disturbances are symmetric. Let y be a value
-less m0, in units of a scale that the values before it gave, cut off at +-`CUT`; S the sum of all y and V of their
+**For any symmetric values.** Log ratios of two sides with equal disturbances are symmetric. Let y be a value minus m0,
+in units of a scale from the values before it, cut off at +-`CUT`; let S be the sum of all y and V that of their
 squares. Then exp(a S - a^2 V / 2) is a supermartingale for every a (de la Pena, Annals of Probability 27, 1999), and
 its mean over a of a normal distribution is
 
     R(n) = (1 + V c^2)^(-1/2) exp(S^2 c^2 / (2 (1 + V c^2)))
 
-An outlier counts in it as `CUT` scales. Without disturbances it takes some rounds more than B, with them
-far fewer: an average of both needs few more than the better one.
+An outlier counts in it as `CUT` scales. Without disturbances R takes some rounds more than B, and with them far fewer;
+an average of both needs few more than the better one.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import ALPHA, FEWEST, deviation
 
 EFFECT = 1.0
-"""c: the difference, in deviations of single rounds, for which such an interval is narrow soonest."""
+"""The c of the formulas: the difference, in deviations of single rounds, that such an interval shows soonest."""
 CUT = 2.0
 """Number of scales beyond which a value's weight no longer grows."""
 _UNSCALED = 4
-"""Number of first values that count by their sign alone, because no scale is known."""
+"""Number of values at the beginning that count only by their sign, because no scale is known yet."""
 _NORMAL = 1.4826
-"""Ratio of a normal distribution's deviation to its median distance from the middle."""
+"""Ratio of a normal distribution's standard deviation to its median distance from the middle."""
 _CUT_NORMAL = 0.9594
-"""Deviation of standard normal values cut off at +-`CUT`."""
+"""Standard deviation of standard normal values cut off at +-`CUT`."""
 _Values = NDArray[np.float64]
 
 
 def anytime_interval(values: Sequence[float], alpha: float = ALPHA, *, wider: float = 1.0) -> Interval:
-    """Return the middle of values, and its interval, which holds at every number of them; no ends for too few values.
+    """Return the middle of values, with an interval that holds at every number of them; no ends for too few values.
 
-    Outliers move neither by much: the middle is Huber's, of values cut off at `CUT` scales around it. Where rounds are
-    correlated the interval is widened by `wider`, the factor of `correlation.py`.
+    Outliers move neither by much: the middle is Huber's, of values cut off at `CUT` scales around it. The interval is
+    widened by `wider`, the factor of `correlation.py` for correlated rounds.
     """
     every = np.asarray(values, dtype=np.float64)
     middle, spread = middle_of(every), float(np.ptp(every)) if len(every) else 0.0
@@ -70,9 +70,9 @@ def anytime_interval(values: Sequence[float], alpha: float = ALPHA, *, wider: fl
 
 
 def evidence(values: _Values | Sequence[float], mean: float = 0.0) -> _Values:
-    """Return the logarithm of the evidence that values have another mean, after each of them in turn.
+    """Return the logarithm of the evidence that values have a mean other than `mean`, after each of them in turn.
 
-    It is 0 for fewer than `FEWEST`. For many series, shape (..., values), it is that of each.
+    It is 0 for fewer than `FEWEST` values. For many series, shape (..., values), it is computed for each.
     """
     every = np.asarray(values, dtype=np.float64)
     count, apart = np.arange(1, every.shape[-1] + 1), every - mean
@@ -87,8 +87,9 @@ def evidence(values: _Values | Sequence[float], mean: float = 0.0) -> _Values:
 
 
 def middle_of(values: _Values) -> float:
-    """Return Huber's estimate of the values' location: the mean, where none is beyond `CUT` scales; 0
-    without values.
+    """Return Huber's estimate of the values' location; 0 without values.
+
+    It is the mean if no value is beyond `CUT` scales.
     """
     if not len(values):
         return 0.0
@@ -102,7 +103,7 @@ def middle_of(values: _Values) -> float:
 
 
 def far_off(values: _Values | Sequence[float], least: float = 0.0) -> tuple[int, int]:
-    """Return how many values are below the middle by over `CUT` scales and over `least`, and how many are above."""
+    """Return the numbers of values below and above the middle by more than `CUT` scales and more than `least`."""
     every = np.asarray(values, dtype=np.float64)
     apart = every - middle_of(every)
     reach = max(CUT * _NORMAL * float(np.median(np.abs(apart))), least)
@@ -110,9 +111,9 @@ def far_off(values: _Values | Sequence[float], least: float = 0.0) -> tuple[int,
 
 
 def typical_deviation(values: Sequence[float]) -> float:
-    """Return the deviation of values without the effect of outliers: for normal values their standard deviation.
+    """Return the standard deviation of values without the effect of outliers.
 
-    It is 0 where they do not differ, or there are fewer than `FEWEST`.
+    It is 0 if they do not differ, or if there are fewer than `FEWEST`.
     """
     every = np.asarray(values, dtype=np.float64)
     if len(every) < FEWEST or not np.ptp(every):
@@ -126,9 +127,9 @@ def typical_deviation(values: Sequence[float]) -> float:
 
 
 def _scales(values: _Values) -> _Values:
-    """Return for each value the scale from those before it; 0 where they give none."""
+    """Return for each value the scale of the values before it; 0 if these determine none."""
     scales = np.zeros(values.shape)
-    if values.ndim == 1:  # one series: so short a list is sorted in a tenth of the time
+    if values.ndim == 1:  # for one short series, lists take a tenth of the time of arrays
         every: list[float] = values.tolist()
         for index in range(_UNSCALED, len(every)):
             middle = statistics.median(every[:index])
@@ -173,10 +174,10 @@ def _evidence(values: _Values, scales: _Values, means: _Values) -> _Values:
 
 
 def _end(values: _Values, scales: _Values, middle: float, reach: float, limit: float) -> float | None:
-    """Return where the interval ends on one side of the middle, the outermost where there are several such places.
+    """Return where the interval ends on one side of the middle; if there are several such places, the outermost.
 
-    The search covers `reach` times 1e-4 to 1e4, a tenth further each time, and then divides the gap between two of
-    these in hundredths, five times, taking the outermost each time.
+    The search covers `reach` times 1e-4 to 1e4 in 200 geometric steps. It then divides the gap between two steps into
+    hundredths, five times, taking the outermost place each time.
     """
     steps = np.geomspace(1e-4, 1e4, 200) * reach
     inside = np.flatnonzero(_evidence(values, scales, middle + steps) < limit)
@@ -195,9 +196,9 @@ def _end(values: _Values, scales: _Values, middle: float, reach: float, limit: f
 
 
 def half_width_in_deviations(count: int, alpha: float = ALPHA) -> float | None:
-    """Return half the interval that the first kind of evidence alone gives for `count` values, in their deviations.
+    """Return the half-width of the interval for `count` values from the first kind of evidence alone.
 
-    None while it has no end.
+    It is in standard deviations of the values, and None while the interval has no end.
     """
     if count < FEWEST:
         return None

@@ -1,9 +1,10 @@
 """Intervals, paired comparisons, correction for multiple comparisons, and rules for what a comparison shows.
 
-Rounds are the replicates: a launch gives one number, its total time over its total steps or samples, and
-every interval here is over rounds, never over steps. Two cases are compared by the ratios within each round, because
-drift of the machine cancels in them; that holds only for launches that one session ran in turn (`pairs`).
-A comparison's interval is wider where the run's rounds are correlated (`correlation.py`). Sources:
+Rounds are the replicates: a launch gives one number, its total time divided by its total steps or samples, and every
+interval here is over rounds, never over steps. Two cases are compared by the ratios within each round, because drift of
+the machine cancels in them. This holds only for launches that one session ran in turn (`pairs`).
+
+A comparison's interval is wider if the run's rounds are correlated (`correlation.py`). Sources:
 
 - Hoefler & Belli, "Scientific Benchmarking of Parallel Computing Systems", SC'15: rules 3 and 4 (totals for
   costs, no averaged ratios), 5 (intervals), 7 (compare by intervals or tests, not by means alone), 8 (mean or median).
@@ -16,11 +17,11 @@ A comparison's interval is wider where the run's rounds are correlated (`correla
   Methods Med. Res. 21 (2012): the interval of a difference from those of its two terms, which need not be symmetric.
 - Schuirmann, J. Pharmacokinet. Biopharm. 15 (1987): equivalence by two one-sided tests, here at half of 5 %.
 
-**A ratio** is the geometric mean of the ratios within pairs; its interval is point * exp(+-h), h being the t half-width
-of the logarithms. **A step time or a rate** is that of the median launch, and its interval is the sign test's
-(`median_launch`): where one launch in ten is slow, none of five is, 59 times in 100, and no interval around the mean
-of the five covers the mean of all. `scipy.special` gives the quantiles: importing `scipy.stats` takes most of a second,
-and the interval of its `quantile_test` is not interpolated.
+**A ratio** is the geometric mean of the ratios within pairs. Its interval is point * exp(+-h), where h is the t
+half-width of the logarithms. **A step time or a rate** is that of the median launch, and its interval is the sign
+test's (`median_launch`). If one launch in ten is slow, none of five is, 59 times in 100, and then no interval around
+the mean of the five covers the mean of all. `scipy.special` gives the quantiles: importing `scipy.stats` takes most of
+a second, and the interval of its `quantile_test` is not interpolated.
 """
 
 from __future__ import annotations
@@ -43,28 +44,30 @@ ALPHA = 0.05
 """Error probability of every interval, one minus its confidence, before correction for the number of comparisons."""
 MIN_ROUNDS = settings.MIN_ROUNDS
 FEWEST = 3
-"""Fewest values with an interval: that of two is 12.7 standard errors wide to either side, and says nothing."""
+"""Smallest number of values with an interval; that of two is 12.7 standard errors wide to either side, and useless."""
 FEWEST_FOR_MEDIAN = 5
-"""Fewest values with an interval of their median: the range of four covers it in only 87.5 % of cases."""
+"""Smallest number of values with an interval of their median, which the range of four covers only 87.5 % of the time.
+"""
 LEAST_COVERAGE = 0.90
-"""Least probability with which the interval of a median covers it, for any distribution of the values."""
+"""Smallest probability with which the interval of a median covers it, for any distribution of the values."""
 POWER = 0.8
 """Power of a comparison for its smallest resolvable change."""
 
 COPIES = "launches do not differ at all, as no clock measures: are these copies of one run?"
-"""Reason given for launches without any scatter."""
+"""Reason why launches without any scatter are not compared."""
 
 
 def shows_more(value: Interval, limit: float) -> bool:
     """Return whether a value is shown to be more than a limit: its interval exists and is entirely above.
 
-    A finding denies that there is nothing to find, so its interval must exclude that; a value alone shows nothing.
+    A finding claims that there is an effect, so its interval must exclude that there is none; the value alone is not
+    enough.
     """
     return value.low is not None and value.low > limit
 
 
 def shows_less(value: Interval, limit: float) -> bool:
-    """Return whether a value is shown to be less than a limit, likewise."""
+    """Return whether a value is shown to be less than a limit: its interval exists and is entirely below."""
     return value.high is not None and value.high < limit
 
 
@@ -75,7 +78,10 @@ def t_quantile(probability: float, df: float) -> float:
 
 
 def half_width(values: Sequence[float], alpha: float = ALPHA) -> float | None:
-    """Return half the t-interval of a mean: t(1 - alpha/2, n-1) * s / sqrt(n). None under `FEWEST` values."""
+    """Return the half-width of the t-interval of a mean: t(1 - alpha/2, n-1) * s / sqrt(n).
+
+    None under `FEWEST` values.
+    """
     count = len(values)
     if count < FEWEST:
         return None
@@ -83,13 +89,13 @@ def half_width(values: Sequence[float], alpha: float = ALPHA) -> float | None:
 
 
 def deviation(values: Sequence[float]) -> float:
-    """Return the sample standard deviation, of two values or more."""
+    """Return the sample standard deviation of two or more values."""
     mean = math.fsum(values) / len(values)
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 def step_time(timings: Sequence[Timing]) -> Interval:
-    """Return seconds per step of the median launch, and its interval over launches, all of equal weight."""
+    """Return seconds per step of the median launch, with its interval over launches, which have equal weight."""
     return median_launch([timing.step_s for timing in timings])
 
 
@@ -101,27 +107,28 @@ def samples_rate(timings: Sequence[Timing]) -> Interval:
 def median_launch(times: Sequence[float]) -> Interval:
     """Return the median of independent times, one per launch, and its 95 % interval; no ends under `FEWEST_FOR_MEDIAN`.
 
-    By the sign test: from the d-th least to the d-th largest time an interval covers the median unless fewer than d
-    times are on one side of it, for any distribution. Of five, d = 1: 93.75 %. Of more, the ends are between those of
-    two neighbouring d, interpolated for about 95 % of smooth distributions (Hettmansperger & Sheather, 1986); where the
-    narrower of the two has under `LEAST_COVERAGE`, the wider one is taken: of six launches that is 97 %, of seven and
-    ten 98 %. Launches that resemble their neighbours are not independent: the interval then covers less often.
+    It is by the sign test. For any distribution, an interval from the d-th smallest to the d-th largest time covers the
+    median unless fewer than d times are on one side of the median. For five times, d is 1, and the interval covers
+    93.75 %. For more, the ends are between those of two neighbouring d, interpolated for about 95 % of smooth
+    distributions (Hettmansperger & Sheather, 1986). If the narrower of these covers less than `LEAST_COVERAGE`, the
+    wider one is taken, which covers 97 % for six launches, and 98 % for seven and ten. Launches that resemble their
+    neighbours are not independent, and then the interval covers the median less often.
     """
     return _median(times, ALPHA, LEAST_COVERAGE)
 
 
 def median_difference(a: Sequence[float], b: Sequence[float], alpha: float, *, more: float = 0.0) -> Interval:
-    """Return the median of B less that of A, launches of two runs, and its interval; no ends where launches are few.
+    """Return the median of B minus that of A, for launches of two runs, and its interval; no ends if launches are few.
 
-    Each end is as far off as those of both medians' intervals together, which are independent: the root of the sum of
-    their squares (Donner & Zou, 2012), for any two distributions. So A and B need not have the same scatter or the same
-    disturbances. Both intervals hold at `alpha`: for six parts, 8 launches per side are the fewest.
+    The distance of each end is the root of the sum of squares of the distances in both medians' intervals, which are
+    independent (Donner & Zou, 2012). It holds for any two distributions, so A and B need not have equal scatter or
+    equal disturbances. Both intervals hold at `alpha`; for six parts, at least 8 launches per side are needed.
 
     Args:
-        a: one time per launch.
-        b: those of the other run.
+        a: times of one run, one per launch.
+        b: times of the other run.
         alpha: one minus the confidence.
-        more: half the interval, at `alpha`, of a further difference between the runs.
+        more: half-width, at `alpha`, of the interval of a further difference between the runs.
     """
     base, new = (_median(times, alpha, 1 - alpha) for times in (a, b))
     value = new.value - base.value
@@ -133,7 +140,7 @@ def median_difference(a: Sequence[float], b: Sequence[float], alpha: float, *, m
 
 
 def _median(times: Sequence[float], alpha: float, least: float) -> Interval:
-    """Return the median and its interval at `alpha`, which covers it with at least `least`; no ends where none does."""
+    """Return the median and its interval at `alpha`; no ends if none covers the median with probability `least`."""
     middle = statistics.median(times)
     at = _order_statistic(len(times), alpha, least)
     if at is None:
@@ -148,7 +155,7 @@ def _median(times: Sequence[float], alpha: float, least: float) -> Interval:
 
 @lru_cache(maxsize=1024)
 def _order_statistic(count: int, alpha: float, least: float) -> tuple[int, float] | None:
-    """Return which value from either end a median's interval ends at, and the fraction of the way to the next one."""
+    """Return the rank from either end at which a median's interval ends, and the fraction to add towards the next."""
 
     def coverage(depth: int) -> float:
         return 1 - 2 * float(special.bdtr(depth - 1, count, 0.5))
@@ -168,16 +175,16 @@ def _order_statistic(count: int, alpha: float, least: float) -> tuple[int, float
 def geometric_mean(timings: Sequence[Timing]) -> Interval:
     """Return the geometric mean over launches of seconds per step, with its t-interval.
 
-    The quotient of two is the ratio of two runs, and of a history's levels.
+    The ratio of two runs, or of a history's levels, is the quotient of two such means.
     """
     logs = [math.log(timing.step_s) for timing in timings]
     return Interval.around(math.exp(math.fsum(logs) / len(logs)), half_width(logs))
 
 
 def mean_step_s(timings: Sequence[Timing]) -> float:
-    """Return the arithmetic mean over launches of seconds per step, to compare with other means.
+    """Return the arithmetic mean over launches of seconds per step, for comparison with other means.
 
-    Total time over total steps would weight launches by steps, of which a faster launch has more.
+    Total time divided by total steps would weight launches by steps, of which a faster launch has more.
     """
     return math.fsum(timing.step_s for timing in timings) / len(timings)
 
@@ -190,11 +197,11 @@ def mean_rate(timings: Sequence[Timing]) -> float:
 def share(
     parts: Sequence[float], wholes: Sequence[float], alpha: float = ALPHA, *, wider: float = 1.0
 ) -> Interval:
-    """Return the mean part over the mean whole, each pair from one round, with Fieller's interval.
+    """Return the mean part divided by the mean whole, each pair from one round, with Fieller's interval.
 
-    It contains every ratio r for which the mean of part - r whole is not distinguished from 0; `wider` is the factor
-    over a t-test (`correlation.py`). The ends are None under `FEWEST` rounds, and where the whole is not distinguished
-    from 0, since then no end bounds the ratio.
+    The interval contains every ratio r for which the mean of part - r whole is not distinguished from 0. `wider` is its
+    width relative to that of a t-test (`correlation.py`). The ends are None under `FEWEST` rounds, and if the whole is
+    not distinguished from 0, because then no end bounds the ratio.
     """
     count = len(wholes)
     part, whole = math.fsum(parts) / count, math.fsum(wholes) / count
@@ -216,21 +223,21 @@ def share(
 
 
 def by_pair(timings: Sequence[Timing]) -> dict[TimingKey, Timing]:
-    """Return launches by the key that pairs them with another case's."""
+    """Return launches by the key that pairs them with another case's launches."""
     return {timing.pair: timing for timing in timings}
 
 
 def rounds_of_all(groups: Sequence[Mapping[TimingKey, Timing]]) -> list[TimingKey]:
-    """Return the pairs that all of these groups, by `by_pair`, share, in the first one's order."""
+    """Return the keys that all of these groups, from `by_pair`, have in common, in the order of the first group."""
     return [key for key in groups[0] if all(key in group for group in groups[1:])] if groups else []
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """A's time per sample over B's, as a logarithm. Negative: A is faster.
+    """A's time per sample divided by B's, as a logarithm, which is negative if A is faster.
 
-    `standard_error` allows for rounds that are correlated, and is None where there are not enough for one; `rounds`
-    counts the pairs, or the smaller group's launches where no rounds are shared and Welch's interval is used.
+    `standard_error` allows for correlated rounds, and is None if there are too few. `rounds` counts the pairs, or, if
+    no rounds are shared and Welch's interval is used, the launches of the smaller group.
     """
 
     log: float
@@ -240,17 +247,17 @@ class Comparison:
     paired: bool = True
 
     def half_width(self, alpha: float = ALPHA) -> float | None:
-        """Return half the interval of the logarithm at confidence `1 - alpha`."""
+        """Return the half-width of the logarithm's interval at confidence `1 - alpha`; None without an interval."""
         if self.standard_error is None:
             return None
         return t_quantile(1 - alpha / 2, self.df) * self.standard_error
 
     def time_ratio(self, alpha: float = ALPHA) -> Interval:
-        """Return A's time over B's."""
+        """Return A's time divided by B's."""
         return Interval.around(math.exp(self.log), self.half_width(alpha))
 
     def rate_ratio(self, alpha: float = ALPHA) -> Interval:
-        """Return A's samples per second over B's: the speed-up, where B is the base case."""
+        """Return A's samples per second divided by B's, which is the speed-up if B is the base case."""
         return Interval.around(math.exp(-self.log), self.half_width(alpha))
 
     @property
@@ -264,19 +271,17 @@ class Comparison:
 
 
 def pairs(a: Sequence[Timing], b: Sequence[Timing]) -> list[tuple[Timing, Timing]]:
-    """Return A's launches with B's of the same round and session, in A's order; those without a partner are
-    left out.
-    """
+    """Return pairs of A's and B's launches of the same round and session, in A's order."""
     partners = by_pair(b)
     return [(timing, partners[timing.pair]) for timing in a if timing.pair in partners]
 
 
 def compare(a: Sequence[Timing], b: Sequence[Timing]) -> Comparison | None:
-    """Return A against B, in `pairs`; by Welch's interval where there are none. None without data.
+    """Return the comparison of A with B by `pairs`, or by Welch's interval if there are none; None without launches.
 
-    The point is the geometric mean of the ratios within pairs; a single pair gives it too, without an interval. A ratio
-    of totals would weight a launch by its steps, of which a fast one has more: drift that the two share would no longer
-    cancel. Without pairs the launches' geometric means are compared.
+    The point is the geometric mean of the ratios within pairs; with a single pair it has no interval. A ratio of totals
+    would weight a launch by its steps, of which a fast launch has more, so drift common to the two would no longer
+    cancel. Without pairs, the geometric means of the launches are compared.
     """
     if not a or not b:
         return None
@@ -314,9 +319,9 @@ def _mean_log(timings: Sequence[Timing]) -> float:
 def judge(
     comparison: Comparison, *, alpha: float = ALPHA, margin: float = MARGIN, min_rounds: int = MIN_ROUNDS
 ) -> Judgement:
-    """Return the verdict on A against B, for an interval at `alpha` and a margin as a fraction of step time.
+    """Return the judgement on A compared with B, for an interval at `alpha` and a margin as a fraction of step time.
 
-    There is none where no rounds are shared: other differences between A's rounds and B's are not cancelled.
+    It is "too few" if no rounds are shared, because differences between A's rounds and B's then do not cancel.
     """
     ratio = comparison.time_ratio(alpha)
     if not _enough(comparison, min_rounds):
@@ -331,9 +336,9 @@ def _enough(comparison: Comparison, min_rounds: int) -> bool:
 def judge_all(
     comparisons: Mapping[str, Comparison], *, margin: float = MARGIN, min_rounds: int = MIN_ROUNDS
 ) -> dict[str, Judgement]:
-    """Return the verdicts of one family of comparisons, by name.
+    """Return the judgements of one family of comparisons, by name.
 
-    The 5 % are divided among those that have enough rounds (Bonferroni), so all intervals hold at once, and so do
+    The 5 % are divided among the comparisons with enough rounds (Bonferroni), so all intervals hold at once, and so do
     statements about margins. Holm's larger levels would only suffice for tests of no difference.
     """
     enough = sum(
@@ -350,9 +355,10 @@ def judge_all(
 
 
 def rounds_for(ratio: Interval, rounds: int, margin: float = MARGIN) -> int | None:
-    """Return about how many rounds make an interval over `rounds` rounds as narrow as +-margin, at the same spread.
+    """Return about how many rounds make an interval over `rounds` rounds as narrow as +-margin.
 
-    It narrows with the root of the rounds; the small decrease of its quantile is neglected. None without an interval.
+    The spread is assumed to stay equal. The interval narrows with the root of the rounds; the small decrease of its
+    quantile is neglected. None without an interval.
     """
     if ratio.low is None or ratio.high is None:
         return None

@@ -1,14 +1,14 @@
 """Steadiness of launches, judged from their timed steps on three levels.
 
 The question is whether the mean over the timed blocks is biased by steps that are still changing. The warm-up decides
-on a few steps, the timed blocks have more, and a start-up that is too short recurs in every launch. So a launch is
-judged by
+from a few steps, whereas the timed blocks have more, and a warm-up that is too short recurs in every launch. So a
+launch is judged by
 
-1. its own steps, where it has `OWN_STEPS` or more: `ddpbench.trend` finds a change at a level of 1 %;
+1. its own steps, if it has `OWN_STEPS` or more: `ddpbench.trend` finds a change at a level of 1 %;
 2. its case: the changes of the case's launches, by a t-test of their mean at `LEVEL`. Launches are the replicates, so
-   that neither correlation between steps nor their heavy tails matter;
-3. its run: the same over all launches of the run, which start with the same machine, warm-up and libraries. A case
-   is exempt where its own launches rule out a change of `TOLERANCE` in that direction.
+   neither correlation between steps nor their heavy tails matter;
+3. its run: the same test over all launches of the run, which start with the same machine, warm-up and libraries. A case
+   is exempt if its own launches rule out a change of `TOLERANCE` in that direction.
 
 On each level a mean change within `TOLERANCE` is steady. Under noise alone at most about 1 % + 2 `LEVEL` of the
 launches are flagged. Changes that a single launch of 20 steps cannot show are found where they matter, in all launches
@@ -27,19 +27,19 @@ from ddpbench.analysis.statistics.stats import deviation, t_quantile
 from ddpbench.trend import TOLERANCE, TrendChange, change_of
 
 OWN_STEPS = 32
-"""Fewest timed steps for a judgement by a launch's own: batches of under four steps are correlated."""
+"""Smallest number of timed steps for judging a launch by its own steps; batches of under four are correlated."""
 LEVEL = 0.015
-"""The level of the tests over a case's launches and over a run's, two-sided."""
+"""Level of the two-sided tests over a case's launches and over a run's."""
 FEWEST_LAUNCHES = 4
-"""Fewest launches with a test over them."""
+"""Smallest number of launches for a test over launches."""
 NOT_READY = "one-time work"
-"""Beginning of the reason of a warm-up that ended before the reducer was rebuilt."""
+"""Beginning of the reason given by a warm-up that ended before the reducer was rebuilt."""
 
 
 def launch_change(ranks: Sequence[NDArray[np.int64]]) -> TrendChange | None:
     """Return a launch's change over its timed steps, from each step's mean over the ranks that take samples.
 
-    Ranks with different numbers of steps are cut to the fewest. None for fewer than three steps.
+    Ranks with different numbers of steps are cut to the smallest number. None for fewer than three steps.
     """
     length = min((len(rank) for rank in ranks), default=0)
     if length < 3:
@@ -48,7 +48,7 @@ def launch_change(ranks: Sequence[NDArray[np.int64]]) -> TrendChange | None:
 
 
 def unsteady(cases: Mapping[str, Sequence[TrendChange]]) -> dict[str, list[bool]]:
-    """Return for every case's launches, in order, whether they were not steady. `cases` are those of one run."""
+    """Return, by case, whether each launch was unsteady, in order. `cases` are those of one run."""
     every = [change.log for changes in cases.values() for change in changes]
     over_run = _found(every)
     return {
@@ -63,7 +63,7 @@ def unsteady(cases: Mapping[str, Sequence[TrendChange]]) -> dict[str, list[bool]
 
 
 def _found(logs: Sequence[float]) -> int:
-    """Return the sign of a change common to launches, 0 where none is found."""
+    """Return the sign of a change common to launches, 0 if none is found."""
     if len(logs) < FEWEST_LAUNCHES:
         return 0
     mean, error = math.fsum(logs) / len(logs), deviation(logs) / math.sqrt(len(logs))
@@ -73,7 +73,7 @@ def _found(logs: Sequence[float]) -> int:
 
 
 def _spared(logs: Sequence[float], sign: int) -> bool:
-    """Return whether a case's launches rule out a change of `TOLERANCE` in a direction (95 %, one-sided)."""
+    """Return whether a case's launches rule out a change of `TOLERANCE` in the direction `sign` (95 %, one-sided)."""
     if len(logs) < FEWEST_LAUNCHES:
         return False
     mean, error = sign * math.fsum(logs) / len(logs), deviation(logs) / math.sqrt(len(logs))

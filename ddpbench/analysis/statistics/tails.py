@@ -1,18 +1,19 @@
-"""Slow-downs that affect only some of the rounds, and how much of them a few rounds can show: the only definition.
+"""Slow-downs that affect only some of the rounds, and how well a few rounds can show them: the only definition.
 
-A slow-down that affects a share p of rounds affects none of n with probability (1 - p)^n: if it is every tenth round,
-none of five, 59 times in 100. Intervals and means contain nothing that did not occur. So
+A slow-down that affects a share p of rounds affects none of n with probability (1 - p)^n. If it is every tenth round,
+it affects none of five, 59 times in 100. Intervals and means contain nothing that did not occur. So
 
 - `missed_share` accompanies verdicts: up to 1 - 0.05^(1/n) of all rounds may be slow though none of n is (95 %
   confidence; Hanley & Lippman-Hand, JAMA 249 (1983), who give 3/n);
 - a comparison of two sides calls them equivalent only from `ROUNDS_TO_SEE` rounds on (two runs: launches per side);
-- where the interval is not the mean's, the mean has to agree with the verdict, also with `FURTHER` more rounds as far
-  off as the furthest (`agrees`): a comparison that looks after every round would otherwise stop when few were slow.
-  The intervals of a sweep and of two runs are the mean's. A round far off makes them so wide that they show nothing,
-  and need no such check.
+- if the interval is not the mean's, the mean has to agree with the verdict, also with `FURTHER` more rounds as far off
+  as the furthest (`agrees`). Otherwise a comparison that looks after every round would stop when few were slow.
 
-With lower values, slow rounds were overlooked too often; with higher ones, sides with the same disturbances are not
-called equivalent (`python -m tests.simulations rounds-far-off`).
+The intervals of a sweep and of two runs are the mean's. They need no such check, because an outlying round makes them
+so wide that they show nothing.
+
+With lower values of the constants, slow rounds were overlooked too often. With higher ones, sides with equal
+disturbances are not called equivalent (`python -m tests.simulations rounds-far-off`).
 """
 
 from __future__ import annotations
@@ -27,36 +28,36 @@ from ddpbench.units import format_at_most
 SEEN_SHARE = 0.15
 """Share of slow rounds that must be seen, with probability `1 - ALPHA`, before sides are called equivalent."""
 ROUNDS_TO_SEE = math.ceil(math.log(ALPHA) / math.log1p(-SEEN_SHARE))
-"""Number of rounds (19) that include a slow one with that probability."""
+"""Number of rounds (19) that include a slow one with probability `1 - ALPHA`, if `SEEN_SHARE` of all are slow."""
 FURTHER = 2
-"""Number of additional rounds, as far off as the furthest, with which a mean has to agree as well."""
+"""Number of hypothetical rounds, as far off as the furthest, with which the mean must still support the verdict."""
 
 
 def missed_share(rounds: int) -> float:
-    """Return the largest share of all rounds that may be slow where none of `rounds` is, with 95 % confidence."""
+    """Return the largest share of all rounds that may be slow if none of `rounds` is, with 95 % confidence."""
     return 1 - math.pow(ALPHA, 1 / max(rounds, 1))
 
 
 def missed_words(count: int, noun: Literal["rounds", "launches"]) -> str:
-    """Return what this number of rounds or launches may miss, for a sentence or a bracket."""
+    """Return words for what this number of rounds or launches may miss, for a sentence or a bracket."""
     return f"a slow-down of up to {format_at_most(missed_share(count))} of {noun} may not have been seen"
 
 
 def mean_and_further(logs: Sequence[float]) -> tuple[float, float]:
-    """Return the mean of values and `FURTHER` more, as far off as the furthest: below them, and above them."""
+    """Return the mean of values with `FURTHER` more as low as the lowest, and with as many as high as the highest."""
     total, count = math.fsum(logs), len(logs) + FURTHER
     return (total + FURTHER * min(logs)) / count, (total + FURTHER * max(logs)) / count
 
 
 def agrees(verdict: Literal["faster", "slower", "equivalent"], logs: Sequence[float], margin: float) -> bool:
-    """Return whether the mean of log ratios supports a verdict on the typical one, also with `FURTHER` more."""
+    """Return whether the mean of log ratios supports a verdict on the typical one, also with `FURTHER` more values."""
     low, high = mean_and_further(logs)
     limit = math.log1p(margin)
     return {"equivalent": -limit < low and high < limit, "faster": high < 0, "slower": low > 0}[verdict]
 
 
 def too_few_words(count: int, noun: Literal["rounds", "launches"]) -> str:
-    """Return why this number of rounds or launches does not show sides to be equivalent; empty where it may."""
+    """Return why this number of rounds or launches does not show sides to be equivalent; empty if it suffices."""
     if count >= ROUNDS_TO_SEE:
         return ""
     alike = "typical rounds are alike" if noun == "rounds" else "both sides are alike"
@@ -64,7 +65,7 @@ def too_few_words(count: int, noun: Literal["rounds", "launches"]) -> str:
 
 
 def unseen_words(count: int, noun: Literal["rounds", "launches"]) -> str:
-    """Return that these are too few to see rare slow ones, and how many do."""
+    """Return words that say that these are too few to include rare slow ones, and how many suffice."""
     # rounds are added until enough are made
     how = "" if noun == "rounds" else f" (set budget.rounds_min, or a test's rounds, to {ROUNDS_TO_SEE})"
     return f"{count} {noun} are too few to see rare slow ones: {ROUNDS_TO_SEE} do{how}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 TimingKey = tuple[int, str]
-"""Number of a round and the session that ran that part of it."""
+"""Number of a round, and the session that ran the launch; two sessions may run parts of one round."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -13,18 +13,18 @@ class Timing:
     """The measurement of one launch: seconds for a number of steps and samples of the job."""
 
     round: int
-    """Number of its round, for display; comparisons match launches by `pair`."""
+    """Number of the launch's round, for display; comparisons match launches by `pair`."""
     time_s: float
     steps: int
     samples: int
     session: str = ""
-    """The sweep that ran it: another sweep may complete a round, hours later."""
+    """The sweep session that ran the launch; a different session may complete a round hours later."""
     correlation: float = 0.0
-    """The lag-1 correlation of its run's rounds that its intervals take into account (`statistics/correlation.py`)."""
+    """The lag-1 correlation of the run's rounds for which intervals are widened (`statistics/correlation.py`)."""
 
     @property
     def pair(self) -> TimingKey:
-        """The key that two paired launches share: one session ran them in one round."""
+        """Key that two launches have in common if one session ran them in one round."""
         return self.round, self.session
 
     @property

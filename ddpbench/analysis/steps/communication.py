@@ -1,12 +1,12 @@
 """Time of a transfer next to computation, by its bytes, and its bus bandwidth.
 
-A transfer takes from when its data can flow until its last rank has its result (`read/transfers.py`); time in a
-queue behind others is not included, and an instant that it shares with others over the same links is divided
-evenly (`Moved`). So no busbw exceeds the capacity of a link. busbw is nccl-tests' measure
-(doc/PERFORMANCE.md there): bytes over time, times a factor for each operation and number of ranks, so that the number
-shows how busy the links are. Only the factor is nccl-tests'; its clock (`OTHER_CLOCK`) gives the
-columns `call_time_s` and `call_busbw`. The rounds are the replicates: a round gives one mean time for
-each size, over all its transfers of that size, and the result is the median of these with its interval.
+A transfer lasts from when its data can flow until its last rank has its result (`read/transfers.py`). Time in a queue
+behind others is not included, and an instant in which others use the same links is divided evenly among them (`Moved`),
+so no busbw exceeds the capacity of a link. busbw is nccl-tests' measure (its doc/PERFORMANCE.md): bytes divided by
+time, times a factor for each operation and number of ranks, so that the number shows how busy the links are. Only the
+factor is taken from nccl-tests. Times as its clock measures them (`OTHER_CLOCK`) are in the columns `call_time_s` and
+`call_busbw`. The rounds are the replicates: a round gives one mean time for each size, over all its transfers of that
+size, and the result is the median of these with its interval.
 """
 
 from __future__ import annotations
@@ -29,18 +29,20 @@ from ddpbench.spec import grouping
 from ddpbench.strategies.traits import traits_of
 
 MIN_SIZES = 3
-"""Fewest sizes of one operation on one number of ranks from which a curve shows latency or bandwidth."""
+"""Smallest number of sizes, of one operation on one number of ranks, that show latency or bandwidth."""
 OTHER_CLOCK = (
     "nccl-tests' clock is another: each rank's from its call to its result, so that waiting for late ranks is inside, "
     "and the mean over ranks"
 )
-"""Sentence for each definition of busbw. nccl-tests, src/common.cu, BenchTime, and README, -a, at commit 01d6761: a
-rank's time for 20 calls back to back after a barrier, over 20, averaged over ranks (the default, `-a 1`).
+"""Sentence that accompanies every definition of busbw.
+
+In nccl-tests (src/common.cu, BenchTime, and README, -a, at commit 01d6761) the time is a rank's for 20 calls back to
+back after a barrier, divided by 20 and averaged over ranks (the default, `-a 1`).
 """
 MIN_SPREAD = 4.0
 """Smallest ratio of the largest size to the smallest with which a line through sizes gives a latency."""
 MOST_MISFIT = 0.25
-"""Largest relative error at a size with which a line gives a latency."""
+"""Largest relative error at any size with which a line gives a latency."""
 FACTORS: Mapping[str, tuple[str, Callable[[int], float]]] = {
     **dict.fromkeys(TIMES, ("2(n-1)/n", lambda n: 2 * (n - 1) / n)),  # every way to reduce to all
     "reduce_scatter": ("(n-1)/n", lambda n: (n - 1) / n),
@@ -51,19 +53,20 @@ FACTORS: Mapping[str, tuple[str, Callable[[int], float]]] = {
     "scatter": ("n-1, of one rank's bytes", lambda n: n - 1.0),
     "send": ("1", lambda n: 1.0),  # from one rank to another, for any number of ranks
 }
-"""Factors on bytes over time, in words and as a function of the number of ranks. nccl-tests counts
-the whole buffer of a gather or a scatter, n times one rank's, and multiplies by (n-1)/n: the same number.
+"""Factors on bytes divided by time, in words and as a function of the number of ranks.
+
+For a gather or a scatter, nccl-tests counts the whole buffer, n times one rank's, and multiplies by (n-1)/n, which
+gives an equal number.
 """
 
 
 def transfer_results(cases: Sequence[CaseRun]) -> list[TransferResult]:
     """Return one result for each strategy, operation, number of ranks and size.
 
-    `world_size` is the case's; for collectives within groups, such as replicas of shards, the group's.
-
-    `group` numbers the strategies by how many sizes they have, most first; a strategy with fewer than `MIN_SIZES` of
-    every operation on one number of ranks is left out, and so are oversubscribed cases. `case_id` is one of the row's
-    cases.
+    `world_size` is the case's or, for collectives within groups such as replicas of shards, the group's. `group`
+    numbers the strategies, those with most sizes first. A strategy is left out if it has fewer than `MIN_SIZES` sizes
+    of every operation on one number of ranks, and so are oversubscribed cases. `case_id` is one of the cases with such
+    transfers.
     """
     able = [
         run
@@ -92,10 +95,10 @@ def transfer_results(cases: Sequence[CaseRun]) -> list[TransferResult]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FittedLine:
-    """Time over size: `latency` + bytes * `byte_s`, seconds, by least squares of relative errors.
+    """Line of time over size: `latency` + bytes * `byte_s`, seconds, by least squares of relative errors.
 
-    Both are the medians over the lines of single rounds, and the 95 % interval is that of this median. `misfit` is the
-    largest relative error at a size.
+    Both are medians over the lines of single rounds, and the 95 % interval is that of the median latency. `misfit` is
+    the largest relative error at any size.
     """
 
     latency: Interval
@@ -103,7 +106,7 @@ class FittedLine:
     misfit: float
 
     def share(self, size: float) -> float | None:
-        """Return latency's share of the time of `size` bytes; None where the line does not fit."""
+        """Return latency's share of the time of `size` bytes; None if the line does not fit."""
         whole = self.latency.value + self.byte_s * size
         if self.misfit > MOST_MISFIT or self.byte_s <= 0 or whole <= 0:
             return None
@@ -111,9 +114,9 @@ class FittedLine:
 
 
 def line_of(times: Mapping[float, float], rounds: Sequence[Mapping[float, float]] = ()) -> FittedLine | None:
-    """Return the line of the rounds that have all sizes; without such rounds, that through `times`, by size.
+    """Return the line through the rounds that have all sizes; without such rounds, the line through `times`, by size.
 
-    None with too few sizes.
+    None if there are too few sizes, or if they are too similar.
     """
     if len(times) < MIN_SIZES or max(times) < MIN_SPREAD * min(times):
         return None
@@ -134,7 +137,7 @@ def _least_squares(times: Mapping[float, float]) -> tuple[float, float]:
 
 
 def _sizes(rows: Sequence[TransferResult], of: TransferResult) -> int:
-    """Return the number of sizes of a row's operation on its number of ranks."""
+    """Return the number of rows, one for each size, with the operation and number of ranks of `of`."""
     return sum((row.op, row.world_size) == (of.op, of.world_size) for row in rows)
 
 
@@ -196,12 +199,12 @@ def _rows(world: int, members: Sequence[CaseRun]) -> list[TransferResult]:
 
 
 def _called(rounds: Sequence[Moved]) -> Interval:
-    """Return the time of a call by nccl-tests' clock, seconds, with its interval over rounds."""
+    """Return the time of a call as nccl-tests measures it, seconds, with its interval over rounds."""
     return median_launch([one.called_ns / one.count / 1e9 for one in rounds])
 
 
 def _rate(factor: float | None, size: float, time: Interval) -> Interval | None:
-    """Return the bus bandwidth, bytes/s; None where the factor is not known."""
+    """Return the bus bandwidth, bytes/s; None if the factor is not known."""
     if factor is None:
         return None
     low, high = (None if end is None else factor * size / end for end in (time.high, time.low))

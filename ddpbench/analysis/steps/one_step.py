@@ -1,7 +1,7 @@
-"""A single instrumented step as it happened: every rank's spans, transfers and waits on one clock.
+"""A single instrumented step as it happened, with every rank's spans, transfers and waits on one clock.
 
-The case is the one with which the run's sentences compare others; its launch the one with the median step, and
-the step the one nearest that launch's median. A step's length is that of its slowest rank.
+The case is the one with which the run's sentences compare others. Its launch is the one with the median step, and the
+step is the one nearest that launch's median. A step's length is that of its slowest rank.
 """
 
 from __future__ import annotations
@@ -19,15 +19,20 @@ from ddpbench.naming import Namer
 from ddpbench.records import COMPUTE_SPANS, CommRecord, RankStart, RunDir, StepRecord, read_launch
 
 MOST_LANES = 8
-"""Most ranks shown. Of more, these: the one that computed least, the median, most, the slowest, the last backward, rank
-0.
+"""Number of ranks up to which all are shown.
+
+Of more, these are shown: rank 0, the slowest rank, the one whose backward ends last, and those with the least, median
+and most computation.
 """
 LAST = "backward ends last"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Transfer:
-    """A rank's part in one transfer, seconds from the step's start: ready, out of its queue, data flowing, done."""
+    """A rank's part in one transfer, with its moments in seconds from the step's start.
+
+    It is queued at `ready_s`, leaves the queue at `left_s`, data flow from `begin_s`, and it is done at `end_s`.
+    """
 
     bucket: int
     op: str
@@ -44,7 +49,7 @@ class Lane:
 
     rank: int
     role: str
-    """Reason for which it is among the ranks shown, where not all are: how long it computed, or `LAST`."""
+    """Reason why the rank is shown if not all are: how long it computed, or `LAST`; empty without such a reason."""
     length_s: float
     spans: tuple[tuple[str, float, float], ...]
     transfers: tuple[Transfer, ...]
@@ -55,7 +60,7 @@ class Lane:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OneStep:
-    """A step of a launch. Times are seconds from the earliest rank's start of it."""
+    """A step of a launch. Times are seconds from when its earliest rank started it."""
 
     case_id: str
     round: int
@@ -76,7 +81,7 @@ class OneStep:
     comm_end_s: float | None
     """End of the last transfer on its last rank."""
     events: bool
-    """True if times are CUDA events placed on the clock, instead of readings of it."""
+    """True if times are from CUDA events aligned with the clock, instead of readings of the clock."""
 
 
 def _first_exchanging(cases: Sequence[CaseRun]) -> CaseRun | None:
@@ -88,7 +93,7 @@ def _first_exchanging(cases: Sequence[CaseRun]) -> CaseRun | None:
 
 
 def one_step(run: RunDir, cases: Sequence[CaseRun]) -> tuple[OneStep | None, str]:
-    """Return the step to show, or None and a sentence that says why there is none."""
+    """Return the step to show and an empty text, or None and a sentence that says why there is none."""
     case = _first_exchanging(cases)
     if case is None or case.parts is None:
         return None, (
@@ -151,7 +156,7 @@ def _transfers(
 ) -> dict[int, list[Transfer]]:
     """Return each rank's transfers of a step in the order of queueing; a transfer that lacks a rank is left out.
 
-    The step of a transfer between two ranks may have another number on the other rank.
+    A transfer between two ranks may belong to a differently numbered step on the other rank.
     """
     result: dict[int, list[Transfer]] = {rank: [] for rank in launch}
     found = transfers_of([launch], len(launch), backend)
@@ -194,10 +199,10 @@ def _lane(rank: int, step: StepRecord, transfers: Sequence[Transfer], origin: in
 
 
 def _kept(lanes: Sequence[Lane], last: int | None, slowest: int) -> list[Lane]:
-    """Return all lanes, or where there are too many the most informative ones.
+    """Return all lanes, or the most informative ones if there are too many.
 
-    These are rank 0, the slowest, ranks by how long they computed, and the one whose backward ends last: the figure
-    marks that end.
+    These are rank 0, the slowest, those with the least, median and most computation, and the one whose backward ends
+    last, which the figure marks.
     """
     if len(lanes) <= MOST_LANES:
         return list(lanes)
@@ -217,7 +222,10 @@ def _kept(lanes: Sequence[Lane], last: int | None, slowest: int) -> list[Lane]:
 
 
 def merged(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return their union as intervals that do not touch, in order; one that does not end after its start is empty."""
+    """Return the union of intervals as intervals that do not touch, in order.
+
+    An interval that does not end after its start is empty.
+    """
     result: list[tuple[float, float]] = []
     for start, end in sorted(one for one in intervals if one[1] > one[0]):
         if result and start <= result[-1][1]:
@@ -230,7 +238,7 @@ def merged(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]
 def without(
     whole: Iterable[tuple[float, float]], taken: Sequence[tuple[float, float]]
 ) -> list[tuple[float, float]]:
-    """Return the part of intervals outside others; both are unions as `merged` returns them."""
+    """Return the parts of intervals that are outside others; both arguments are unions as `merged` returns them."""
     result: list[tuple[float, float]] = []
     for start, end in whole:
         at = start

@@ -1,25 +1,25 @@
 """Losses of efficiency: from the ideal's 1 down to the measured value, loss by loss, adding up exactly.
 
-Let a part of a case's instrumented step take p on n ranks, all its parts T, and let q be the base case's share of
-that part (its time per sample, times the case's global batch, over n). A part's loss is
+Let a part of a case's instrumented step take p on n ranks, and all its parts T. Let q be the base case's share of that
+part: its time per sample, multiplied by the case's global batch and divided by n. A part's loss is
 
     (p - q) / T        and all parts' losses add up to 1 - F, F = sum(q) / T,
 
-the efficiency of instrumented steps. Forward and backward are split once more where independent ranks, which compute
-at once and exchange nothing, ran at the same n: where their computation takes r,
+the efficiency of instrumented steps. Forward and backward are divided further if independent ranks, which compute at
+once and exchange nothing, ran at the same n. If their computation takes r, the two losses are
 
     contention:  (r - q) / T        the strategy's own:  (p - r) / T.
 
-That needs independent ranks to be the bound that they are meant to be: where they took longer than the case itself,
-the two would be large, of opposite signs, and both wrong, and are left together (`outrun`).
+This needs independent ranks to be the bound that they are meant to be. If they took longer than the case itself, the
+two losses would be large, of opposite signs, and both wrong, so they are not separated (`outrun`).
 
-The efficiency E is that of timed steps, and the disagreement of the two kinds of steps, F - E, is a
-separate loss: `timed`. It contains the cost of instrumenting in either case, ranks that are not in step, and chance.
+The efficiency E is that of timed steps. The difference between the two kinds of steps, F - E, is a separate loss,
+`timed`. It contains the cost of instrumenting in either case, ranks that are not in step, and chance.
 
 All of this is computed round by round, in the rounds that have every launch it needs. A loss is the median over
-rounds, with the interval of a median (`stats.median_launch`): no interval around the mean of a few rounds is valid.
-The efficiency is that of the whole report, a geometric mean. Medians do not add up exactly, so the remainder of 1 - E
-is listed separately: `rest`. It includes effects that make a few rounds much slower.
+rounds, with the interval of a median (`stats.median_launch`), because no interval around the mean of a few rounds is
+valid. The efficiency is that of the whole report, a geometric mean. Medians do not add up exactly, so the remainder of
+1 - E is listed separately as `rest`. It includes effects that make a few rounds much slower.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LOSSES = (
     *("contention", "own_computation", "computation"),
     *("exposed_comm", "waiting", "optimizer", "data", "not_attributed", "timed", "rest"),
 )
-"""Names of losses in their order; `computation` replaces the two before it where they cannot be separated."""
+"""Names of losses in order; `computation` replaces the two before it if they cannot be separated."""
 _COMPUTED = ("forward", "backward", "other_compute")
 _SIMPLE = {
     "exposed_comm": "exposed_comm",
@@ -53,7 +53,7 @@ _SIMPLE = {
     "data": "data",
     "not_attributed": "not_attributed",
 }
-"""Parts of a step with a separate loss, and the loss's name."""
+"""Names of losses by the part of a step, for parts that have a loss of their own."""
 
 
 def losses(
@@ -64,9 +64,9 @@ def losses(
 ) -> dict[str, float]:
     """Return each loss of a round as a share of the step, by the names in `LOSSES`; together they are 1 - efficiency.
 
-    `parts` are the case's parts of an instrumented step, `base` the base case's for the same number of samples per
-    rank, both in one unit, and `efficiency` that of timed steps. `independent` are the independent ranks' parts at the
-    same number of ranks. Without them contention cannot be separated from the strategy's own computation: `computation`
+    `parts` are the case's parts of an instrumented step, `base` the base case's for as many samples as a rank has, both
+    in one unit, and `efficiency` is that of timed steps. `independent` are the independent ranks' parts at the same
+    number of ranks. Without them, contention cannot be separated from the strategy's own computation, and `computation`
     is both.
     """
     whole = sum(parts[name] for name in PARTS)
@@ -82,7 +82,7 @@ def losses(
 
 
 def of_rounds(rounds: Sequence[Mapping[str, float]], efficiency: float) -> dict[str, Interval]:
-    """Return the median over rounds of each loss, and the remainder of 1 - efficiency: `rest`, without ends."""
+    """Return the median over rounds of each loss, and as `rest` the remainder of 1 - efficiency, without ends."""
     found = {name: median_launch([one[name] for one in rounds]) for name in LOSSES if name in rounds[0]}
     left = 1 - efficiency - math.fsum(loss.value for loss in found.values())
     return {**found, "rest": Interval(value=left)}
@@ -93,7 +93,7 @@ def _computed(parts: Mapping[str, float]) -> float:
 
 
 def _for_samples(parts: Mapping[str, float], times: float) -> dict[str, float]:
-    """Return parts of a step scaled to `times` as many samples."""
+    """Return parts of a step multiplied by `times`, the ratio of samples."""
     return {name: times * parts[name] for name in PARTS}
 
 
@@ -106,10 +106,10 @@ def _batch(timings: Iterable[Timing]) -> float:
 def waterfall_of(cases: Sequence[CaseRun]) -> Iterator[EfficiencyLoss]:
     """Yield the losses, and then the resulting efficiency, of each relevant strategy.
 
-    Relevant are, in each of the largest groups of comparable cases, the reference (see `reference_of`) first and then
-    every other strategy that exchanges gradients at the same number of ranks, at DDP's default cap or the smallest
-    there is. Left out are cases for which they or their base cases have no instrumented steps, cases that share no
-    round with their base case, and those whose model is computed by another framework than their base case's.
+    In each of the largest groups of comparable cases, these are first the reference (see `reference_of`). Then come the
+    other strategies that exchange gradients at the same number of ranks, each at DDP's default cap or the smallest that
+    was run. Cases are left out if they or their base cases have no instrumented steps, if they have no round in common
+    with their base case, or if their model is computed by a different framework than the base case's.
     """
     by_id = {run.case_id: run for run in cases}
     for members in compared_panels(cases):
@@ -161,13 +161,13 @@ def _losses(run: CaseRun, base: CaseRun | None, alone: CaseRun | None) -> Iterat
 
 
 def _by_round(run: CaseRun, base: CaseRun, alone: CaseRun | None) -> list[dict[str, float]]:
-    """Return the losses of each round that has all launches they need."""
+    """Return the losses of each round that has all the launches they need."""
     found = (_of_round(mine, run, base, alone) for mine in run.timings)
     return [one for one in found if one is not None]
 
 
 def _of_round(own: Timing, run: CaseRun, base: CaseRun, alone: CaseRun | None) -> dict[str, float] | None:
-    """Return the losses of one round; None where one of its launches is missing or was not instrumented."""
+    """Return the losses of one round; None if one of its launches is missing or was not instrumented."""
     mine, ideal = _launch(run, own), _launch(base, own)
     if mine is None or ideal is None:
         return None
@@ -183,7 +183,7 @@ def _of_round(own: Timing, run: CaseRun, base: CaseRun, alone: CaseRun | None) -
 
 
 def _launch(run: CaseRun, own: Timing) -> tuple[Mapping[str, float], Timing] | None:
-    """Return the case's launch that is a pair with `own`: its parts and its time."""
+    """Return parts and timing of the case's launch that is a pair with `own`; None if either is missing."""
     timing = next((theirs for _, theirs in pairs([own], run.timings)), None)
     parts = run.parts.by_round.get(own.round) if run.parts is not None else None
     return None if parts is None or timing is None else (parts, timing)

@@ -1,1 +1,1 @@
-"""The table of a run, one row per case: its columns, the values of a row, its file."""
+"""The table of a run with one row per case: its columns, the values of a row, and its file."""

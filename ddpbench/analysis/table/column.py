@@ -1,4 +1,4 @@
-"""A column of `cases.csv`: its name, type, unit, meaning, and the function that computes its value."""
+"""A column of `cases.csv`: its name, type, unit, meaning, and the function that computes its values."""
 
 from __future__ import annotations
 
@@ -44,23 +44,24 @@ class CsvColumn:
     meaning: str
     source: ColumnSource
     value: Callable[[CaseResult], Any]
-    """Function that returns a case's value; None, or the empty text in a column of texts, for an empty cell."""
+    """Function that returns a case's value: None for an empty cell, or an empty text in a column of texts."""
     of: str = ""
-    """The column of whose 95 % interval this is an end; empty for any other column."""
+    """For an end of a 95 % interval, the name of the column with the value; empty for any other column."""
 
     @property
     def dtype(self) -> str:
-        """Return its dtype in the frame. Empty cells are NA (NaN in a column of numbers), never -1, 0 or an
-        empty text.
+        """Return the column's dtype in the frame.
+
+        Empty cells are NA (NaN for numbers), never -1, 0 or an empty text.
         """
         return {"text": "string", "whole": "Int64", "truth": "boolean", "number": "float64"}[self.kind]
 
 
 def setting(name: str, unit: str = "", meaning: str = "") -> CsvColumn:
-    """Return the column of a field of `Case`, with the field's type, and its declared unit and meaning.
+    """Return the column for a field of `Case`, with the field's type, and its declared unit and meaning.
 
     Raises:
-        TypeError: no kind of column holds values of its type.
+        TypeError: no kind of column can contain values of the field's type.
     """
     hint, declared = _HINTS[name], AXES.get(name)
     while get_origin(hint) is Annotated:
@@ -87,13 +88,13 @@ class MeasuredColumns:
     ends: tuple[CsvColumn, ...]
 
     def __iter__(self) -> Iterator[CsvColumn]:
-        """Yield all three."""
+        """Yield all three columns."""
         return iter((self.middle, *self.ends))
 
 
 @dataclass(frozen=True, slots=True)
 class From:
-    """Factory of columns whose values come from one source, each with a name, a unit, a meaning and a function."""
+    """Factory for columns whose values come from one source, each with a name, a unit, a meaning and a function."""
 
     source: ColumnSource
 
@@ -110,7 +111,7 @@ class From:
         return self._column("whole", name, unit, meaning, value)
 
     def truth(self, name: str, meaning: str, value: Callable[[CaseResult], bool | None]) -> CsvColumn:
-        """Return a column of yes and no."""
+        """Return a column of booleans."""
         return self._column("truth", name, "", meaning, value)
 
     def number(
@@ -122,7 +123,11 @@ class From:
     def measured(
         self, pattern: str, unit: str, meaning: str, value: Callable[[CaseResult], Interval | None]
     ) -> MeasuredColumns:
-        """Return a number and its interval; `{}` in the pattern is where `_ci_low` and `_ci_high` stand."""
+        """Return a number and its interval.
+
+        `{}` in the pattern is replaced by `_ci_low` and `_ci_high` in the names of the ends, and removed for the
+        number.
+        """
         middle = self.number(pattern.format(""), unit, meaning, PartReader(value)(lambda found: found.value))
         ends: list[tuple[str, str, Callable[[Interval], float | None]]] = [
             ("low", "lower", lambda found: found.low),
@@ -152,12 +157,12 @@ class From:
 
 @dataclass(frozen=True, slots=True)
 class PartReader(Generic[Part]):
-    """A part of the results that a case may lack: call it with a function that reads a value of the part."""
+    """A part of the results that a case may lack; to be called with a function that reads a value of the part."""
 
     part: Callable[[CaseResult], Part | None]
 
     def __call__(self, read: Callable[[Part], Value]) -> Callable[[CaseResult], Value | None]:
-        """Return a function that reads the value where a case has the part, else None."""
+        """Return a function that reads the value if a case has the part, and returns None otherwise."""
 
         def value(result: CaseResult) -> Value | None:
             found = self.part(result)

@@ -1,7 +1,7 @@
-"""The columns of `cases.csv`, each defined in one place: name, type, unit, meaning, and its value in a case's results.
+"""The columns of `cases.csv`, each defined once: name, type, unit, meaning, and its value in a case's results.
 
-The frame, the report, `docs/columns.md` and the printed table are made from it. Later work appends columns and never
-renames or moves one. `make docs` writes the page.
+The frame, the report, `docs/columns.md` and the printed table are made from this module. Later changes append columns
+and never rename or move one. `make docs` writes `docs/columns.md`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ddpbench.spec import Case
 from ddpbench.spec.grouping import AXES, check_complete
 
 _SHOWN: dict[str, str] = {"whole": "integer", "truth": "boolean"}
-"""Names of kinds in `docs/columns.md`, where they differ."""
+"""Names of column kinds in `docs/columns.md` that differ from the kinds."""
 _PLAN, _LAUNCHES, _PROOF = From("plan"), From("launches"), From("proof")
 _TIMED, _STEPS, _EVALUATION = From("timed steps"), From("instrumented steps"), From("evaluation")
 _CHECKPOINTS, _LINKS, _REPLAY = From("checkpoints"), From("links"), From("replay")
@@ -37,7 +37,7 @@ _TRANSFERS = PartReader(lambda case: case.transfers)
 
 
 def bucket_text(cap: float | str | None) -> str:
-    """Return a bucket cap as in the table: `default`, or a number without needless decimals."""
+    """Return a bucket cap as in the table: `default`, or a number without needless decimals; empty for None."""
     if cap is None:
         return ""
     return cap if isinstance(cap, str) else f"{cap:.15g}"
@@ -594,7 +594,7 @@ _TABLE: tuple[CsvColumn, ...] = (
 )
 _NAMED = {column.name for column in _TABLE}
 TABLE = (*_TABLE, *(setting(name) for name in AXES if name not in _NAMED))
-"""All columns; an axis whose place is not decided yet comes last."""
+"""All columns; an axis that is not listed above comes last."""
 COLUMNS: tuple[str, ...] = tuple(column.name for column in TABLE)
 """Names of the columns, in the order of the file."""
 _COMPARED = tuple(one.name for one in fields(Case) if one.compare)
@@ -603,7 +603,7 @@ DTYPES: dict[str, str] = {column.name: column.dtype for column in TABLE}
 
 
 def meanings() -> list[tuple[str, str]]:
-    """Return each column with its unit and its meaning; an interval's ends are described with its value."""
+    """Return each column with its meaning and unit; an interval's ends are described with its value."""
     with_ends = {column.of for column in TABLE}
     return [
         (
@@ -618,7 +618,7 @@ def meanings() -> list[tuple[str, str]]:
 
 
 def page() -> str:
-    """Return `docs/columns.md`."""
+    """Return the text of `docs/columns.md`."""
     rows = [
         f"| `{column.name}` | {_SHOWN.get(column.kind, column.kind)} | {column.unit} | {column.meaning} "
         f"| {column.source} |"

@@ -1,4 +1,4 @@
-"""The table of a run: one row per case, exactly `COLUMNS`; its CSV file, written and read back."""
+"""The table of a run, with one row per case and exactly the columns `COLUMNS`; its CSV file, written and read back."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from ddpbench.records import RunDir, explain_os_error, write_atomically
 from ddpbench.records.plan import StoredPlan
 
 _ALWAYS = COLUMNS[: COLUMNS.index("dilation") + 1]
-"""Columns of every table."""
+"""Columns that tables of all versions have."""
 
 
 def case_table(plan: StoredPlan, cases: Sequence[CaseRun], machine: Mapping[str, Any]) -> pd.DataFrame:
-    """Return the table of cases already read; `machine` is machine.json."""
+    """Return the table of cases that were already read; `machine` is `machine.json`."""
     return table_of(case_results(cases, plan.target_half_widths(), machine))
 
 
 def table_of(results: Sequence[CaseResult]) -> pd.DataFrame:
-    """Return the table of cases whose results are known."""
+    """Return the table of cases from their results."""
     columns: dict[str, pd.Series[Any]] = {}
     for column in TABLE:
         values = [column.value(result) for result in results]
@@ -45,7 +45,7 @@ def csv_of(frame: pd.DataFrame) -> str:
 
 
 def _with_texts(frame: pd.DataFrame, change: Callable[[str], str]) -> pd.DataFrame:
-    """Return a table with its texts changed, in all of its columns."""
+    """Return a table with `change` applied to every text."""
     columns = {
         str(name): pd.Series(
             [change(value) if isinstance(value, str) else value for value in frame[name]],
@@ -59,7 +59,7 @@ def _with_texts(frame: pd.DataFrame, change: Callable[[str], str]) -> pd.DataFra
 
 
 def write_csv(frame: pd.DataFrame, run: RunDir) -> Path:
-    """Write `cases.csv`, and `cases.parquet` where pyarrow is installed; return the path of `cases.csv`.
+    """Write `cases.csv`, and `cases.parquet` if pyarrow is installed; return the path of `cases.csv`.
 
     Raises:
         OutputError: a file cannot be written.
@@ -75,16 +75,14 @@ def write_csv(frame: pd.DataFrame, run: RunDir) -> Path:
 
 
 def read_csv(path: Path) -> pd.DataFrame:
-    """Return a table read from its file, with the dtypes with which it was written; columns of a later version are
-    kept.
+    """Return a table read from its file, with its original dtypes.
 
-    Texts are as before `csv_of`, except for control characters.
-
-    Columns that its version lacked are empty.
+    Columns of a later version are kept, and columns that the file's version lacked are empty. Texts are as before
+    `csv_of`, except for control characters.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is not such a table.
+        ValueError: it is not a table of cases.
     """
     text = path.read_text(encoding="utf-8")
     names = text.partition("\n")[0].split(",")

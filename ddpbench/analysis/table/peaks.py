@@ -7,10 +7,10 @@ convolutions. The peak is the dense one, without sparsity, for the format in whi
 
     bf16, fp16   tensor cores, accumulating in float32, as torch does
     float32      the plain FP32 cores. torch uses TF32 for products only on request, but cuDNN's convolutions use
-                 it from Ampere on, so that a ResNet's MFU in full precision may exceed 1, up to `TF32_OVER_FLOAT32`
-    float64      tensor cores where they have it (cuBLAS uses them), else the FP64 cores
+                 it from Ampere on, so a ResNet's MFU in full precision may exceed 1, up to `TF32_OVER_FLOAT32`
+    float64      tensor cores if the GPU has them for float64 (cuBLAS uses them), else the FP64 cores
 
-A GPU that is not in the table has no MFU here, and neither has a CPU, whose peak depends on its clock.
+There is no MFU for a GPU that is not in the table, nor for a CPU, whose peak depends on its clock.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Peak:
     source: str
 
     def rate(self, kind: str) -> float | None:
-        """Return operations per second in `bf16`, `fp16`, `float32` or `float64`; None where it has no such cores."""
+        """Return operations per second in `bf16`, `fp16`, `float32` or `float64`; None if the GPU lacks this format."""
         value: float | None = getattr(self, kind, None)
         return None if value is None else value * 1e12
 
 
 TF32_OVER_FLOAT32 = 8.0
-"""The most by which TF32 is faster than float32 on any of these GPUs: an A100's 156 to 19.5, the others' less."""
+"""Largest ratio of TF32 to float32 peaks of any of these GPUs: 156 to 19.5 for an A100, less for the others."""
 
 PEAKS: tuple[Peak, ...] = (
     Peak(
@@ -138,10 +138,9 @@ PEAKS: tuple[Peak, ...] = (
 
 
 def peak_of(case: Case, machine: Mapping[str, Any]) -> float | None:
-    """Return the peak of each of a case's GPUs, operations per second; None without one, or unless all are known and
-    alike.
+    """Return the peak of each of a case's GPUs, operations per second.
 
-    `machine` is `machine.json`.
+    None without GPUs, or unless their peaks are known and equal. `machine` is `machine.json`.
     """
     if case.device != "cuda":
         return None
@@ -153,7 +152,7 @@ def peak_of(case: Case, machine: Mapping[str, Any]) -> float | None:
 def computes_in(case: Case, machine: Mapping[str, Any] = MappingProxyType({})) -> str:
     """Return the format of a case's matrix products, as `Peak.rate` takes it.
 
-    `machine` is `machine.json`, which has the types of users' own classes: without it theirs is empty.
+    `machine` is `machine.json`, which has the types of users' own classes; without it, the format for these is empty.
     """
     kind = case.dtype if case.precision == "full" else case.precision
     if kind == OWN_TYPES:
@@ -162,7 +161,7 @@ def computes_in(case: Case, machine: Mapping[str, Any] = MappingProxyType({})) -
 
 
 def _names(gpus: object) -> Sequence[str]:
-    """Return every GPU's name; of several nodes that differ they are listed by host."""
+    """Return the name of every GPU; if nodes differ, `gpus` lists names by host."""
     if isinstance(gpus, Mapping):
         return [name for own in gpus.values() for name in _names(own)]
     return [str(name) for name in gpus] if isinstance(gpus, list) else []
@@ -175,7 +174,7 @@ def _rate(name: str, kind: str) -> float | None:
 
 
 def mfu(case: Case, flops_per_sample: float | None, samples_per_s: float, peak: float | None) -> float | None:
-    """Return the share of its GPUs' peak that a case's training reaches; None where either is unknown."""
+    """Return the share of the GPUs' peak that a case's training reaches; None if operations or peak are unknown."""
     if flops_per_sample is None or peak is None:
         return None
     return flops_per_sample * samples_per_s / (case.world_size * peak)

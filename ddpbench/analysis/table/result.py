@@ -32,67 +32,70 @@ from ddpbench.spec.grouping import GroupKey
 from ddpbench.strategies.traits import traits_of
 
 _ITSELF = Interval(value=1.0)
-"""A base case over itself: 1 by definition, without interval."""
+"""Ratio of a base case to itself, which is 1 by definition and has no interval."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CaseResult:
-    """A case in its run. Values that it lacks are None or empty; times are seconds, sizes bytes."""
+    """Results of a case in its run. Missing values are None or empty; times are seconds, sizes bytes."""
 
     run: CaseRun
     others: Mapping[str, CaseRun]
     """All cases of the run, by id."""
     computing: Mapping[GroupKey, Interval]
-    """Compute times of the run's independent ranks, by what decides them."""
+    """Compute times of the run's independent ranks, by the settings that decide them."""
     target: float
-    """Requested half-width of its interval, a fraction."""
+    """Requested half-width of the case's interval, a fraction."""
     machine: Mapping[str, Any]
     """`machine.json`."""
 
     @property
     def case(self) -> Case:
-        """Return the case itself."""
+        """Return the case's settings."""
         return self.run.case
 
     @cached_property
     def timings(self) -> list[Timing]:
-        """Return the timed steps of each good launch."""
+        """Return the timings of good launches."""
         return self.run.timings
 
     @property
     def is_base(self) -> bool:
-        """Return whether it is the base case from which its speed-up is computed."""
+        """Return whether the case is its own base case for the speed-up."""
         return self.run.case_id == self.run.baseline_id
 
     @property
     def baseline(self) -> CaseRun | None:
-        """Return the base case of its speed-up, where the run has it."""
+        """Return the base case of the speed-up; None if the run lacks it."""
         return self.others.get(self.run.baseline_id)
 
     @property
     def types(self) -> str:
-        """Return the types of its parameters; for a user's class those that a launch recorded, `bfloat16+float32`."""
+        """Return the types of the parameters, joined by `+`.
+
+        For a user's class, they are those that a launch recorded.
+        """
         types = next((launch.types for launch in self.run.launches if launch.types), ())
         return "+".join(types) if self.case.dtype == OWN_TYPES and types else self.case.dtype
 
     @property
     def noise(self) -> str:
-        """Return the disturbances of its launches, and settings with which ranks ran other than requested."""
+        """Return words for disturbances of the launches, and for settings that ranks recorded other than requested."""
         return "; ".join(filter(None, [noise_words(self.run.good), other_settings(self.run)]))
 
     @cached_property
     def step_time(self) -> Interval | None:
-        """Return a step of the median launch, seconds."""
+        """Return the step time of the median launch, seconds."""
         return step_time(self.timings) if self.timings else None
 
     @cached_property
     def samples_per_s(self) -> Interval | None:
-        """Return the rate of the median launch."""
+        """Return the samples per second of the median launch."""
         return samples_rate(self.timings) if self.timings else None
 
     @cached_property
     def single_steps_s(self) -> tuple[float, float] | None:
-        """Return median and 95th percentile of the single steps of all launches."""
+        """Return median and 95th percentile of the single steps of all launches, seconds."""
         known = (launch.step_ns for launch in self.run.good)
         steps_ns = [found for found in known if found is not None and len(found)]
         if not steps_ns:
@@ -110,17 +113,17 @@ class CaseResult:
 
     @property
     def speedup(self) -> Interval | None:
-        """Return its rate over that of the base case."""
+        """Return the case's samples per second divided by those of the base case."""
         return self._over_base[0] if self._over_base is not None else None
 
     @property
     def speedup_rounds(self) -> int | None:
-        """Return the number of rounds with a launch of both; None for a base case."""
+        """Return the number of rounds with a launch of both the case and its base case; None for a base case."""
         return self._over_base[1] if self._over_base is not None else None
 
     @property
     def efficiency(self) -> Interval | None:
-        """Return the speed-up over the number of ranks."""
+        """Return the speed-up divided by the number of ranks."""
         found, ranks = self.speedup, self.case.world_size
         if found is None or self.is_base:
             return found
@@ -129,7 +132,7 @@ class CaseResult:
 
     @cached_property
     def ci_reached(self) -> bool | None:
-        """Return whether its interval is as narrow as the experiment asked for; None if nothing was timed."""
+        """Return whether the case's interval is as narrow as the experiment asked for; None if nothing was timed."""
         if not self.timings:
             return None
         other = None if self.is_base or self.baseline is None else self.baseline.timings
@@ -137,23 +140,25 @@ class CaseResult:
         return width is not None and width <= self.target
 
     def part(self, name: str) -> Interval | None:
-        """Return a part of the instrumented step, by its name in `Breakdown`."""
+        """Return the time of a part of the instrumented step, by its name in `Breakdown`."""
         return self.run.parts.interval(name) if self.run.parts is not None else None
 
     @property
     def transfers(self) -> Breakdown | None:
-        """Return the instrumented step, if it has transfers."""
+        """Return the breakdown of the instrumented step, if it has transfers."""
         parts = self.run.parts
         return parts if parts is not None and parts.has_transfers else None
 
     def communication(self, name: str) -> Interval | None:
-        """Return a total of its transfers: `comm`, `exposed`, `wait` or `queue`."""
+        """Return a total of the transfers, seconds: `comm`, `exposed`, `overlapped`, `wait` or `queue`."""
         return self.transfers.interval(name) if self.transfers is not None else None
 
     @property
     def compute_time(self) -> Interval | None:
-        """Return its own forward and backward if its ranks exchange nothing or a framework trains, else independent
-        ranks'.
+        """Return the time of forward and backward of independent ranks that compute like this case, seconds per step.
+
+        For a case that exchanges nothing, or whose model a framework other than torch computes, it is the case's own
+        time.
         """
         traits = traits_of(self.case)
         if not traits.exchanges or traits.engine != "torch":
@@ -173,25 +178,25 @@ class CaseResult:
 
     @property
     def peak_memory_bytes(self) -> int | None:
-        """Return the highest peak of any rank."""
+        """Return the highest peak memory of any rank."""
         peaks = [launch.peak_memory_bytes for launch in self.run.good]
         return max((peak for peak in peaks if peak is not None), default=None)
 
     @property
     def held_bytes(self) -> tuple[int, int, int] | None:
-        """Return parameters, gradients and optimizer state of the rank that held most in total."""
+        """Return the bytes of parameters, gradients and optimizer state on the rank that stored the most in total."""
         held = [launch.held_bytes for launch in self.run.good if launch.held_bytes is not None]
         return max(held, key=sum, default=None)
 
     @property
     def flops_per_sample(self) -> float | None:
-        """Return FLOP of forward and backward per sample; None for a replay, which computes nothing of the model."""
+        """Return FLOPs of forward and backward per sample; None for a replay, which does not compute the model."""
         proof = self.run.proof
         return proof.flops_per_sample if proof and self.case.compute == "real" else None
 
     @property
     def mfu(self) -> float | None:
-        """Return the share of its GPUs' peak that it reaches."""
+        """Return the share of the GPUs' peak that the case reaches; None if unknown."""
         if self.samples_per_s is None:
             return None
         peak = peak_of(self.case, self.machine)
@@ -199,23 +204,23 @@ class CaseResult:
 
     @property
     def params_equal(self) -> bool | None:
-        """Return whether the ranks' parameters ended equal in every launch; None where no launch compared them."""
+        """Return whether the ranks' parameters were equal at the end of every launch; None if none compared them."""
         known = [launch.params_equal for launch in self.run.launches if launch.params_equal is not None]
         return all(known) if known else None
 
     @cached_property
     def evaluations(self) -> list[Timing]:
-        """Return the evaluation steps of each launch."""
+        """Return the timing of evaluation steps in each launch that has one."""
         return [launch.evaluation for launch in self.run.good if launch.evaluation is not None]
 
     @property
     def evaluation_step_time(self) -> Interval | None:
-        """Return a step of evaluation, seconds."""
+        """Return the time of a step of evaluation in the median launch, seconds."""
         return step_time(self.evaluations) if self.evaluations else None
 
     @property
     def evaluation_samples_per_s(self) -> Interval | None:
-        """Return the rate of evaluation."""
+        """Return the samples per second of evaluation in the median launch."""
         return samples_rate(self.evaluations) if self.evaluations else None
 
     @property
@@ -226,41 +231,40 @@ class CaseResult:
 
     @cached_property
     def checkpoints(self) -> Mapping[str, CheckpointCost]:
-        """Return costs of checkpoints by method; those of plain come first."""
+        """Return the costs of checkpoints by method, `plain` first."""
         launches = [launch.checkpoints for launch in self.run.good]
         costs = checkpoint_costs(self.run.case_id, launches, self.timings)
         return {cost.method: cost for cost in costs}
 
     @cached_property
     def start(self) -> TypicalStart | None:
-        """Return the start of a launch, and each part of it, seconds."""
+        """Return the start-up time of a launch and of each part of it, seconds."""
         return typical_start([launch.start_up for launch in self.run.good if launch.start_up is not None])
 
     @property
     def server_share_s(self) -> float | None:
-        """Return a launch's share of its fork server's start."""
+        """Return a launch's mean share of its fork server's start-up time, seconds."""
         if self.start is None:
             return None
         return sum(launch.server_s for launch in self.run.good) / len(self.run.good)
 
     @cached_property
     def recovery(self) -> RecoveryCost | None:
-        """Return its training with snapshots."""
+        """Return the costs of training with snapshots, and of failures."""
         return self.run.recovery
 
     @property
     def failed(self) -> RecoveryCost | None:
-        """Return its training with snapshots, if a failure was planned in it."""
+        """Return `recovery` if a failure was planned."""
         return self.recovery if self.case.recovery != "uninterrupted" else None
 
     @cached_property
     def loss_difference(self) -> tuple[float, int] | None:
-        """Return the largest relative difference of its losses from uninterrupted training's, and the fewest steps
-        compared.
+        """Return the largest relative difference of losses from uninterrupted training, and the fewest steps compared.
 
-        Launches are compared within a round. None without an uninterrupted training to compare with.
+        Launches are compared within a round. None if there is no uninterrupted training to compare with.
         """
-        if self.case.recovery in ("off", "uninterrupted", "leave"):  # with fewer ranks other losses are right
+        if self.case.recovery in ("off", "uninterrupted", "leave"):  # with fewer ranks, losses differ rightly
             return None
         wanted = self.others.get(replace(self.case, recovery="uninterrupted").case_id)
         curves = {
@@ -278,24 +282,24 @@ class CaseResult:
 
     @cached_property
     def traffic(self) -> LinkTraffic | None:
-        """Return bytes per step that emulated links carried."""
+        """Return bytes per step that emulated links carried, mean over launches."""
         return mean_traffic(launch.traffic for launch in self.run.good if launch.traffic is not None)
 
     @property
     def expected_node_bytes(self) -> float | None:
-        """Return bytes per step that the busiest of them should carry, by the algorithm's formula."""
+        """Return bytes per step that the busiest emulated link should carry, by the algorithm's formula."""
         size = bytes_to_aggregate(self.run) if self.traffic is not None else None
         return None if size is None else busiest_link_bytes(self.case, self.case.known_algorithm, size)
 
     @property
     def traffic_ratio(self) -> float | None:
-        """Return bytes sent over bytes expected."""
+        """Return bytes sent divided by bytes expected."""
         expected = self.expected_node_bytes
         return self.traffic.sent / expected if self.traffic is not None and expected else None
 
     @property
     def paced(self) -> Sequence[Pacing] | None:
-        """Return the timekeeping of each launch of a replay."""
+        """Return the pacing of each launch of a replay; None without any."""
         return [launch.pace for launch in self.run.good if launch.pace is not None] or None
 
     @property
@@ -310,7 +314,7 @@ class CaseResult:
 
     @property
     def speedup_to_loss(self) -> Interval | None:
-        """Return the base case's time to the loss over its own."""
+        """Return the base case's time to the loss divided by this case's."""
         if self.to_loss is None or self.to_loss.time_s is None:
             return None
         if self.is_base:
@@ -320,7 +324,7 @@ class CaseResult:
 
     @cached_property
     def staleness(self) -> tuple[int, ...] | None:
-        """Return the numbers of gradients, applied by a server, that were 0, 1, 2 ... updates old."""
+        """Return the numbers of gradients that were 0, 1, 2, ... updates old when a server applied them."""
         return added(launch.staleness for launch in self.run.good) or None
 
 
@@ -330,9 +334,9 @@ def case_results(
     """Return the results of cases already read, in their order.
 
     Args:
-        cases: all of a run.
+        cases: all cases of a run.
         targets: the requested half-width of each case's interval, by case id, a fraction.
-        machine: machine.json.
+        machine: the contents of `machine.json`.
     """
     others, computing = {run.case_id: run for run in cases}, _compute_times(cases)
     return [
@@ -342,7 +346,10 @@ def case_results(
 
 
 def _compute_times(cases: Sequence[CaseRun]) -> dict[GroupKey, Interval]:
-    """Return the compute times of independent ranks by what decides them; at one rank `single` counts as one."""
+    """Return the compute times of independent ranks, by the settings that decide them.
+
+    `single` counts as one independent rank.
+    """
     found: dict[GroupKey, Interval] = {}
     for role, run in itertools.product(
         ("base", "bound"), cases
@@ -354,5 +361,5 @@ def _compute_times(cases: Sequence[CaseRun]) -> dict[GroupKey, Interval]:
 
 
 def _own_compute(run: CaseRun) -> Interval | None:
-    """Return forward and backward, seconds per step."""
+    """Return the time of forward and backward, seconds per step; None if nothing was instrumented."""
     return run.parts.interval("forward", "backward") if run.parts is not None else None
