@@ -38,7 +38,7 @@ CHANGES = (0.10, 0.05, 0.03, 0.02, 0.01)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResolvedIn:
-    """Smallest changes, as fractions, that a given measuring time resolves; None where too few rounds fit.
+    """Smallest changes, as fractions, that a given measuring time resolves; None if too few rounds fit.
 
     `two_runs` includes the drift between the two sessions, each of which has half of the time.
     """
@@ -65,10 +65,11 @@ class NoiseResult:
 
     `difference` is the step time of A divided by that of its replicate, minus 1, with its 95 % interval over rounds.
     The interval should include 0. Both intervals have both ends. `deviation_pairs` is the standard deviation of the log
-    ratio within a round, and `deviation_launches` that of a launch's log step time across rounds: where drift cancels
-    within a round, the former is smaller. The 95 % interval of `deviation_pairs` assumes that log ratios are normal.
-    `round_s` is the wall time of a round with both launches in one sweep, `round_in_turn_s` that of two sides with
-    separate fork servers, and `begin_s` the time that a sweep takes before its first round. `within` lists the change
+    ratio within a round, and `deviation_launches` that of a launch's log step time across rounds. The former is smaller
+    if drift cancels within a round. Its 95 % interval assumes that log ratios are normal.
+
+    `round_s` is the wall time of a round with both launches in one sweep, and `round_in_turn_s` that of two sides with
+    separate fork servers. `begin_s` is the time that a sweep takes before its first round. `within` lists the change
     that each time resolves, and `resolve` the time that each change needs, at 95 % confidence and 80 % power.
     """
 

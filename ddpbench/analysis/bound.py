@@ -1,4 +1,4 @@
-"""Upper bounds: the cases that independent ranks, which exchange nothing, bound, and a check of the bound.
+"""Upper bounds from independent ranks, which exchange nothing: which cases they bound, and a check of the bound.
 
 A bound that is slower than a case it bounds is refuted: its launches were disturbed, or there were too few. Code that
 reports a case's distance from its bound, or the part of its time that the bound explains, makes this check first.
@@ -47,7 +47,7 @@ def bounds_of(runs: Iterable[_T]) -> dict[Hashable, _T]:
 def outruns(case: Case, rate: float, bound_rate: float) -> bool:
     """Return whether a case's throughput is more than 2 % above its bound, which refutes the bound.
 
-    Both rates are in samples per second of the whole job. Point estimates are compared; their intervals don't count.
+    Both rates are in samples per second of the whole job. Point estimates are compared; their intervals do not count.
     """
     return is_bounded(case) and rate > bound_rate * (1 + MARGIN)
 

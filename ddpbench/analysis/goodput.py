@@ -1,7 +1,8 @@
 """Share of time that a job which fails at random spends on training, as a function of the period of its snapshots.
 
 C is the cost of a snapshot, R the time from a failure until training continues, M the mean time between failures, and
-tau the training between two snapshots; all in the same unit. C and R are means over launches, since lost time adds up.
+tau the training between two snapshots. All have the same unit. C and R are means over launches, since lost time adds
+up.
 
 Failures are a Poisson process, which also strikes while a snapshot is written and while the job recovers; all training
 since the last snapshot is lost. A segment of training and its snapshot take on average

@@ -1,9 +1,9 @@
-"""Cost of a failure, from the records of a launch's training with snapshots, from the failure until it has recovered.
+"""Cost of a failure, from the moment of the failure until the training with snapshots has recovered.
 
 All moments are on one host's clock. A part ends when the last rank, or agent, has reached its end, so the parts follow
-one another and add up. An agent that was itself killed has nothing to notice or to stop. The trained steps are the
-history that led to the final parameters: each gang's steps up to the snapshot from which the next gang continued. A
-gang is the ranks that train together between two restarts.
+one another and add up. An agent that was itself killed has nothing to notice or to stop. A gang is the ranks that train
+together between two restarts. The trained steps are the history that led to the final parameters: each gang's steps up
+to the snapshot from which the next gang continued.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class GangPace:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recovered:
-    """Training with snapshots in one launch.
+    """Training with snapshots in one launch. A step counts if no later gang repeated it.
 
     The parts are None if no failure was planned, or if the launch has not recovered from it.
     """
@@ -82,9 +82,9 @@ class Recovered:
     """Mean time of a snapshot, seconds, without the first few, which have no old snapshot to delete."""
     snapshot_bytes: int
     lost: int
-    """Number of samples, up to the last trained one in the job's order, with which no step that counts was made."""
+    """Number of samples, up to the last trained one in the job's order, that no step that counts used."""
     repeated: int
-    """Number of repeated uses of samples in steps that count."""
+    """Number of times that steps that count used a sample again."""
     unreadable: tuple[str, ...]
     paces: tuple[GangPace, ...]
     """Paces of the gangs, in order."""

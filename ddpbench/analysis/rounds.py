@@ -24,9 +24,9 @@ from ddpbench.records.sessions import UNKNOWN, Sessions
 def width_of(timings: Sequence[Timing], baseline: Sequence[Timing] | None) -> float | None:
     """Return the 95 % half-width for the stopping rule; None without an interval.
 
-    It is the half-width of the log ratio to the base case within rounds, None for under three paired rounds. For a base
-    case, and for a case whose base case has no numbers (`baseline` is None or empty), it is that of the log of the
-    median launch's step time, None for under five launches.
+    It is the half-width of the log ratio to the base case within rounds, None for under three paired rounds. If
+    `baseline` is None or empty, as for a base case itself, it is that of the log of the median launch's step time. It
+    is then None for under five launches.
     """
     if not baseline:
         step = step_time(timings) if timings else Interval(value=math.nan)

@@ -134,7 +134,7 @@ class Course:
     measured_share: float | None
     """Share of the sweeps' wall time spent in warm-up and measured steps."""
     position_spread: float | None = None
-    """Largest difference of cases' mean positions in a round, as a share of it (`analysis/read/positions.py`)."""
+    """Largest difference of cases' mean positions in a round, as a share of a round (`analysis/read/positions.py`)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -104,8 +104,8 @@ def _mean(values: Sequence[float]) -> float:
 def loss_points(cases: Sequence[CaseRun]) -> Iterator[LossPoint]:
     """Yield the points of each case's curve, in order.
 
-    A curve ends where its shortest launch ended. If all launches reached the loss, it ends at the latest at the last
-    step at which one did.
+    A curve ends where the shortest launch's curve ends, or where the last launch reached the loss if all did, whichever
+    is earlier.
     """
     for run in cases:
         curves = loss_curves_of(run)

@@ -182,7 +182,7 @@ _LABELS = (
 
 
 def _openmetrics(run: RunDir, table: str) -> bytes:
-    """Return the cases with status `ok` as gauges, whose label `end` is `value`, or `low` or `high` of the interval."""
+    """Return the cases with status `ok` as gauges; label `end` is `value`, or `low` or `high` for an interval's end."""
     _only_cases("openmetrics", table)
     frame = load(run)
     frame = frame[frame["status"] == "ok"]

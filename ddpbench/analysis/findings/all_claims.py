@@ -19,7 +19,7 @@ _HEADS: Mapping[ClaimVerdict, tuple[str, str, str, str]] = {
 }
 """Words of each verdict: to begin a sentence, to continue one, before a further claim, and before the last claim."""
 _TELLING: Sequence[ClaimVerdict] = ("holds", "does not hold", "holds in part", "cannot tell")
-"""Verdicts, the first to be named in a sentence that is too short for all of them first."""
+"""Order in which verdicts are preferred if a sentence has no room for all of them."""
 _COUNTED: Mapping[ClaimVerdict, tuple[str, str]] = {
     "holds": ("holds", "hold"),
     "holds in part": ("holds in part", "hold in part"),

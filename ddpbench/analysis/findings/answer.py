@@ -91,7 +91,7 @@ def answer_of(
     if claimed is None:
         return tuple(answers) or (_none(cases, panels, withheld),)
     if not answers and claimed.verdict == "unresolved":
-        answers = [_none(cases, panels, withheld)]  # why, and what to do
+        answers = [_none(cases, panels, withheld)]  # says why nothing is decided, and what to do
     return (claimed, *answers[:1])
 
 

@@ -41,7 +41,7 @@ class Choice:
     gain: Interval | None
     """Samples/s divided by those of the base case; None without a base case, or if the two share no rounds."""
     rounds: int
-    """Rounds with launches of both `chosen` and its base case; without enough of them, all rounds of `chosen`."""
+    """Number of rounds with launches of `chosen` and its base case; if too few, of all rounds of `chosen`."""
     slower_worlds: tuple[int, ...]
     """Larger numbers of ranks that train measurably fewer samples per second."""
     alone: tuple[CaseRun, ...]
@@ -103,7 +103,7 @@ def choices_of(cases: Sequence[CaseRun]) -> list[Choice]:
 
 
 def _rankable(members: Sequence[CaseRun]) -> dict[int, list[CaseRun]]:
-    """Return the cases that can be ranked by their number of ranks, the largest number first."""
+    """Return the cases that can be ranked, grouped by number of ranks, the largest number first."""
     able = [
         run
         for run in members
@@ -114,9 +114,9 @@ def _rankable(members: Sequence[CaseRun]) -> dict[int, list[CaseRun]]:
 
 
 def _families(members: Sequence[CaseRun]) -> dict[int, list[CaseRun]]:
-    """Return the candidates by their number of ranks, the largest first.
+    """Return the candidates, grouped by number of ranks, the largest number first.
 
-    If some numbers of ranks have several candidates, the others are left out.
+    If any number of ranks has several candidates, numbers with only one are left out.
     """
     rankable = _rankable(members)
     return {world: family for world, family in rankable.items() if len(family) > 1} or rankable
@@ -196,7 +196,7 @@ def _pick(family: Sequence[CaseRun], compared: Families) -> _Pick | None:
     found = compared.standings(family)
     judged = [run for run in family if _stands(found, run)]
     if len(judged) < 2:
-        return None  # they share no rounds
+        return None  # no two cases have enough rounds in common
     ahead = [run for run in judged if (found[run.case_id].ratio.low or 0.0) <= 1]
     reference = reference_of(judged)
     fastest = min(judged, key=lambda run: found[run.case_id].ratio.value)

@@ -171,7 +171,7 @@ def _before(history: Sequence[Past], verdict: ClaimVerdict, held: Sequence[HeldP
 def _says_otherwise(past: Past, verdict: ClaimVerdict, held: Sequence[HeldPair]) -> bool:
     """Return whether an earlier verdict differs from the present one.
 
-    It also differs if it holds in part for other reasons: only refuted or only undecided pairs.
+    If both are "holds in part", they differ if only one of them has refuted pairs, or only one has undecided pairs.
     """
     if past.head != verdict or verdict != "holds in part":
         return past.head != verdict

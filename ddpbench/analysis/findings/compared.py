@@ -264,7 +264,7 @@ def _sentence(pair: _Pair, judged: Judgement, apart: _Apart) -> Finding:
     a, b, ratio = pair.a, pair.b, judged.ratio
     verdict = judged.verdict
     alike = a.case.nodes == b.case.nodes  # else the names give the layouts
-    place, said = _place(b, apart, pair.family if alike else ())  # of b, since independent ranks use no links
+    place, said = _place(b, apart, pair.family if alike else ())  # a may be independent ranks, without links
     first, second, verb = name_of(a, b, pair.family), name_of(b, a, pair.family), "is"
     caps = pair.evidence == "buckets"
     if caps:

@@ -1,4 +1,4 @@
-"""The answer of a sweep that trains to a loss: the case that reaches it first."""
+"""Answer for a sweep that trains to a loss: the case that reaches the loss first."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ MOST_PANELS = 3
 
 
 def panels(cases: Iterable[CaseRun]) -> list[list[CaseRun]]:
-    """Return the groups of comparable cases. Cases that use no link are in the group of every fabric.
+    """Return the groups of comparable cases, called panels. Cases that use no link are in those of every fabric.
 
     These are single ranks and independent ranks, which would train on any fabric as they do without one.
     """
@@ -40,7 +40,7 @@ def _same_but_links(run: CaseRun, other: CaseRun) -> bool:
 
 
 def layouts_of(cases: Iterable[CaseRun]) -> dict[str, int]:
-    """Return a number of nodes by case id, or 0 if the case's strategy ran no number of ranks in several layouts."""
+    """Return, by case id, the number of nodes if the strategy ran a number of ranks in several layouts, else 0."""
     found: dict[str, int] = {}
     for members in grouped(
         cases, lambda run: (grouping.panel(run.case), grouping.variant(run.case))
@@ -59,7 +59,7 @@ def measured(cases: Iterable[CaseRun]) -> list[CaseRun]:
 
 
 def equal_buckets(cases: Iterable[CaseRun]) -> list[tuple[CaseRun, list[CaseRun]]]:
-    """Return groups of cases that differ only in their cap and have equal buckets, as the first case and the others."""
+    """Return groups of cases that differ only in their cap and have equal buckets, each as first case and others."""
     with_buckets = [
         run for run in cases if run.bucket_bytes is not None and run.case.bucket_cap_mb is not None
     ]

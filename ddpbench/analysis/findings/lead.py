@@ -58,7 +58,7 @@ def lead_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
         by = {_kind(run): run for run in reversed(of_lead)}
         rings = (
             _RINGS if members[0].case.backend == "gloo" else _RINGS[1:]
-        )  # others' all-reduce may be a tree
+        )  # the all-reduce of other backends may be a tree
         ring = next(
             (name for name in rings if (name, "overlapped") in by and (name, "after_backward") in by), ""
         )
@@ -136,7 +136,7 @@ def _lead(by: dict[tuple[str, str], CaseRun], ring: str, families: Families) -> 
 
 
 def _gains(part: Judgement) -> bool:
-    """Return whether a part's interval excludes the ratio 1, which is no lead."""
+    """Return whether the interval of a part of the lead is above 1, and so distinguished from no lead."""
     low = part.ratio.low
     return part.rounds > 0 and low is not None and low > 1
 

@@ -1,4 +1,4 @@
-"""Sentences on training to a loss, on cases that are fastest per sample but not to the loss, and cases that missed it."""
+"""Sentences on training to a loss: cases that are fastest per sample but not to the loss, and cases that missed it."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _disagreement(group: Sequence[CaseRun], families: Families) -> Finding | Non
 
 
 def _intervals(a: CaseRun, b: CaseRun, rate: Judgement, loss: Judgement) -> tuple[Interval, Interval, int]:
-    """Return A's samples/s divided by B's, the same ratio of times to the loss, and the number of comparisons.
+    """Return A's samples/s divided by B's, A's time to the loss divided by B's, and the number of comparisons.
 
     The intervals are those of tables. For a case and its base case they are those of its speed-ups, uncorrected for
     other comparisons; the number is then 1. The pair itself was judged by wider intervals, which hold at once.

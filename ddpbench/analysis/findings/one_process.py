@@ -1,4 +1,4 @@
-"""A sentence that compares ranks with one process, which has the same cores for its threads and needs no communication."""
+"""A sentence that compares ranks with one process, whose threads have the same cores and need no communication."""
 
 from __future__ import annotations
 

@@ -20,16 +20,16 @@ def compared(cases: Sequence[CaseRun], withheld: Set[str] = frozenset()) -> Iter
     - `buckets`: one strategy's bucket caps at one number of ranks.
     - `strategies`: the strategies that aggregate at one number of ranks, at DDP's default cap (or the smallest that was
       run).
-    - `layouts`: one strategy's layouts of a number of ranks on nodes. If there are several layouts, the first two
-      topics compare within a layout.
+    - `layouts`: one strategy's layouts of a number of ranks on nodes. If there are several layouts, `buckets` and
+      `strategies` compare within a layout.
     - `ranks`: all cases of a panel that aggregate, at one number of ranks with separate cores for each.
     - `data`: a case and the same case with its batches in memory, which counts as the best.
     - `precision`: a case under autocast and the same case in full precision, which counts as the best.
 
-    `ratio` is a case's step time divided by that of `best_case_id`. In the first four topics this is the fastest of the
-    others, and the ratio's ends and the verdict are those of `Families`; the verdicts of the last two are those of
-    `judge_all`. There is no verdict on cases compared with one whose numbers must be wrong; `withheld` has the ids of
-    these.
+    `ratio` is a case's step time divided by that of `best_case_id`, which in the first four topics is the fastest of
+    the others. In these, the ratio's ends and the verdict are those of `Families`. In the last two, verdicts are those
+    of `judge_all`. There is no verdict on cases compared with one whose numbers must be wrong; `withheld` has their
+    ids.
     """
     every = Families(cases)
     families = Families([run for run in cases if run.case_id not in withheld])  # as in the findings

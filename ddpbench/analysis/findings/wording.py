@@ -62,7 +62,7 @@ def listed_apart(names: Iterable[Iterable[str]]) -> str:
 
 def called(run: CaseRun, family: Iterable[CaseRun], more: Iterable[str] = ()) -> str:
     """Return a case's strategy, with its distinguishing words in brackets, including those of the fields in `more`."""
-    # The sentence gives numbers of ranks, and layouts where one number of ranks has several.
+    # The sentence gives numbers of ranks, and layouts if one number of ranks has several.
     return Namer(other.case for other in family).variant(run.case, (*VARIANT, *SCALE, *more))
 
 
@@ -79,7 +79,10 @@ LATE = "replayed computation came late"
 
 
 def conditions(runs: Sequence[CaseRun], *, late: bool = True) -> tuple[str, ...]:
-    """Return words for conditions of a comparison that its numbers do not show: caps, disturbances, a busy host."""
+    """Return words for conditions of a comparison that its numbers do not show: caps, disturbances, a busy host.
+
+    With `late`, late computation of replays is included.
+    """
     caps = {run.case.bucket_cap_mb for run in runs} - {None}
     (cap,) = caps if len(caps) == 1 else (None,)
     words = [f"{cap_words(cap)} buckets"] if cap not in (None, "default") else []

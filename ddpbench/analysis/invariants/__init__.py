@@ -257,7 +257,7 @@ def _violation(
 
 
 def _reached(fabrics: Iterable[FabricRun]) -> dict[str, float]:
-    """Return, for each setting of links, the largest ratio of a link's proved rate to the requested rate."""
+    """Return, by setting of links, the largest ratio of a link's measured rate to the requested one, at least 1."""
     found: dict[str, float] = {}
     for fabric in fabrics:
         pairs = zip(fabric.asked_bit_per_s, fabric.reached_bit_per_s, strict=False)

@@ -22,8 +22,8 @@ ROUNDING = 1e-6
 class CheckedCase:
     """A case with numbers, as checks get it.
 
-    `bound` is the corresponding case of independent ranks. `reached` is the largest ratio of a link's proved rate to
-    the requested one, or 1 if nothing is known about its links.
+    `bound` is the corresponding case of independent ranks. `reached` is the largest ratio of a link's measured rate to
+    the requested one, at least 1.
     """
 
     result: CaseResult
@@ -120,7 +120,7 @@ class Invariant:
     check: Callable[[CheckedCase], Iterable[Bounded]]
     """Function that returns the numbers to check, with their bounds; none if the rule does not apply to the case."""
     unseen: Callable[[CheckedCase], float | None] | None = None
-    """Function that returns the largest deviation, as a fraction, that a case may have without breaking the rule.
+    """Function that returns the largest deviation, as a fraction, that a case's data do not rule out.
 
     Only rules that are decided by statistics have one.
     """
@@ -224,9 +224,9 @@ class Checked:
 
     @property
     def outcome(self) -> str:
-        """Return the summary, such as `Checked: 13 invariants over 7 cases, none shown to be broken.`
+        """Return a summary, which is empty without measurements.
 
-        Empty without measurements.
+        For example: `Checked: 13 invariants over 7 cases, none shown to be broken.`
         """
         if not self.cases:
             return ""

@@ -102,7 +102,7 @@ def bytes_over_a_link(case: Case, op: str, size: float, ranks: int) -> float | N
     if ranks < case.world_size and flow_of(op) != "pair":
         return None
     if op == "all_reduce" and not case.known_algorithm:
-        return 2 * (m - 1) / m * size  # it may add up within a node first
+        return 2 * (m - 1) / m * size  # the algorithm may sum within a node first
     if op in TIMES:
         return busiest_node_bytes(op, m, r, size)
     shares = {
@@ -139,10 +139,10 @@ def network_time(case: CheckedCase) -> Iterable[Bounded]:
 def _least_network_s(case: CheckedCase, links: Links) -> float | None:
     """Return the least time that the links need for a step's bytes, seconds.
 
-    It assumes no latency, the largest share of payload, and full bursts. With a single transfer this is the algorithm's
-    time by its formula. With several, one may be sent back while the next is gathered, so it is the time of the busiest
-    link's bytes in one direction. None if that link is not known: with links of several rates, only the link that
-    limits a ring or a master is.
+    It assumes no latency, the largest share of payload, and a burst after every pause. With a single transfer this is
+    the algorithm's time by its formula. With several, one may be sent back while the next is gathered, so it is the
+    time of the busiest link's bytes in one direction. None if the busiest link is not known: with links of several
+    rates, only the link that limits a ring or a master is.
     """
     job, size, pieces = case.run.case, _aggregated(case), pieces_of(case.run)
     if not size or (len(links.bandwidth) > 1 and job.algorithm not in (*_AT_THE_SLOWEST, "master")):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ddpbench.analysis.read.launches import CaseRun
 
 AGREEMENT = 0.02
-"""Tolerance of instrumented steps, which agree with timed ones if their ratio's interval meets 1 +- this."""
+"""Tolerance of instrumented steps, which agree with timed ones if their ratio's interval overlaps 1 +- this."""
 HARD_AGREEMENT = 0.10
 """Largest deviation of the mean ratio from 1 that counts as agreement, whatever the interval."""
 CLOCK = 1e-3

@@ -66,7 +66,7 @@ from ddpbench.spec.grouping import UNDISTURBED
 from ddpbench.spec.shipped import with_known_history
 
 FEWEST_FINDINGS = 3
-"""Smallest limit on other findings in a summary with verdicts on claims, however many claims there are."""
+"""Smallest limit on the number of findings besides verdicts on claims, however many claims there are."""
 WORTH_KEEPING = 100
 """Number of cases from which on a summary is cached; a summary of fewer cases takes about a second to make."""
 MOST_ASKED = 3

@@ -46,7 +46,7 @@ def _stamp(code: bytes, run: RunDir, plan: StoredPlan) -> bytes:
     def add(name: str, stat: os.stat_result | None) -> None:
         digest.update(repr((os.fsencode(name), stat and fingerprint(stat))).encode())
 
-    add(str(run.path), None)  # sentences name it
+    add(str(run.path), None)  # sentences name the path
     digest.update(repr(plan).encode("utf-8", "surrogatepass"))
     try:
         for path in (

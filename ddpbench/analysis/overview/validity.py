@@ -258,7 +258,7 @@ def _untimed_transfers(measured: Sequence[CaseRun], names: Names) -> Iterable[st
         for case in exchanging
         if case.case.times_transfers
         and hides_transfers(case.case)
-        and case.parts is None  # older runs have some
+        and case.parts is None  # older runs have instrumented transfers
     ]
     for untimed, why in (
         (through_host, "gloo takes GPU memory through the host's, and does not tell when a transfer ends"),

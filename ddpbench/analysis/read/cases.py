@@ -103,7 +103,7 @@ def of_no_case(run: RunDir, plan: StoredPlan) -> list[LeftOut]:
 def judged(cases: Sequence[CaseRun]) -> list[CaseRun]:
     """Return all cases of a run, with unsteady launches flagged and users' own strategies distinguished.
 
-    If no other case uses a base case, it has no base case itself: it may come from a run that had one for all
+    A base case that no other case uses gets no base case itself, because it may come from a run that had one for all
     launchers. The timings get the correlation of the run's rounds.
     """
     apart = told_apart([run.case for run in cases])

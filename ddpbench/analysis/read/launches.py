@@ -28,7 +28,7 @@ NOT_STEADY = "not steady"
 """Flag of a launch whose steps still changed while they were timed."""
 
 IDLE_ENOUGH = 0.02
-"""Share of the time in which cores are busy up to which ranks that share them are assumed to hardly wait for them."""
+"""Largest share of the time in which shared cores are busy with which ranks are assumed to hardly wait for them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +61,7 @@ class Launch:
     largest_gradient_bytes: int | None = None
     """Gradient bytes of the largest parameter; None if not recorded, as in older launches."""
     types: tuple[str, ...] = ()
-    """The number types of the parameters."""
+    """Number types of the parameters, such as `float32`."""
     found: Mapping[str, tuple[int | str, ...]] = field(default_factory=dict)
     """Settings recorded by the ranks, in their order, by the name in `Case`; older launches lack some settings."""
     changes: tuple[str, ...] = ()

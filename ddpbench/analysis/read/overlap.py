@@ -50,10 +50,10 @@ class Breakdown:
     Like step times, it is a median, because no interval around the mean of a few launches is valid
     (`stats.median_launch`). `parts` has the names in `PARTS`, each with its own median. Within every launch the parts
     add up to the step; their medians nearly do. `comm_s` is the length of the union of the transfers' intervals, and
-    `overlapped_s` its part during own computation. `wait_s` is the union of the times in which a transfer had left the
-    rank's queue and none of its data could flow, and `queue_s` of those in which a transfer was queued behind others.
-    All of these count regardless of other activity. `spans` are the durations of the spans by name, in order of their
-    first start.
+    `overlapped_s` its part during own computation. `wait_s` is the length of the times in which a transfer had left the
+    rank's queue and none of its data could flow. `queue_s` is that of the times in which a transfer was queued behind
+    others. All of these count regardless of other activity. `spans` are the durations of the spans by name, in order of
+    their first start.
     """
 
     parts: Mapping[str, float]
@@ -77,7 +77,7 @@ class Breakdown:
     totals: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """Each launch's `comm`, `exposed`, `overlapped`, `wait` and `queue`, by name, seconds, in the order of rounds."""
     transfers: Mapping[int, Mapping[tuple[str, int], Moved]] = field(default_factory=dict)
-    """Each launch's transferred amounts, by round, then by operation and bytes."""
+    """Number and time of each launch's transfers, by round, then by operation and bytes."""
     network_s: Mapping[int, float] = field(default_factory=dict)
     """By round, the time for which a step's transfers were under way on any rank, mean over steps; empty across hosts.
 

@@ -92,9 +92,8 @@ def pacing(
 def cpu_share(blocks: Sequence[Mapping[int, Block]], *, dilation: float) -> float | None:
     """Return the processor time of all ranks of a launch divided by the time, in timed blocks that all ranks have.
 
-    It bounds the cost of sharing cores under any pinning: nobody waits for a core while none is busy, and the share of
-    time in which at least one is busy is not larger. Arguments are those of `pacing`; None if processor time was not
-    counted.
+    It bounds the cost of sharing cores under any pinning. Nobody waits for a core while none is busy, and at least one
+    is busy for at most this share of the time. Arguments are those of `pacing`; None if processor time was not counted.
     """
     shared = set.intersection(*(set(found) for found in blocks)) if blocks else set()
     every = [own[index] for own in blocks for index in shared]

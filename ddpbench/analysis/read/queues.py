@@ -67,7 +67,7 @@ def _freed(first: NDArray[np.bool_], start: Ints, end: Ints, slots: int) -> Ints
     base = start[first][number]
     room = int((np.maximum(end, start) - base).max()) + 1
     bottom = number * room
-    values = np.maximum(end - base, 0) + bottom  # above those of all groups before, for the running maximum
+    values = np.maximum(end - base, 0) + bottom  # exceeds all earlier groups, for the running maximum
     for _ in range(slots - 1):
         values = np.minimum(
             values, _largest_before(first, values, bottom)

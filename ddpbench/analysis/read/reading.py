@@ -21,7 +21,7 @@ _AT_ONCE = 25
 def read_cases_of(
     run: RunDir, plan: StoredPlan, others: Others = NOBODY, progress: OnProgress = ignore_progress
 ) -> list[CaseRun]:
-    """Return `read_cases`, reading many cases in several processes.
+    """Return what `read_cases` returns, reading many cases in several processes.
 
     If reading fails in a helper process, this process reads its cases. Processes in `others` are reused; if there are
     none, some are started for this call.

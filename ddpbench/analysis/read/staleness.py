@@ -1,4 +1,4 @@
-"""Staleness of gradients, which is the number of updates made before an asynchronous server applied them."""
+"""Staleness of gradients: the updates that an asynchronous server made while a gradient was being computed."""
 
 from __future__ import annotations
 

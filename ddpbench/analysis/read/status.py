@@ -32,8 +32,9 @@ def status_of(
 ) -> tuple[CaseStatus, str]:
     """Return a case's status, and for one that is not ok a sentence that says what to do.
 
-    If the sweep ended with its budget `spent`, fewer rounds than planned suffice. In a merged run a case is ok if it
-    was ok in one of the runs, or if all runs together have as many rounds as the most demanding of them required.
+    If the sweep ended with its budget `spent`, fewer rounds than planned suffice. In a merged run, a case is ok if it
+    was ok in any of the runs. It is also ok if all runs together have as many rounds as the most demanding of them
+    required.
     """
     if planned.skip_reason is not None:
         return "skipped", planned.skip_reason
@@ -52,7 +53,7 @@ def status_of(
         worst = min(bad, key=lambda launch: WORST_FIRST.index(launch.status))
         counted = f"{len(bad)} of {len(launches)} launches {'were' if len(bad) != 1 else 'was'} not ok"
         folder = RunDir(path).launch(worst.case_id, "measure", worst.round)
-        logs = f"logs in {folder.path}; " if folder.log_files() else ""  # a kept run has no logs
+        logs = f"logs in {folder.path}; " if folder.log_files() else ""  # some runs are stored without logs
         names = (planned.case.workload, planned.case.strategy, planned.case.algorithm)
         instead = ""
         if files := dict.fromkeys(name.rpartition(":")[0] for name in names if is_import_path(name)):

@@ -45,9 +45,10 @@ class WithinSessions:
 def across(a: Sequence[Timing], b: Sequence[Timing], drift: float | None = None) -> Comparison:
     """Return the comparison of new (`b`) with base (`a`), measured at different times.
 
-    A side's variance is that of its launches within sessions divided by their number, plus that of its drift multiplied
-    by the sum over sessions of the squared share of launches. With equal shares, the latter is the drift's variance
-    divided by the number of sessions (`resolution.mean_variance`). Degrees of freedom are by Welch and Satterthwaite.
+    A side's variance has two parts (`resolution.mean_variance`). One is the variance of launches within sessions,
+    divided by their number. The other is the variance of drift, multiplied by the sum over sessions of the squared
+    share of launches; with equal shares, this divides it by the number of sessions. Degrees of freedom are by Welch and
+    Satterthwaite.
 
     Args:
         a: launches of the base.
@@ -68,7 +69,7 @@ def across(a: Sequence[Timing], b: Sequence[Timing], drift: float | None = None)
         standard_error=math.sqrt(both.value) if rounds >= FEWEST else None,
         df=both.df,
         rounds=rounds,
-        paired=True,  # it is judged: other differences between sessions are in its variance
+        paired=True,  # so that it is judged: its variance includes differences between sessions
     )
 
 

@@ -97,7 +97,7 @@ class Baselines:
         path = folder / f"{first:04d}_{name}.json"
         try:
             with new_folder(folder) as held:
-                for number in itertools.count(first):  # another save may have taken it since
+                for number in itertools.count(first):  # a concurrent save may have taken the number
                     path = folder / f"{number:04d}_{name}.json"
                     if write_numbered(held / path.name, number, content, partial(self._has, number)):
                         break

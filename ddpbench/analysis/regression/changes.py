@@ -194,7 +194,7 @@ class Changes:
     base: Side
     new: Side
     paired: bool
-    """True if measured in turn."""
+    """True if the sides were measured in turn."""
     drift: float | None
     """Given drift between sessions; None means `DRIFT`, or the drift that launches show if that is larger."""
     changes: tuple[Change, ...]
@@ -218,7 +218,7 @@ class Changes:
 
     @property
     def resolvable(self) -> float | None:
-        """Return the smallest change that was resolved in all of `unresolved`; None if unknown."""
+        """Return the smallest change that would have been resolved in all of `unresolved`; None if unknown."""
         known = [change.resolvable for change in self.unresolved]
         return max((one for one in known if one is not None), default=None) if None not in known else None
 
@@ -226,8 +226,8 @@ class Changes:
     def wanted_s(self) -> float | None:
         """Return the time that a comparison in turn takes to resolve `wanted` in all of `unresolved` at once, seconds.
 
-        They are all resolved with probability `POWER`, so each of several needs a higher one. None if any of them takes
-        more rounds than allowed, or its scatter is unknown.
+        All of them are to be resolved with probability `POWER`, so each of several is resolved with a higher
+        probability. None if any of them takes more rounds than allowed, or its scatter is unknown.
         """
         power = power_of_each(len(self.unresolved))
         times = [

@@ -18,7 +18,7 @@ def check_no_copies(sides: Sequence[Side]) -> None:
     """Refuse a run together with its copy, its export, or its continuation.
 
     Raises:
-        RequestError: two sides have half of the smaller one's launches in common.
+        RequestError: two sides have at least half of the smaller one's launches in common.
     """
     every = [(side, set(_launches(side))) for side in sides]
     for (first, before), (second, after) in combinations(every, 2):

@@ -1,4 +1,7 @@
-"""Files of pytest-benchmark as sides of a comparison, read from the `extra_info` of the plugin and `ddpbench export`."""
+"""Files of pytest-benchmark as sides of a comparison.
+
+They are read from the `extra_info` that the plugin and `ddpbench export` write.
+"""
 
 from __future__ import annotations
 
@@ -198,7 +201,7 @@ def _times_problem(benchmark: Mapping[str, Any], extra: _Extra) -> str:
     }
     for name, (given, wanted) in checked.items():
         if name == "step_time_s" and isinstance(given, int | float) and _alike(given, mean):
-            continue  # as in files saved while it was the mean
+            continue  # files of older versions have the mean
         if isinstance(given, int | float) and not _alike(given, wanted):
             return f"{name} is {shortened(given)}, where its steps_s have {wanted:.6g}"
     return ""
@@ -207,7 +210,7 @@ def _times_problem(benchmark: Mapping[str, Any], extra: _Extra) -> str:
 def _alike(given: float, wanted: float) -> bool:
     try:
         return not isinstance(given, bool) and math.isclose(given, wanted, rel_tol=_ALIKE)
-    except OverflowError:  # a whole number of hundreds of digits
+    except OverflowError:  # an integer of hundreds of digits
         return False
 
 
@@ -223,7 +226,7 @@ def _case(columns: Mapping[str, Any]) -> Case:
     if isinstance(cap, str) and cap != "default":  # 25 and 25.0 have the same text, but different ids
         caps = [float(cap), *([int(cap)] if cap.isdecimal() else [])]
     readings = [{**raw, "bucket_cap_mb": each} for each in caps]
-    if is_import_path(str(raw.get("workload", ""))):  # the column has the types of a class's model
+    if is_import_path(str(raw.get("workload", ""))):  # for a class, the column has its model's types
         readings += [{**each, "dtype": OWN_TYPES} for each in readings]
     problem: ValueError | None = None
     for reading in readings:

@@ -62,7 +62,7 @@ class Laws:
     absent: str = ""
 
     def fit(self, law: Law) -> Fit | None:
-        """Return the fit of one law, if it could be made."""
+        """Return the fit of one law; None if it could not be made."""
         return next((fit for fit in self.fits if fit.law == law), None)
 
 

@@ -72,7 +72,7 @@ class SpeedupCurve:
         for both in self.paired.values():
             kept = [pair for one, pair in both.items() if one != without]
             comparison = compare([own for own, _ in kept], [base for _, base in kept])
-            assert comparison is not None  # MIN_ROUNDS of them, less one
+            assert comparison is not None  # at least MIN_ROUNDS - 1 rounds are left
             logs.append(-comparison.log)
         return np.array(logs, np.float64)
 

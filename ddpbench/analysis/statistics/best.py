@@ -168,7 +168,7 @@ def _told(
         others = np.where(rounds[index] >= MIN_ROUNDS, difference[index], -np.inf)
         others[index] = -np.inf
         if np.isneginf(others).all():
-            continue  # it shares its rounds with no other case
+            continue  # the case has too few rounds in common with every other case
         other = int(np.argmax(others))
         verdict: BestVerdict = (
             "best"

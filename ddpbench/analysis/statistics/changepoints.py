@@ -1,7 +1,7 @@
 """Change points of a series, by permutation tests over all places at once, and the number of values that they need.
 
-A series is cut where the cut explains most of its spread, provided that chance would rarely explain as much, and each
-part is tested again (binary segmentation: Scott & Knott, Biometrics 30 (1974)). One cut alone misses a spell, which is
+A series is cut where the cut explains most of its spread, provided that chance would rarely explain as much. Each part
+is then tested again (binary segmentation: Scott & Knott, Biometrics 30 (1974)). One cut alone misses a spell, which is
 a stretch after which the old level returns, so spells are tested too (Olshen, Venkatraman, Lucito & Wigler,
 Biostatistics 5 (2004)). Permuting needs no distribution: outliers reduce a test's power, but never raise its false
 alarms. The package ruptures segments as well, but without the test against chance that is needed here; cutting itself
@@ -142,7 +142,10 @@ def variance_inflation(values: Sequence[float], cuts: Sequence[int]) -> float:
 
 
 def _cuts(series: _Series, level: float, begin: int, inflation: float) -> Iterator[int]:
-    """Yield the places found in a part that begins at `begin`; parts of this part divide its level by their lengths."""
+    """Yield the places found in a part that begins at `begin`.
+
+    The level is divided among the parts of this part in proportion to their lengths.
+    """
     place = _place(series, level, inflation)
     if place is None:
         return

@@ -119,8 +119,8 @@ class Judgement:
     `ratio` is A's step time divided by B's, with the interval that decided the verdict, which is Bonferroni's for
     several comparisons. `small` means that the difference is resolved and the entire interval is inside the margin;
     `beyond`, that it is resolved and the entire interval is outside. `bound` is the largest difference, as a fraction,
-    that the interval does not rule out. `rounds` counts those that A and B have in common, and `comparisons` those that
-    divide the error probability, this one included.
+    that the interval does not rule out. `rounds` is the number of rounds that A and B have in common. `comparisons` is
+    the number of comparisons among which the error probability is divided, this one included.
     """
 
     verdict: Verdict
@@ -226,7 +226,7 @@ class Standing:
         best = f"the best{of_it}" if what else BEST
         bound = (
             at_most([self]) if self.longer not in (0.0, float("inf")) else ""
-        )  # 0: it may be the best itself
+        )  # 0 means that the case may itself be the best
         if self.verdict == CANNOT_TELL:
             return f"cannot tell: {bound} than the fastest other{of_it}" if bound else f"cannot tell {best}"
         return {

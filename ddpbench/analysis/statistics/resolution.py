@@ -166,8 +166,8 @@ class SessionDrift:
 def drift_of(deviation: float) -> float:
     """Return the assumed drift from session to session if launches within one session have this deviation.
 
-    It is `DRIFT`, plus the launches' variance beyond that, multiplied by the square of `_MORE`, because a disturbance
-    is assumed to sometimes outlast a session. All are standard deviations of the logarithm of step time.
+    It is sqrt(DRIFT^2 + _MORE^2 max(0, deviation^2 - DRIFT^2)), because a disturbance is assumed to sometimes outlast a
+    session. Drift and deviation are standard deviations of the logarithm of step time.
     """
     return math.sqrt(DRIFT**2 + _MORE**2 * max(0.0, deviation**2 - DRIFT**2))
 

@@ -60,8 +60,7 @@ COPIES = "launches do not differ at all, as no clock measures: are these copies 
 def shows_more(value: Interval, limit: float) -> bool:
     """Return whether a value is shown to be more than a limit: its interval exists and is entirely above.
 
-    A finding claims that there is an effect, so its interval must exclude that there is none; the value alone is not
-    enough.
+    A finding denies that there is nothing to find, so its interval must exclude that. The value alone shows nothing.
     """
     return value.low is not None and value.low > limit
 
@@ -108,7 +107,7 @@ def median_launch(times: Sequence[float]) -> Interval:
     """Return the median of independent times, one per launch, and its 95 % interval; no ends under `FEWEST_FOR_MEDIAN`.
 
     It is by the sign test. For any distribution, an interval from the d-th smallest to the d-th largest time covers the
-    median unless fewer than d times are on one side of the median. For five times, d is 1, and the interval covers
+    median unless fewer than d times are on one side of the median. For five launches, d is 1, and the interval covers
     93.75 %. For more, the ends are between those of two neighbouring d, interpolated for about 95 % of smooth
     distributions (Hettmansperger & Sheather, 1986). If the narrower of these covers less than `LEAST_COVERAGE`, the
     wider one is taken, which covers 97 % for six launches, and 98 % for seven and ten. Launches that resemble their

@@ -66,6 +66,6 @@ def too_few_words(count: int, noun: Literal["rounds", "launches"]) -> str:
 
 def unseen_words(count: int, noun: Literal["rounds", "launches"]) -> str:
     """Return words that say that these are too few to include rare slow ones, and how many suffice."""
-    # rounds are added until enough are made
+    # A comparison in turn adds rounds by itself until there are enough.
     how = "" if noun == "rounds" else f" (set budget.rounds_min, or a test's rounds, to {ROUNDS_TO_SEE})"
     return f"{count} {noun} are too few to see rare slow ones: {ROUNDS_TO_SEE} do{how}"

@@ -1,12 +1,12 @@
-"""Time of a transfer next to computation, by its bytes, and its bus bandwidth.
+"""Time of transfers that run next to computation, by their bytes, and their bus bandwidth.
 
 A transfer lasts from when its data can flow until its last rank has its result (`read/transfers.py`). Time in a queue
-behind others is not included, and an instant in which others use the same links is divided evenly among them (`Moved`),
-so no busbw exceeds the capacity of a link. busbw is nccl-tests' measure (its doc/PERFORMANCE.md): bytes divided by
-time, times a factor for each operation and number of ranks, so that the number shows how busy the links are. Only the
-factor is taken from nccl-tests. Times as its clock measures them (`OTHER_CLOCK`) are in the columns `call_time_s` and
+behind others is not included. An instant in which others use the same links is divided evenly among them (`Moved`), so
+no busbw exceeds the capacity of a link. The measure busbw is that of nccl-tests (its doc/PERFORMANCE.md): bytes divided
+by time, times a factor for each operation and number of ranks, so that it shows how busy the links are. Only the factor
+is taken from nccl-tests. Times as its clock measures them (`OTHER_CLOCK`) are in the columns `call_time_s` and
 `call_busbw`. The rounds are the replicates: a round gives one mean time for each size, over all its transfers of that
-size, and the result is the median of these with its interval.
+size. The result is the median of these with its interval.
 """
 
 from __future__ import annotations

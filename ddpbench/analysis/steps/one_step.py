@@ -76,7 +76,7 @@ class OneStep:
     omitted: tuple[int, ...]
     """Ranks that are not shown."""
     backward_end_s: float | None
-    """End of the slowest rank's backward."""
+    """End of the backward pass that ends last, which is that of `backward_rank`."""
     backward_rank: int | None
     comm_end_s: float | None
     """End of the last transfer on its last rank."""

@@ -1,4 +1,4 @@
-"""Losses of efficiency: from the ideal's 1 down to the measured value, loss by loss, adding up exactly.
+"""Losses of efficiency, from the ideal of 1 down to the measured value, which add up exactly.
 
 Let a part of a case's instrumented step take p on n ranks, and all its parts T. Let q be the base case's share of that
 part: its time per sample, multiplied by the case's global batch and divided by n. A part's loss is
@@ -64,10 +64,10 @@ def losses(
 ) -> dict[str, float]:
     """Return each loss of a round as a share of the step, by the names in `LOSSES`; together they are 1 - efficiency.
 
-    `parts` are the case's parts of an instrumented step, `base` the base case's for as many samples as a rank has, both
-    in one unit, and `efficiency` is that of timed steps. `independent` are the independent ranks' parts at the same
-    number of ranks. Without them, contention cannot be separated from the strategy's own computation, and `computation`
-    is both.
+    `parts` are the case's parts of an instrumented step. `base` are the base case's, for as many samples as a rank has
+    and in the same unit. `efficiency` is that of timed steps. `independent` are the independent ranks' parts at the
+    same number of ranks. Without them, contention cannot be separated from the strategy's own computation, and
+    `computation` is both.
     """
     whole = sum(parts[name] for name in PARTS)
     found = {loss: (parts[part] - base[part]) / whole for part, loss in _SIMPLE.items()}
@@ -108,8 +108,8 @@ def waterfall_of(cases: Sequence[CaseRun]) -> Iterator[EfficiencyLoss]:
 
     In each of the largest groups of comparable cases, these are first the reference (see `reference_of`). Then come the
     other strategies that exchange gradients at the same number of ranks, each at DDP's default cap or the smallest that
-    was run. Cases are left out if they or their base cases have no instrumented steps, if they have no round in common
-    with their base case, or if their model is computed by a different framework than the base case's.
+    was run. Cases are left out if they or their base cases have no instrumented steps, or if they have no round in
+    common. So are cases whose model is computed by a different framework than the base case's.
     """
     by_id = {run.case_id: run for run in cases}
     for members in compared_panels(cases):
