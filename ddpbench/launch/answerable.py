@@ -1,4 +1,4 @@
-"""Check before a sweep whether its cases can answer its question on this machine."""
+"""Check before a sweep whether its cases can answer the experiment's question on this machine."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ddpbench.strategies.traits import traits_of
 from ddpbench.units import counted, series_of
 
 _COMPARED = ("backend", "launcher", "device")
-"""Settings whose values a machine may lack; a case that exchanges nothing may lack all of them."""
+"""Settings with values that a machine may lack. Cases that exchange nothing may have an empty value."""
 
 
 def unanswerable(experiment: Experiment, entries: Sequence[PlannedCase], devices: Devices) -> str:
     """Return why these cases cannot give an answer here, and what to do; empty if they may.
 
-    Claims are decided pair by pair: the dry run counts their pairs.
+    Experiments with claims are not judged here: claims are decided pair by pair, and the dry run counts the pairs.
     """
     if experiment.claims:
         return ""
@@ -47,12 +47,12 @@ def _why(experiment: Experiment, entries: Sequence[PlannedCase], devices: Device
 
 
 def _is_measured_alone(case: Case) -> bool:
-    """Return whether a case gives an answer without a case to compare it with."""
+    """Return whether a case answers a question by itself, without a case to compare it with."""
     return case.recovery != "off" or bool(case.checkpoint)
 
 
 def _lost(experiment: Experiment, planned: Sequence[Case], runnable: Sequence[Case]) -> str:
-    """Return the axis of which only one value is left; empty if there is none."""
+    """Return words on a setting of `_COMPARED` of which only one value can run here; empty if there is none."""
     for name in (name for name in _COMPARED if name in experiment.axes):
         every, left = (
             list(dict.fromkeys(value for case in cases if (value := getattr(case, name))))

@@ -1,4 +1,4 @@
-"""The catalog against which `spec` validates: the tables of strategies and workloads, and import paths."""
+"""The catalog that `spec` validates with: the tables of strategies and workloads, and users' classes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _nothing(_: Case) -> None:
 
 @contextmanager
 def _environment_kept() -> Iterator[None]:
-    """Restore variables that a user's file sets when imported, because ranks of all cases would inherit them."""
+    """Restore variables that a user's file changes when imported, because the ranks of all cases would inherit them."""
     before = dict(os.environ)
     try:
         yield
@@ -46,17 +46,17 @@ def _environment_kept() -> Iterator[None]:
 
 
 class TableCatalog:
-    """Everything in `ddpbench.strategies.TABLE` and `ddpbench.workloads.TABLE`.
+    """The strategies of `ddpbench.strategies.TABLE`, the workloads of `ddpbench.workloads.TABLE`, and users' classes.
 
-    Profiles to replay are first looked for in `folder`, the experiment's. `batches` are the batches that users' classes
-    state, by name.
+    Users' files and profiles are first looked for in `folder`, the experiment's. `batches` has the batches that users'
+    classes state, by name.
     """
 
     def __init__(self, folder: Path | None = None, batches: Mapping[str, int] | None = None) -> None:
         self._folder = folder
         self._batches = batches or {}
         self._strategies: dict[str, StrategyInfo] = {}
-        """Users' strategies, by the requested name."""
+        """Users' strategies, by the name that was requested."""
 
     def strategy_names(self) -> list[str]:
         return list(TABLE)

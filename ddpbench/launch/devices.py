@@ -15,11 +15,11 @@ from ddpbench.runtime.server import ServerProcess
 from ddpbench.spec import OWN_TYPES, Case, Devices, Experiment, PlannedCase
 
 BF16_CAPABILITY = 8.0
-"""The compute capability from which GPUs multiply in bf16; torch emulates it on older ones."""
+"""The lowest compute capability of GPUs that multiply in bf16 themselves; torch emulates it on others."""
 
 
 def usable_devices(hardware: Hardware) -> Devices:
-    """Return the devices that torch can use; without a sign of a GPU, no rank needs to be asked."""
+    """Return the devices that torch can use. A rank is asked only if the machine shows signs of a GPU."""
     if not hardware.may_have_gpus:
         return hardware.devices(gpus=0)
     with GuardedFolder("ddpbench-") as path:
@@ -32,10 +32,10 @@ def usable_devices(hardware: Hardware) -> Devices:
 
 
 def check_devices(experiment: Experiment, devices: Devices) -> None:
-    """Refuse what was requested by name if none of it is here; `within_programs` skips the missing ones of several.
+    """Refuse a requested backend, launcher or device if no requested one is usable here; others are skipped later.
 
     Raises:
-        MachineError: it is not here.
+        MachineError: none of the requested ones is usable here.
     """
     base, axes = experiment.base, experiment.axes
     backends = axes.get("backend", [base.backend])
@@ -58,7 +58,7 @@ def check_devices(experiment: Experiment, devices: Devices) -> None:
 
 
 def missing_backend(backend: str) -> str:
-    """Return why ranks cannot use this backend here, and what to do; empty if they can, or GPUs decide it."""
+    """Return why ranks cannot use this backend here, and what to do; empty if they can, or if GPUs decide that."""
     if backend == "ucc" and not has_ucc():
         return (
             'backend = "ucc": this build of torch has no UCC, which is in builds from source and in NVIDIA\'s '
@@ -68,7 +68,7 @@ def missing_backend(backend: str) -> str:
 
 
 def missing_launcher(launcher: str) -> str:
-    """Return why this launcher cannot start ranks here, and what to do; empty if it can, or a Slurm job decides it."""
+    """Return why this launcher cannot start ranks here, and what to do; empty if it can, or if a job decides that."""
     return _refusal(lambda: check_launcher(launcher)) if launcher != "slurm" else ""
 
 
@@ -81,7 +81,7 @@ def _refusal(check: Callable[[], object]) -> str:
 
 
 def within_programs(entries: Sequence[PlannedCase]) -> list[PlannedCase]:
-    """Return the planned cases; a case whose backend or launcher is missing is skipped with the reason."""
+    """Return the planned cases, in which a case is skipped, with a reason, if its backend or launcher is missing."""
     runnable = [entry.case for entry in entries if entry.skip_reason is None]
     backends = {name: missing_backend(name) for name in {case.backend for case in runnable}}
     launchers = {name: missing_launcher(name) for name in {case.launcher for case in runnable}}
@@ -111,7 +111,7 @@ def within_precision(entry: PlannedCase, devices: Devices) -> PlannedCase:
     if entry.skip_reason is not None or case.precision == "full":
         return entry
     reason = ""
-    if case.dtype not in ("float32", OWN_TYPES):  # the types of a user's class are known once it was tried
+    if case.dtype not in ("float32", OWN_TYPES):  # the types of a user's class are known only after a trial
         reason = f'autocast leaves {case.dtype} as it is: {case.precision} needs dtype = "float32"'
     elif case.precision == "bf16" and case.device == "cuda" and devices.without_bf16:
         reason = f"bf16 needs compute capability {BF16_CAPABILITY:.1f} (Ampere); {devices.without_bf16}"

@@ -13,7 +13,7 @@ from ddpbench.text_safety import command
 
 
 def experiment_folders() -> list[Path]:
-    """Return the searched folders in order: `experiments` here, unless another user put it here, and the shipped."""
+    """Return the folders to search in order: `experiments` here, unless a different user made it, then the shipped."""
     here, shipped = Path("experiments"), shipped_experiments()
     if not _reaches_here():
         return [shipped]
@@ -23,7 +23,7 @@ def experiment_folders() -> list[Path]:
 
 
 def known_experiments() -> dict[str, Path]:
-    """Return every experiment that needs no path, as name to file."""
+    """Return the file of every experiment that needs no path, by name."""
     paths: dict[str, Path] = {}
     for folder in experiment_folders():
         for path in sorted(folder.glob("*.toml")):
@@ -33,7 +33,7 @@ def known_experiments() -> dict[str, Path]:
 
 
 def is_not_meant(name: str) -> bool:
-    """Return whether a path named like an experiment was put here by another user.
+    """Return whether a path named like an experiment is not what the user means, because a different user put it here.
 
     If the user may not enter the working directory, no path of this name is meant.
     """
@@ -41,7 +41,7 @@ def is_not_meant(name: str) -> bool:
 
 
 def _reaches_here() -> bool:
-    """Return whether the user may enter the working directory; if not, nothing named from it can be reached."""
+    """Return whether the user may enter the working directory; if not, no relative path can be reached."""
     return os.access(".", os.X_OK)
 
 
@@ -49,7 +49,7 @@ def find_experiment(name: str) -> Path:
     """Return the file or run directory that a name means.
 
     Raises:
-        RequestError: there is none.
+        RequestError: the name means neither.
     """
     if is_not_meant(name):
         return known_experiments()[name]

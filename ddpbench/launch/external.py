@@ -1,4 +1,4 @@
-"""An experiment's cases on nodes where another program starts the ranks, and the run directory that plans them."""
+"""An experiment's cases on nodes where a different program starts the ranks, and the run directory that plans them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class JobShape:
 
     @property
     def slots(self) -> int:
-        """Ranks that fit on all nodes."""
+        """How many ranks fit on all nodes."""
         return self.nodes * self.ranks_per_node
 
     def __str__(self) -> str:
@@ -54,21 +54,21 @@ class JobShape:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedFor:
-    """An experiment resolved for nodes of a shape, and its cases there; some may be skipped."""
+    """An experiment resolved for nodes of a given shape, and its cases there, of which some may be skipped."""
 
     experiment: Experiment
     cases: tuple[PlannedCase, ...]
     notes: tuple[str, ...]
-    """Parts of the request that are not run as given, and why."""
+    """Sentences on what is not run as requested, with reasons."""
 
 
 def planned_for(
     source: Path, shape: JobShape, *, launcher: Literal["torchrun", "slurm"], overrides: Sequence[str] = ()
 ) -> PlannedFor:
-    """Return the experiment's cases on these nodes.
+    """Return the experiment's cases on nodes of this shape.
 
     World sizes of `auto` become 1, 2, 4 ... up to the nodes' ranks. If the experiment does not say how many
-    nodes a case has, it gets as few as hold it. A case that does not fit is skipped, with a reason.
+    nodes a case has, the case gets as few as have room for it. A case that does not fit is skipped, with a reason.
 
     Raises:
         RequestError: the experiment is invalid, or none of its cases fits.
@@ -116,7 +116,7 @@ def write_run(run: RunDir, plan: Plan, machine: dict[str, Any]) -> None:
     made = run.create()
     try:
         write_atomically(run.machine, json.dumps(machine, indent=1) + "\n")
-        # with the seed of the order, where it was drawn
+        # with the seed of the launches' order, which may have been drawn
         write_atomically(run.experiment, plan.experiment.to_toml())
         write_atomically(run.plan, plan.dumps())
         make_job_key(run)
@@ -144,14 +144,14 @@ def _under_launcher(experiment: Experiment, launcher: Literal["torchrun", "slurm
 
 
 def _fitted(entry: PlannedCase, shape: JobShape, catalog: Catalog, *, free: bool) -> PlannedCase:
-    """Return the planned case on these nodes: on as few as hold it if the number is `free`, or skipped."""
+    """Return the planned case on these nodes, on as few as possible if `free`; skip it if it does not fit."""
     if entry.skip_reason is not None:
         return entry
     case, one_process = entry.case, catalog.strategy(entry.case.strategy).one_process
     if free and not one_process:
         case = _on_fewest(case, shape)
     reason = _reason(case, shape, one_process=one_process)
-    # Oversubscription is known once the nodes' cores are: the leading slot fills it in.
+    # Whether ranks share cores is known only on the nodes: the leading slot fills it in.
     return replace(entry, case=case, skip_reason=reason, oversubscribed=False)
 
 
@@ -165,7 +165,7 @@ def _on_fewest(case: Case, shape: JobShape) -> Case:
 
 
 def _reason(case: Case, shape: JobShape, *, one_process: bool) -> str | None:
-    """Return why a case does not fit, or None."""
+    """Return why a case does not fit on these nodes; None if it fits."""
     if case.recovery != "off":
         return "recovery is measured on one machine, by ddpbench sweep"
     if case.launcher in OF_FRAMEWORKS:

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from ddpbench.fabric import Fabric
 
 MOST_AT_ONCE = 24
-"""Fabrics kept at once; beyond that the least recently used is removed, and remade and verified when needed."""
+"""The most fabrics that exist at once. Beyond it the least recently used is removed, and remade when needed."""
 
 
 def made_links(case: Case) -> Links:
-    """Return a case's links as they are made."""
+    """Return a case's links as they are emulated, slowed by the case's dilation and shrink."""
     return Links.parse(case.fabric).slowed(dilation=case.dilation, shrink=case.shrink)
 
 
@@ -44,10 +44,10 @@ def check_drawable(cases: Iterable[Case]) -> None:
 
 
 class Fabrics:
-    """A context manager that leaves no namespace behind."""
+    """Makes the emulated networks of cases, and removes them all at the end of its context."""
 
     def __init__(self, run: RunDir, preparing: Callable[[str], None]) -> None:
-        """`preparing` is called with a description of current work."""
+        """`preparing` is called with words on the current work."""
         self._run = run
         self._preparing = preparing
         self._standing: dict[tuple[Any, ...], Fabric] = {}
@@ -55,7 +55,7 @@ class Fabrics:
         self._stack = ExitStack()
 
     def make(self, cases: Iterable[Case]) -> None:
-        """Make and verify the fabrics of these cases, so that a faulty one is known before they are measured.
+        """Make and verify the fabrics of these cases, so that faults show before the cases are measured.
 
         Raises:
             FabricError: a fabric cannot be made here, or does not carry the requested rate.
@@ -93,7 +93,7 @@ class Fabrics:
         return dataclasses.replace(plan, ranks=ranks)
 
     def lost(self, case: Case) -> str:
-        """Return how the network of a case was lost; empty while it exists, or without one."""
+        """Return how the network of a case was lost; empty while it exists, or if the case has none."""
         if not case.fabric:
             return ""
         ended = self._standing[made_links(case), case.nodes, case.ranks_per_node].ended
@@ -176,10 +176,10 @@ class Fabrics:
 
 
 def _which(record: dict[str, Any]) -> list[Any]:
-    """Return the values that distinguish a recorded fabric from others of its run."""
+    """Return the values that distinguish a recorded fabric from others in its run."""
     return [record.get(key) for key in ("links", "nodes", "ranks_per_node", "dilation", "shrink")]
 
 
 def _stands(fabric: Fabric) -> bool:
-    """Return whether ranks can still enter the fabric: the process that holds it may have been killed."""
+    """Return whether ranks can still enter the fabric, whose process may have been killed."""
     return Path(fabric.places[0].net_ns).exists()

@@ -1,4 +1,4 @@
-"""Plan an experiment for nodes on which another launcher starts ranks, and write its command lines. Starts nothing."""
+"""Plan an experiment for nodes whose ranks a different launcher starts, and write its command lines. Starts nothing."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from ddpbench.text_safety import command, quoted, shortened
 
 DEFAULT_PORT = 29500
 SLURM_PLACE = "RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID NODE_RANK=$SLURM_NODEID"
-"""A slot's place, from variables that srun sets for each task; the task's shell expands it."""
+"""Variables of a slot, set from those that srun sets for each task and expanded by the task's shell."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Nodes:
-    """The nodes to plan for; the first one's address is the rendezvous host."""
+    """The nodes to plan for; ranks meet at the first node's address."""
 
     names: tuple[str, ...]
     ranks_per_node: int = 1
@@ -57,20 +57,20 @@ class Nodes:
 
     @property
     def slots(self) -> int:
-        """Ranks that fit on all nodes."""
+        """How many ranks fit on all nodes."""
         return len(self.names) * self.ranks_per_node
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lines:
-    """The command lines that start a plan's launches; each of the three is enough."""
+    """The command lines that start a plan's launches, in three forms of which any one is enough."""
 
     static: tuple[str, ...]
-    """torchrun, one line per node, in the order of the nodes."""
+    """For torchrun, one line per node, in the order of the nodes."""
     c10d: str
-    """torchrun with a rendezvous that assigns node numbers: the same line on every node."""
+    """For torchrun with a rendezvous that assigns node numbers, the same line on every node."""
     srun: str
-    """srun in a Slurm allocation of these nodes."""
+    """For srun in a Slurm allocation of these nodes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,11 +82,11 @@ class Planned:
     nodes: Nodes
     lines: Lines
     notes: tuple[str, ...] = ()
-    """Parts of the request that are not run as given, and why."""
+    """Sentences on what is not run as requested, with reasons."""
 
 
 def launcher_lines(nodes: Nodes, run: RunDir) -> Lines:
-    """Return the command lines for these nodes. Users restart by hand: the same line again resumes."""
+    """Return the command lines for these nodes. If a user runs the same line again, it resumes."""
     count, each, first = len(nodes.names), nodes.ranks_per_node, nodes.names[0]
     loopback = all(name in _LOOPBACK for name in nodes.names)
     env = "GLOO_SOCKET_IFNAME=lo " if loopback else ""
@@ -110,11 +110,11 @@ def launcher_lines(nodes: Nodes, run: RunDir) -> Lines:
 
 
 def srun(nodes: int, ranks_per_node: int) -> str:
-    """Return the srun command that starts a slot per rank in a Slurm allocation; it ends all if one fails.
+    """Return the srun command that starts a slot per rank in a Slurm allocation, and ends all slots if one fails.
 
-    Slots get the environment of the command line, even if the job was given another, and all of the job's cores on
-    their node, which they divide among their ranks: bound by Slurm, each would know only its own. The command
-    requests no cores per task: from 22.05 on that would limit a step to just these.
+    Slots get the environment in which the command is run, even if the job was given a different one. They also get all
+    of the job's cores on their node and divide them among their ranks; if Slurm bound them, each slot would know only
+    its own. The command requests no cores per task, because from Slurm 22.05 on these would be all that the step gets.
     """
     return (
         f"srun --nodes={nodes} --ntasks={nodes * ranks_per_node} --ntasks-per-node={ranks_per_node} "
@@ -128,7 +128,7 @@ def plan_for(
     """Write a run directory with the experiment's plan for these nodes, and measure nothing.
 
     Raises:
-        RequestError: the experiment is invalid, nothing of it fits, or the directory cannot be written.
+        RequestError: the experiment is invalid, none of its cases fits, or the directory cannot be written.
     """
     shape = JobShape(len(nodes.names), nodes.ranks_per_node)
     planned = planned_for(source, shape, launcher="torchrun", overrides=overrides)
@@ -148,7 +148,7 @@ def lines_of(run: RunDir, **changes: Any) -> Lines:
     """Return the command lines of a planned directory, with `changes` to the nodes that it was planned for.
 
     Raises:
-        RequestError: it is not a run directory, or not planned for a launcher.
+        RequestError: this is not a run directory, or not one planned for a launcher.
     """
     context = read_machine(run).get("context", {})
     try:

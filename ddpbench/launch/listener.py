@@ -1,4 +1,4 @@
-"""Events of a running sweep; the command line shows them, a program may ignore them."""
+"""Events of a running sweep. The command line shows them; a program may ignore them."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from ddpbench.spec import PlannedCase
 
 
 class Listener:
-    """Receives every event and does nothing; derive from it."""
+    """Receives every event and does nothing, as a base class of listeners."""
 
     names = Namer(())
-    """Names of the plan's cases, once it is made."""
+    """Names of the plan's cases, once the plan is made."""
 
     def planned(self, plan: Plan, run: RunDir, done: int, estimate_s: float) -> None:
-        """Handle the finished plan. `done` launches exist from before; the rest takes about `estimate_s`."""
+        """Handle the finished plan. `done` of its launches are done; the rest takes about `estimate_s`."""
         self.names = plan.names
 
     def preparing(self, what: str) -> None:
         """Handle the start of work other than a launch."""
 
     def looked_at(self, what: str) -> None:
-        """Handle a line on a user's workload that was tried and works."""
+        """Handle a sentence on users' workloads that were tried, or on cases that a rank has excluded."""
 
     def launch_started(self, entry: PlannedCase, what: str, done: int, total: int, left_s: float) -> None:
         """Handle the start of a launch: `what` is `proof` or `round 3`; `done` of `total` launches are done.
 
-        `left_s` is how long the rest of the promised rounds will take, from the launches so far.
+        `left_s` estimates how long the rest of the promised rounds takes, from the launches so far.
         """
 
     def pulse(self, entry: PlannedCase, pulse: Pulse, samples_per_s: float | None) -> None:
-        """Handle a sign of life of the running launch, sent a few times per second."""
+        """Handle a heartbeat of the running launch, sent a few times per second."""
 
     def launch_ended(self, entry: PlannedCase, outcome: LaunchOutcome, samples_per_s: float | None) -> None:
-        """Handle the end of a launch, with its throughput if it measured and was ok."""
+        """Handle the end of a launch; `samples_per_s` is None unless the launch measured and was ok."""
 
     def round_ended(self, number: int, half_widths: dict[str, float | None], stop_reason: str) -> None:
-        """Handle the end of a round; `stop_reason` is empty if another follows."""
+        """Handle the end of a round; `stop_reason` is empty if a further round follows."""
 
     def note(self, text: str) -> None:
-        """Handle information for the user without any concern."""
+        """Handle information for the user that is no cause for concern."""
 
     def warn(self, text: str) -> None:
         """Handle a warning, which is not a failure."""

@@ -16,21 +16,23 @@ from ddpbench.units import format_bytes
 from ddpbench.workloads.work import state_bytes, work_of
 
 PROOF_COPIES = 19
-"""Memory of a rank's proof over its gradient bytes: models, gradients and buckets in float32 and in float64, the
-strategy's and the reference's. Measured with ResNet-50's 102 MB under DDP: 18.6 at 2 ranks and 18.4 at 4. The
-measured steps afterwards take about 3."""
+"""Memory of a rank's proof as a multiple of its gradient bytes.
+
+The proof has models, gradients and buckets in float32 and in float64, the strategy's and the reference's. Measured
+with ResNet-50's 102 MB under DDP: 18.6 at 2 ranks and 18.4 at 4. The measured steps afterwards take about 3.
+"""
 MASTER_COPIES = 2
-"""Memory over gradient bytes for each rank's gradients that a master gathers, in float64."""
+"""Memory for the gradients that a master gathers from each rank, in float64, as a multiple of the gradient bytes."""
 RANK_BYTES = 30 * 2**20
-"""A rank's own memory besides these."""
+"""Memory of a rank besides its models and gradients, bytes."""
 SERVER_BYTES = 300 * 2**20
-"""Memory of the controlling side and the fork server, whose libraries all ranks share."""
+"""Memory of the main process and the fork server, whose libraries all ranks share, bytes."""
 MOST = 0.9
 """Usable fraction of the memory."""
 
 
 def needed_bytes(case: Case) -> int | None:
-    """Return the most memory that all ranks of a replay take together; None for other workloads, without a profile."""
+    """Estimate the most memory that all ranks of a replay take together, bytes; None for other workloads."""
     replay = replay_of(case)
     if replay is None:
         return None
@@ -41,7 +43,7 @@ def needed_bytes(case: Case) -> int | None:
 
 
 def _gathered(case: Case) -> int:
-    """Return how many gradients of other ranks all ranks together keep at once."""
+    """Return how many gradients from other ranks all ranks together keep at once."""
     ranks = case.world_size
     # In the proof of an asynchronous server, every rank keeps one version of its parameters per worker.
     known = {"master": ranks, "naive_ring": ranks * ranks, "async_server": ranks * ranks}
@@ -49,16 +51,16 @@ def _gathered(case: Case) -> int:
 
 
 def memory_limit() -> int:
-    """Return the memory of this machine or of this control group, bytes."""
+    """Return the memory of this machine, or of this control group if that is less, bytes."""
     total: int = psutil.virtual_memory().total
     return min(total, memory_quota() or total)
 
 
 def least_bytes(case: Case) -> int | None:
-    """Return the least memory that all ranks of a training on CPUs take together; None if the model's size is unknown.
+    """Estimate the least memory that all ranks of a case take together, bytes; None on GPUs or if the size is unknown.
 
-    It counts parameters, gradients and optimizer state, without activations; strategies that shard these, or train
-    in one process, keep them once.
+    This counts parameters, gradients and optimizer state, without activations. Strategies that shard these, or train
+    in one process, have them only once.
     """
     held = state_bytes(case) if case.device == "cpu" else None
     if held is None:

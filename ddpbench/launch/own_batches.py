@@ -1,4 +1,4 @@
-"""The batch that a user's class states; a rank is asked, since only ranks import the class."""
+"""The batches that users' classes state, read in a rank, because only ranks import users' classes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ddpbench.text_safety import shortened
 from ddpbench.workloads import is_import_path
 
 _NAMES = ("batch", "default_batch")
-"""The names under which a plain class, and one derived from `Workload`, state it."""
+"""Names of the attribute that states the batch, in a plain class and in one derived from `Workload`."""
 _BATCHLESS_BASES = ("Workload", "object")
 
 
@@ -28,9 +28,9 @@ def own_names(experiment: Experiment) -> list[str]:
 
 
 def stated_batches(names: Iterable[str]) -> dict[str, int]:
-    """Return the batch of each user's workload whose class states one. Start nothing if none can.
+    """Return the stated batches of users' workloads, by name; start no process if no class can state one.
 
-    A class that cannot be imported states none; the inspection reports what is wrong with it.
+    A class that cannot be imported states none; a later inspection reports what is wrong with it.
 
     Raises:
         WorkloadError: a class states a batch that no case can have.
@@ -58,7 +58,7 @@ def stored_batches(stored: StoredPlan | None) -> dict[str, int]:
 
 
 def may_state_batch(name: str) -> bool:
-    """Return whether a class may state a batch, from the text of its file alone; True if that does not show it."""
+    """Return whether a class may state a batch, according to its file's text; also True if the text does not tell."""
     attribute = name.rpartition(":")[2]
     tree = tree_of(name)
     if tree is None:
@@ -77,7 +77,7 @@ def _batchless(base: ast.expr) -> bool:
 
 
 def _set_later(tree: ast.Module, attribute: str) -> bool:
-    """Return whether the module sets a batch of the class outside the class body."""
+    """Return whether the module sets the class's batch outside the class body."""
     return any(
         isinstance(node, ast.Attribute)
         and isinstance(node.ctx, ast.Store)
@@ -89,7 +89,7 @@ def _set_later(tree: ast.Module, attribute: str) -> bool:
 
 
 def batch_notes(experiment: Experiment, batches: Mapping[str, int]) -> list[str]:
-    """Return how the batches stated by users' classes are used, one sentence each."""
+    """Return a sentence on each batch stated by a user's class, on how it is used or overruled."""
     base, axes = experiment.base, experiment.axes
     local = axes.get("local_batch", [base.local_batch])
     whole = axes.get("global_batch", [base.global_batch])

@@ -1,4 +1,4 @@
-"""Facts about a class that the text of a user's file shows, without importing it: only a rank imports it."""
+"""Facts about users' classes, read from the text of their files, because only ranks import these files."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from ddpbench.errors import nearest
 
 
 def tree_of(name: str) -> ast.Module | None:
-    """Return the syntax tree of the file in a name such as `train.py:Mine`; None if it cannot be read."""
+    """Parse the file in a name such as `train.py:Mine`; None if the name has no file, or it cannot be parsed."""
     head = name.rpartition(":")[0]
     if not head.endswith(".py"):
         return None
     try:
-        return ast.parse(Path(head).read_bytes())  # decoded as its coding line says
+        return ast.parse(Path(head).read_bytes())  # bytes, because the file may declare an encoding
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
 
 def missing(name: str, kind: str = "") -> str:
-    """Return why there is certainly no class of a name such as `train.py:Mine`; empty if only a rank can tell.
+    """Return why the file in a name such as `train.py:Mine` certainly lacks the class; empty if only a rank can tell.
 
-    `kind` is `workload`, `strategy` or `algorithm`; empty: any of them. A file that cannot be parsed has no class; nor
-    has one without that name, if its text shows all names that it defines.
+    This is certain if the file cannot be parsed, or if its text shows all names that it defines and the class is not
+    among them. `kind` is `workload`, `strategy` or `algorithm`, or empty for any; the message suggests classes of that
+    kind.
     """
     head, _, attribute = name.rpartition(":")
     path = Path(head)
@@ -59,10 +60,10 @@ def missing(name: str, kind: str = "") -> str:
 
 
 def missing_module(name: str) -> str:
-    """Return why there is certainly no module of a name such as `package.module:Mine`; empty if only a rank can tell.
+    """Return why the module in `package.module:Mine` certainly does not exist; empty if only a rank can tell.
 
-    Nothing is imported. The first part is searched in the working directory, as in a rank, and among installed
-    packages: it must be such a package.
+    Nothing is imported. The name's first part must be a module in the working directory, from which ranks import, or
+    an installed one. If further parts follow, it must be a package.
     """
     head, _, attribute = name.rpartition(":")
     if head.endswith(".py"):
@@ -88,7 +89,7 @@ def missing_module(name: str) -> str:
 
 
 def _is_file(found: ModuleSpec | None) -> TypeGuard[ModuleSpec]:
-    """Return whether the found module is a file, which has no modules in it."""
+    """Return whether the module was found and is a single file, which has no submodules."""
     return found is not None and found.submodule_search_locations is None
 
 
@@ -96,18 +97,18 @@ _NAMING = frozenset(
     {"*", "__getattr__", "__setattr__", "__dict__", "__class__"}
     | {"exec", "eval", "globals", "locals", "vars", "setattr", "modules", "f_globals"}
 )
-"""Names whose use may define names that the module's text does not show, or change those that it shows."""
+"""A file that mentions one of these names may define or change names that its text does not show."""
 _TELLING: dict[str, set[str]] = {
     "workload": {"model"},
     "strategy": {"build", "hook"},
     "algorithm": {"_all_reduce"},
 }
-"""Methods from which the kind of a class may follow."""
+"""Methods, or assigned names, that suggest a class's kind."""
 _LOGGERS = frozenset({"getLogger", "get_logger"})
 
 
 def _named_in(tree: ast.Module) -> Iterator[str]:
-    """Yield every name that a file mentions; `*` if it passes its module on as an object."""
+    """Yield every name that a file mentions, and `*` if it passes `__name__` to a call, which may change the module."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name
@@ -140,15 +141,15 @@ def _declared(node: ast.ClassDef) -> set[str]:
 
 
 def _base_name(base: ast.expr) -> str:
-    """Return the name of a base class, `Strategy` of `Strategy[Options]`; empty if it is not a bare name."""
+    """Return the name of a base class, such as `Strategy` for `Strategy[Options]`; empty if it is not a bare name."""
     inner = base.value if isinstance(base, ast.Subscript) else base
     return inner.id if isinstance(inner, ast.Name) else ""
 
 
 def not_an_algorithm(name: str) -> str:
-    """Return why the class of a name such as `mine.py:MyRing` is not an algorithm; empty if only a rank can tell.
+    """Return why the class in a name such as `mine.py:MyRing` is certainly no algorithm; empty if only a rank can tell.
 
-    This is certain if each of its base classes is also in the file, or is a strategy of ddpbench.
+    This is certain if all its base classes, direct and indirect, are in the same file or are strategies of ddpbench.
     """
     head, _, attribute = name.rpartition(":")
     tree = tree_of(name)
@@ -158,7 +159,7 @@ def not_an_algorithm(name: str) -> str:
 
 
 def _is_other(tree: ast.Module, name: str, derived: frozenset[str] = frozenset()) -> bool:
-    """Return whether this name in a file is certainly a class that does not derive from an algorithm."""
+    """Return whether a name in a file is certainly bound to a class that does not derive from an algorithm."""
     binding = [node for node in ast.walk(tree) if name in _bound_by(node)]
     if name == "object" and not binding:
         return True
@@ -183,7 +184,7 @@ def _bound_by(node: ast.AST) -> set[str]:
 
 
 def class_of(tree: ast.Module, attribute: str) -> ast.ClassDef | None:
-    """Return the class of that name, the last if there are several."""
+    """Return the class with that name in a file, the last if there are several; None if there is none."""
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == attribute]
     return classes[-1] if classes else None
 
@@ -196,10 +197,10 @@ def bound_in(node: ast.ClassDef) -> Iterator[str]:
 
 
 def has_own_step(name: str) -> bool:
-    """Return whether the class makes its steps itself, as far as files show: with `step`, its own or a base class's.
+    """Return whether files show that a class makes its steps itself, with a `step` in the class or in a base class.
 
-    A base class may be in another file that is imported by name, next to the class's file or below the working
-    directory. The inspection decides what no file shows, such as a base class in an installed package.
+    A base class may be imported from a different file, next to the class's file or below the working directory. What
+    no file shows, such as a base class in an installed package, is left to a later inspection in a rank.
     """
     head, _, attribute = name.rpartition(":")
     path = Path(head) if head.endswith(".py") else _module_file(head, Path())
@@ -239,9 +240,9 @@ def _parsed_as_of(path: Path, _changed_ns: int) -> ast.Module | None:
 
 
 def _imported(tree: ast.Module, path: Path, name: str, base: Path) -> list[tuple[Path, str]]:
-    """Return the file and the name in it of a class that a file calls `Name` or `module.Name`, if it imports that.
+    """Return the possible files and names of a class that a file calls `Name` or `module.Name`, if it imports it.
 
-    Modules are looked for in `folder`, that of the file that a user named, from which a rank imports.
+    Modules are looked for in `base`, the folder of the file that the user named, from which a rank imports.
     """
     head, _, attribute = name.rpartition(".")
     candidates: list[tuple[Path | None, str]] = []
@@ -265,9 +266,10 @@ def _imported(tree: ast.Module, path: Path, name: str, base: Path) -> list[tuple
 
 
 def _module_file(module: str, folder: Path) -> Path | None:
-    """Return the file of a module in a folder, or else in the working directory; None for a module of ddpbench.
+    """Return a module's file in a folder, or else in the working directory; None if absent or one of ddpbench's.
 
-    `Workload`, from which a class may derive, has a `step` that only says that there is none.
+    ddpbench's own modules are left out because `Workload`, from which a class may derive, has a `step` that only says
+    that there is none.
     """
     if module.partition(".")[0] == "ddpbench":
         return None
@@ -281,7 +283,7 @@ def _module_file(module: str, folder: Path) -> Path | None:
 
 
 def _binds_step(statement: ast.stmt) -> bool | None:
-    """Return True if a statement defines `step`, False if it removes it with `step = None`, None if neither."""
+    """Return True if a statement defines `step`, False if it removes it with `step = None`, else None."""
     if isinstance(statement, ast.FunctionDef):
         return True if statement.name == "step" else None
     if not isinstance(statement, ast.Assign):

@@ -1,4 +1,4 @@
-"""The files of users' workloads, strategies and profiles. Other modules check that they work."""
+"""Finds the files of users' workloads, strategies and profiles. Other modules check that they work."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ddpbench.workloads.shipped import PREFIX, is_path, profile_path
 
 
 def located(name: str, own_folder: Path | None) -> str:
-    """Return the name with its file's path as the ranks find it: relative if below the working directory.
+    """Return the name with its file's path as ranks find it, relative if the file is below the working directory.
 
     A relative path is looked for in the experiment's folder (`own_folder`) first, then in the working directory. A
     name without a path, or whose file does not exist, stays as it is.
@@ -35,10 +35,10 @@ def located(name: str, own_folder: Path | None) -> str:
 
 
 def resolved(kind: str, name: str) -> str:
-    """Return the import path of a name that an installed package has registered; return other names unchanged.
+    """Return the import path of a name that an installed package has registered; return any other name unchanged.
 
     Raises:
-        ValueError: several packages have registered it, or the registered object is not a class.
+        ValueError: several packages have registered the name, or the registered object is not a class.
     """
     if name in SHIPPED[kind] or name.partition(":")[0] in SHIPPED[kind] or is_own(name):
         return name
@@ -46,10 +46,10 @@ def resolved(kind: str, name: str) -> str:
 
 
 def located_among(kind: str, name: str, folders: Iterable[Path], advice: str) -> str:
-    """Return the same for the first of these folders that has the file of a workload or strategy (`kind`).
+    """Like `located`, with the first of these folders that has the file of a workload or strategy (`kind`).
 
     Raises:
-        RequestError: none has it; the message lists the folders, and what to do.
+        RequestError: no folder has the file; the message lists the folders and gives the advice.
     """
     head, attribute = _file_of(name)
     if not head:
@@ -64,7 +64,7 @@ def located_among(kind: str, name: str, folders: Iterable[Path], advice: str) ->
 
 
 def _file_of(name: str) -> tuple[str, str]:
-    """Return the file in a name, a profile's or a module's, and the rest of the name; both empty without a file."""
+    """Split a name into its file, a profile's or a module's, and the rest; both are empty if it names no file."""
     if name.startswith(PREFIX):
         profile = name.removeprefix(PREFIX)
         return (profile if is_path(profile) else ""), ""
@@ -77,7 +77,7 @@ def _named(name: str, path: Path, attribute: str) -> str:
 
 
 def _found(name: str, folders: Iterable[Path]) -> Path | None:
-    """Return a relative path's file; None for an absolute path, or if the file does not exist."""
+    """Return a relative path's file in the first folder that has it; None if none has, or for an absolute path."""
     if Path(name).is_absolute():
         return None
     for folder in folders:
@@ -90,7 +90,7 @@ def _found(name: str, folders: Iterable[Path]) -> Path | None:
 
 
 def _nowhere(kind: str, name: str, folders: Sequence[Path], advice: str) -> str:
-    """Return the message that a file is in none of these folders, and what to do."""
+    """Return the message that no folder has the file, with the advice or the path that was probably meant."""
     places = " or ".join(dict.fromkeys(str((folder / name).resolve()) for folder in folders))
     near = (meant_path(path, Path.is_file) for path in (Path(name), *(folder / name for folder in folders)))
     meant = next(filter(None, near), "")
@@ -98,7 +98,7 @@ def _nowhere(kind: str, name: str, folders: Sequence[Path], advice: str) -> str:
 
 
 def _advice(name: str, own_folder: Path | None) -> str:
-    """Return what to do if a file is neither in the experiment's folder nor in the working directory."""
+    """Return what to do about a file that is neither in the experiment's folder nor in the working directory."""
     if own_folder is None or not is_run(own_folder):
         return "give its path from the experiment's folder"
     started = "resume it in the folder in which the run was started"
@@ -110,7 +110,7 @@ def _advice(name: str, own_folder: Path | None) -> str:
 
 
 def cast_notes(cases: Iterable[PlannedCase]) -> list[str]:
-    """Return a sentence on each user's class whose model and batches are cast because the experiment sets a dtype."""
+    """Return a sentence on each user's class whose model and batches are cast because a dtype is set."""
     found = dict.fromkeys(
         (entry.case.workload, entry.case.dtype)
         for entry in cases
@@ -126,7 +126,7 @@ def check_profile(name: str, own_folder: Path | None) -> None:
     """Refuse a replay of a profile that does not exist.
 
     Raises:
-            ValueError: the file does not exist; the message says where it was looked for.
+        ValueError: the file does not exist; the message says which paths were tried.
     """
     profile = name.removeprefix(PREFIX)
     if is_path(profile) and not profile_path(profile).exists():
@@ -139,8 +139,8 @@ def check_file(name: str, own_folder: Path | None, kind: str = "") -> None:
     For `package.module:TopK`, refuse a package that does not exist.
 
     Raises:
-        ValueError: the file or package does not exist (the message says where a file was looked for), or nothing in
-            the file has that name.
+        ValueError: the file or package does not exist (the message says where a file was looked for), or the
+            file lacks the class.
     """
     head, _, _ = name.rpartition(":")
     if is_import_path(name) and head.endswith(".py") and not Path(head).is_file():
@@ -158,15 +158,15 @@ SHIPPED: Mapping[str, Collection[str]] = {
     "strategy": STRATEGIES,
     "algorithm": ALGORITHMS,
 }
-"""ddpbench's own names, by the settings whose values may also name users' classes."""
+"""ddpbench's own names, by setting; the same settings may also name users' classes."""
 
 
 def with_located(experiment: Experiment, own_folder: Path) -> Experiment:
-    """Return the experiment with its users' files in the form of `located`, so that it can be resumed.
+    """Return the experiment with users' files named as by `located`, so that it can be resumed.
 
     Raises:
-        RequestError: a file does not exist (the message says where it was looked for) or lacks the class; or one is
-            named twice, in two ways.
+        RequestError: a file does not exist (the message says which paths were tried) or lacks the class, or a file
+            is named in two ways.
     """
 
     def name_of(kind: str, name: str) -> str:
@@ -204,7 +204,7 @@ def with_located(experiment: Experiment, own_folder: Path) -> Experiment:
 
 
 def _check_values(kind: str, found: Sequence[str], given: Sequence[str]) -> None:
-    """Refuse two names of one strategy, workload or algorithm (`kind`): their cases would be the same.
+    """Refuse two names of one strategy, workload or algorithm (`kind`), because their cases would be equal.
 
     Raises:
         RequestError: an axis has two such names.
@@ -218,7 +218,7 @@ def _check_values(kind: str, found: Sequence[str], given: Sequence[str]) -> None
 
 
 def _whole(kind: str, name: str) -> str:
-    """Return the unique form of a name: with its file's absolute path, or a workload's with its size."""
+    """Return a name's unique form, with its file's absolute path, or with the size of a shipped workload."""
     head, attribute = _file_of(name)
     if head:
         return _named(name, Path(head).resolve(), attribute)
@@ -229,7 +229,7 @@ def _whole(kind: str, name: str) -> str:
 
 
 def _check_apart(found: Sequence[str], given: Sequence[str]) -> None:
-    """Refuse two names of one file or class, because the values of one would be lost.
+    """Refuse two names of one file, module or class, because the settings under one name would be lost.
 
     Raises:
         RequestError: there are such names.
@@ -241,7 +241,7 @@ def _check_apart(found: Sequence[str], given: Sequence[str]) -> None:
 
 
 def _setting(name: str, own_folder: Path) -> str:
-    """Return the name of an axis or a selecting setting; options of a user's workload have its file's path."""
+    """Return the name of an axis or a setting; in `options.OWNER.KEY` the owner is named as by `owner_of`."""
     if not name.startswith("options."):
         return name
     owner, dot, key = name.removeprefix("options.").rpartition(".")
@@ -249,7 +249,7 @@ def _setting(name: str, own_folder: Path) -> str:
 
 
 def owner_of(owner: str, own_folder: Path | None) -> str:
-    """Return the name of an options table: a strategy's name, or a workload's without its class.
+    """Return the name of an options table: a strategy's resolved name, or a workload's file or module.
 
     Raises:
         ValueError: several packages have registered the name, or the registered object is not a class.

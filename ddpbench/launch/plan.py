@@ -1,4 +1,4 @@
-"""A plan: the launches of each round in order, and the places of their ranks. Pure data."""
+"""A plan of the launches of each round, in order, and of their ranks' environments and cores. Pure data."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ FABRIC_INTERFACE = "eth0"
 
 
 def skip_reasons(entries: Sequence[PlannedCase]) -> str:
-    """Return why each of these cannot run, one line each."""
+    """Return one line for each of these cases, on why it cannot run."""
     names = Namer(entry.case for entry in entries)
     return "\n".join(f"  {names.full(entry.case)}: {entry.skip_reason}" for entry in entries)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedRank:
-    """A rank of a launch: its place, as the environment that is added to its parent's."""
+    """A rank of a launch, described by the environment that is added to its parent's."""
 
     env: dict[str, str]
 
     def command(self, run: RunDir, case_id: str, what: str) -> str:
-        """Return the rank as a command line for a shell."""
+        """Return a shell command line that runs the rank."""
         env = [f"{key}={quoted(value)}" for key, value in sorted(self.env.items()) if value]
         unset = [command("-u", key) for key, value in sorted(self.env.items()) if not value]
         argv = [sys.executable, "-P", "-m", "ddpbench.worker", str(run.path), case_id, what]
@@ -56,24 +56,24 @@ class LaunchPlan:
     purpose: Purpose
     round: int
     server_env: dict[str, str]
-    """Variables that must be set before a rank's process imports anything; launches with the same share a server."""
+    """Variables that must be set before a rank's process imports anything. Launches with equal ones share a server."""
     ranks: tuple[PlannedRank, ...]
     cores: tuple[int, ...]
-    """The cores that its ranks and their loader workers may use."""
+    """The cores that the launch's ranks and their loader workers may use."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """All cases, and all launches up to `rounds_max` in run order; the stopping rule may end them sooner."""
+    """All cases, and all launches up to `rounds_max` in run order; the stopping rule may leave out the last ones."""
 
     experiment: Experiment
     cases: tuple[PlannedCase, ...]
     order: tuple[tuple[int, str], ...]
-    """(round, case id) of every launch."""
+    """(round, case id) of every launch, in run order."""
     run_id: str = ""
-    """The id in the run's records, so that records of another run are recognized; older runs have none."""
+    """The id in the run's records, by which records of a different run are recognized; empty for older runs."""
     tried: Mapping[str, Tried] = field(default_factory=dict)
-    """Facts about users' workloads from trying them, by name with options; estimates use them."""
+    """Results of trials of users' workloads, by name with options, which estimates use."""
     claims: tuple[PlannedClaim, ...] = ()
     """The experiment's claims, with the pairs of cases that decide them."""
     crowded: frozenset[str] = field(init=False, repr=False, compare=False)
@@ -83,7 +83,7 @@ class Plan:
         object.__setattr__(self, "crowded", crowded_ids(self.cases))
 
     def case(self, case_id: str) -> PlannedCase:
-        """Return the planned case of that id."""
+        """Return the planned case with that id."""
         return next(entry for entry in self.cases if entry.case.case_id == case_id)
 
     @property
@@ -102,12 +102,12 @@ class Plan:
         return Namer(entry.case for entry in self.cases)
 
     def launch_s(self, case: Case) -> float:
-        """Return about how long one launch of a case takes, seconds."""
+        """Estimate how long one launch of a case takes, seconds."""
         tried, crowded = self.tried.get(case.workload_with_options), case.case_id in self.crowded
         return launch_s(case, self.experiment.budget, tried, crowded=crowded)
 
     def proof_s(self, case: Case) -> float:
-        """Return about how long the proof of a case takes, seconds."""
+        """Estimate how long the proof of a case takes, seconds."""
         tried, crowded = self.tried.get(case.workload_with_options), case.case_id in self.crowded
         return proof_s(case, tried, crowded=crowded)
 
@@ -119,10 +119,10 @@ class Plan:
         *,
         shared: bool = False,
     ) -> float:
-        """Return about how long this many rounds take, seconds, with the proofs before them.
+        """Estimate how long this many rounds and the proofs before them take, seconds.
 
-        `left` has the number of launches left for each case id, and `proofs` the proofs left; by default all.
-        `shared`: sweeps share the machine, so that all rounds have the same fork servers.
+        `left` has the number of launches left for each case id, and `proofs` the cases still to be proved; None stands
+        for all. `shared` says that sweeps share the machine, so that all rounds have the same fork servers.
         """
         cases = [entry.case for entry in self.runnable]
         launches_s = sum(
@@ -132,7 +132,7 @@ class Plan:
         return launches_s + server_starts_s(rounds, cases, shared=shared) + proofs_s
 
     def left_s(self, done: Done, *, shared: bool) -> float:
-        """Return about how long the rest of the promised rounds takes, seconds, with the remaining proofs."""
+        """Estimate how long the rest of the promised rounds and the remaining proofs take, seconds."""
         promised, proofs = self.budget.rounds_min, to_prove(done.unproved)
         left = {entry.case.case_id: done.unfinished(entry, promised) for entry in done.worthwhile}
         rounds = max([*left.values(), 1 if proofs else 0], default=0)
@@ -153,12 +153,12 @@ class Plan:
         }
 
     def dumps(self) -> str:
-        """Return `to_json` as text."""
+        """Return the text of `plan.json`."""
         return json.dumps(self.to_json(), indent=1) + "\n"
 
 
 def with_seed(experiment: Experiment, stored: StoredPlan | None = None) -> Experiment:
-    """Return the experiment with a seed: its own, else that of the resumed run, else a new one."""
+    """Return the experiment with a seed: its own, else the resumed run's, else a new one."""
     if experiment.budget.seed is not None:
         return experiment
     seed = stored.budget.seed if stored is not None else None
@@ -167,13 +167,13 @@ def with_seed(experiment: Experiment, stored: StoredPlan | None = None) -> Exper
 
 
 def make_plan(experiment: Experiment, cases: Sequence[PlannedCase], stored: StoredPlan | None = None) -> Plan:
-    """Order every round at random from the budget's seed, balanced over rounds (see `ddpbench.runtime.order`).
+    """Return a plan with every round in random order from the budget's seed, balanced (see `ddpbench.runtime.order`).
 
     Without a seed, draw one and store it in the plan's experiment. A resumed run keeps its `stored` order unless it was
-    planned with other cases, which a sweep refuses.
+    planned with different cases, which a sweep refuses.
 
     Raises:
-        ExperimentError: it would be too many launches; raised before their order is made.
+        ExperimentError: there would be too many launches; raised before their order is made.
     """
     experiment = with_seed(experiment, stored)
     budget = experiment.budget
@@ -202,10 +202,11 @@ def plan_launch(
     catalog: Catalog,
     gpu_addresses: Sequence[str | None] = (),
 ) -> LaunchPlan:
-    """Place a case's ranks: one core or more each while there are enough; with GPUs, the cores near each GPU.
+    """Place a case's ranks on cores, one or more each if there are enough; with GPUs, on cores near each rank's GPU.
 
-    More ranks than cores share them, rank modulo core. Loader workers get the cores left over: each one or more
-    if there are enough, all of them together if there are fewer; without any they share the rank's.
+    If there are more ranks than cores, they share them in turn, by rank modulo the number of cores. Loader workers get
+    the remaining cores, one or more each if there are enough, otherwise all of these together; if none remain, they
+    share their rank's.
     """
     processes = 1 if catalog.strategy(case.strategy).one_process else case.world_size
     stands = deal(
@@ -251,7 +252,7 @@ def plan_launch(
 
 
 def _nearby(hardware: Hardware, processes: int, gpu_addresses: Sequence[str | None]) -> list[tuple[int, ...]]:
-    """Return the cores next to each rank's GPU; all cores if these or the GPUs are unknown."""
+    """Return the cores next to each rank's GPU; all cores for every rank if any of these, or the GPUs, are unknown."""
     if not gpu_addresses:
         return [hardware.cores] * processes
     nearby = [numa_cores(gpu_addresses[rank % len(gpu_addresses)]) for rank in range(processes)]

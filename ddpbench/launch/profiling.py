@@ -31,7 +31,7 @@ from ddpbench.workloads.profile import Profile, parse_profile
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProfileRequest:
-    """The workload to profile and the output. Without a number of steps, intervals decide it."""
+    """The workload to profile and the output. If `steps` is None, the width of intervals decides their number."""
 
     workload: str
     device: str = "auto"
@@ -43,7 +43,7 @@ class ProfileRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreparedProfile:
-    """A validated request; nothing has been started."""
+    """A validated request, for which nothing has been started."""
 
     case: Case
     hardware: Hardware
@@ -55,7 +55,7 @@ def prepare_profile(request: ProfileRequest) -> PreparedProfile:
     """Validate the request as an experiment of one case.
 
     Raises:
-        RequestError: it cannot be met; the message says why.
+        RequestError: the request cannot be met; the message says why.
     """
     if request.steps is not None:
         limits.PROFILED_STEPS.check_flag("--steps", request.steps)
@@ -103,7 +103,7 @@ def measure_profile(prepared: PreparedProfile) -> Profile:
     Raises:
         MachineError: a sweep holds this machine's cores.
         WorkloadError: the workload does not work, or has no profile.
-        LaunchError: its process cannot be started.
+        LaunchError: the measuring process cannot be started.
     """
     case, hardware = prepared.case, prepared.hardware
     with ExitStack() as stack:

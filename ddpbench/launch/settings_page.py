@@ -1,6 +1,6 @@
 """Generates `docs/settings.md`: every key of an experiment file, with type, limits and text from its declaration.
 
-It is in `launch` because it reads `spec` as well as the options of strategies and workloads. `make docs` writes
+It is in `launch` because the page covers `spec` as well as the options of strategies and workloads. `make docs` writes
 the page.
 """
 
@@ -52,7 +52,7 @@ _HEAD = "| key | type | default | unit | allowed | meaning |\n|---|---|---|---|-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SettingKey:
-    """A key of an experiment file."""
+    """A key of an experiment file, in the texts of its row in the page."""
 
     name: str
     type: str
@@ -77,7 +77,7 @@ def keys(model: type[BaseModel]) -> list[SettingKey]:
 
 
 def sections() -> dict[str, list[SettingKey]]:
-    """Return the keys of each section by its heading; a strategy or workload without options has no section."""
+    """Return the keys of each section, by heading; strategies and workloads without options have no section."""
     found = {
         "Top level": keys(Experiment),
         "[base]": keys(Base),
@@ -117,7 +117,7 @@ def _row(key: SettingKey, choices: Mapping[str, Sequence[str]]) -> str:
 
 
 def _sentences(model: type[BaseModel]) -> dict[str, str]:
-    """Return the text under each field's declaration, on one line; the field may be a base class's."""
+    """Return the text under each field's declaration, in this class or a base class, as one line, by field name."""
     sentences: dict[str, str] = {}
     for owner in reversed(model.__mro__):
         if issubclass(owner, BaseModel) and owner is not BaseModel:
@@ -155,7 +155,7 @@ def _key(name: str, field: FieldInfo, meaning: str) -> SettingKey:
 
 
 def _alternatives(annotation: Any, metadata: Sequence[Any]) -> Iterator[tuple[Any, list[Any]]]:
-    """Yield each type that a value may have, with the metadata that limits or describes it; leave out `None`."""
+    """Yield each type that a value may have, except `None`, with the metadata that limits or describes it."""
     if get_origin(annotation) is Annotated:
         inner, *more = get_args(annotation)
         flat = [one for item in more for one in (item.metadata if isinstance(item, FieldInfo) else [item])]

@@ -1,4 +1,4 @@
-"""Prove strategies correct without timing them: every requested strategy, workload and world size."""
+"""Prove strategies correct without timing them, with every requested workload and world size."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from ddpbench.user_files import short_name
 from ddpbench.workloads.shipped import PREFIX
 
 NOTHING_TO_PROVE = "it aggregates nothing, so that there is nothing to prove"
-"""Reason why a working step proves nothing if ranks train separately."""
+"""Why a strategy whose ranks train separately has nothing to prove."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,11 +47,11 @@ class ProofVerdict:
     algorithm: str
     schedule: str
     chosen: tuple[str, ...]
-    """Algorithm and schedule, if they are not the strategy's defaults."""
+    """The algorithm and schedule, as far as they differ from the strategy's defaults."""
     options: str
     """Options that differ from their defaults, such as `compression=fp16`."""
     promise: str
-    """The proved promise, one of `strategies.PROMISES`; all but `gradients` are inexact by design."""
+    """The proved promise, one of `strategies.PROMISES`; all but `gradients` allow inexact results by design."""
     workload: str
     world_size: int
     status: Status
@@ -60,19 +60,19 @@ class ProofVerdict:
 
     @property
     def name(self) -> str:
-        """The strategy with the chosen options, as in the first column of the table."""
+        """The strategy with the chosen algorithm, schedule and options, as in the first column of the table."""
         return " ".join(filter(None, [self.strategy, *self.chosen, self.options]))
 
     @property
     def unproved(self) -> str:
-        """Why a case that ran is not proved, such as a model's other order of random numbers; else empty."""
+        """Why a case that ran is not proved, such as a model's different order of random numbers; else empty."""
         if self.status != "ok":
             return ""
         return NOTHING_TO_PROVE if self.promise == "nothing" else why_unproved(self.proofs)
 
     @property
     def result(self) -> str:
-        """Return its status, or `unproved`."""
+        """The case's status, or `unproved`."""
         return "unproved" if self.unproved else self.status
 
 
@@ -82,7 +82,7 @@ def name_of(case: Case) -> str:
 
 
 def registered_names(strategies: Iterable[str], workloads: Iterable[str]) -> dict[str, str]:
-    """Return the names that installed packages have registered, by the paths that they stand for."""
+    """Return those of the names that installed packages have registered, keyed by the paths that they stand for."""
     asked = (("strategy", strategies), ("workload", workloads))
     found = {resolved(kind, name): name for kind, names in asked for name in names}
     return {path: name for path, name in found.items() if path != name}
@@ -91,10 +91,10 @@ def registered_names(strategies: Iterable[str], workloads: Iterable[str]) -> dic
 def owned_overrides(
     overrides: Sequence[str], strategies: Iterable[str], workloads: Iterable[str]
 ) -> list[str]:
-    """Return the overrides, with an option's bare name assigned to its strategy or workload among these.
+    """Return the overrides, with an option's bare name expanded to name the strategy or workload that has it.
 
     Raises:
-        ExperimentError: lists every option of a strategy or workload that is not to be proved, or of several.
+        ExperimentError: lists options of other strategies and workloads, and bare names that several of these have.
     """
     asked = [
         *(Owner("strategy", name) for name in strategies),
@@ -123,10 +123,10 @@ def verification_cases(
     schedules: Sequence[str] | None = None,
     overrides: Sequence[str] = (),
 ) -> list[PlannedCase]:
-    """Return the cases to prove: a strategy with a choice by each algorithm and schedule, or by those named.
+    """Return the cases to prove: each strategy with all its algorithms and schedules, or with the named ones.
 
-    A strategy's variants, which have options, are proved with their usual algorithm and schedule. An option among the
-    `overrides` applies to its strategy or workload alone.
+    If neither is named, each strategy's variants, which differ in options, are added with their default algorithm and
+    schedule. An option among the `overrides` applies to its strategy or workload alone.
 
     Raises:
         ExperimentError: a name is unknown.
@@ -146,7 +146,7 @@ def verification_cases(
         )
         if algorithms is None and schedules is None:
             cases += _variants(strategies, group, worlds, backend, local_batch=batch, overrides=overrides)
-    return list({entry.case.case_id: entry for entry in cases}.values())  # an override may make two the same
+    return list({entry.case.case_id: entry for entry in cases}.values())  # an override may make two equal
 
 
 def _check_names(strategies: Sequence[str], workloads: Sequence[str], algorithms: Sequence[str]) -> None:
@@ -177,7 +177,7 @@ def _check_names(strategies: Sequence[str], workloads: Sequence[str], algorithms
 
 
 def _registered(what: str, name: str, problems: list[Problem]) -> bool:
-    """Return whether an installed package has a name that ddpbench itself does not have."""
+    """Return whether an installed package registers the name; also True for a name that adds to `problems`."""
     try:
         return resolved(what, name) != name
     except ValueError as error:
@@ -186,7 +186,7 @@ def _registered(what: str, name: str, problems: list[Problem]) -> bool:
 
 
 def _by_local_batch(workloads: Sequence[str]) -> list[tuple[list[str], int | None]]:
-    """Return the workloads grouped by local batch: a replay has its profile's, which is None here."""
+    """Group the workloads by local batch, which is None for replays: their profiles give it."""
     replays = [name for name in workloads if name.startswith(PREFIX)]
     others = [name for name in workloads if name not in replays]
     return [(group, batch) for group, batch in ((others, 4), (replays, None)) if group]
@@ -230,9 +230,9 @@ def _cases(
     overrides: Sequence[str],
     options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[PlannedCase]:
-    """Return the cases of workloads that use this local batch, or their own.
+    """Return the cases of these workloads with this local batch, or with their own if it is None.
 
-    `among` are the algorithms and the schedules; None: all that the strategies have.
+    `among` names the algorithms and the schedules; None stands for all that the strategies have.
     """
     algorithms, schedules = among
     algorithms = None if algorithms is None else [resolved("algorithm", name) for name in algorithms]
@@ -264,7 +264,7 @@ def _cases(
     devices = usable_devices(hardware)
 
     def another(case: Case) -> bool:
-        """Return whether a case is one of several that differ in a choice of its strategy, and not the first."""
+        """Return whether a case has, where its strategy has a choice, a later algorithm or schedule than the first."""
         chosen = bool(catalog.strategy(case.strategy).algorithms)
         return chosen and (case.algorithm in by[1:] or case.schedule in when[1:])
 
@@ -275,20 +275,20 @@ def _cases(
     cases = [
         entry
         for entry in expand(experiment, catalog, devices)
-        # at one rank no algorithm has anything to do: the first stands for all
+        # at one rank algorithms do nothing, so that the first stands for all
         if not entry.added_as_baseline and not (entry.case.world_size == 1 and another(entry.case))
     ]
     return [within_gpus(entry, devices) for entry in cases]
 
 
 def _option_owner(override: str) -> str:
-    """Return the owner of a set option: `ddp` of `options.ddp.X=1`; empty for another setting."""
+    """Return the owner of an option that is set, such as `ddp` for `options.ddp.X=1`; empty for other settings."""
     keys = setting_keys(override.partition("=")[0].strip())
     return keys[1] if keys[0] == "options" and len(keys) > 1 else ""
 
 
 def _chosen(case: Case, strategy: Strategy[Any]) -> tuple[str, ...]:
-    """Return algorithm and schedule, if the strategy leaves the choice and they are not its defaults."""
+    """Return the algorithm and schedule, as far as the strategy offers a choice and they are not its defaults."""
     choices = (
         (case.algorithm, strategy.algorithm, strategy.algorithms),
         (case.schedule, strategy.schedule, strategy.schedules),
@@ -324,7 +324,7 @@ _POINT_TO_LOGS: tuple[Status, ...] = ("failed", "hung", "oom")
 
 @contextmanager
 def _folder(verdicts: Sequence[ProofVerdict], on_logs: Callable[[Path], None] | None) -> Iterator[Path]:
-    """Yield a new folder for records and logs; keep it if `on_logs` is to be called with it."""
+    """Yield a new folder for records and logs; keep it if `on_logs` is called with its path."""
     guarded = GuardedFolder("ddpbench-verify-")
     named = False
     with guarded as folder:
@@ -346,10 +346,10 @@ def verify(
     hang_timeout_s: float = 120.0,
     on_logs: Callable[[Path], None] | None = None,
 ) -> list[ProofVerdict]:
-    """Run every case's proof on real ranks, with one fork server for all strategies that use no other launcher.
+    """Run every case's proof on real ranks, on fork servers shared by cases with the same environment.
 
-    If a case failed or hung, `on_logs` is called at the end, also after an exception, with the folder of the ranks'
-    logs, which is then kept. Without it, and otherwise, the folder is removed.
+    If a case failed, hung or ran out of memory, `on_logs` is called at the end with the folder of the ranks' logs, also
+    after an exception, and the folder is kept. Otherwise, or without `on_logs`, the folder is removed.
 
     Raises:
         MachineError: another command holds this machine's cores.

@@ -24,11 +24,11 @@ from ddpbench.spec import Case, Links, TargetLoss
 from ddpbench.units import utc_now
 
 RESTART_S = 40.0
-"""torchrun kills ranks that have not ended 30 s after the request, and those that it starts then import torch."""
+"""Time limit of a restart, s: torchrun kills ranks 30 s after asking them to end, and new ranks then import torch."""
 
 
 class LaunchRunner:
-    """Runs launches on a fork server and writes their outcomes."""
+    """Runs launches on ranks' launchers such as a fork server, and writes their outcomes."""
 
     def __init__(
         self,
@@ -41,10 +41,10 @@ class LaunchRunner:
         run_id: str = "",
         turn: Turn | None = None,
     ) -> None:
-        """`hang_setting` is the setting that makes the wait longer; `shared`: other sweeps may run at the same time.
+        """`hang_setting` names the setting for `hang_timeout_s`; `shared` says that other sweeps may run meanwhile.
 
-        `turn`: the turnstile that each block of steps waits for when two sides are measured alternately. `session` and
-        `run_id` are noted in every outcome, and `run_id` also by every rank.
+        `turn` is the turnstile that each block of steps waits for when two sides are measured alternately. `session`
+        and `run_id` are noted in every outcome, and `run_id` also by every rank.
         """
         self._run = run
         self._hang_timeout_s = hang_timeout_s
@@ -65,10 +65,10 @@ class LaunchRunner:
         on_pulse: Callable[[Pulse], None] = lambda _: None,
         lost: Callable[[], str] = str,
     ) -> LaunchOutcome:
-        """Return one launch from request to outcome. `lost` returns what it needs and has lost, or an empty text.
+        """Run one launch and return its outcome. `lost` returns what the launch needs and has lost, or an empty text.
 
         Raises:
-            LaunchError: ranks cannot be started at all, or their records cannot be written.
+            LaunchError: no rank can be started, or their records cannot be written.
             OSError: the run directory can no longer be written.
         """
         request = self._request(plan, measured_s, target_loss)
@@ -84,7 +84,7 @@ class LaunchRunner:
             if server.launch([rank.env | asked for rank in plan.ranks], directory):
                 server_share_s += (
                     time.monotonic() - start
-                )  # charged to the server's start and not to the launch
+                )  # charged to the server's start-up and not to the launch
                 noise, start = self._noise_of(server, plan), time.monotonic()
                 seen.alive_at = start
             self._watch(server, seen, noise, on_pulse, lost)
@@ -92,7 +92,7 @@ class LaunchRunner:
             server.signal_ranks(signal.SIGKILL)
             seen.server_gone = str(error)
         except BaseException:
-            server.signal_ranks(signal.SIGKILL)  # their server may serve other launches after this
+            server.signal_ranks(signal.SIGKILL)  # the server may have further launches to serve
             server.forget()
             _remove_checkpoints(request, directory)
             raise
@@ -122,7 +122,7 @@ class LaunchRunner:
         )
 
     def _fresh(self, request: LaunchRequest) -> LaunchDir:
-        """Return the launch's new directory, with its request; an existing one is set aside."""
+        """Return the launch's new directory with its request in it; set an existing one aside."""
         directory = self._run.launch(request.case.case_id, request.purpose, request.round)
         if directory.path.exists():
             self._run.set_aside(directory)
@@ -131,19 +131,19 @@ class LaunchRunner:
         return directory
 
     def _noise_of(self, server: Ranks, plan: LaunchPlan) -> NoiseWatch:
-        """Start watching for load of other programs."""
+        """Return a new watch for load from other programs."""
         return NoiseWatch(
             plan.cores,
             lambda: [
                 pid for pid in server.pids if pid != server.pid
-            ],  # the launcher's, for one not yet known
+            ],  # a launcher's own process, if it is not known yet
             shared_machine=self._shared,
-            # A fork server reports them with the ranks' ends.
+            # A fork server reports the helpers' times when ranks end.
             helpers=plan.case.loader_workers > 0 and not server.reports_helper_times,
         )
 
     def _turn_of(self, plan: LaunchPlan) -> dict[str, str]:
-        """Return the variable that names whom ranks wait for between blocks; empty if they wait for nobody."""
+        """Return the variable that makes ranks wait for the turnstile between blocks; empty if they need not wait."""
         turn = self._turn
         waits = (
             turn is not None and not turn.alone and plan.purpose == "measure" and not whole_because(plan.case)
@@ -185,10 +185,10 @@ class LaunchRunner:
         server.signal_ranks(signal.SIGKILL, tuple(server.pids[rank] for rank in seen.left))
 
     def _explain_hang(self, server: Ranks, seen: Seen) -> None:
-        """Note which rank the others wait for, and have each write its stacks into its log.
+        """Note which rank the others wait for, and have every rank write its stacks into its log.
 
         Raises:
-            ServerGoneError: the server is stopped, and the ranks may have ended long ago.
+            ServerGoneError: the server is stopped, so that the ranks may have ended long ago.
         """
         if server.is_stopped:
             server.give_up_stopped()
@@ -201,7 +201,7 @@ class LaunchRunner:
 
 
 def whole_because(case: Case) -> str:
-    """Return why entire launches of a case are measured in turn with another's, and not their blocks of steps.
+    """Return why a case takes turns with another by entire launches, and not by blocks of steps.
 
     The text ends a sentence; it is empty if blocks are measured in turn.
     """
@@ -219,7 +219,7 @@ def whole_because(case: Case) -> str:
 
 
 def _unseen(plan: LaunchPlan, start: float) -> Seen:
-    """Return the view of a launch's ranks before any has started."""
+    """Return the view of a launch's ranks before any of them has started."""
     recovers = plan.case.recovery != "off"
     return Seen(
         ranks=len(plan.ranks),
@@ -230,8 +230,8 @@ def _unseen(plan: LaunchPlan, start: float) -> Seen:
 
 
 def _remove_checkpoints(request: LaunchRequest, directory: LaunchDir) -> None:
-    """Remove what a killed rank could not."""
+    """Remove checkpoints, which killed ranks could not remove."""
     case = request.case
     if case.checkpoint or case.recovery != "off":
-        with contextlib.suppress(OutputError):  # other users can write there meanwhile
+        with contextlib.suppress(OutputError):  # other users may be able to write there meanwhile
             remove_tree(directory.checkpoints(case.checkpoint_dir, request.run_id), private=True)

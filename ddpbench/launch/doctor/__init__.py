@@ -1,7 +1,7 @@
-"""Findings on what can run on this machine, and for the rest why not and what to do.
+"""Findings on what can and cannot run on this machine, with reasons and remedies.
 
 A check is a function of a `Host` that yields findings, and an entry in `CHECKS`. Checks only read, except for one
-that makes a link in a separate network namespace. A check that fails yields a finding too.
+that makes a link in a separate network namespace. A check that raises an exception becomes a finding too.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ CHECKS: dict[str, tuple[Check, ...]] = {
     ),
     "Launchers": (launchers.torchrun, launchers.slurm, launchers.emulated_links),
 }
-"""Checks by topic, in the order of the page."""
+"""Checks by topic, in the order in which findings are shown."""
 
 
 def examine(host: Host | None = None) -> list[CheckResult]:
-    """Return all findings in the table's order, and last the verdict: `ok` if anything can be trained here."""
+    """Return all findings in the order of `CHECKS`, then the verdict, which is `ok` if anything can be trained here."""
     host = host or Host()
     host.load = _load_of(host)
     with ThreadPoolExecutor(max_workers=4) as pool:
@@ -75,7 +75,7 @@ def examine(host: Host | None = None) -> list[CheckResult]:
 
 
 def _load_of(host: Host) -> CpuLoad | None:
-    """Return the load of the cores before the checks add to it; None if the system does not report it."""
+    """Return the load of the cores before the checks add to it; None if it cannot be read."""
     try:
         return load.watch(host)
     except Exception:
@@ -83,7 +83,7 @@ def _load_of(host: Host) -> CpuLoad | None:
 
 
 def carry_out(check: Check, host: Host, topic: str) -> list[CheckResult]:
-    """Return a check's findings under their topic; a check that fails is itself a finding."""
+    """Run a check and return its findings with their topic set; an exception becomes a finding."""
     findings: list[CheckResult] = []
     try:
         findings.extend(check(host))

@@ -1,4 +1,4 @@
-"""Checks of the cores: how many ranks can have one each, and how their clocks behave."""
+"""Checks of how many ranks can have a core each, and how the cores' clocks behave."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CPUS = "devices/system/cpu"
 
 
 def cores(host: Host) -> Iterator[CheckResult]:
-    """Yield the usable cores, and what keeps ranks from the others."""
+    """Report the usable cores, and the affinity or CPU quota that limits ranks to them."""
     try:
         hardware = host.hardware()
     except MachineError as error:
@@ -50,7 +50,7 @@ def cores(host: Host) -> Iterator[CheckResult]:
 
 
 def hyper_threads(host: Host) -> Iterator[CheckResult]:
-    """Yield whether cores have two threads, which would share the core that a rank measures."""
+    """Report whether usable cores are hyper-threads that share a physical core."""
     hardware = host.hardware()
     shared = len(hardware.cores) - len(
         {
@@ -69,7 +69,7 @@ def hyper_threads(host: Host) -> Iterator[CheckResult]:
 
 
 def numa(host: Host) -> Iterator[CheckResult]:
-    """Yield the memory nodes, with the usable cores of each."""
+    """Report the NUMA nodes, with the usable cores of each."""
     usable = set(host.hardware().cores)
     folder = host.sys_root / "devices/system/node"
     nodes = [name for name in host.names(folder) if name.removeprefix("node").isdigit()]
@@ -87,7 +87,7 @@ def numa(host: Host) -> Iterator[CheckResult]:
 
 
 def clocks(host: Host) -> Iterator[CheckResult]:
-    """Yield whether the system changes the cores' clock rates with load."""
+    """Report whether the system changes the cores' clock rates with load."""
     names = Counter(
         host.read(host.sys_root / _CPUS / f"cpu{core}/cpufreq/scaling_governor")
         for core in host.hardware().cores
@@ -112,7 +112,7 @@ def clocks(host: Host) -> Iterator[CheckResult]:
 
 
 def _turbo(host: Host) -> str:
-    """Return turbo's state as text; empty if the system does not report it."""
+    """Return words on whether turbo is on; empty if the system does not report it."""
     if no_turbo := host.read(host.sys_root / _CPUS / "intel_pstate/no_turbo"):
         return ", turbo off" if no_turbo == "1" else ", turbo on (the more cores work, the lower the clock)"
     if boost := host.read(host.sys_root / _CPUS / "cpufreq/boost"):
@@ -125,7 +125,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _numbers(text: str) -> set[int]:
-    """Return the core numbers of the kernel's `0-3,8`."""
+    """Parse core numbers in the kernel's notation, such as `0-3,8`."""
     numbers: set[int] = set()
     for part in text.split(","):
         low, _, high = part.strip().partition("-")
@@ -135,7 +135,7 @@ def _numbers(text: str) -> set[int]:
 
 
 def _ranges(numbers: set[int]) -> str:
-    """Return core numbers in the kernel's notation."""
+    """Format core numbers in the kernel's notation, such as `0-3,8`."""
     parts: list[str] = []
     start = last = None
     for number in [*sorted(numbers), None]:

@@ -47,13 +47,13 @@ _HARMLESS = {
     *("PYTORCH_BUILD_VERSION", "PYTORCH_BUILD_NUMBER", "PYTORCH_VERSION", "TORCH_EXTENSIONS_DIR"),
     *("TORCH_SHOW_CPP_STACKTRACES", "MKL_SERVICE_FORCE_INTEL", "PYTORCH_DOWNLOAD_LINK"),
 }
-"""Labels and folders, and variables checked under another topic."""
+"""Variables that only name versions and folders, and those checked under a different topic."""
 _OFF = ("", "0", "OFF", "FALSE", "PASSIVE", "WARN", "VERSION")
 """Values without effect."""
 
 
 def threads(host: Host) -> Iterator[CheckResult]:
-    """Yield the thread variables that are set, and that ranks get other values."""
+    """Report the thread variables that are set, and that ranks get other values instead."""
     given = [f"{name}={host.env[name]}" for name in SET_FOR_RANKS if name in host.env]
     if given:
         yield ok(
@@ -67,7 +67,7 @@ def threads(host: Host) -> Iterator[CheckResult]:
 
 
 def debugging(host: Host) -> Iterator[CheckResult]:
-    """Yield TORCH_DISTRIBUTED_DEBUG=DETAIL, under which DDP over gloo ends with a segmentation fault (torch 2.13)."""
+    """Report TORCH_DISTRIBUTED_DEBUG=DETAIL, with which DDP over gloo ends in a segmentation fault (torch 2.13)."""
     if host.env.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
         yield problem(
             "TORCH_DISTRIBUTED_DEBUG",
@@ -77,14 +77,14 @@ def debugging(host: Host) -> Iterator[CheckResult]:
 
 
 def variables(host: Host) -> Iterator[CheckResult]:
-    """Yield other variables that reach the ranks and change measurements."""
+    """Report other variables that reach the ranks and change measurements."""
     plain: list[str] = []
     for name in sorted(host.env):
         value = host.env[name]
         if name in _HARMLESS or name in SET_FOR_RANKS or value.upper() in _OFF:
             continue
         if name == "TORCH_DISTRIBUTED_DEBUG" and value.upper() == "DETAIL":
-            continue  # reported above
+            continue  # `debugging` reports it
         if other := meant(name):
             yield note(
                 name,
@@ -104,7 +104,7 @@ def variables(host: Host) -> Iterator[CheckResult]:
 
 
 def files(host: Host) -> Iterator[CheckResult]:
-    """Yield configuration files of nccl, which act like variables."""
+    """Report configuration files of nccl, which act like variables."""
     own = [Path(host.env["HOME"]) / ".nccl.conf"] if host.env.get("HOME") else []
     for path in (host.etc_root / "nccl.conf", *own):
         lines = [line for line in host.read(path).splitlines() if line.strip() and not line.startswith("#")]
@@ -117,7 +117,7 @@ def files(host: Host) -> Iterator[CheckResult]:
 
 
 def sharing(host: Host) -> Iterator[CheckResult]:
-    """Yield whether concurrent sweeps are allowed."""
+    """Report that concurrent sweeps are allowed, if they are."""
     if host.env.get("DDPBENCH_SHARED_MACHINE") == "1":
         yield note(
             "DDPBENCH_SHARED_MACHINE",
@@ -127,7 +127,7 @@ def sharing(host: Host) -> Iterator[CheckResult]:
 
 
 def job(host: Host) -> Iterator[CheckResult]:
-    """Yield whether this process is in a job of Slurm or another launcher."""
+    """Report a surrounding Slurm job, and variables that a launcher such as torchrun has set."""
     if "SLURM_JOB_ID" in host.env:
         count = host.env.get("SLURM_JOB_NUM_NODES", "1")
         yield ok("job", f"Slurm job {host.env['SLURM_JOB_ID']} on {count} node{'s' if count != '1' else ''}")

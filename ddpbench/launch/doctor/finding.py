@@ -1,4 +1,4 @@
-"""The finding of a check, one per thing checked, with what to do unless it is ok."""
+"""The result of a check, one per thing checked, with advice unless it is ok."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class CheckResult:
     """
 
     topic: str = ""
-    """The topic under which it is listed; the table of checks sets it."""
+    """The topic that lists this result; `carry_out` sets it."""
     subject: str
     level: CheckLevel
     found: str

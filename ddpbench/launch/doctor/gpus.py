@@ -1,4 +1,4 @@
-"""Checks of the GPUs: which are here, their state, and how they are connected."""
+"""Checks of the GPUs: which are present, their state, and how they are connected."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _whole(text: str) -> int:
 
 
 def parse_gpus(text: str) -> list[Gpu]:
-    """Return the GPUs of `nvidia-smi --query-gpu=... --format=csv,noheader,nounits`; skip lines of another form."""
+    """Parse `nvidia-smi --query-gpu=... --format=csv,noheader,nounits`; skip malformed lines."""
     parsed: list[Gpu] = []
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
@@ -73,7 +73,7 @@ def parse_gpus(text: str) -> list[Gpu]:
 
 
 def parse_links(text: str) -> dict[tuple[str, str], str]:
-    """Return the links of `nvidia-smi topo -m` by GPU pair, such as `("GPU0", "GPU1"): "NV18"`."""
+    """Parse `nvidia-smi topo -m` into link names by GPU pair, such as `("GPU0", "GPU1"): "NV18"`."""
     rows = [
         [cell.strip() for cell in line.split("\t")]
         for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
@@ -90,7 +90,7 @@ def parse_links(text: str) -> dict[tuple[str, str], str]:
 
 
 def gpus(host: Host) -> Iterator[CheckResult]:
-    """Yield each GPU, the processes that use it, and whether it is ready."""
+    """Report the visible GPUs, their driver, whether they are in use, and settings that hinder training."""
     hidden = host.env.get("CUDA_VISIBLE_DEVICES")
     if hidden is not None and hidden.strip() in ("", "-1"):
         yield note(
@@ -123,7 +123,7 @@ def gpus(host: Host) -> Iterator[CheckResult]:
 
 
 def _no_sign_of_any(host: Host) -> CheckResult:
-    """Return the finding for a machine without any sign of an NVIDIA GPU."""
+    """Return the finding for a machine that shows no sign of an NVIDIA GPU."""
     if (host.dev_root / "kfd").exists():
         return note(
             "gpus",
@@ -134,9 +134,10 @@ def _no_sign_of_any(host: Host) -> CheckResult:
 
 
 def _settings(found: list[Gpu], *, chosen: bool) -> Iterator[CheckResult]:
-    """Yield whether GPUs differ, may sleep between launches, or are split into instances.
+    """Report whether GPUs differ, lose their driver between launches, or are split into instances.
 
-    If GPUs are `chosen`, nvidia-smi does not report which ones.
+    `chosen` says that CUDA_VISIBLE_DEVICES selects GPUs; nvidia-smi does not report which, so that differences between
+    them are not checked.
     """
     if not chosen and len(kinds := dict.fromkeys(gpu.name for gpu in found)) > 1:
         yield note(
@@ -162,7 +163,7 @@ def _settings(found: list[Gpu], *, chosen: bool) -> Iterator[CheckResult]:
 
 
 def _compute_mode(gpu: Gpu) -> Iterator[CheckResult]:
-    """Yield whether the GPU's compute mode refuses processes."""
+    """Report a compute mode in which the GPU refuses processes."""
     if gpu.compute_mode == "Prohibited":
         yield problem(
             "compute mode",
@@ -192,7 +193,7 @@ def _gpu(host: Host, gpu: Gpu) -> Iterator[CheckResult]:
 
 
 def links(host: Host) -> Iterator[CheckResult]:
-    """Yield how the GPUs are connected."""
+    """Report how the GPUs are connected."""
     if not host.hardware().may_have_gpus:
         return
     reply = host.ask(*ASK_GPU_LINKS)
@@ -222,7 +223,7 @@ def links(host: Host) -> Iterator[CheckResult]:
 
 
 def _nearer(pairs: dict[tuple[str, str], str], far: list[tuple[str, str]]) -> str:
-    """Return the remedy for pairs that are far apart: the largest set of GPUs that are all near each other."""
+    """Return advice for distant pairs, with a large set of GPUs that are all near each other, if there is one."""
     names = sorted({name for pair in pairs for name in pair}, key=lambda name: int(name[3:]))
     near = set(pairs) - set(far)
     near |= {(other, one) for one, other in near}
@@ -246,7 +247,7 @@ def _nearer(pairs: dict[tuple[str, str], str], far: list[tuple[str, str]]) -> st
 
 
 def _rank(word: str) -> int:
-    """Return the position of a link name, 0 the fastest; unknown names come last."""
+    """Return a link name's position in `_LINKS`, from 0 for the fastest; unknown names come last."""
     return next((n for n, (pattern, _) in enumerate(_LINKS) if re.fullmatch(pattern, word)), len(_LINKS))
 
 
@@ -261,7 +262,7 @@ def _explained(word: str) -> str:
 
 
 def _some(names: list[str], all_pairs: int) -> str:
-    """Return pairs by name, or their number if they are many."""
+    """Return words for some of the pairs: up to four names, or `all N pairs`."""
     if len(names) == all_pairs and all_pairs > 1:
         return f"all {all_pairs} pairs"
     shown = ", ".join(names[:4])

@@ -1,4 +1,4 @@
-"""The sources of the checks: system files, commands and the network. A test can replace each."""
+"""What checks read: system files, commands and the network. Tests can replace each source."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from ddpbench.machine.interfaces import Interface, list_interfaces, look_up
 from ddpbench.spec import Catalog
 
 TORCH_TIMEOUT_S = 120.0
-"""Seconds for a first import of torch, which is slow from a slow disk."""
+"""Time limit for a first import of torch, s, which is slow from a slow disk."""
 COMMAND_TIMEOUT_S = 20.0
-"""Seconds for nvidia-smi, which is slow if no process keeps the driver loaded."""
+"""Time limit for a command, s; nvidia-smi is slow if no process keeps the driver loaded."""
 
 ASK_TORCH = (sys.executable, "-P", "-m", "ddpbench.worker.checkup")
 GPU_FIELDS = (
@@ -48,7 +48,7 @@ class Reply:
 
     @property
     def last_words(self) -> str:
-        """The last line of its standard error, else of its output, else how it ended."""
+        """The last line of the command's standard error, else of its output, else how it ended."""
         for text in (self.err, self.out):
             lines = [line.strip() for line in text.splitlines() if line.strip()]
             if lines:
@@ -68,12 +68,12 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class CpuLoad:
-    """Usage between two readings: busy time in cores, and the share of stolen time."""
+    """CPU use between two readings: busy time in cores, and the fraction of time stolen by the host."""
 
     busy_cores: float
     stolen_share: float
     users: tuple[tuple[str, float], ...]
-    """The busiest processes, in cores each; also other users' and those on other cores."""
+    """The busiest processes and the cores each uses, including other users' and those on other cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class TorchAnswer:
 
 
 def run_command(argv: Sequence[str], timeout_s: float) -> Reply:
-    """Run a command to its end and return its reply, also if it cannot be run."""
+    """Run a command to its end and return its reply, which also reports a failed start or a timeout."""
     try:
         done = subprocess.run(
             argv,
@@ -112,7 +112,7 @@ def _disk(path: Path) -> Disk:
 
 @dataclass(kw_only=True)
 class Host:
-    """The machine as the checks see it. One field per source; the defaults read the real machine."""
+    """The machine as the checks see it, with one field per source. The defaults read the real machine."""
 
     sys_root: Path = Path("/sys")
     proc_root: Path = Path("/proc")
@@ -135,18 +135,18 @@ class Host:
     catalog: Catalog = field(default_factory=TableCatalog)
     """The available strategies and workloads."""
     load: CpuLoad | None = None
-    """The load just before; `examine` measures it before the checks start working."""
+    """The load before the checks start working, as measured by `examine`."""
     _asked: dict[tuple[str, ...], Future[Reply]] = field(default_factory=dict)
 
     def begin(self, pool: ThreadPoolExecutor) -> None:
-        """Start slow commands, so that they run while the rest is checked."""
+        """Start slow commands in the pool, so that they run during the other checks."""
         self._asked[ASK_TORCH] = pool.submit(self.run, ASK_TORCH, TORCH_TIMEOUT_S)
         if self.which("nvidia-smi") is not None:
             for argv in (ASK_GPUS, ASK_GPU_LINKS):
                 self._asked[argv] = pool.submit(self.run, argv, COMMAND_TIMEOUT_S)
 
     def ask(self, *argv: str) -> Reply:
-        """Return a command's reply; wait for one that was started before."""
+        """Return a command's reply, from `begin` if it was started there, else by running it now."""
         begun = self._asked.get(argv)
         return begun.result() if begun is not None else self.run(argv, COMMAND_TIMEOUT_S)
 
@@ -165,7 +165,7 @@ class Host:
             return []
 
     def hardware(self) -> Hardware:
-        """Return the cores and signs of GPUs.
+        """Return the machine's cores and signs of GPUs.
 
         Raises:
             MachineError: this is not Linux.
@@ -173,7 +173,7 @@ class Host:
         return read_hardware(self.sys_root, self.proc_root, self.dev_root)
 
     def torch(self) -> TorchAnswer:
-        """Return torch's report; wait for it."""
+        """Wait for torch's report on itself and return it."""
         reply = self.ask(*ASK_TORCH)
         if reply.code == 0:
             try:
@@ -184,7 +184,7 @@ class Host:
         return TorchAnswer(None, reply.last_words, reply.code)
 
     def group_numbers(self, controller: str, unified: str, legacy: str) -> list[int]:
-        """Return a limit of this process's control group and its parents: version 2's file and version 1's.
+        """Return a limit of this process's control group and of its parents, from file `unified` (v2) or `legacy` (v1).
 
         `max` and unreadable values are left out.
         """

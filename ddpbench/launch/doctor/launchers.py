@@ -12,7 +12,7 @@ from ddpbench.launch.doctor.host import Host
 
 
 def torchrun(host: Host) -> Iterator[CheckResult]:
-    """Yield torchrun, which comes with torch."""
+    """Report where torchrun is, which comes with torch."""
     if path := host.which("torchrun"):
         yield ok("torchrun", path)
     elif host.torch().facts is not None:
@@ -20,7 +20,7 @@ def torchrun(host: Host) -> Iterator[CheckResult]:
 
 
 def slurm(host: Host) -> Iterator[CheckResult]:
-    """Yield Slurm's commands."""
+    """Report which of Slurm's commands are on PATH."""
     commands = [name for name in ("srun", "sbatch") if host.which(name)]
     yield ok(
         "slurm",
@@ -29,7 +29,7 @@ def slurm(host: Host) -> Iterator[CheckResult]:
 
 
 def emulated_links(host: Host) -> Iterator[CheckResult]:
-    """Yield whether a `[fabric]` can be made here: tried in a namespace that ends with the process that tries it."""
+    """Report whether links can be emulated (`[fabric]`), tried in a network namespace that ends with its process."""
     subject, purpose = "emulated links", "wanted only to emulate a network on one machine"
     reply = host.ask(sys.executable, "-P", "-m", "ddpbench.fabric", "--capabilities")
     try:

@@ -13,18 +13,18 @@ from ddpbench.text_safety import command
 from ddpbench.units import format_bytes
 
 SHARED_MEMORY_BYTES = 2**30
-"""Docker's default of 64 MiB, which the batches of a few loader workers fill."""
+"""Free space below which a note is reported, bytes: a few loader workers' batches fill Docker's default, 64 MiB."""
 FILES_BESIDE = 256
-"""Files that a rank has open besides its sockets, with some to spare."""
+"""Files that a rank opens besides its sockets, with some margin."""
 SOCKETS_A_PEER = 4
-"""Two gloo groups connect each rank with every other; each may use a socket per direction."""
+"""Sockets from a rank to each other rank: two gloo groups, each with up to one socket per direction."""
 THREADS_A_RANK = 64
-"""Threads per rank: its computation's, gloo's, nccl's and its loader workers'."""
+"""Threads per rank, for computation, gloo, nccl and loader workers."""
 DISK_BYTES = 2**30
 
 
 def shared_memory(host: Host) -> Iterator[CheckResult]:
-    """Yield /dev/shm, through which loader workers pass batches and nccl passes data between processes."""
+    """Report on /dev/shm, through which loader workers pass batches and nccl passes data between processes."""
     path = host.dev_root / "shm"
     try:
         disk = host.disk(path)
@@ -53,7 +53,7 @@ def _ranks(host: Host) -> int:
 
 
 def open_files(host: Host) -> Iterator[CheckResult]:
-    """Yield how many files and sockets a rank may open."""
+    """Report how many files and sockets a rank may open."""
     soft, hard = host.limit(resource.RLIMIT_NOFILE)
     needed = FILES_BESIDE + SOCKETS_A_PEER * _ranks(host)
     found = f"{_shown(soft)} (may be raised to {_shown(hard)})" if soft != hard else _shown(soft)
@@ -64,7 +64,7 @@ def open_files(host: Host) -> Iterator[CheckResult]:
 
 
 def locked_memory(host: Host) -> Iterator[CheckResult]:
-    """Yield how much memory may be locked, as InfiniBand does with its buffers."""
+    """Report how much memory may be locked; InfiniBand locks its buffers."""
     soft, _ = host.limit(resource.RLIMIT_MEMLOCK)
     if soft == resource.RLIM_INFINITY:
         yield ok("locked memory", "unlimited")
@@ -80,7 +80,7 @@ def locked_memory(host: Host) -> Iterator[CheckResult]:
 
 
 def processes(host: Host) -> Iterator[CheckResult]:
-    """Yield how many processes and threads may be started."""
+    """Report how many processes and threads may be started."""
     soft, _ = host.limit(resource.RLIMIT_NPROC)
     limits = [] if soft == resource.RLIM_INFINITY else [soft]
     limits += host.group_numbers("pids", "pids.max", "pids.max")
@@ -98,7 +98,7 @@ def processes(host: Host) -> Iterator[CheckResult]:
 
 
 def disks(host: Host) -> Iterator[CheckResult]:
-    """Yield the free space for run directories and for temporary files."""
+    """Report the free space for run directories and for temporary files."""
     reports = host.folder / "reports"
     yield from _disk(
         host, "reports", reports if reports.is_dir() else host.folder, "write elsewhere with --out DIR"

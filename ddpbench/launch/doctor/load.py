@@ -1,4 +1,4 @@
-"""The current load of the cores from other programs: two readings a moment apart, and what would disturb a sweep."""
+"""The cores' load from other programs, by two readings a moment apart, and whatever else would disturb a sweep."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ddpbench.launch.doctor.host import CpuLoad, Host
 
 BETWEEN_LOOKS_S = 0.3
 BUSY_CORES = 0.1
-"""Cores used by others from which a note is worthwhile."""
+"""Report use by others above this many cores."""
 STEAL_SHARE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class CpuTicks:
-    """The usable cores' clock ticks so far: used, stolen by the host, total; and those of every process."""
+    """Clock ticks so far: busy, stolen by the host and total on the usable cores, and those of each process."""
 
     busy: int
     stolen: int
@@ -27,7 +27,7 @@ class CpuTicks:
 
 
 def look(host: Host, cores: frozenset[int]) -> CpuTicks:
-    """Return one reading of /proc."""
+    """Read the clock ticks of the given cores and of all processes from /proc."""
     busy = stolen = total = 0
     for line in host.read(host.proc_root / "stat").splitlines():
         name, *fields = line.split()
@@ -76,7 +76,7 @@ def watch(host: Host) -> CpuLoad | None:
 
 
 def others(host: Host) -> Iterator[CheckResult]:
-    """Yield the programs that use the cores now."""
+    """Report the programs that use the cores now, and any time stolen by the host."""
     load = host.load
     if load is None:
         yield ok("in use now", "not readable")
@@ -104,7 +104,7 @@ def others(host: Host) -> Iterator[CheckResult]:
 
 
 def sweeps(host: Host) -> Iterator[CheckResult]:
-    """Yield whether another sweep has claimed cores of ours, by the names of abstract sockets."""
+    """Report whether a different sweep has claimed usable cores, according to the names of abstract sockets."""
     usable = set(host.hardware().cores)
     text = host.read(host.proc_root / "net/unix")
     held = {int(number) for number in re.findall(r"@ddpbench-core-(\d+)", text)} & usable

@@ -14,7 +14,7 @@ SWAP_IN_USE_BYTES = 2**26
 
 
 def memory(host: Host) -> Iterator[CheckResult]:
-    """Yield the memory for ranks: the available memory, limited by the control group."""
+    """Report the memory for ranks: the available memory, within the control group's limit."""
     system = _meminfo(host)
     limits = host.group_numbers("memory", "memory.max", "memory.limit_in_bytes")
     if "MemAvailable" not in system:
@@ -23,7 +23,7 @@ def memory(host: Host) -> Iterator[CheckResult]:
     total, available = system["MemTotal"], system["MemAvailable"]
     found = f"{format_bytes(available)} of {format_bytes(total)} available"
     limit = min(limits, default=total)
-    if limit < total:  # version 1 writes a huge number for "unlimited"
+    if limit < total:  # control groups v1 write a huge number for "unlimited"
         used = max(host.group_numbers("memory", "memory.current", "memory.usage_in_bytes"), default=0)
         found += f"; a control group allows {format_bytes(limit)}, of which {format_bytes(used)} are used"
         available = min(available, max(0, limit - used))
@@ -40,7 +40,7 @@ def memory(host: Host) -> Iterator[CheckResult]:
 
 
 def swap(host: Host) -> Iterator[CheckResult]:
-    """Yield whether anything has been swapped out."""
+    """Report whether anything has been swapped out."""
     system = _meminfo(host)
     total = system.get("SwapTotal", 0)
     used = total - system.get("SwapFree", 0)

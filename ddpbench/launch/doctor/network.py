@@ -1,4 +1,4 @@
-"""Checks of the network: interfaces, the backends' choice among them, the host's name, InfiniBand."""
+"""Checks of the network: interfaces, which of them the backends choose, the host's name, InfiniBand."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ddpbench.machine.interfaces import LOOPBACK, Interface, faster_than, owner_
 from ddpbench.machine.interfaces import gloo_choice as gloo_choice_of
 
 SHOWN = 8
-"""The most interfaces that are described; a host of containers has dozens."""
+"""The most interfaces to describe, because a host of containers has dozens."""
 
 
 def interfaces(host: Host) -> Iterator[CheckResult]:
-    """Yield the interfaces with an address, and whether ranks on this host can meet."""
+    """Report the interfaces with an address, and whether ranks on this host can meet."""
     found = host.interfaces()
     if not any(each.name == LOOPBACK and each.up and each.addresses for each in found):
         yield problem(
@@ -40,7 +40,7 @@ def _described(interface: Interface) -> str:
 
 
 def host_name(host: Host) -> Iterator[CheckResult]:
-    """Yield whether other nodes could reach this one at the address that its name resolves to."""
+    """Report whether other nodes could reach this one at the address that its name resolves to."""
     name = host.host_name
     outward = next(
         (
@@ -87,12 +87,12 @@ def host_name(host: Host) -> Iterator[CheckResult]:
 
 
 def gloo_choice(host: Host) -> tuple[list[Interface], str]:
-    """Return the interfaces that gloo would use on this host, and why; none if it would fail."""
+    """Return the interfaces that gloo would use on this host (none if it would fail), and why."""
     return gloo_choice_of(host.interfaces(), lambda: host.resolve(host.host_name), host.env)
 
 
 def gloo(host: Host) -> Iterator[CheckResult]:
-    """Yield the interface that gloo would choose."""
+    """Report the interface that gloo would choose."""
     chosen, why = gloo_choice(host)
     names = ", ".join(each.name for each in chosen)
     given = host.env.get("GLOO_SOCKET_IFNAME", "")
@@ -119,7 +119,7 @@ def gloo(host: Host) -> Iterator[CheckResult]:
 def nccl_choice(host: Host) -> list[Interface]:
     """Return the interfaces that nccl would use for its sockets.
 
-    As ncclFindInterfaces in its src/misc/socket.cc: running ones that match NCCL_SOCKET_IFNAME (prefixes; `=`
+    As ncclFindInterfaces in nccl's src/misc/socket.cc: running ones that match NCCL_SOCKET_IFNAME (prefixes; `=`
     exact, `^` none of them) if it has two characters or more; else those named ib..., else any but docker, lo
     and virbr, else docker, else lo.
     """
@@ -145,7 +145,7 @@ def _matching(found: Sequence[Interface], pattern: str) -> list[Interface]:
 
 
 def nccl(host: Host) -> Iterator[CheckResult]:
-    """Yield the interface that nccl would choose for its sockets, and whether InfiniBand carries the data."""
+    """Report the interface that nccl would choose for its sockets, and whether InfiniBand carries the data."""
     if not host.hardware().may_have_gpus:
         return
     chosen = nccl_choice(host)
@@ -185,7 +185,7 @@ def _active(host: Host) -> bool:
 
 
 def infiniband(host: Host) -> Iterator[CheckResult]:
-    """Yield the InfiniBand and RoCE ports."""
+    """Report the InfiniBand and RoCE ports."""
     ports = _ports(host)
     if not ports:
         yield ok("infiniband", "none")

@@ -16,7 +16,7 @@ from ddpbench.text_safety import command
 from ddpbench.version import VERSION
 
 OLDEST_TORCH = (2, 5)
-"""The requirement from pyproject.toml."""
+"""The oldest torch that pyproject.toml allows."""
 CHOOSE_A_BUILD = "choose the command for your system at pytorch.org/get-started/locally"
 
 _REMEDIES = (
@@ -59,17 +59,17 @@ _REMEDIES = (
 
 
 def python(host: Host) -> Iterator[CheckResult]:
-    """Yield the Python version."""
+    """Report the Python version."""
     yield ok("python", f"{platform.python_version()}, {sys.executable}")
 
 
 def package(host: Host) -> Iterator[CheckResult]:
-    """Yield the ddpbench version."""
+    """Report the ddpbench version."""
     yield ok("ddpbench", f"{VERSION}, {Path(__file__).resolve().parents[2]}")
 
 
 def torch(host: Host) -> Iterator[CheckResult]:
-    """Yield whether torch is installed and can be imported, and its version."""
+    """Report whether torch is installed and can be imported, and its version."""
     answer = host.torch()
     facts = answer.facts
     if facts is None:
@@ -123,7 +123,7 @@ def _remedy(answer: TorchAnswer) -> str:
 
 
 def cuda(host: Host) -> Iterator[CheckResult]:
-    """Yield whether torch can use the GPUs that are here, and if not, why."""
+    """Report whether torch can use the GPUs of this machine, and if not, why."""
     facts = host.torch().facts
     if facts is None or not facts["distributed"]:
         return
@@ -187,8 +187,8 @@ def _driver_advice(facts: dict[str, Any]) -> str:
 def runs_on(capability: str, architectures: list[str]) -> bool:
     """Return whether a build with code for these architectures (`sm_80`, `compute_90`) runs on a GPU.
 
-    Machine code runs on its own major version from its minor version on; PTX (`compute_`) on anything newer.
-    Return True if the list is empty: it shows nothing.
+    Machine code (`sm_`) runs on GPUs of its major version with the same or a later minor version; PTX (`compute_`)
+    runs on those of its version and anything newer. An empty list tells nothing, so that the result is True.
     """
     major, minor = _version(capability)
     for name in architectures:

@@ -1,4 +1,4 @@
-"""Checks of what can be trained here: backends, devices, strategies, workloads; and the verdict."""
+"""Checks of which backends, devices, strategies and workloads can train here, and the verdict."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ddpbench.text_safety import toml_text
 
 _MPI_ASKED = 'backend = "mpi": '
 WORLD_SIZES = (1, 2, 4)
-"""World sizes, on one or two nodes, of which at least one suits any strategy that can run here."""
+"""World sizes to try, on one and two nodes; any strategy that can run here can use at least one."""
 MODELS = ("mlp", "two_branch")
-"""Models of which at least one suits any strategy that can run here: some need a model with branches."""
+"""Models to try; any strategy that can run here can train at least one, but some need a model with branches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Way:
 
 
 def ways(host: Host) -> list[Way]:
-    """Return the ways to train, GPUs first; none if torch is broken or lacks gloo, which the harness needs."""
+    """Return the ways to train here, GPUs first; none if torch is broken or lacks gloo, which ddpbench itself needs."""
     facts = host.torch().facts
     if facts is None or not facts["distributed"] or not facts["built_in"]["gloo"]:
         return []
@@ -48,7 +48,7 @@ def ways(host: Host) -> list[Way]:
 
 
 def backends(host: Host) -> Iterator[CheckResult]:
-    """Yield torch's backends, and why others are missing."""
+    """Report torch's backends, and why others are missing."""
     facts = host.torch().facts
     if facts is None or not facts["distributed"]:
         return
@@ -84,7 +84,7 @@ def backends(host: Host) -> Iterator[CheckResult]:
 
 
 def devices(host: Host) -> Iterator[CheckResult]:
-    """Yield the kinds of devices, with the number of ranks that can have one each."""
+    """Report the kinds of devices, with the number of ranks that can have one each."""
     facts = host.torch().facts
     for way in ways(host):
         unit = "GPU" if way.device == "cuda" else "core"
@@ -106,7 +106,7 @@ def _devices_of(way: Way) -> Devices:
 def why_not(
     catalog: Catalog, way: Way, *, strategy: str, workload: str, sizes: Sequence[int] = WORLD_SIZES
 ) -> str | None:
-    """Return why no case of the strategy and workload can run that way, or None if one can."""
+    """Return why no case of the strategy and workload can run on this way's device; None if one can."""
     text = (
         f"[base]\nstrategy = {toml_text(strategy)}\nworkload = {toml_text(workload)}\n"
         f"device = {toml_text(way.device)}\n[axes]\nworld_size = {list(sizes)}\n"
@@ -127,20 +127,20 @@ def why_not(
 
 
 def _why_no_model(catalog: Catalog, way: Way, strategy: str) -> str | None:
-    """Return why a strategy can train none of `MODELS` that way, or None if it can train one."""
+    """Return why a strategy can train none of `MODELS` on this way's device; None if it can train one."""
     reasons = [why_not(catalog, way, strategy=strategy, workload=model) for model in MODELS]
     return None if None in reasons else reasons[0]
 
 
 def strategies(host: Host) -> Iterator[CheckResult]:
-    """Yield each strategy on each kind of device."""
+    """Report for each kind of device which strategies can train on it."""
     for way in ways(host):
         reasons = {name: _why_no_model(host.catalog, way, name) for name in host.catalog.strategy_names()}
         yield from _listed("strategies", way, reasons)
 
 
 def workloads(host: Host) -> Iterator[CheckResult]:
-    """Yield each workload on each kind of device; `single` runs if anything runs."""
+    """Report for each kind of device which workloads can train on it, with `single`, which needs the least."""
     for way in ways(host):
         reasons = {
             name: why_not(host.catalog, way, strategy="single", workload=name)
@@ -150,7 +150,7 @@ def workloads(host: Host) -> Iterator[CheckResult]:
 
 
 def _listed(subject: str, way: Way, reasons: dict[str, str | None]) -> Iterator[CheckResult]:
-    """Yield one finding for what runs, and one per reason for what does not."""
+    """Report in one finding the names that can run, and in one per reason those that cannot."""
     names_of: dict[str | None, list[str]] = {}
     for name, reason in reasons.items():
         names_of.setdefault(reason, []).append(name)
@@ -165,7 +165,7 @@ def _listed(subject: str, way: Way, reasons: dict[str, str | None]) -> Iterator[
 
 
 def features(host: Host) -> Iterator[CheckResult]:
-    """Yield parts of torch that builds may lack and some kinds of training need."""
+    """Report parts of torch that builds may lack and some kinds of training need."""
     facts = host.torch().facts
     if facts is None or not facts["distributed"]:
         return

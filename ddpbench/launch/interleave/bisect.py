@@ -1,8 +1,8 @@
-"""Find the commit that made training slower by binary search; each step is measured in turn, and decided or skipped.
+"""Find the commit that made training slower, by a binary search whose comparisons are measured in turn.
 
-The two ends are compared first. A commit then counts as slow if its ratio to the good one is shown to be above the
-middle (of logarithms) between 1 and the bad one's ratio, as fast if it is shown to be below. A commit that is not
-decided in its time, or does not run, is skipped as in `git bisect skip`: its neighbours are tried.
+The two ends are compared first. A commit then counts as slow if its ratio to the good end is shown to be above the
+geometric mean of 1 and the bad end's ratio, and as fast if its ratio is shown to be below. A commit that is undecided
+when its time is spent, or does not run, is skipped as by `git bisect skip`, and other commits are tried.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 
 class Measure(Protocol):
-    """Compares two commits."""
+    """A function that compares two commits."""
 
     def __call__(self, good: str, other: str, limit: float | None, alpha: float) -> Change:
-        """Return how the other commit's step compares with the good one's.
+        """Return how the other commit's step time compares with the good one's.
 
-        Rounds end once the interval at confidence `1 - alpha` is on one side of `limit`, a fraction.
+        Rounds end once the change's interval at confidence `1 - alpha` is entirely above or below `limit`, a fraction.
 
         Raises:
-            DdpbenchError: one of them cannot be measured.
+            DdpbenchError: a commit cannot be measured.
         """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TriedCommit:
-    """A commit that was measured, or skipped."""
+    """A commit that was measured or skipped."""
 
     commit: str
     verdict: Literal["fast", "slow", "skipped"]
@@ -46,7 +46,7 @@ class TriedCommit:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SearchResult:
-    """The result of a search. `commits` is the slow commit if it is known, else the commits it is among.
+    """The result of a search. `commits` is only the slow commit, or several that it may be if some were skipped.
 
     `ratio` is the bad end's step time over the good one's, with its interval.
     """
@@ -90,9 +90,9 @@ def search(
     alpha: float = 0.05,
     event: Callable[[str], None] = lambda _: None,
 ) -> SearchResult:
-    """Find the first slow one of `commits`, the last of which is the bad end; `good` precedes them.
+    """Find the first slow commit of `commits`, the last of which is the bad end; `good` precedes them.
 
-    All steps together are right with confidence `1 - alpha`.
+    All verdicts together are right with confidence `1 - alpha`.
 
     Raises:
         LaunchError: the bad end is not shown to be slower, so that there is nothing to find.
@@ -135,7 +135,7 @@ def search(
 def _look(good: str, commit: str, measure: Measure, limit: float, alpha: float) -> TriedCommit:
     try:
         change = measure(good, commit, limit, alpha)
-    except DdpbenchError as error:  # it does not run, but another one may
+    except DdpbenchError as error:  # others may still run
         return TriedCommit(commit=commit, verdict="skipped", ratio=None, why=str(error))
     ratio = change.ratio
     if ratio is None:
@@ -162,7 +162,7 @@ def _short(commit: str) -> str:
 
 
 def found_words(found: SearchResult) -> str:
-    """Return a search's result as a sentence."""
+    """Return a sentence on a search's result."""
     ratio = found.ratio
     value, low, high = (f"{100 * (one - 1):+.1f}" for one in (ratio.value, ratio.low, ratio.high) if one)
     change = f"{value} % ({low} to {high})"

@@ -1,4 +1,4 @@
-"""A comparison measured in turn, from the request to its result."""
+"""A comparison of two sides measured in turn, from the request to its result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ComparisonRequest:
-    """The request. `limit` is the gate's, as a fraction: rounds end once each case is on one side of it."""
+    """A request for a comparison. With a `limit` (a fraction), rounds end once each change is above or below it."""
 
     experiment: Path
     base: SideSpec
@@ -33,12 +33,12 @@ class ComparisonRequest:
     overrides: Sequence[str] = ()
     out: Path | None = None
     code: Path | None = None
-    """The folder whose subfolder `code` holds commits' files, perhaps from before; None: `out`."""
+    """The folder whose subfolder `.code` has commits' files, perhaps of earlier comparisons; None stands for `out`."""
     total_s: float
     fewest: int
     limit: float | None = None
     rare: bool = True
-    """True: enough rounds to see a slow-down of a few rounds; False: typical rounds decide."""
+    """Whether rounds must be enough to see a slow-down of only a few rounds; if False, typical rounds decide."""
     alpha: float = 0.05
     """The joint error probability of all verdicts."""
     turns: TurnKind = "blocks"
@@ -48,17 +48,17 @@ class ComparisonListener(Protocol):
     """Receives the comparison's progress."""
 
     def begun(self, out: Path) -> None:
-        """Handle the start of a comparison in this directory."""
+        """Handle the start of a comparison in the directory `out`."""
 
     def event(self, text: str) -> None:
         """Handle an event, a sentence that is reported once."""
 
     def round_made(self, number: int, left_s: float) -> None:
-        """Handle the end of a round of both sides."""
+        """Handle the end of a round, which both sides have run."""
 
 
 def differing(overrides: Sequence[str]) -> tuple[str, ...]:
-    """Return the fields of a case that a side's settings may change, which matching cases must ignore."""
+    """Return the fields of a case that a side's settings may change, and that matching of cases must ignore."""
     names = {field.name for field in fields(Case)}
     found: set[str] = set()
     for key in (key for text in overrides for key in whole_keys(text)):
@@ -77,10 +77,10 @@ def differing(overrides: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_empty(out: Path) -> None:
-    """Refuse a directory that is not empty.
+    """Refuse an output directory that is not empty.
 
     Raises:
-        OutputError: it holds something, or is not a directory.
+        OutputError: the path holds something, or is not a directory.
     """
     if out.exists() and not out.is_dir():
         raise OutputError(f"{out} is a file: choose another --out")
@@ -92,8 +92,8 @@ def interleave(asked: ComparisonRequest, listener: ComparisonListener) -> Change
     """Measure both sides in turn until each case is decided or the time is spent; return the changes.
 
     Raises:
-        RequestError: a side's code is missing, or it cannot start.
-        LaunchError: a side cannot continue.
+        RequestError: a side's code is missing, or the side cannot start.
+        LaunchError: a side cannot continue, or no case of it can be measured.
         OutputError: the directory cannot be written, or holds something else.
     """
     if asked.fewest > MOST_ROUNDS_IN_TURN:
@@ -124,7 +124,7 @@ def interleave(asked: ComparisonRequest, listener: ComparisonListener) -> Change
             ),
         )
         seed = random.SystemRandom().randrange(2**31)
-        order = f"budget.seed={seed}"  # the same for both sides, so that launches of a case overlap
+        order = f"budget.seed={seed}"  # one seed, so that both sides' launches of a case overlap
         cores = read_hardware().cores
         turns = Turns(
             sides, out, listener, (*without_order(asked.overrides), order, *own), asked.turns, cores
@@ -151,10 +151,10 @@ def interleave(asked: ComparisonRequest, listener: ComparisonListener) -> Change
 
 
 def _made(out: Path) -> Made:
-    """Create the directory; return what was created.
+    """Create the directory and return a record of what was created.
 
     Raises:
-        OutputError: it cannot be created, or is not empty.
+        OutputError: the directory cannot be created, or is not empty.
     """
     try:
         return make_dir(out, {"base", "new", COPIES, FILE}.__contains__)
@@ -163,7 +163,7 @@ def _made(out: Path) -> Made:
 
 
 def _decided(change: Change, limit: float | None, *, rare: bool = True) -> bool:
-    """Return whether more rounds could not change the requested verdict."""
+    """Return whether the verdict on a change is already decided, or further rounds could not decide it."""
     if change.verdict == "not comparable":
         return True
     if limit is None:
@@ -172,11 +172,11 @@ def _decided(change: Change, limit: float | None, *, rare: bool = True) -> bool:
 
 
 def changes_in(out: Path, alpha: float = 0.05) -> Changes:
-    """Return the changes shown by the rounds in a directory, with confidence `1 - alpha`.
+    """Return the changes shown by the rounds in a comparison's directory, at confidence `1 - alpha`.
 
     Raises:
-        RequestError: it holds no comparison.
-        IdentityError: it is damaged, or a side has no measurements.
+        RequestError: the directory holds no comparison.
+        IdentityError: the comparison is damaged, or a side has no measurements.
     """
     from ddpbench.analysis.regression import changes_of, read_side, unlike
 

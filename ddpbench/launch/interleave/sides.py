@@ -1,4 +1,4 @@
-"""A side of a comparison: an interpreter, a folder or commit, and settings; and the place of its code."""
+"""A side of a comparison, given by interpreter, folder or commit, and settings; and how its code is put in place."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WORDS = (
 )
 _KINDS = ("ref", "path", "python", "set", "env")
 _PATHS = ("/", "./", "../", "~")
-"""Beginnings of words that mean a folder, even one that does not exist: no commit's name has them."""
+"""Beginnings of words that mean a folder, even if it does not exist, because no commit's name starts with them."""
 _TIMES = {
     "budget.rounds_min": "use {fewest}",
     "budget.rounds_max": "use --total",
@@ -39,16 +39,16 @@ _TIMES = {
 }
 _SEED = "budget.seed"
 _OF_BOTH = {_SEED: "leave it out", **_TIMES}
-"""Settings that a comparison sets itself, each with what to do instead; `fewest` is the option for rounds."""
+"""Settings that a comparison sets itself, with what to do instead; `fewest` is the flag for the number of rounds."""
 COPIES = ".code"
-"""The folder for commits' files in a comparison's folder. Its dot makes pytest, mypy and others skip it."""
+"""The folder for commits' files, in a comparison's folder. Its dot makes pytest, mypy and others skip it."""
 _ASK_S = 120
-"""Time limit for git, and for an interpreter to import what is measured."""
+"""Time limit for git, and for an interpreter to import torch and ddpbench, seconds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SideSpec:
-    """A side. An empty text means the value that the command itself has."""
+    """A side as the user describes it. An empty text stands for this process's value, such as its interpreter."""
 
     name: str
     """`base` or `new`."""
@@ -59,7 +59,7 @@ class SideSpec:
 
     @property
     def words(self) -> str:
-        """Its name in a sentence: `new (ref=main, set=base.bucket_cap_mb=1)`."""
+        """The side in a sentence, such as `new (ref=main, set=base.bucket_cap_mb=1)`."""
         given = [
             *([f"ref={self.ref}"] if self.ref else []),
             *([f"path={self.path}"] if self.path else []),
@@ -70,10 +70,10 @@ class SideSpec:
 
 
 def parse_side(name: str, words: Sequence[str]) -> SideSpec:
-    """Return a side from the words of its flag.
+    """Parse the words of a side's flag.
 
     Raises:
-        RequestError: a word means nothing, or contradicts another.
+        RequestError: a word cannot be understood, or two contradict each other.
     """
     overrides: list[str] = []
     given: dict[str, str] = {}
@@ -106,7 +106,7 @@ def parse_side(name: str, words: Sequence[str]) -> SideSpec:
 
 
 def check_common(overrides: Sequence[str], sides: Sequence[SideSpec] = (), fewest: str = "--rounds") -> None:
-    """Refuse settings of both sides that the comparison sets itself, or that one side sets differently.
+    """Refuse common settings that the comparison sets itself, or that one side sets differently.
 
     Args:
         overrides: the settings of both sides.
@@ -121,7 +121,7 @@ def check_common(overrides: Sequence[str], sides: Sequence[SideSpec] = (), fewes
         for key in keys:
             if key in _TIMES or (
                 key == _SEED and len(keys) > 1
-            ):  # a single seed is left out by `without_order`
+            ):  # `without_order` drops a setting of the seed alone
                 raise RequestError(f"--set {_refusal(key, fewest)}")
     for side in sides:
         if twice := contradiction([*overrides, *side.overrides]):
@@ -135,7 +135,7 @@ def _refusal(key: str, fewest: str = "--rounds") -> str:
 
 
 def without_order(overrides: Sequence[str]) -> list[str]:
-    """Return the settings of both sides without the seed, which a comparison draws."""
+    """Return the settings of both sides without the seed, which the comparison draws itself."""
     return [text for text in overrides if sure_keys(text) != [_SEED]]
 
 
@@ -143,36 +143,36 @@ def check_apart(base: SideSpec, new: SideSpec) -> None:
     """Check that two sides differ.
 
     Raises:
-        RequestError: they are the same.
+        RequestError: the sides do not differ.
     """
     if _unnamed(base) == _unnamed(new):
         raise RequestError(f"both sides are the same: give --base and --new with {_WORDS}")
 
 
 def _unnamed(side: SideSpec) -> SideSpec:
-    """Return the side without its name, its folder as an absolute path."""
+    """Return the side without its name and with an absolute path, so that sides can be compared."""
     return replace(side, name="", path=side.path and str(Path(side.path).resolve()))
 
 
 def is_side_word(word: str) -> bool:
-    """Return whether a word describes a side: `ref=main`, or a folder that is not a run directory."""
+    """Return whether a word describes a side, such as `ref=main`, or a folder that is not a run directory."""
     key, equals, _ = word.partition("=")
     return bool(equals and key in _KINDS) or (_is_folder(word) and not RunDir(Path(word)).plan.is_file())
 
 
 def _is_folder(word: str) -> bool:
-    """Return whether a word without `=` means a folder; not a decoy that another user named like a commit."""
+    """Return whether a word without `=` names a folder, except a decoy that a different user named like a commit."""
     return Path(word).is_dir() and not is_decoy(word)
 
 
 def beside_this_code(words: Sequence[str]) -> tuple[SideSpec, SideSpec]:
-    """Return the base side that these words describe, and the code in the working directory as the new side.
+    """Return the base side that the words describe, and a new side with the code in the working directory.
 
-    If the base has its own code, the new side's code is the repository that holds the working directory, or else that
-    directory. The words are looked up, and nothing is written.
+    If the base names a commit or folder, the new side's code is the repository around the working directory, or else
+    that directory. The words are checked, and nothing is written.
 
     Raises:
-        RequestError: a word means nothing, what it names is not here, or both sides are the same.
+        RequestError: a word cannot be understood, what it names does not exist, or both sides are the same.
     """
     base = parse_side("base", words)
     here = _top(Path.cwd()) or Path.cwd().resolve()
@@ -186,7 +186,7 @@ def beside_this_code(words: Sequence[str]) -> tuple[SideSpec, SideSpec]:
 
 
 def check_there(spec: SideSpec) -> None:
-    """Check that what a side names is here; write nothing.
+    """Check that what a side names exists; write nothing.
 
     Raises:
         RequestError: the commit, folder or interpreter does not exist.
@@ -199,18 +199,18 @@ def check_there(spec: SideSpec) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Placed:
-    """A side whose code is in place. `folder` is its processes' working directory; None: this process's."""
+    """A side whose code is in place. `folder` is the working directory of its processes; None stands for this one's."""
 
     spec: SideSpec
     python: str
     folder: Path | None
     commit: str
-    """The commit of its code, with `+` if the folder has changes or new files; empty outside a repository."""
+    """The commit of the side's code, with `+` if its folder has changes or new files; empty outside a repository."""
     experiment: Path
 
     @property
     def notes(self) -> list[str]:
-        """Sentences on measured code that a reader might not expect."""
+        """Sentences on parts of the measured code that a reader might not expect."""
         notes = []
         if self.folder is not None and self.commit.endswith("+"):
             notes.append(
@@ -222,7 +222,7 @@ class Placed:
 
 
 def place(spec: SideSpec, experiment: Path, out: Path, other: SideSpec | None = None) -> Placed:
-    """Return a side with its code in place; a commit's files go into a folder below `out`.
+    """Put a side's code in place; write a commit's files into a folder below `out`.
 
     If the experiment's file is in a compared repository, each side uses its own version.
 
@@ -251,7 +251,7 @@ def place(spec: SideSpec, experiment: Path, out: Path, other: SideSpec | None = 
 
 
 def same_code(base: Placed, new: Placed) -> str:
-    """Return a sentence if both sides are the same complete commit, measured alike; otherwise an empty string."""
+    """Return a remark if both sides measure the same unchanged commit in the same way; else an empty text."""
     alike = (
         base.commit == new.commit
         and base.python == new.python
@@ -264,7 +264,7 @@ def same_code(base: Placed, new: Placed) -> str:
 
 
 def _is_whole(side: Placed) -> bool:
-    """Return whether a side has all files of its commit; False if its folder is inside a repository."""
+    """Return whether a side has all files of its commit; False if its folder is only part of a repository."""
     folder = side.folder or Path.cwd()
     return bool(side.spec.ref) or _top(folder) == folder.resolve()
 
@@ -273,7 +273,7 @@ def _checked_folder(spec: SideSpec) -> Path | None:
     """Return the folder that a side names; None if it names none.
 
     Raises:
-        RequestError: it does not exist.
+        RequestError: the folder does not exist.
     """
     if not spec.path:
         return None
@@ -292,13 +292,13 @@ def _repository(spec: SideSpec) -> Path:
 
 
 def _own_experiment(spec: SideSpec, experiment: Path, top: Path | None, folder: Path) -> Path:
-    """Return the side's version of an experiment in its repository; an experiment elsewhere is shared.
+    """Return the side's own version of an experiment in the repository; an experiment elsewhere is shared.
 
-    An uncommitted file is copied into a commit's folder, so that its relative paths mean the side's files.
+    An uncommitted experiment is copied into a commit's folder, so that its relative paths mean the side's files.
 
     Raises:
-        RequestError: the side has no such file.
-        OutputError: it cannot be copied.
+        RequestError: the side has no such file, or a link in its commit leads elsewhere.
+        OutputError: the experiment cannot be copied.
     """
     if top is None or not experiment.is_relative_to(top):
         return experiment
@@ -325,10 +325,10 @@ def _own_experiment(spec: SideSpec, experiment: Path, top: Path | None, folder: 
 
 
 def _check_workloads(spec: SideSpec, experiment: Path, folder: Path) -> None:
-    """Check that a workload that the experiment names by file is the side's: sides that share it would not differ.
+    """Check that workload files named by an experiment are in the side's code, because shared ones would not differ.
 
     Raises:
-        RequestError: the file is outside the side's code.
+        RequestError: a file is outside the side's code.
     """
     try:
         data = documents.parse(documents.read_text(experiment))
@@ -352,15 +352,15 @@ def _check_workloads(spec: SideSpec, experiment: Path, folder: Path) -> None:
 
 
 def _commit_of(spec: SideSpec, folder: Path | None, out: Path) -> str:
-    """Return the commit of a side's code, with `+` if there are changes; empty outside a repository."""
+    """Return the commit of a side's code, with `+` if there are changes or new files; empty outside a repository."""
     if spec.ref:
         return git(Path.cwd(), "rev-parse", "--short=12", f"{spec.ref}^{{commit}}")
     where = folder or Path.cwd()
     top = _top(where)
     if top is None:
         return ""
-    # Python's caches of the modules that it imports when the side is measured are not changes; nor are files
-    # that this comparison writes, or that ddpbench has written before.
+    # Do not count Python's caches, which measuring a side writes, as changes, nor files that this comparison
+    # writes, or that ddpbench has written before.
     own = [":(exclude,top,glob)**/__pycache__/**"]
     if out.resolve().is_relative_to(top):
         own.append(f":(exclude,top,literal){out.resolve().relative_to(top)}")
@@ -384,7 +384,7 @@ def _interpreter(spec: SideSpec) -> str:
 
 @cache
 def _lacking(python: str) -> str:
-    """Return why an interpreter cannot measure; empty if it can."""
+    """Return why an interpreter cannot import torch and ddpbench; empty if it can."""
     try:
         done = subprocess.run(
             [python, "-P", "-c", "import torch, ddpbench.launch.sweep.sweep"],
@@ -414,13 +414,13 @@ def _top(folder: Path) -> Path | None:
 
 
 def _top_among(folder: Path, places: Sequence[Path]) -> Path | None:
-    """Return the root of the repository that holds a folder, if it holds one of `places` or is a worktree of theirs."""
+    """Return the root of a folder's repository, if one of `places` is in the same repository or a worktree of it."""
     own = _store(folder)
     return _top(folder) if own is not None and own in map(_store, places) else None
 
 
 def _store(folder: Path) -> Path | None:
-    """Return the folder in which a folder's repository keeps its commits, shared by all its worktrees."""
+    """Return the folder in which a folder's repository, with its worktrees, stores commits; None without one."""
     try:
         return (folder / git(folder, "rev-parse", "--git-common-dir")).resolve()
     except RequestError:
@@ -435,7 +435,7 @@ def _is_tracked(top: Path, path: Path) -> bool:
 
 
 def git(folder: Path, *words: str, index: Path | None = None) -> str:
-    """Return git's output, with another index if one is named, so that the user's index stays as it is.
+    """Run git and return its output; with `index`, use that file in place of the user's index, which is not changed.
 
     Raises:
         RequestError: git refuses, or is not installed.
@@ -469,7 +469,7 @@ def _no_answer(folder: Path) -> RequestError:
 
 
 def why_no_repository(folder: Path) -> str:
-    """Return why git finds no repository that holds a folder, and what to do if there is one."""
+    """Return why git uses no repository around a folder, and what to do if there is one."""
     if shutil.which(GIT[0]) is None:
         return "git is not installed here, or not on PATH"
     said = _ask(folder, "rev-parse", "--git-dir").stderr
@@ -487,10 +487,10 @@ def why_no_repository(folder: Path) -> str:
 
 
 def commit_named(top: Path, name: str) -> str:
-    """Return the commit of a name.
+    """Return the commit that a name means.
 
     Raises:
-        RequestError: there is none.
+        RequestError: no commit has that name.
     """
     if name.startswith("-"):
         raise RequestError("a commit's name cannot start with -")
@@ -522,9 +522,9 @@ def _hide(folder: Path) -> None:
 
 
 _MOST_FILES, _MOST_BYTES = 500_000, 16 << 30
-"""The most files and folders of a commit, and bytes: six times as many files as Linux has."""
+"""The most files and folders, and the most bytes, of a commit; Linux has a sixth of these files."""
 _BLOCK = 4096
-"""Bytes that a small file occupies on disk."""
+"""The least bytes that a file occupies on disk."""
 
 
 def _check_size(top: Path, commit: str, spec: SideSpec) -> None:
@@ -583,7 +583,7 @@ def _listing(top: Path, commit: str) -> subprocess.Popen[bytes]:
 
 
 def _exported(top: Path, spec: SideSpec, out: Path) -> Path:
-    """Write the files of a commit into a new folder, and return it; do not change the repository."""
+    """Return a folder with the files of a side's commit, written unless it exists; leave the repository unchanged."""
     commit = _commit_named(top, spec)
     folder = out.resolve() / COPIES / commit[:12]
     if folder.is_dir():
@@ -595,7 +595,7 @@ def _exported(top: Path, spec: SideSpec, out: Path) -> Path:
         remove_tree(unfinished)
         unfinished.mkdir(parents=True)
         _hide(folder.parent)
-        # An archive would omit what .gitattributes marks export-ignore: often the tests and benchmarks.
+        # An archive would omit what .gitattributes marks export-ignore, which is often tests and benchmarks.
         git(top, "-c", "core.sparseCheckout=false", "read-tree", commit, index=index)
         git(top, "checkout-index", "--all", "--force", f"--prefix={unfinished}/", index=index)
         unfinished.rename(folder)

@@ -1,8 +1,9 @@
 """`python -m ddpbench.launch.interleave.turn`: one side's sweep, which runs a round on request.
 
-It reads `go`, `go in turn` or `stop` from standard input, one per line. It writes lines of JSON to standard output:
-what it is doing, when it is ready for a round, how each launch ended, and errors. If its environment names a
-turnstile, it can measure while another side does, and says so when it is ready; after `go in turn` it asks for turns.
+The process reads `go`, `go in turn` or `stop` from standard input, one per line. It writes lines of JSON to standard
+output: what it is doing, when it is ready for a round, how each launch ended, and errors. If its environment names a
+turnstile, its launches can run at the same time as the other side's, which it says when it is ready. After
+`go in turn` its launches then wait at the turnstile for their turns.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from ddpbench.runtime.turnstile import IN_TURN, TURNSTILE, WHOLE, Turn, Turnstil
 from ddpbench.spec import PlannedCase
 
 _MESSAGES: list[TextIO] = []
-"""The stream for messages: the original standard output; other output goes to standard error instead."""
+"""The stream for messages, a copy of the original standard output; other output goes to standard error."""
 
 
 def _tell(event: str, **more: Any) -> None:
@@ -47,7 +48,7 @@ def _keep_messages_apart() -> None:
 
 
 _PULSE_S = 5.0
-"""Seconds between two messages on a running launch."""
+"""Least time between two messages on a running launch, seconds."""
 
 
 class _Telling(Listener):
@@ -86,9 +87,9 @@ class _Telling(Listener):
 
 
 def _told_to_go(number: int, *, turn: Turn | None, cases: Sequence[PlannedCase]) -> bool:
-    """Report that a round can start, its cases, and those whose blocks cannot be in turn; return whether to start.
+    """Report a round's cases, and which of them take turns by entire launches; return whether to start the round.
 
-    `cases` includes skipped cases: sides identify cases by number, since settings may differ.
+    `cases` includes skipped ones, since sides, whose settings may differ, identify cases by their numbers among all.
     """
     own = [(at, entry.case) for at, entry in enumerate(cases) if entry.skip_reason is None]
     whole = {at: why for at, case in own if (why := whole_because(case))}
@@ -104,7 +105,7 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 
 
 def main() -> None:
-    """Run a side's sweep, round by round."""
+    """Run one side's sweep, round by round."""
     parser = argparse.ArgumentParser()
     parser.add_argument("experiment", type=Path)
     parser.add_argument("out", type=Path)
@@ -143,7 +144,7 @@ def main() -> None:
     finally:
         if turn is not None:
             turn.close()
-            if os.getppid() != parent:  # the parent was killed and has left the turnstile
+            if os.getppid() != parent:  # the parent was killed and has not removed the turnstile
                 turn.remove()
 
 

@@ -1,8 +1,8 @@
-"""Two sides at work: whose turn it is, when there are enough rounds, and the files in the directory.
+"""Two sides measured in turn: their order, when there are enough rounds, and the files in the comparison's directory.
 
 comparison.json   the request, the sides, and the order of turns
 base/  new/       run directories; rounds of the same number ran one after the other, or in alternating blocks of steps
-code/             the files of the commits that were measured
+.code/            the files of the commits that were measured
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ from ddpbench.units import format_about, format_seconds
 
 FILE = "comparison.json"
 START_S = 300.0
-"""Seconds for a side's interpreter to send its first message."""
+"""Seconds that a side may take to send its first message."""
 SILENT_S = 600.0
-"""Longest silence after that, s. A sweep watches its launches itself, and tried models end after two minutes each."""
+"""Longest silence of a side after its first message, s. Its sweep itself ends hanging launches and trials."""
 _END_S = 20.0
-"""Seconds for a side to end after its launch, and again after SIGTERM."""
+"""Seconds that a side may take to end after its launch, and again after SIGTERM."""
 _AT_ONCE_S = 3.0
-"""Seconds for both sides to end when interrupted; then their processes are killed."""
+"""Seconds that interrupted sides may take to end before their processes are killed."""
 _STACK_S = 5.0
 _MOST_WORDS = 400
 
 
 TurnKind = Literal["blocks", "launches"]
-"""The unit in which sides take turns: blocks of steps of concurrent launches, or single launches."""
+"""The unit in which sides take turns: blocks of steps of concurrent launches, or entire launches."""
 
 
 class StoredSide(BaseModel, strict=True):
-    """A side in comparison.json."""
+    """A side as stored in comparison.json."""
 
     words: str
     commit: str = ""
@@ -72,19 +72,19 @@ class Stored(BaseModel, strict=True):
     base: StoredSide
     new: StoredSide
     order: list[Literal["base", "new"]] = []
-    """The side that started each round."""
+    """The side that went first in each round."""
     turns: TurnKind = "launches"
-    """The unit that was in turn: blocks of steps, of some cases at least, or single launches."""
+    """The unit in which sides took turns: blocks of steps, at least in some cases, or entire launches."""
     foreign: list[Annotated[float, Field(ge=0, allow_inf_nan=False)]] = []
-    """The share of the cores' time that other programs used, by round; older versions did not measure it."""
+    """The fraction of the cores' time that other programs used, by round; older versions did not measure it."""
 
 
 def read_comparison(path: Path) -> Stored:
-    """Return the comparison.json of a directory of `--interleave`.
+    """Read the comparison.json of a directory that `--interleave` has written.
 
     Raises:
-            RequestError: the file does not exist.
-        IdentityError: the file is damaged, or has another schema.
+        RequestError: the file does not exist.
+        IdentityError: the file is damaged, or has a different schema.
     """
     try:
         stored = read_checked(Stored, path / FILE, MOST_NOTES)
@@ -102,12 +102,12 @@ class TurnsListener(Protocol):
         """Handle an event, a sentence that is reported once."""
 
     def round_made(self, number: int, left_s: float) -> None:
-        """Handle the end of a round of both sides."""
+        """Handle the end of a round, which both sides have run."""
 
 
 @dataclass
 class Turns:
-    """Two sides, of which one works at a time."""
+    """Two sides that take turns, and the directory of their comparison."""
 
     sides: tuple[Placed, Placed]
     out: Path
@@ -117,7 +117,7 @@ class Turns:
     cores: Sequence[int] = ()
     """The cores on which both sides measure."""
     made: int = 0
-    """Rounds that both sides have finished."""
+    """How many rounds both sides have finished."""
     _foreign: list[float] = field(default_factory=list)
     _processes: list[_Process] = field(default_factory=list)
     _turnstile: Turnstile | None = None
@@ -131,9 +131,10 @@ class Turns:
         seed: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> int:
-        """Run rounds until `enough` is true, or the time or the most rounds are spent; return their number.
+        """Run rounds until `enough` returns True, or the time or the rounds are spent; return how many were run.
 
-        `enough` is called after each round from the fewest on. Two consecutive rounds have opposite orders.
+        `rounds` are the fewest and the most. `enough` is called after each round from the fewest on. Rounds come in
+        pairs of opposite orders, and the order of each pair is random.
 
         Raises:
             LaunchError: a side cannot continue; measurements are kept.
@@ -183,7 +184,7 @@ class Turns:
         return self.made
 
     def _opened(self) -> Turnstile | None:
-        """Return a turnstile; None if it cannot be made, which is reported: then single launches are in turn."""
+        """Return a new turnstile; if it cannot be made, report it, use entire launches as turns, and return None."""
         try:
             return Turnstile()
         except OSError as error:
@@ -192,7 +193,7 @@ class Turns:
             return None
 
     def _tell_whole(self) -> None:
-        """Report launches whose blocks cannot be in turn; if no case has any, single launches are from here on."""
+        """Report the cases that take turns by entire launches; if they are all, close the turnstile."""
         words, of_all = why_whole(self._processes)
         if self._turnstile is None or not words:
             return
@@ -203,10 +204,10 @@ class Turns:
             self._turnstile = None
 
     def _make_round(self, first: int) -> list[bool]:
-        """Have both sides run a round, the one of this index first; return for each whether it has another.
+        """Have both sides run a round, beginning with index `first`; return, in this order, if each has more rounds.
 
         Raises:
-            LaunchError: a side cannot.
+            LaunchError: a side cannot continue.
         """
         in_order = [self._processes[index] for index in (first, 1 - first)]
         if self._turnstile is None:
@@ -239,7 +240,7 @@ class Turns:
             raise OutputError(f"{self.out} cannot be written: {explain_os_error(error)}") from None
 
     def end(self, *, at_once: bool = False) -> None:
-        """End both sides' processes, during a launch if `at_once`; finished launches are kept."""
+        """End both sides' processes, during a launch only if `at_once`; keep finished launches."""
         processes, self._processes = self._processes, []
         for process in processes:
             process.ask_to_end(at_once=at_once)
@@ -252,7 +253,7 @@ class Turns:
 
 
 def too_short(total_s: float, left_s: float, round_s: float, fewest: int) -> str:
-    """Return that the time is too short, judged by the first round; empty if it is enough."""
+    """Return words on the time being too short, judged by the first round; empty if it is enough."""
     rounds = 1 + max(0, math.floor(left_s / round_s)) if round_s > 0 else fewest
     if rounds >= fewest:
         return ""
@@ -265,7 +266,7 @@ def too_short(total_s: float, left_s: float, round_s: float, fewest: int) -> str
 
 
 class ReadySide(Protocol):
-    """A side that has sent its description before its first round."""
+    """A side that is ready for its first round, with what `why_whole` needs to know of it."""
 
     at_turnstile: bool
     cases: Sequence[int]
@@ -273,16 +274,16 @@ class ReadySide(Protocol):
 
     @property
     def words(self) -> str:
-        """Its name in a sentence."""
+        """The side in a sentence."""
 
 
 def why_whole(sides: Sequence[ReadySide]) -> tuple[str, bool]:
-    """Return why single launches are in turn, and whether for all cases; empty if blocks of all cases are."""
+    """Return words on why sides take turns by entire launches, and whether in all cases; empty if in none."""
     for side in sides:
         if not side.at_turnstile:
             return f"{WHOLE}: {side.words} has no access to whose turn it is, as with an older ddpbench", True
     base, new = sides
-    if base.cases != new.cases:  # their orders would pair launches of different cases
+    if base.cases != new.cases:  # the orders would pair launches of different cases
         return f"{WHOLE}: the sides cannot measure the same cases", True
     whole = {**base.whole, **new.whole}
     if not whole:
@@ -293,7 +294,7 @@ def why_whole(sides: Sequence[ReadySide]) -> tuple[str, bool]:
 
 
 def side_environment(folder: Path | None) -> dict[str, str]:
-    """Return the environment of a side's processes: the code of its folder comes first on the path."""
+    """Return the environment of a side's processes, with its folder's code first on Python's path."""
     code = [folder, folder / "src"] if folder is not None else []
     first = os.pathsep.join(str(one) for one in code if one.is_dir())
     env = child_environment()
@@ -302,7 +303,7 @@ def side_environment(folder: Path | None) -> dict[str, str]:
 
 
 class _Process:
-    """A side's sweep in a separate process."""
+    """A side's sweep in a separate process, and the exchange of messages with it."""
 
     def __init__(
         self,
@@ -317,12 +318,12 @@ class _Process:
         self.name = placed.spec.name
         self.words = placed.spec.words
         self.cases: Sequence[int] = ()
-        """The cases of its rounds, by their numbers among all cases."""
+        """The cases of the side's rounds, by their numbers among all cases."""
         self.whole: Mapping[str, str] = {}
-        """By case, why single launches are in turn and not blocks of steps."""
+        """Why a case takes turns by entire launches, by the case's number."""
         self.heard_at = time.monotonic()
         self.at_turnstile = False
-        """True if it only measures while the turnstile gives it the turn; older versions do not."""
+        """Whether the side measures only while the turnstile gives it the turn; older versions do not."""
         env = side_environment(placed.folder)
         if turnstile is not None:
             env[TURNSTILE] = turnstile.address(self.name)
@@ -369,7 +370,7 @@ class _Process:
         self._heard.put(None)
 
     def _leave_turnstile(self) -> None:
-        """Free the other side from waiting for this one, which needs no turn: at once, before its message is read."""
+        """Leave the turnstile, even before the side's message is read, so that the other side does not wait."""
         if self._turnstile is not None:
             self._turnstile.leave(self.name)
 
@@ -380,11 +381,11 @@ class _Process:
                 self._last_words = [*self._last_words[-_MOST_WORDS:], line.rstrip()]
 
     def await_ready(self, *, first: bool = False, other: _Process | None = None) -> bool:
-        """Wait until the side can start a round; return whether there is one. `other` is a side that works meanwhile.
+        """Wait until the side can start a round; return whether it has one. `other` is a side that works meanwhile.
 
         Raises:
             SideError: the side cannot start (`first`).
-            LaunchError: it cannot continue; or the `other`, for which it may wait, cannot.
+            LaunchError: the side cannot continue, or the `other` cannot, for which it may wait.
         """
         while True:
             message = self._hear(first=first)
@@ -397,7 +398,7 @@ class _Process:
                 raise self._error(str(message.get("error")), first=first)
             if kind == "ready":
                 cases, whole = message.get("cases"), message.get("whole")
-                # Versions that do not send these ask for the turn in another way.
+                # Versions that do not send these ask for the turn in a different way.
                 self.at_turnstile = message.get("turnstile") is True and isinstance(whole, dict)
                 self.cases = tuple(cases) if isinstance(cases, list) else ()
                 self.whole = whole if isinstance(whole, dict) else {}
@@ -412,21 +413,21 @@ class _Process:
                 )
 
     def check_alive(self) -> None:
-        """End a side that has been silent for too long while nothing reads its messages.
+        """End the side if it has been silent for too long; called while nothing reads its messages.
 
         Raises:
-            LaunchError: it was silent for too long.
+            LaunchError: the side was silent for too long.
         """
         if time.monotonic() - self.heard_at > SILENT_S:
             silent = f"it said nothing for {format_seconds(SILENT_S)} while {self._doing}"
             raise self._error(f"{silent}{self._where()}: it was ended", first=False)
 
     def _hear(self, *, first: bool) -> dict[str, Any]:
-        """Return its next message.
+        """Return the side's next message.
 
         Raises:
-            SideError: it has ended, or was silent for too long, and cannot start (`first`).
-            LaunchError: it cannot continue.
+            SideError: the side has ended, or was silent for too long, before it could start (`first`).
+            LaunchError: the side cannot continue.
         """
         try:
             message = self._heard.get(timeout=self._patience_s)
@@ -444,7 +445,7 @@ class _Process:
         return SideError(self._placed.spec.name, sentence) if first else LaunchError(sentence)
 
     def _where(self) -> str:
-        """End it, and return the file and line at which it was; empty if it does not report them."""
+        """Abort the side; return words on the file and line at which it was, empty if it does not report them."""
         with contextlib.suppress(OSError):
             resource.prlimit(self._process.pid, resource.RLIMIT_CORE, (0, 0))
         self._process.send_signal(signal.SIGABRT)  # on which Python prints its stack
@@ -454,23 +455,23 @@ class _Process:
         return f", at line {position[2]} of {position[1]}" if position else ""
 
     def make_round(self) -> bool:
-        """Have it run a round, and wait for the end; return whether there is another.
+        """Have the side run a round, and wait until it has; return whether it has a further one.
 
         Raises:
-            LaunchError: it cannot.
+            LaunchError: the side cannot continue.
         """
         self.say("go")
         return self.await_ready()
 
     def say(self, word: str) -> None:
-        """Send it `go`, `IN_TURN` or `stop`."""
+        """Send the side `go`, `IN_TURN` or `stop`."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError, ValueError):
             self._process.stdin.write(f"{word}\n")
             self._process.stdin.flush()
 
     def ask_to_end(self, *, at_once: bool) -> None:
-        """Ask it to end, after its launch or `at_once`. Continue a stopped process, which would not react."""
+        """Ask the side to end after its launch, or `at_once`; continue a stopped process, which could not react."""
         self.say("stop")
         if at_once:
             self._process.terminate()
@@ -485,7 +486,7 @@ class _Process:
                 os.kill(pid, signal.SIGCONT)
 
     def has_ended(self, within_s: float) -> bool:
-        """Wait for its end; return whether it came within that time."""
+        """Wait for the process to end; return whether it did so in time."""
         try:
             self._process.wait(max(0.0, within_s))
         except subprocess.TimeoutExpired:
@@ -493,9 +494,9 @@ class _Process:
         return True
 
     def end(self, until: float, *, signalled: bool) -> None:
-        """Wait for its end until that time of the monotonic clock, then kill it and its child processes.
+        """Wait until clock time `until` (monotonic) for the process to end, then kill it and its child processes.
 
-        If it was not `signalled`, signal it after half of the time.
+        Unless it was `signalled` before, it gets SIGTERM after half of the time.
         """
         if not signalled and not self.has_ended((until - time.monotonic()) / 2):
             self._process.terminate()

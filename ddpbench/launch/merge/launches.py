@@ -1,7 +1,7 @@
 """The cases and launches of a merged run: every case once, and launches copied under new round numbers.
 
-Rounds of different runs are different rounds: the second run's numbers continue from the first's, so that verdicts
-only use launches that one session ran in one round.
+Rounds of different runs get different numbers, as each run's continue from the previous run's. Verdicts thus only
+compare launches that one session ran in one round.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from ddpbench.spec import Case
 
 @dataclass(slots=True)
 class Merged:
-    """A finished merge: the new run, and a sentence on each thing that was not taken over."""
+    """A finished merge, with a sentence on each thing that was not taken over."""
 
     run: RunDir
     run_id: str
     launches: int = 0
     left_out: list[str] = field(default_factory=list)
     remove: Callable[[], None] = lambda: None
-    """Removes the new run, even if another folder has replaced it."""
+    """Removes the new run, even if a different folder now has its name."""
 
 
 def all_cases(sources: Sequence[Source]) -> dict[str, dict[str, Any]]:
-    """Return every case once, runnable if it was in some run, oversubscribed only if it always was."""
+    """Return every case once, runnable if it was in any run, and oversubscribed only if it was in all these runs."""
     cases: dict[str, dict[str, Any]] = {}
     for source in sources:
         for entry in source.plan["cases"]:
@@ -65,14 +65,14 @@ def cases_taken(source: Source, cases: Mapping[str, Mapping[str, Any]]) -> froze
 
 
 def _is_crowded(own: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
-    """Return whether a case had too few cores in this source, but enough in another."""
+    """Return whether a case had too few cores in this source, but enough in a different one."""
     return bool(own["oversubscribed"] and not entry["oversubscribed"])
 
 
 def copy_case(
     source: Source, case_id: str, entry: Mapping[str, Any], offset: int, merged: Merged
 ) -> list[int]:
-    """Copy a case's finished launches; return their round numbers in the source."""
+    """Copy a case's finished launches under new round numbers (`offset` added); return their numbers in the source."""
     own = next((one for one in source.plan["cases"] if one["case_id"] == case_id), None)
     if own is None:
         return []
@@ -117,13 +117,13 @@ def _launches(count: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A launch's folder and outcome, and whether the outcome belongs to the folder's case and round."""
+    """A launch's folder and outcome, and whether the outcome belongs to a different case or round (`mixed_up`)."""
 
     directory: LaunchDir
     address: Address
     finished: bool
     outcome: LaunchOutcome | None
-    """None if it is missing or damaged; a damaged one is copied and reported when it is read."""
+    """None if missing or damaged; a damaged outcome is still copied, and reported when the merged run is read."""
     mixed_up: bool
 
 
@@ -136,7 +136,7 @@ def _found(directory: LaunchDir, address: Address) -> _Found:
 
 
 def _copy_launch(found: _Found, number: int, merged: Merged, sessions: Sessions = UNKNOWN) -> None:
-    """Copy a launch under another round, and note its session, from `sessions` if the launch does not name it.
+    """Copy a launch under a new round number, and note its session, from `sessions` if the launch does not name one.
 
     Copies the request, the outcome, and the ranks' records and logs, all changed to name their new round and run.
     """
@@ -171,12 +171,12 @@ def _change(path: Path, changes: Mapping[str, Any]) -> None:
 
 
 def _readdress(path: Path, found: _Found, number: int, run_id: str) -> str:
-    """Make a rank's start name its launch's new round and run; return why if it was another launch's before."""
+    """Make a rank's first record name its new round and run; return why not if it is a different launch's."""
     first, newline, rest = path.read_bytes().partition(b"\n")
     try:
         start = record_from_json(first)
     except ValueError:
-        return ""  # damaged, which is reported when it is read
+        return ""  # a damaged record is reported when the merged run is read
     if not isinstance(start, RankStart):
         return ""
     if why := found.address.misfit_rank(start, path, found.outcome):
@@ -213,5 +213,5 @@ def copy_proofs(sources: Sequence[Source], cases: Mapping[str, Any], merged: Mer
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Write a JSON object."""
+    """Write a JSON object to a file."""
     write_anew(path, field_lines(data))

@@ -1,4 +1,4 @@
-"""Merge several runs into one run directory if machine and program are alike."""
+"""Merge several runs into one run directory if their machines and programs are alike."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from ddpbench.version import VERSION
 
 
 def merge(paths: Sequence[Path], out: Path) -> Merged:
-    """Merge runs into one run directory, which is read like any other; raises as `merging`."""
+    """Merge runs into one run directory, which is read like any other. Raises as `merging` does."""
     with merging(paths, out) as merged:
         return merged
 
 
 @contextlib.contextmanager
 def merging(paths: Sequence[Path], out: Path) -> Iterator[Merged]:
-    """Merge runs into one run directory, and keep it open during the body, which may remove it.
+    """Merge runs into one run directory, and hold it during the `with` body, which may remove it.
 
     Raises:
         RequestError: fewer than two different runs, too many, or something that is not a run directory.
@@ -72,7 +72,7 @@ def merging(paths: Sequence[Path], out: Path) -> Iterator[Merged]:
 
 
 def _made(sources: Sequence[Source], folder: MadeFolder, out: Path) -> Merged:
-    """Make a run directory under a temporary name, and rename it to `out` once complete; raises as `merging`."""
+    """Make a run directory under a temporary name, and rename it to `out` once complete. Raises as `merging` does."""
     run = RunDir(folder.itself)
     try:
         with errors_naming(folder.itself, out):
@@ -88,10 +88,10 @@ def _made(sources: Sequence[Source], folder: MadeFolder, out: Path) -> Merged:
 
 
 def refuse_merged(run: RunDir) -> None:
-    """Refuse a merged directory: it holds several sweeps, none of which can continue there.
+    """Refuse to resume a merged directory, because it holds several sweeps, none of which can continue there.
 
     Raises:
-        RequestError: it is merged.
+        RequestError: the directory was merged.
     """
     if run.merged.exists():
         origins = [str(origin["path"]) for origin in read_merged(run)["sources"]]
@@ -151,7 +151,7 @@ def _write(sources: Sequence[Source], run: RunDir, out: Path) -> Merged:
 
 
 def _budget(sources: Sequence[Source], rounds: int) -> dict[str, Any]:
-    """Return the largest budget of the runs, within an experiment's limits; `merged` has each case's budget."""
+    """Return one budget for all runs, within an experiment's limits; the plan's `merged` has each run's own."""
     budgets = [source.stored.budget for source in sources]
     asked = max(budget.rounds_min for budget in budgets)
     return {
@@ -164,7 +164,7 @@ def _budget(sources: Sequence[Source], rounds: int) -> dict[str, Any]:
 
 
 def _claims(sources: Sequence[Source]) -> list[PlannedClaim]:
-    """Return the claims of all runs, each once, with all pairs of cases that any run has for it."""
+    """Return the claims of all runs, each once, with the pairs of cases that any run has for the claim."""
     claims: dict[PlannedClaim, dict[tuple[str, str], None]] = {}
     history: dict[PlannedClaim, dict[Past, None]] = {}
     for source in sources:
@@ -178,7 +178,7 @@ def _claims(sources: Sequence[Source]) -> list[PlannedClaim]:
 
 
 def _machine(sources: Sequence[Source]) -> dict[str, Any]:
-    """Return the machine type's identity with the largest allocation; the context names the parts' sources."""
+    """Return machine.json's content: identity from the largest allocation, and a context that names the merged runs."""
     largest = max(
         sources,
         key=lambda source: (
@@ -222,7 +222,7 @@ def _machine(sources: Sequence[Source]) -> dict[str, Any]:
 
 
 def _each_once(sources: Sequence[Source], what: Literal["question", "scope"]) -> str:
-    """Join the runs' texts, without repeats; a source merged by an older version contributes its joined text."""
+    """Join the runs' questions or scopes (`what`), without repeats; older merged runs contribute their joined text."""
     said: list[str] = []
     for source in sources:
         originals = [str(origin[what] or "") for origin in source.origins if what in origin]
@@ -235,7 +235,7 @@ def _cores(source: Source) -> int:
 
 
 def _experiments(sources: Sequence[Source], out: Path) -> str:
-    """Return the runs' experiments as comments: none of them is the merged directory's experiment."""
+    """Return the runs' experiments as comments, because none of them is the merged directory's experiment."""
     parts = [f"# {out} was merged from {len(sources)} runs and cannot be resumed. Their experiments:\n"]
     for source in sources:
         lines = ("(not readable)" if source.experiment is None else source.experiment).splitlines()

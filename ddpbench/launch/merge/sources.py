@@ -1,8 +1,8 @@
 """The runs that a merge joins: what is read of each, and whether their results belong together.
 
-The kind of machine and the programs must agree: every key of `identity` except those in `ALLOCATION`, which say how
-much of that kind an allocation had: how many nodes, which cores and how large a quota, how many GPUs, and which cases
-the experiment has.
+Machines and programs must be of the same kind, so that every key of `identity` must agree except those in
+`ALLOCATION`. These say how many nodes, cores and GPUs and how large a quota a run had, and which cases its experiment
+has.
 """
 
 from __future__ import annotations
@@ -28,58 +28,61 @@ from ddpbench.workloads import is_import_path
 from ddpbench.workloads.shipped import PREFIX
 
 ALLOCATION = ("cores", "physical_cores", "cpu_quota", "slots", "experiment_digest")
-"""Keys of `identity` that may differ. Of `gpus` only the number may differ, not the kinds; `workload_digest`, one
-digest of all of a run's workloads, is only compared if the runs have the same ones."""
+"""Keys of `identity` that may differ.
+
+`gpus` may differ in their number, but not in kind. `workload_digest` is one digest of all of a run's workloads. If
+runs have different workloads, it is compared only if they share a user's class or a replay.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """A run to be merged. `first_round` is its first round in the merged run."""
+    """A run to be merged."""
 
     path: Path
     machine: Mapping[str, Any]
     plan: Mapping[str, Any]
     stored: StoredPlan
-    """The validated plan."""
+    """The validated plan of the run."""
     sessions: Sequence[Any]
     fingerprints: frozenset[str]
-    """Digests of the run, or of the runs that it was merged from."""
+    """Digests of the run, or of each run that it was merged from."""
     experiment: str | None
-    """Its experiment's text; None if it cannot be read."""
+    """The experiment's text; None if it cannot be read."""
     origins: Sequence[Mapping[str, Any]]
     spent: bool
-    """True if `budget.total` ended it."""
+    """Whether the run ended because `budget.total` was spent."""
 
     @property
     def run(self) -> RunDir:
-        """Its directory."""
+        """The run's directory."""
         return RunDir(self.path)
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The identity of its machine and programs."""
+        """The identity of the run's machine and programs."""
         identity = self.machine.get("identity")
         return identity if isinstance(identity, dict) else {}
 
     @property
     def context(self) -> dict[str, Any]:
-        """Further facts about its machine."""
+        """Further facts about the run's machine."""
         context = self.machine.get("context")
         return context if isinstance(context, dict) else {}
 
     @property
     def started_by(self) -> Starter:
-        """The command that starts it again."""
+        """The command that continues the run."""
         if "submitted_nodes" in self.context:
             return "submit"
         return "plan" if "planned_nodes" in self.context else "sweep"
 
     def merged_runs(self, first_round: int, rounds: int, cases: frozenset[str]) -> list[MergedRun]:
-        """Return this run, or all that it was merged from, in the form in which a merge notes them.
+        """Return the run, or all runs that it was merged from, as a merge notes them.
 
         Args:
-            first_round: its first round in the merged run.
-            rounds: the number of its rounds that the merge took.
+            first_round: the run's first round in the merged run.
+            rounds: how many of the run's rounds the merge took.
             cases: the cases whose launches the merge took, if there were any.
         """
         if self.stored.merged:
@@ -110,22 +113,22 @@ class Source:
 
     @property
     def sources(self) -> set[str]:
-        """The names whose files `workload_digest` covers: its cases' workloads and users' strategies."""
+        """The names that `workload_digest` covers: workloads and users' strategies of the run's cases."""
         return set(sources_named(entry.case for entry in self.stored.cases))
 
 
 def read(path: Path) -> Source:
-    """Return the run of a directory.
+    """Read the run in a directory.
 
     Raises:
-        RequestError: it is not a run directory.
+        RequestError: this is not a run directory.
     """
     if not path.is_dir():
         what = "is a file" if path.exists() else f"does not exist{meant_path(path, is_run)}"
         raise RequestError(f"{path} {what}; give run directories to merge")
     run = run_at(path)
     path = run.path
-    stored = read_plan(run)  # read completely, or refused with what is wrong
+    stored = read_plan(run)  # validates the whole plan
     machine, plan, merged = read_machine(run), run.read_json(run.plan), read_merged(run)
     contents = json.dumps([machine, plan["cases"]], sort_keys=True)
     own = hashlib.sha256(contents.encode()).hexdigest()[:16]
@@ -208,7 +211,7 @@ def _differences(first: Source, other: Source) -> list[tuple[str, object, object
         if key == "gpus":
             mine, theirs = sorted(set(devices_of(mine))), sorted(set(devices_of(theirs)))
         elif key == "workload_digest" and first.sources != other.sources:
-            # with other workloads in the run the digests cannot be compared; rank_code_digest covers ddpbench's own
+            # digests of different workloads cannot be compared; rank_code_digest covers ddpbench's own
             own = {
                 name
                 for name in first.sources | other.sources
@@ -222,7 +225,7 @@ def _differences(first: Source, other: Source) -> list[tuple[str, object, object
 
 
 def devices_of(value: Any) -> list[Any]:
-    """Return the cores or GPUs of a machine, or of all nodes if they differ and are listed by host."""
+    """Return the cores or GPUs of a machine, or of all nodes if they are listed by host."""
     if isinstance(value, Mapping):
         return [one for own in value.values() for one in own or ()]
     return list(value or ())

@@ -1,1 +1,1 @@
-"""Slurm jobs that measure an experiment, one per number of nodes: scripts, submission and following."""
+"""Slurm jobs that measure an experiment, one per number of nodes: how they are written, submitted and followed."""

@@ -1,4 +1,4 @@
-"""Slurm's commands and the meaning of their output."""
+"""Slurm's commands, and what their output means."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ddpbench.launch.slurm.request import parse_time
 from ddpbench.text_safety import shortened
 
 ASK_S = 60.0
-"""Longest wait for Slurm's commands, seconds: they wait for a controller that is away."""
+"""Time limit of a Slurm command, seconds; a command waits while the controller is away."""
 _ACTIVE = frozenset(
     [
         "PENDING",
@@ -35,7 +35,7 @@ _ACTIVE = frozenset(
     ]
 )
 GONE = "GONE"
-"""The controller has forgotten the job, and the cluster keeps no accounting."""
+"""State of a job that the controller has forgotten, on a cluster without accounting."""
 
 
 _NO_ANSWER = (
@@ -45,16 +45,16 @@ _NO_ANSWER = (
     "connection refused",
     "zero bytes were",
 )
-"""sbatch messages that say nothing about the script: the controller is away or busy, and may have received it."""
+"""Parts of messages of sbatch that say that the controller is away or busy; it may still have received the script."""
 
 
 class UnreachableError(LaunchError):
-    """Slurm's controller does not answer."""
+    """Slurm does not answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobState:
-    """A job's state in Slurm, why it waits, and its nodes."""
+    """A job's state in Slurm, the reason for which it waits, and its nodes."""
 
     state: str
     reason: str = ""
@@ -62,13 +62,13 @@ class JobState:
 
     @property
     def active(self) -> bool:
-        """True if it waits or runs, or will again."""
+        """Whether the job waits or runs, or will do so again."""
         return self.state in _ACTIVE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Partition:
-    """A partition: its nodes, and its longest time limit in seconds, None if unlimited."""
+    """A partition with its number of nodes, and its longest time limit in seconds, or None without a limit."""
 
     name: str
     nodes: int
@@ -77,20 +77,20 @@ class Partition:
 
 
 _VARIABLES = {"time": "TIMELIMIT", "array": "ARRAY_INX"}
-"""Options of sbatch whose variable has a different name."""
+"""Options of sbatch whose environment variables are named differently."""
 _NEVER = frozenset(
     [
         *("ARRAY_INX", "CLUSTERS", "ERROR", "NO_REQUEUE", "NTASKS", "OPEN_MODE", "OUTPUT", "REQUEUE", "WAIT"),
         *("IGNORE_PBS", "QUIET"),
     ]
 )
-"""Variables that would change what every submission relies on."""
+"""Variables that would change what every submission relies on, which are never passed on."""
 
 
 def environment(script: Path | None) -> dict[str, str]:
-    """Return this environment without variables that would override the options in the script.
+    """Return this process's environment without variables that would override the script's options.
 
-    Those are the variables that a job sets for its steps, and SBATCH_ variables, except for options that the script
+    These are the variables that a job sets for its steps, and SBATCH_ variables, except for options that the script
     leaves open, such as a login's account.
     """
     text = script.read_text(encoding="utf-8") if script is not None else ""
@@ -105,10 +105,10 @@ def environment(script: Path | None) -> dict[str, str]:
 
 
 def _asked(argv: Sequence[str], script: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Return the completed command; `script` is the script that it submits.
+    """Run a command to its end; `script` is the script that it submits.
 
     Raises:
-            UnreachableError: the command does not answer for a minute.
+        UnreachableError: the command cannot be run, or does not answer within `ASK_S`.
     """
     env = environment(script)
     who = "accounts (slurmdbd) do" if argv[0] == "sacct" else "controller (slurmctld) does"
@@ -172,7 +172,7 @@ def _limit(text: str) -> float | None:
 
 
 def check_room(known: Sequence[Partition], asked: str | None, most_nodes: int, time_s: float) -> None:
-    """Check that the requested partitions (comma-separated; None: the default) have enough nodes, for long enough.
+    """Check that the requested partitions (comma-separated; None for the default) have enough nodes, for long enough.
 
     Raises:
         RequestError: a partition is unknown, or can never have that many nodes or that long a job.
@@ -204,8 +204,8 @@ def would_run(script: Path) -> str:
     """Have sbatch check a script without submitting it; return the partition in which it would run, if reported.
 
     Raises:
-        RequestError: sbatch refuses the script; the message has its reason.
-        UnreachableError: it does not answer.
+        RequestError: sbatch refuses the script; the message has sbatch's reason.
+        UnreachableError: sbatch does not answer.
     """
     done = _asked(["sbatch", "--test-only", str(script.absolute())], script)
     if done.returncode:
@@ -215,11 +215,11 @@ def would_run(script: Path) -> str:
 
 
 def submit(script: Path) -> str:
-    """Submit a script, and return the job's id.
+    """Submit a script and return the job's id.
 
     Raises:
-        RequestError: sbatch refuses it.
-        UnreachableError: it does not answer.
+        RequestError: sbatch refuses the script.
+        UnreachableError: sbatch does not answer.
     """
     done = _asked(["sbatch", "--parsable", str(script.absolute())], script)
     job_id = done.stdout.strip().partition(";")[0]
@@ -236,7 +236,7 @@ def _refused(script: Path, done: subprocess.CompletedProcess[str]) -> None:
 
 
 def states(jobs: Mapping[str, Path]) -> dict[str, JobState]:
-    """Return Slurm's state of these jobs, each given with its script, because ids are used again.
+    """Return Slurm's state of each job, by id. The scripts tell jobs from later ones with the same id.
 
     Raises:
         UnreachableError: Slurm does not answer.
@@ -252,7 +252,7 @@ def states(jobs: Mapping[str, Path]) -> dict[str, JobState]:
 
 
 def strays(scripts: Collection[Path], known: Collection[str]) -> dict[Path, str]:
-    """Return active jobs of these scripts that are not known: their submitter was killed before noting them.
+    """Return the ids of active jobs of these scripts that are not known, because their submitter was killed, by script.
 
     Raises:
         UnreachableError: Slurm does not answer.
@@ -266,12 +266,12 @@ def strays(scripts: Collection[Path], known: Collection[str]) -> dict[Path, str]
 
 
 def _place(script: Path | str) -> str:
-    """Return a script's resolved path: a login's folder may have several names."""
+    """Return a script's resolved path, because a login's folder may have several names."""
     return os.path.realpath(script)
 
 
 def _queue() -> dict[str, tuple[JobState, str]]:
-    """Return the user's jobs that Slurm still knows, each with its script."""
+    """Return the user's jobs that Slurm still knows, by id, each with its state and script."""
     done = _asked(["squeue", "-h", "-t", "all", "-o", "%i|%T|%N|%r|%o", f"--user={os.getuid()}"])
     if done.returncode:
         raise UnreachableError(f"squeue: {_complaint(done)}")
@@ -285,7 +285,7 @@ def _queue() -> dict[str, tuple[JobState, str]]:
 
 
 def _ended(job_id: str) -> JobState:
-    """Return how a job that has left the queue ended, from the accounting if there is any."""
+    """Return the final state of a job that has left the queue, from Slurm's accounting if there is any, else `GONE`."""
     if shutil.which("sacct") is not None:
         done = _asked(["sacct", "-n", "-X", "-P", "-j", job_id, "-o", "State,NodeList"])
         state, _, nodes = done.stdout.strip().partition("\n")[0].partition("|")

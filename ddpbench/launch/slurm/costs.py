@@ -1,4 +1,4 @@
-"""Costs of a submission's jobs: launches, node hours and GPU hours, before any of them is submitted."""
+"""Costs of a submission's jobs in launches, node hours and GPU hours, before any job is submitted."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _COUNT = re.compile(r"(?:[A-Za-z][\w.-]*:)?(\d{1,6})", re.ASCII)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SizeCosts:
-    """The costs of one size. `least` and `most` are numbers of launches, for the fewest and the most rounds.
+    """Costs of the jobs on one number of nodes. `least` and `most` count launches, in the fewest and the most rounds.
 
-    `estimated_s` is the estimated time of all its launches, and `limit_s` the time limit of one job, in seconds.
+    `estimated_s` is the estimated time of all these launches, and `limit_s` the time limit of one job, in seconds.
     """
 
     name: str
@@ -36,16 +36,16 @@ class SizeCosts:
 
     @property
     def jobs(self) -> int:
-        """Return about how many consecutive jobs it takes, if the time limit is short."""
+        """The approximate number of consecutive jobs that all launches take within the time limit."""
         return max(1, -int(-self.estimated_s // self.limit_s))
 
     @property
     def hours(self) -> tuple[float, float]:
-        """Return the estimated hours for which it holds its nodes, and the most that its jobs may hold them."""
+        """The estimated hours for which the jobs hold their nodes, and the most hours for which they may."""
         return self.estimated_s / 3600, max(self.estimated_s, self.jobs * self.limit_s) / 3600
 
     def sentence(self) -> str:
-        """Return the costs in one line."""
+        """Return the costs in one line of text."""
         launches = f"{self.least}" if self.least == self.most else f"{self.least} to {self.most}"
         many = "launch" if launches == "1" else "launches"
         proofs = f" and {self.proofs} proof{'s' if self.proofs != 1 else ''}" if self.proofs else ""
@@ -55,7 +55,7 @@ class SizeCosts:
 
 
 def costs_of(submission: Submission) -> list[SizeCosts]:
-    """Return the costs of each size of a submission, including what is already measured.
+    """Return the costs of each size of a submission, including launches that are already measured.
 
     Raises:
         RequestError: an existing run cannot be read.
@@ -81,7 +81,7 @@ def costs_of(submission: Submission) -> list[SizeCosts]:
 
 
 def total(costs: Sequence[SizeCosts]) -> str:
-    """Return the costs of all jobs together, in one line."""
+    """Return the costs of all jobs together, in one line of text."""
     least, most = sum(one.least for one in costs), sum(one.most for one in costs)
     return f"all jobs: {least if least == most else f'{least} to {most}'} launches; {_hours(costs)}"
 
@@ -108,13 +108,13 @@ def _gpus_in(value: str) -> int | None:
 
 
 def _count(value: str) -> int:
-    """Return the number in `8`, `a100:8` or `a100:4,v100:4`."""
+    """Return the sum of the numbers in `8`, `a100:8` or `a100:4,v100:4`."""
     parts = [_COUNT.fullmatch(part.strip()) for part in value.split(",")]
     return sum(int(match[1]) for match in parts if match)
 
 
 def _hours(costs: Sequence[SizeCosts]) -> str:
-    """Return node hours and, if GPUs are requested, GPU hours: estimated, and at most."""
+    """Return words on node hours and, if GPUs are requested, GPU hours, both as estimated and at most."""
     kinds = {
         "node hours": [float(one.nodes) for one in costs],
         "GPU hours": [one.nodes * one.gpus_per_node for one in costs],
@@ -131,5 +131,5 @@ def _hours(costs: Sequence[SizeCosts]) -> str:
 
 
 def _shown(hours: float) -> str:
-    """Return hours in two digits, or as a whole number."""
+    """Return hours as text with two digits, or as a whole number from 10 on."""
     return f"{hours:.2g}" if hours < 9.95 else f"{hours:,.0f}"

@@ -1,7 +1,7 @@
-"""Runs on the nodes' own disks, if no directory is shared: the job's script carries them, and srun fetches them.
+"""Runs on the nodes' own disks, for clusters without a shared directory: sent in the job's script, fetched with srun.
 
-A job unpacks its run on every node; newer files on a node stay. The slots gather all records on one node
-(`worker/slot`), from which they are fetched while the job runs, and once more when it has ended.
+A job unpacks its run on every node, except over newer files. The slots gather all records on one node
+(`worker/slot`). The records are fetched from that node while the job runs, and once more when it has ended.
 
 The disk may be writable for every user, such as `/tmp`. The folder's name is drawn at random when the submission is
 made. The folder is made with mode 700, and is checked on every node before anything is read or written in it.
@@ -27,20 +27,20 @@ from ddpbench.text_safety import shortened
 from ddpbench.units import format_bytes
 
 MARK = "# The run directory:"
-"""The last line that the shell reads of a script; an archive in base64 follows."""
+"""The last line of a script that the shell reads; an archive in base64 follows."""
 MOST_ARCHIVE = 2_900_000
-"""Slurm refuses scripts above 4 MB (`max_script_size`); base64 turns three bytes into four."""
+"""Largest archive, bytes: Slurm refuses scripts above 4 MB (`max_script_size`), and base64 turns 3 bytes into 4."""
 IMMEDIATE_S = 60
-"""Seconds that a fetch after a job may wait for the nodes; then it is retried later."""
+"""Seconds that a fetch after a job may wait for the nodes before it is put off."""
 FETCH_S = 300.0
-"""Seconds that a fetch may take."""
+"""Time limit of a fetch, seconds."""
 _MOST_FETCHED = 1 << 32
 _LEFT_OUT = frozenset(
     ["report.html", "figures", "slides", "job.sbatch", ".lock", ".ddpbench", "cases.csv", "cases.parquet"]
 )
-"""Folders that the following command creates itself."""
+"""Names in a run that are neither packed nor fetched."""
 _SHARED_OPTIONS = ("partition", "account", "qos", "reservation", "constraint")
-"""Options of sbatch that srun also has, and without which it might not get the same nodes."""
+"""Options of sbatch that srun also has; without them srun might not get the same nodes."""
 
 
 _CHECK = r"""own_folder() {  # whether nobody else can write in the folder, or put another in its place; it says why not
@@ -64,11 +64,11 @@ _CHECK = r"""own_folder() {  # whether nobody else can write in the folder, or p
         done
     done
 }"""
-"""A bash function. Others may write to a parent folder if it has the sticky bit, as /tmp has."""
+"""Bash function that checks a folder. Others may write to a parent folder if it has the sticky bit, as /tmp has."""
 
 
 def place(local: str, key: str, nodes: int) -> str:
-    """Return the folder of the run on `nodes` nodes on each node, as a shell word that the node expands.
+    """Return the folder of a run on each of its `nodes` nodes, as a shell word that the node expands.
 
     `local` is a folder checked by `Request`, and `key` the random part of the name.
     """
@@ -101,11 +101,11 @@ def unpacking(where: str, nodes: int) -> list[str]:
 
 
 def archive(run: Path) -> str:
-    """Return a run directory as an archive in base64, as lines of a script.
+    """Pack a run directory and return the archive in base64, as lines for a script.
 
     Raises:
-        RequestError: it is too long for a script.
-        OutputError: it cannot be read.
+        RequestError: the archive is too long for a script.
+        OutputError: the run cannot be read.
     """
     packed = io.BytesIO()
     try:
@@ -125,7 +125,7 @@ def archive(run: Path) -> str:
 
 
 def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Return an entry as it is packed: only files and folders, without user names."""
+    """Return an archive entry without user names; None, to leave it out, unless it is a file or folder."""
     if not (entry.isfile() or entry.isdir()):
         return None
     entry.uid = entry.gid = 0
@@ -134,7 +134,7 @@ def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 def _srun(job_id: str | None, nodes: str, count: int, request: Request) -> list[str]:
-    """Return the srun command for nodes of a running job, or for the same nodes after its end."""
+    """Return the srun command for nodes of a running job (`job_id`), or for the same nodes after its end (None)."""
     line = [
         "srun",
         "--quiet",
@@ -150,10 +150,10 @@ def _srun(job_id: str | None, nodes: str, count: int, request: Request) -> list[
 
 
 def _on_nodes(line: Sequence[str], command: str) -> bytes:
-    """Return a command's output on the nodes.
+    """Run a command on the nodes and return its output.
 
     Raises:
-        UnreachableError: it cannot be run there now.
+        UnreachableError: the command cannot be run there now, or fails.
     """
     try:
         done = subprocess.run(
@@ -177,16 +177,16 @@ def _on_nodes(line: Sequence[str], command: str) -> bytes:
 
 
 class RefusedFolderError(LaunchError):
-    """The folder on a node is missing, or other users could have written to it."""
+    """A run's folder on a node is missing, or other users could have written to it."""
 
 
 def fetch(run: Path, where: str, nodes: str, count: int, request: Request, *, job_id: str | None) -> None:
-    """Fetch the records of a job on these nodes into `run`; `job_id` is given while it runs.
+    """Fetch the records of a job on these nodes into `run`; `job_id` is None once the job has ended.
 
     Raises:
         UnreachableError: the nodes cannot be asked now, or none of them answered.
-        RefusedFolderError: no node has the folder, or it is not its owner's alone.
-        OutputError: it cannot be written here.
+        RefusedFolderError: no node has a folder that only its owner can write to.
+        OutputError: the run cannot be written here.
     """
     looking = (
         f'{_CHECK}\nrun={where}\nif why=$(own_folder "$run"); then\n'
@@ -207,11 +207,11 @@ def fetch(run: Path, where: str, nodes: str, count: int, request: Request, *, jo
 
 
 def _unpack(run: Path, data: bytes) -> None:
-    """Write the fetched files; newer files here stay, as on the nodes.
+    """Write the fetched files, except over newer files here.
 
     Raises:
         UnreachableError: the archive was cut short in transfer.
-        OutputError: it cannot be written.
+        OutputError: the run cannot be written, or the files are too large.
     """
     try:
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as file:

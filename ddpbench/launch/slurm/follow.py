@@ -1,4 +1,4 @@
-"""Follow a submission: submit missing jobs, wait, submit again what ended too early, and report it."""
+"""Follow a submission: submit missing jobs, wait, resubmit jobs that ended too early, and report."""
 
 from __future__ import annotations
 
@@ -24,34 +24,37 @@ from ddpbench.records.sessions import read_sessions
 from ddpbench.text_safety import command
 
 POLL_S = 5.0
-"""The first wait after a job's state has changed; the controller serves an entire cluster."""
+"""The first wait after a job's state has changed, seconds; not shorter, as the controller serves an entire cluster."""
 RUNNING_POLL_S = 15.0
 WAITING_POLL_S = 60.0
-"""The longest wait while a job runs, and while all jobs wait, perhaps for days."""
+"""The longest wait while a job runs, seconds, and while all jobs wait, perhaps for days."""
 _SLOWER = 1.25
 """The factor by which the wait grows each time."""
 SETTLE_S = 15.0
-"""Seconds for the records of an ended job to appear here on a shared file system."""
+"""Seconds that the records of an ended job may take to appear here on a shared file system."""
 FETCH_EVERY_S = 60.0
-"""Seconds between fetches from nodes' own disks while a job runs; a lost node loses at most this much."""
+"""Seconds between fetches from nodes' own disks during a job, and so the most that is lost with a node."""
 AGAIN_S = 10.0
 FETCH_TRIES = 5
-"""Seconds between fetches once it has ended."""
+"""Seconds between fetches after the job has ended, and how often they are tried."""
 _LAST_LINES = 5
 _MOST_OUTPUT = 1 << 26
 _BUDGET = "budget"
 _CARRIED_OUT = frozenset({"rounds_max", _BUDGET, "no case can be measured"})
-"""Stop reasons of a session after which nothing of the plan is left to do, or nothing that the budget pays for."""
+"""Reasons to stop, in a session's notes, after which nothing is left to do, or nothing that the budget pays for."""
 _GO_ON = frozenset({"TIMEOUT", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "DEADLINE", "REVOKED", GONE})
-"""States of jobs that Slurm ended through no fault of theirs."""
+"""States of jobs that Slurm ended through no fault of the jobs."""
 
 FollowStep = Literal["wait", "submit", "done", "give up"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunProgress:
-    """The progress of a run: `finished` launches and proofs. `carried_out`: since its last job was submitted, a session
-    has done everything; `left_out`: everything but what the budget did not pay for."""
+    """The progress of a run: how many launches and proofs are `finished`, and how many `sessions` it had.
+
+    `carried_out`: since the last job was submitted, a session has run everything that the budget pays for. `left_out`:
+    the budget then left promised launches out.
+    """
 
     finished: int
     sessions: int
@@ -62,11 +65,11 @@ class RunProgress:
 def progress_of(size: SubmittedSize) -> RunProgress:
     """Return the progress of a run, from its files."""
     since = size.jobs[-1].sessions if size.jobs else 0
-    with suppress(OSError):  # NFS may cache for a minute that a file is missing, unless its folder is opened
+    with suppress(OSError):  # NFS may report a file as missing for a minute, unless its folder is opened
         any(size.run.path.iterdir())
     try:
         sessions = read_sessions(size.run)
-    except DdpbenchError:  # the report says what is wrong with it
+    except DdpbenchError:  # the report says what is wrong with them
         sessions = []
     reasons = [session.get("stop_reason") for session in sessions[since:]]
     carried_out = any(reason in _CARRIED_OUT for reason in reasons)
@@ -81,8 +84,8 @@ def next_step(
 ) -> FollowStep:
     """Return the next step for one size.
 
-    `last` is the last submitted job, and `state` its state in Slurm. `first`: this is the first look at it.
-    `again`: a job is wanted although the plan was carried out, to rerun failed launches.
+    `last` is the last submitted job, and `state` its state in Slurm. `first` says that this call looks at the size for
+    the first time; `again`, that a job is wanted to rerun failed launches although the plan was carried out.
     """
     if last is None:
         return "submit"
@@ -99,21 +102,21 @@ class SubmissionListener(Protocol):
     """Receives the progress of a submission."""
 
     def state(self, size: SubmittedSize, words: str, launches: int) -> None:
-        """Handle the state found at each look."""
+        """Handle a size's state, in words, and its number of measured launches, each time it is looked at."""
 
     def event(self, sentence: str) -> None:
-        """Handle an event, a sentence that is reported once."""
+        """Handle an event, given as a sentence, which is reported once."""
 
 
 @dataclass
 class Follower:
-    """A running call of `ddpbench submit`. `given_up` has the reason for each abandoned size."""
+    """A running call of `ddpbench submit`. `given_up` has the reasons for abandoning sizes, by number of nodes."""
 
     submission: Submission
     scripts: Mapping[int, str]
     listener: SubmissionListener
     retrying: Mapping[int, str] = field(default_factory=dict)
-    """Scripts of jobs that rerun failed launches: each is submitted once, if there are any."""
+    """Scripts of jobs that rerun failed launches; each is submitted once, if its size has failed launches."""
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
     given_up: dict[int, str] = field(default_factory=dict)
@@ -122,22 +125,22 @@ class Follower:
     _inactive: dict[int, float] = field(default_factory=dict)
     _done: set[int] = field(default_factory=set)
     _fetched: dict[tuple[int, bool], float] = field(default_factory=dict)
-    """When a size's records were last fetched from nodes' own disks, during its job and after it."""
+    """When a size's records were last fetched from nodes' own disks, during its job (True) and after it (False)."""
     _tried: dict[int, int] = field(default_factory=dict)
     _away: bool = False
-    """True if Slurm did not answer the last request, and that was reported."""
+    """Whether Slurm did not answer the last request, which has then been reported."""
 
     def __post_init__(self) -> None:
         if self.retrying:
             self._again = {size.shape.nodes for size in self.submission.sizes if size.has_failed()}
 
     def check(self) -> dict[int, str]:
-        """Write the scripts and have Slurm check each new one, before any is submitted.
+        """Write the scripts and have Slurm check each new one, before any job is submitted.
 
-        Returns the partition in which each would run, by its number of nodes; empty if Slurm does not report it.
+        Returns the partition in which each new job would run, by number of nodes; empty if Slurm does not report it.
 
         Raises:
-            RequestError: one of them is refused.
+            RequestError: sbatch refuses a script.
             UnreachableError: Slurm does not answer.
         """
         write_scripts(self.submission, self.scripts)
@@ -160,7 +163,7 @@ class Follower:
             self._look(size, states)
 
     def follow(self) -> None:
-        """Work until every size is measured or abandoned.
+        """Submit and wait until every size is measured or abandoned.
 
         Raises:
             RequestError: sbatch refuses a script.
@@ -187,7 +190,7 @@ class Follower:
                 self.sleep(pause)
 
     def _adopt(self, *only: SubmittedSize) -> None:
-        """Adopt active jobs of all scripts, or of these sizes', that were never noted."""
+        """Note active jobs of all scripts, or of the given sizes' scripts, that were submitted but never noted."""
         sizes = {size.script: size for size in only or self.submission.sizes}
         known = {job.job_id for size in self.submission.sizes for job in size.jobs}
         for script, job_id in control.strays(list(sizes), known).items():
@@ -205,7 +208,7 @@ class Follower:
         return control.states(jobs)
 
     def _fetch(self, size: SubmittedSize, state: JobState | None) -> bool:
-        """Fetch a job's records from its nodes' own disks: now and then while it runs, and once it has ended.
+        """Fetch a job's records from its nodes' own disks, now and then while it runs, and once it has ended.
 
         Returns whether the next step can be decided.
         """
@@ -225,7 +228,7 @@ class Follower:
             job_id = last.job_id if runs else None
             disks.fetch(size.run.path, where, last.nodes, nodes, request, job_id=job_id)
         except UnreachableError as error:
-            return self._unfetched(size, state, error) if not runs else True  # it may have only started
+            return self._unfetched(size, state, error) if not runs else True  # may have only just started
         except disks.RefusedFolderError as error:
             if runs:
                 return True
@@ -238,7 +241,7 @@ class Follower:
         return True
 
     def _unfetched(self, size: SubmittedSize, state: JobState | None, error: UnreachableError) -> bool:
-        """Report that an ended job's records could not be fetched; return whether to stop trying."""
+        """Report that an ended job's records could not be fetched; return whether they are lost for good."""
         nodes, last = size.shape.nodes, size.jobs[-1]
         self._tried[nodes] = self._tried.get(nodes, 0) + 1
         kept = f"{size.name}: records of job {last.job_id} are still on {last.nodes}: {error}"
@@ -254,7 +257,7 @@ class Follower:
         return False
 
     def _lost(self, size: SubmittedSize, why: str) -> None:
-        """Report that an ended job's measurements since the last fetch are lost."""
+        """Report that an ended job's measurements since the last fetch are lost, and fetch no more."""
         job = size.jobs[-1].job_id
         self.listener.event(
             f"{size.name}: what job {job} measured since its records were fetched last is lost: {why}"
@@ -266,10 +269,10 @@ class Follower:
         self.submission.save()
 
     def _check_there(self) -> None:
-        """Check that the directory still exists.
+        """Check that the directories of the submission and its runs still exist.
 
         Raises:
-            LaunchError: it was deleted or moved.
+            LaunchError: one was deleted or moved.
         """
         for path in (self.submission.path, *(size.run.path for size in self.submission.sizes)):
             try:
@@ -305,7 +308,7 @@ class Follower:
                 ended = "left the queue" if state.state == GONE else f"ended as {state.state}"
                 self.listener.event(f"{size.name}: job {last.job_id} {ended}; it is submitted again")
             self._submit(size, progress)
-        self._looked.add(nodes)  # without an answer from Slurm it does not count as looked at
+        self._looked.add(nodes)  # not reached if Slurm does not answer: then it does not count as looked at
         if step == "submit":
             return
         if step == "done":
@@ -322,7 +325,7 @@ class Follower:
 
     def _submit(self, size: SubmittedSize, progress: RunProgress) -> None:
         nodes, before = size.shape.nodes, len(size.jobs)
-        self._adopt(size)  # sbatch may have been received though it was not answered
+        self._adopt(size)  # sbatch may have submitted a job without receiving the answer
         if len(size.jobs) > before:
             return
         write_script(size, (self.retrying if nodes in self._again else self.scripts)[nodes])
@@ -331,7 +334,7 @@ class Follower:
         except RequestError as error:
             if not any(other.jobs for other in self.submission.sizes):
                 raise
-            self._done.add(nodes)  # the other jobs continue, and are followed
+            self._done.add(nodes)  # the other jobs continue, and are still followed
             self.given_up[nodes] = f"{size.name}: {error}"
             self.listener.state(size, "given up", size.launches())
             return
@@ -342,7 +345,7 @@ class Follower:
 
 
 def _words(last: SubmittedJob, state: JobState) -> str:
-    """Return a job's state in words."""
+    """Return words for a job's state."""
     if state.state == "RUNNING":
         return f"job {last.job_id} runs on {state.nodes}"
     if state.state == "PENDING":
@@ -352,7 +355,7 @@ def _words(last: SubmittedJob, state: JobState) -> str:
 
 
 def _why(size: SubmittedSize, last: SubmittedJob, state: JobState | None, progress: RunProgress) -> str:
-    """Return why no further job is submitted, in a sentence."""
+    """Return a sentence on why no further job is submitted for a size."""
     ended = state.state if state is not None else GONE
     output = size.output(last.job_id)
     if ended.startswith("CANCELLED"):

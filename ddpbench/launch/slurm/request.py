@@ -1,4 +1,4 @@
-"""The request that a submission makes of Slurm, and the checks before Slurm sees it."""
+"""What a submission requests of Slurm, and the checks made before Slurm sees it."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _OWN = {
     **dict.fromkeys(("clusters", "cluster"), "submit from a login node of that cluster"),
     **dict.fromkeys(("parsable", "wait", "test-only", "quiet"), "ddpbench submit does what it is for"),
 }
-"""Options of sbatch that a submission sets itself, and what to do instead."""
+"""Options of sbatch that a submission does not take, with what to do instead; most of them it sets itself."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Option:
-    """An option of sbatch that a line of a script can hold; without a value it is a switch.
+    """An option of sbatch that fits on a line of a script; without a value it is a switch.
 
     Raises:
-        RequestError: it is not an option, or one that a submission sets itself.
+        RequestError: the name is not an option's, or a submission does not take it (`_OWN`).
     """
 
     name: str
@@ -61,8 +61,8 @@ class Option:
 class Request:
     """The options of Slurm jobs for an experiment.
 
-    `sizes` are numbers of nodes, ascending; each is one job. `time_s` is the jobs' time limit in seconds, None to take
-    it from the estimate. `setup` are shell lines that run before anything else, such as `module load cuda`.
+    `sizes` are numbers of nodes, ascending, one per job. `time_s` is the jobs' time limit in seconds; None takes it
+    from the estimate. `setup` are shell lines that run before anything else, such as `module load cuda`.
     `port` is the port on the first node at which slots meet; None derives one from the job's id. `local` is a folder on
     each node's own disk if no directory is shared, else empty. The nodes' shells expand variables in it.
     """
@@ -94,15 +94,15 @@ class Request:
             )
 
     def value(self, name: str) -> str | None:
-        """Return the value of an option; None if it is not given, or has no value."""
+        """Return an option's value; None if the option is not given, or has no value."""
         return next((option.value for option in self.options if option.name == name), None)
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
-    """Return numbers of nodes from `1,2,4`.
+    """Parse numbers of nodes, such as `1,2,4`, and return them in ascending order.
 
     Raises:
-        RequestError: the text is not of that form.
+        RequestError: the text is not of that form, or a number is out of range or given twice.
     """
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
@@ -116,10 +116,10 @@ def parse_sizes(text: str) -> tuple[int, ...]:
 
 
 def parse_option(text: str) -> Option:
-    """Return an option of sbatch from `qos=high` or `hold`.
+    """Parse an option of sbatch, such as `qos=high` or `hold`.
 
     Raises:
-        RequestError: it is not an option, or one that a submission sets itself.
+        RequestError: the text is not an option, or a submission does not take it.
     """
     name, equals, value = text.partition("=")
     name = name.strip().removeprefix("--")
@@ -131,12 +131,12 @@ def parse_option(text: str) -> Option:
 
 
 def parse_time(text: str) -> float | None:
-    """Return a time limit in seconds, from `45 min` or Slurm's `2:30:00`, `1-12` (days-hours), `90` (minutes).
+    """Parse a time limit, `45 min` or Slurm's `2:30:00`, `1-12` (days-hours) or `90` (minutes), into seconds.
 
-    None is `auto`.
+    The result is None for `auto`.
 
     Raises:
-        RequestError: it is none of these, or longer than a job may request.
+        RequestError: the text is none of these, or longer than a job may request.
     """
     text = text.strip()
     if text == AUTO:
@@ -163,7 +163,7 @@ def parse_time(text: str) -> float | None:
 
 
 def slurm_time(seconds: float) -> str:
-    """Return a time limit in Slurm's format, rounded up to minutes: `1-02:30:00`."""
+    """Return a time limit in Slurm's format, such as `1-02:30:00`, rounded up to minutes."""
     minutes = math.ceil(seconds / 60)
     days, rest = divmod(minutes, 24 * 60)
     clock = f"{rest // 60:02}:{rest % 60:02}:00"
@@ -173,7 +173,7 @@ def slurm_time(seconds: float) -> str:
 def options_of(
     named: Sequence[tuple[str, str | None]], given: Sequence[str], *, exclusive: bool
 ) -> tuple[Option, ...]:
-    """Return sbatch's options: those with a flag of ddpbench, then those of `--sbatch`."""
+    """Return sbatch's options: first those that ddpbench has flags for, then those of `--sbatch`."""
     own = [Option(name=name, value=value) for name, value in named if value is not None]
     return (
         *own,

@@ -1,4 +1,4 @@
-"""A job's script: a plain sbatch script that users can read, change and submit by hand."""
+"""A job's sbatch script, which users can read, change and submit by hand."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ from ddpbench.launch.slurm.words import for_sbatch, for_shell, job_output, one_l
 from ddpbench.units import counted
 
 FIRST_PORT, PORTS = 20_000, 12_000
-"""Ports of jobs: below the range that Linux uses for connections, from 32,768."""
+"""Ports of jobs, below the range from 32,768 that Linux uses for connections."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slots:
-    """The command that starts a job's slots."""
+    """The parts of the command that starts a job's slots, one slot per rank."""
 
     python: str
     again: str
-    """The command that follows the job."""
+    """The command that follows the job, for a comment in the script."""
     retry_failed: bool = False
     local: str = ""
-    """The folder of the run on each node's own disk, a shell word, if no directory is shared: then the packed run
-    directory is to follow the script's last line."""
+    """The folder of the run on each node's own disk, as a shell word, if no directory is shared; else empty.
+
+    If it is not empty, the caller appends the packed run directory to the script.
+    """
 
 
 def job_script(
@@ -39,10 +41,10 @@ def job_script(
     time_s: float,
     slots: Slots,
 ) -> str:
-    """Return the script of the job that runs the plan of `run_dir` in an allocation of that shape.
+    """Return the script of the job that runs the plan of `run_dir` in an allocation of the given shape.
 
-    `name` is the job's, `cpus` the cores per rank (None: Slurm's default), and `time_s` the time limit, seconds.
-    Started again, by Slurm or by hand, the job continues where it was.
+    `name` is the job's name, `cpus` the cores per rank (None for Slurm's default) and `time_s` the time limit, seconds.
+    If Slurm or a user starts the job again, it continues with the remaining launches.
 
     Raises:
         RequestError: a value has a line break or another control character, which a script cannot hold.
@@ -90,7 +92,7 @@ def _options(
     time_s: float,
     local: bool,
 ) -> list[tuple[str, str | None]]:
-    """Return sbatch's options; requested options take precedence."""
+    """Return sbatch's options, in which the user's replace those of the same name."""
     options: list[tuple[str, str | None]] = [
         ("job-name", name),
         ("nodes", str(shape.nodes)),
@@ -99,7 +101,7 @@ def _options(
         ("time", slurm_time(time_s)),
         ("output", "/dev/null" if local else job_output(str(run_dir))),
         ("open-mode", "append"),
-        ("no-requeue" if local else "requeue", None),  # a script is as old as its submission
+        ("no-requeue" if local else "requeue", None),  # the packed run is as old as its submission
     ]
     given = [(option.name, option.value) for option in request.options]
     replaced = {key for key, _ in given} | (

@@ -1,6 +1,6 @@
-"""A submission: a directory with a run directory and a script per number of nodes, and the submitted jobs.
+"""A submission: a directory with a run directory and a script for each number of nodes, and the submitted jobs.
 
-`records/submission_dir.py` has the paths in it.
+`records/submission_dir.py` has the paths in the directory.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from ddpbench.text_safety import command, shortened
 
 SCRIPT = "job.sbatch"
 _START_S = 300.0
-"""Part of a job's time limit until its slots have imported torch, perhaps from a slow file system, and met."""
+"""Seconds of a job's time limit for the slots to import torch, perhaps from a slow file system, and to meet."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SubmittedJob:
-    """A submitted job, and its run's progress at that time: launches and proofs finished, sessions noted.
+    """A submitted job, and how many launches and proofs were finished and sessions noted when it was submitted.
 
-    If no directory is shared, `nodes` are the nodes on which it was last seen; it is `fetched` once its final records
-    are here.
+    If no directory is shared, `nodes` are those on which the job was last seen, and `fetched` says whether its final
+    records have been fetched.
     """
 
     job_id: str
@@ -56,22 +56,22 @@ class SubmittedJob:
 
 @dataclass(kw_only=True, slots=True)
 class SubmittedSize:
-    """A number of nodes: its run, and its submitted jobs, in order."""
+    """A number of nodes, with its run and its submitted jobs in order of submission."""
 
     shape: JobShape
     run: RunDir
     estimated_s: float
-    """Estimated time of all its launches, seconds."""
+    """Estimated time of all launches of this size, seconds."""
     jobs: list[SubmittedJob] = field(default_factory=list)
 
     @property
     def script(self) -> Path:
-        """The job's script."""
+        """The path of the job's script."""
         return self.run.path / SCRIPT
 
     @property
     def name(self) -> str:
-        """Its name in a sentence."""
+        """The size in a sentence, such as `2 nodes`."""
         return "1 node" if self.shape.nodes == 1 else f"{self.shape.nodes} nodes"
 
     def launches(self) -> int:
@@ -79,7 +79,7 @@ class SubmittedSize:
         return sum(1 for path in self._outcomes() if not path.parent.name.startswith("proof"))
 
     def finished(self) -> int:
-        """Return how many launches and proofs have an outcome, without those that were set aside."""
+        """Return how many launches and proofs have an outcome, except those that were set aside."""
         return len(self._outcomes())
 
     def _outcomes(self) -> list[Path]:
@@ -91,12 +91,12 @@ class SubmittedSize:
         ]
 
     def promised(self) -> int:
-        """Return how many measuring launches the plan promises."""
+        """Return how many measuring launches the plan promises, which are those of its fewest rounds."""
         plan = read_plan(self.run)
         return plan.budget.rounds_min * sum(entry.skip_reason is None for entry in plan.cases)
 
     def has_failed(self) -> bool:
-        """Return whether a launch or a proof is not ok.
+        """Return whether any launch or proof ended with a status other than ok.
 
         Raises:
             UnreadableError: an outcome is a link, a pipe, a device or too large.
@@ -104,39 +104,39 @@ class SubmittedSize:
         return any(b'"status": "ok"' not in read_bytes(path, MOST_OUTCOME) for path in self._outcomes())
 
     def output(self, job_id: str) -> Path:
-        """Return the file to which a job prints."""
+        """Return the path of the file that a job prints to."""
         return self.run.path / f"slurm-{job_id}.out"
 
 
 def new_key() -> str:
-    """Return 128 random bits, in hexadecimal digits."""
+    """Return 128 random bits as hexadecimal digits."""
     return secrets.token_hex(16)
 
 
 @dataclass(kw_only=True, slots=True)
 class Submission:
-    """A directory of jobs, existing or to be made. `asked` is the request it was planned from."""
+    """A directory of jobs, existing or yet to be written. `asked` is the request from which it was planned."""
 
     path: Path
     sizes: list[SubmittedSize]
     asked: Mapping[str, Any]
     request: Request
     key: str = field(default_factory=new_key)
-    """Random part of the names of folders on the nodes' own disks, so that others cannot make them first."""
+    """Random part of the names of folders on the nodes' own disks, so that other users cannot make them first."""
     plans: Mapping[int, Plan] = field(default_factory=dict)
-    """Plans to be written, by number of nodes; empty if the submission exists."""
+    """Plans yet to be written, by number of nodes; empty if the submission exists."""
     notes: tuple[str, ...] = ()
 
     @property
     def again(self) -> str:
-        """The command that continues it."""
+        """The command that continues the submission."""
         return command("ddpbench", "submit", self.path)
 
     def save(self) -> None:
         """Write submission.json.
 
         Raises:
-            OutputError: it cannot be written.
+            OutputError: the file cannot be written.
         """
         sizes = [
             {
@@ -174,13 +174,13 @@ class Submission:
 def plan_submission(
     source: Path, request: Request, *, overrides: Sequence[str] = (), out: Path | None = None
 ) -> Submission:
-    """Return the submission of an experiment; write nothing.
+    """Plan the submission of an experiment, or open an existing one in its directory; write nothing.
 
-    A case runs in the smallest allocation that holds it. The base case of a speed-up runs in each allocation that has a
-    case of its curve, so that both come from the same nodes and rounds.
+    A case runs in the smallest allocation that has enough nodes. The base case of a speed-up also runs in each
+    allocation that has a case of its curve, so that both come from the same nodes and rounds.
 
     Raises:
-        RequestError: the experiment is invalid, nothing of it fits, or the directory holds another submission.
+        RequestError: the experiment is invalid, none of its cases fits, or the directory holds a different submission.
     """
     largest = JobShape(request.sizes[-1], request.ranks_per_node)
     planned = planned_for(source, largest, launcher="slurm", overrides=overrides)
@@ -198,7 +198,7 @@ def plan_submission(
         "ranks_per_node": request.ranks_per_node,
     }
     try:
-        parse_json(json.dumps(asked))  # as it will be read again
+        parse_json(json.dumps(asked))  # it must be readable later
     except ValueError as error:
         raise RequestError(f"the experiment's path, or a --set, holds {error}") from None
     notes = [*planned.notes]
@@ -227,10 +227,10 @@ def plan_submission(
 
 
 def _check_device(request: Request, planned: PlannedFor, overrides: Sequence[str]) -> None:
-    """Check that jobs that request GPUs would use them: on a login node without GPUs, `auto` means CPUs.
+    """Check that jobs that request GPUs would use them; on a login node without GPUs, device `auto` means CPUs.
 
     Raises:
-        RequestError: they would not, and the experiment does not ask for CPUs.
+        RequestError: GPUs are requested, all cases use CPUs, and no override sets base.device.
     """
     asks = [one for one in request.options if one.name.startswith("gpu") or "gpu" in (one.value or "")]
     asks = [one for one in asks if one.name.startswith("gpu") or one.name in ("gres", "tres-per-task")]
@@ -243,10 +243,10 @@ def _check_device(request: Request, planned: PlannedFor, overrides: Sequence[str
 
 
 def _check_same(found: Submission, asked: Mapping[str, Any]) -> None:
-    """Check that a directory's submission is of the same experiment on the same nodes.
+    """Check that the existing submission is of the same experiment on the same nodes.
 
     Raises:
-        RequestError: it is not; the differences are named.
+        RequestError: the submissions differ; the message names the differences.
     """
     words = {
         "experiment": "experiment",
@@ -264,7 +264,7 @@ def _check_same(found: Submission, asked: Mapping[str, Any]) -> None:
 
 
 def _cases_of(nodes: int, sizes: Sequence[int], planned: PlannedFor) -> list[PlannedCase]:
-    """Return the cases whose smallest allocation it is, and their base cases; for the largest also the skipped ones."""
+    """Return cases whose smallest allocation has `nodes` nodes, and their base cases; the largest has skipped ones."""
 
     def home(entry: PlannedCase) -> int:
         if entry.skip_reason is not None:
@@ -278,18 +278,18 @@ def _cases_of(nodes: int, sizes: Sequence[int], planned: PlannedFor) -> list[Pla
 
 
 def time_limit_s(total_s: float, estimated_s: float) -> float:
-    """Return the time limit of a job, seconds: twice the estimate of its launches, plus time to start.
+    """Return the time limit of a job, seconds: twice the estimate of its launches, plus time to start up.
 
-    The job ends by itself when `budget.total`, seconds, is spent, so it never needs more.
+    The job ends by itself when `budget.total` (`total_s`, seconds) is spent, so that more would be useless.
     """
     return _START_S + min(total_s, 2 * estimated_s)
 
 
 def write_submission(submission: Submission) -> None:
-    """Make the directory with its runs and their plans; do nothing if it exists.
+    """Write the directory with its runs and their plans; of an existing submission only submission.json.
 
     Raises:
-        OutputError: it cannot be written.
+        OutputError: a file cannot be written.
     """
     for size in submission.sizes:
         plan = submission.plans.get(size.shape.nodes)
@@ -299,11 +299,11 @@ def write_submission(submission: Submission) -> None:
 
 
 def current(submission: Submission) -> Submission:
-    """Return the submission as stored in its directory, which is now locked, with this one's request to Slurm.
+    """Return the submission as now stored in its (locked) directory, with the given one's request to Slurm.
 
     Raises:
-        RequestError: the directory has meanwhile become another submission's.
-        IdentityError: its file is damaged.
+        RequestError: the submission is new, and the directory has meanwhile become a different submission's.
+        IdentityError: the directory's file is damaged.
     """
     if not SubmissionDir(submission.path).is_there:
         return submission
@@ -315,7 +315,7 @@ def current(submission: Submission) -> Submission:
 
 
 def plan_of(submission: Submission, size: SubmittedSize) -> Plan | StoredPlan:
-    """Return a size's plan: the one to be written, or that of its run.
+    """Return the plan for one size: the one yet to be written, or that of its existing run.
 
     Raises:
         RequestError: an existing run cannot be read.
@@ -324,7 +324,7 @@ def plan_of(submission: Submission, size: SubmittedSize) -> Plan | StoredPlan:
 
 
 def time_of(submission: Submission, size: SubmittedSize, plan: Plan | StoredPlan) -> float:
-    """Return the time limit of a size's job, seconds: the requested one, or from the estimate."""
+    """Return the time limit of a size's job, seconds: the requested one, else one from the estimate."""
     given = submission.request.time_s
     return time_limit_s(plan.budget.total, size.estimated_s) if given is None else given
 
@@ -345,7 +345,7 @@ def needs(submission: Submission) -> dict[int, float]:
 
 
 def _cpus(cases: Sequence[Case]) -> int | None:
-    """Return the cores per rank: its threads and loader workers; None with GPUs, where Slurm's default is better."""
+    """Return the cores for a rank's threads and loader workers; None with GPUs, where Slurm's default is better."""
     if any(case.device == "cuda" for case in cases):
         return None
     return max((case.threads_per_rank + case.loader_workers for case in cases), default=None)
@@ -380,16 +380,16 @@ def scripts(submission: Submission, *, retry_failed: bool = False) -> dict[int, 
 
 
 def local_place(submission: Submission, size: SubmittedSize) -> str:
-    """Return the folder of a size's run on the nodes' own disks, as a word of their shells."""
+    """Return the folder of a size's run on the nodes' own disks, as a shell word that the nodes expand."""
     return disks.place(submission.request.local, submission.key, size.shape.nodes)
 
 
 def write_script(size: SubmittedSize, text: str) -> None:
-    """Write a job's script into its run, followed by the packed run if the text asks for it.
+    """Write a job's script into its run, followed by the packed run if the script ends with the mark for it.
 
     Raises:
-        OutputError: it cannot be written.
-        RequestError: the run is too large for a script.
+        OutputError: the script cannot be written, or the run cannot be read.
+        RequestError: the packed run is too large for a script.
     """
     packed = disks.archive(size.run.path) if text.endswith(f"\n{disks.MARK}\n") else ""
     try:
@@ -399,10 +399,10 @@ def write_script(size: SubmittedSize, text: str) -> None:
 
 
 def write_scripts(submission: Submission, texts: Mapping[int, str]) -> None:
-    """Write the scripts into the runs.
+    """Write each size's script into its run.
 
     Raises:
-        OutputError: one cannot be written.
+        OutputError: a script cannot be written, or a run cannot be read.
     """
     for size in submission.sizes:
         write_script(size, texts[size.shape.nodes])
@@ -454,11 +454,11 @@ class _Stored(BaseModel, strict=True):
 
 
 def open_submission(path: Path) -> Submission:
-    """Return the submission in a directory; check all its values, and that nothing leads out of the directory.
+    """Read the submission in a directory; check all its values, and that nothing leads out of the directory.
 
     Raises:
-        RequestError: it holds none.
-        IdentityError: its file is damaged, or something in the directory leads elsewhere.
+        RequestError: the directory holds no submission.
+        IdentityError: its file is damaged, or something in the directory leads out of it.
     """
     directory = SubmissionDir(path)
     stored = check(_Stored, directory.file, directory.read())

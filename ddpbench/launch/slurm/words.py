@@ -1,4 +1,4 @@
-"""Values in a job's script: only this module checks that each is one line, and quotes it as one word."""
+"""Values in a job's script. Only this module checks that each is one line, and quotes it as one word."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _LONGEST_NAME = 64
 
 
 def one_line(what: str, text: str) -> str:
-    """Return a text that fits on one line of a script; a message names it `what`.
+    """Return the text if it fits on one line of a script; `what` names it in the error.
 
     Raises:
-        RequestError: it has a line break or another control character.
+        RequestError: the text has a line break or another control character.
     """
     found = repr("\n") if "\n" in text else unprintable(text)
     if found:
@@ -28,10 +28,10 @@ def one_line(what: str, text: str) -> str:
 
 
 def for_sbatch(what: str, value: str) -> str:
-    """Return a value as sbatch reads it from a `#SBATCH` line: quoted, with a backslash before quotes and backslashes.
+    """Return a value quoted for a `#SBATCH` line, with a backslash before quotes and backslashes if it needs quotes.
 
     Raises:
-        RequestError: a script cannot hold it.
+        RequestError: a script cannot hold the value.
     """
     one_line(what, value)
     if value and _PLAIN.issuperset(value):
@@ -40,10 +40,10 @@ def for_sbatch(what: str, value: str) -> str:
 
 
 def job_output(run_dir: str) -> str:
-    """Return a job's output file in sbatch's notation: a file of the run directory with the job's number in its name.
+    """Return the path of a job's output file in sbatch's notation, in the run directory with the job's id in its name.
 
     Raises:
-        RequestError: it has a backslash. Slurm would drop it, put no number in the name, and print to another folder.
+        RequestError: the path has a backslash. Slurm would drop it, ignore `%j`, and print to a different folder.
     """
     if "\\" in run_dir:
         raise RequestError(
@@ -57,13 +57,15 @@ def for_shell(what: str, value: str) -> str:
     """Return a value as one word of the shell.
 
     Raises:
-        RequestError: a script cannot hold it.
+        RequestError: a script cannot hold the value.
     """
     return shlex.quote(one_line(what, value))
 
 
 def job_name(experiment: str, nodes: int) -> str:
-    """Return a job's name in the queue: the experiment's file name, with a hyphen for what is not a letter, digit or
-    one of `._-`, and the number of nodes."""
+    """Return a job's name in the queue, made of the experiment's file name and the number of nodes.
+
+    In the file name, characters other than letters, digits and `._-` become hyphens.
+    """
     stem = _NOT_IN_A_NAME.sub("-", experiment)[:_LONGEST_NAME].strip("-.")
     return f"{stem or 'ddpbench'}-{nodes}"

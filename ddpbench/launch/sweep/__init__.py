@@ -1,1 +1,1 @@
-"""A sweep from an experiment to its table: plans, proves, runs round after round, stops, can be resumed."""
+"""A sweep, from an experiment to its table: it plans, proves, runs round after round, stops, and can be resumed."""

@@ -1,4 +1,4 @@
-"""The run directory of a sweep while the sweep holds it: new or checked for a resume, and locked."""
+"""A sweep's run directory while the sweep works in it: new or checked for a resume, and locked."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ddpbench.text_safety import command
 
 @contextmanager
 def own_directory(prepared: Prepared, claim: AbstractContextManager[object]) -> Iterator[Made]:
-    """Yield what is made in the directory, once it is locked and `claim` is entered.
+    """Enter `claim`, lock the run directory, and yield a record of what this sweep creates there.
 
     Raises:
-        RequestError: the output cannot be used, or belongs to another machine or experiment.
+        RequestError: the output cannot be used, or belongs to a different machine or experiment.
     """
     run = prepared.run
     if prepared.resumes:
-        # Refuse a damaged or newer one before anything starts; unpack packed records before new ones are written.
+        # Refuse a damaged or newer run before anything starts; unpack packed records before new ones are written.
         with _locked(run):
             check_resumable(prepared)
     with claim:
@@ -40,10 +40,10 @@ def _locked(run: RunDir) -> AbstractContextManager[None]:
 
 
 def _begin(run: RunDir, made: Made) -> None:
-    """Once the directory is locked, note what in it is not this sweep's.
+    """Note, once the directory is locked, what in it is not this sweep's.
 
     Raises:
-        OutputError: it has become another sweep's.
+        OutputError: the directory has become a different sweep's.
     """
     if run.plan.exists():
         raise OutputError(
@@ -55,7 +55,7 @@ def _begin(run: RunDir, made: Made) -> None:
 
 @contextmanager
 def _writing(prepared: Prepared, made: Made) -> Iterator[None]:
-    """Turn a failure to write before the plan exists into an invalid request, and remove what was written."""
+    """Turn a failed write before the plan exists into an invalid request, and remove what was written."""
     run = prepared.run
     try:
         yield

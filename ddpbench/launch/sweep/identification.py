@@ -1,4 +1,4 @@
-"""The identity of a run directory, its machine, experiment and cases: written once, compared on a resume."""
+"""The identity of a run's directory, machine, experiment and cases, written once and compared when a run is resumed."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ from ddpbench.spec.differences import settings_apart
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
-    """Facts that a rank with torch has found before anything was launched."""
+    """Facts found by a rank with torch before the first launch."""
 
     gpu_addresses: list[str | None]
     plan: Plan
-    """The cases to run; of bucket caps that make the same buckets only one."""
+    """The cases to run, with only one of several bucket caps that make the same buckets."""
     tried: dict[str, Tried]
-    """Results of trying users' workloads, by name with options."""
+    """Results of trials of users' workloads, by name with options."""
 
 
 def check_resumable(prepared: Prepared) -> None:
-    """Refuse to resume a run measured under other conditions, as far as they are known before torch is started.
+    """Refuse to resume a run under different conditions, as far as these are known before torch is started.
 
     Raises:
         IdentityError: the conditions differ, or the run's files are damaged.
@@ -79,9 +79,9 @@ def check_resumable(prepared: Prepared) -> None:
 
 
 def _apart(prepared: Prepared, toml: str) -> dict[str, str]:
-    """Return the differences behind a different digest of the experiment or of workloads."""
+    """Return what may explain a changed digest, by its name: changed settings, or the workloads' sources."""
     before = ""
-    with contextlib.suppress(OSError, DdpbenchError):  # it is read only for the message
+    with contextlib.suppress(OSError, DdpbenchError):  # the file is read only for the message
         before = read_text(prepared.run.experiment, MOST_NOTES)
     return {
         "experiment_digest": settings_apart(before, toml),
@@ -100,7 +100,7 @@ def identify(
     `claim_gpus` is called with the UUIDs of the used GPUs, before anything is computed on them or written.
 
     Raises:
-        IdentityError: the directory is another machine's or another experiment's.
+        IdentityError: the directory is of a different machine or experiment.
         MachineError: raised by `claim_gpus`.
         WorkloadError: a user's workload does not work.
     """
@@ -123,7 +123,7 @@ def identify(
     else:
         write_atomically(run.machine, json.dumps(record, indent=1) + "\n")
         write_atomically(run.experiment, toml)
-        write_atomically(run.plan, plan.dumps())  # last: once it exists, the directory can be resumed
+        write_atomically(run.plan, plan.dumps())  # last, because its existence makes the directory resumable
     return Found(
         gpu_addresses=[gpu["pci"] for gpu in probe["gpus"]],
         plan=plan,
@@ -134,7 +134,7 @@ def identify(
 def _settled(
     prepared: Prepared, server: ServerProcess, own: Mapping[str, Mapping[str, Any]], listener: Listener
 ) -> Plan:
-    """Return the plan with a rank's knowledge: one bucket cap per set of buckets, no strategy without steps."""
+    """Return the plan after a rank's findings: one bucket cap per set of buckets, and failing classes skipped."""
     plan = prepared.plan
     cases: Sequence[PlannedCase] = within_own(plan.cases, own)
     for line in skipped_by_trial(plan.cases, cases):
@@ -152,10 +152,10 @@ def _settled(
 
 
 def _check_cases(run: RunDir, plan: Plan) -> None:
-    """Compare the cases planned now with those planned before; their ids are made from their contents.
+    """Compare the cases planned now with those planned before, by ids, which are made from their contents.
 
     Raises:
-        IdentityError: they differ.
+        IdentityError: the cases differ.
     """
     stored = set(read_plan(run).ids)
     now = {entry.case.case_id for entry in plan.cases}
@@ -167,5 +167,5 @@ def _check_cases(run: RunDir, plan: Plan) -> None:
 
 
 def _few(ids: Iterable[str]) -> str:
-    """Return the first few ids as text."""
+    """Return up to three ids as text."""
     return ", ".join(sorted(ids)[:3])

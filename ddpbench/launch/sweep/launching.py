@@ -1,4 +1,4 @@
-"""The launches of a sweep, one at a time: each placed on the machine, its network and its turn, run and noted."""
+"""Run a sweep's launches one at a time, each placed on the machine and its network, in turn with the other side's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ddpbench.spec import Case, PlannedCase
 
 
 class Launching:
-    """Runs a sweep's launches, and notes them in its progress."""
+    """Runs a sweep's launches and notes them in its progress."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Launching:
         self._catalog = TableCatalog()
         self.fabrics = Fabrics(self._run, listener.preparing)
         self.gpu_addresses: list[str | None] = []
-        """PCI addresses of the GPUs by number, once a rank has reported them."""
+        """PCI addresses of the GPUs by GPU number, once a rank has reported them."""
         self.runner = LaunchRunner(
             self._run,
             hang_timeout_s=self._budget.hang_timeout,
@@ -53,7 +53,7 @@ class Launching:
         )
 
     def plan(self, case: Case, purpose: Purpose, number: int) -> LaunchPlan:
-        """Return the launch of a case, placed on this machine."""
+        """Return a case's launch, placed on this machine's cores and GPUs."""
         return plan_launch(
             case,
             purpose,
@@ -65,10 +65,10 @@ class Launching:
         )
 
     def make_fabrics(self) -> None:
-        """Make and verify the networks of all cases still to be launched.
+        """Make and check the networks of all cases that still have launches.
 
         Raises:
-            FabricError: one cannot be made, or does not carry the requested rate.
+            FabricError: a network cannot be made, or does not carry the requested rate.
         """
         done = self._progress.done
         self.fabrics.make(
@@ -76,7 +76,7 @@ class Launching:
         )
 
     def start_server(self, entry: PlannedCase, number: int, servers: Servers) -> None:
-        """Start the server of a round's launch while the other side starts its own, since neither measures yet."""
+        """Start the server for a round's launch while the other side starts one too, as neither side measures yet."""
         if self._turn is not None and entry.case.launcher == "local":
             servers.of(self.plan(entry.case, "measure", number).server_env)
 
@@ -89,7 +89,7 @@ class Launching:
         *,
         sharing: Sequence[PlannedCase] = (),
     ) -> None:
-        """Run one launch. The launches of `sharing` share the cost of starting its server."""
+        """Run one launch. Launches of `sharing` with the same server share the cost of the server's start-up."""
         case = entry.case
         self._progress.tell_launch(entry, purpose, number)
         with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""The request for a sweep and its validation: everything that can be refused is, before anything is started."""
+"""The request for a sweep and its validation: everything that can be refused is refused before anything is started."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from ddpbench.text_safety import command
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepRequest:
-    """The experiment to sweep and the output. `experiment` is a TOML file, or a run directory to resume."""
+    """The experiment to sweep and the output directory. `experiment` is a TOML file, or a run directory to resume."""
 
     experiment: Path
     overrides: Sequence[str] = ()
@@ -58,7 +58,7 @@ class SweepRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
-    """A validated request: everything that can be refused has been checked, and nothing was started."""
+    """A validated request: every check that can refuse it has passed, and nothing has been started."""
 
     experiment: Experiment
     plan: Plan
@@ -67,17 +67,17 @@ class Prepared:
     run: RunDir
     resumes: bool
     draws_seed: bool
-    """True if the order's seed was drawn now: another run of the experiment gets another one."""
+    """Whether the seed of the order was drawn now, so that a new run of the experiment gets a different one."""
     retry_failed: bool
     notes: tuple[str, ...] = ()
-    """Parts of the request that are not run, or not as given, with the reasons; and factors applied to it."""
+    """Sentences on what is not run as requested, with reasons, and other remarks."""
 
 
 def _places(request: SweepRequest) -> tuple[Path, Path | None]:
-    """Return the experiment's file, and the run directory if one is given.
+    """Return the experiment's file, and the run directory; None for a new one with a default name.
 
     Raises:
-            RequestError: a file does not exist, or the run cannot be resumed.
+        RequestError: a file does not exist, or the run cannot be resumed.
         IdentityError: the given directory is not a run's.
     """
     source, out = request.experiment, request.out
@@ -86,7 +86,7 @@ def _places(request: SweepRequest) -> tuple[Path, Path | None]:
     elif source.name == "experiment.toml" and (source.parent / "plan.json").is_file() and out is None:
         out = source.parent
     if (source.parent / "plan.json").exists() and source.is_file() and not source.stat().st_size:
-        raise damaged(source, "it is empty")  # an empty file would be the experiment with all defaults
+        raise damaged(source, "it is empty")  # else it would mean an experiment with all defaults
     for directory in {request.experiment, out} if request.experiment.is_dir() else {out}:
         if directory is not None:
             RunDir(checked_name(directory)).check()
@@ -99,7 +99,7 @@ def _places(request: SweepRequest) -> tuple[Path, Path | None]:
 
 
 def prepare(request: SweepRequest) -> Prepared:
-    """Read, validate and plan; start only probes: of torch if there are GPUs, and of users' classes.
+    """Read, validate and plan a request; start only probes, of torch if there may be GPUs, and of users' classes.
 
     Raises:
         RequestError: the request cannot be met; the message says why.
@@ -121,7 +121,7 @@ def prepare(request: SweepRequest) -> Prepared:
     run = RunDir(out if out is not None else default_path(f"{experiment.name}-{stamp}"))
     resumes = run.plan.exists()
     stored = None
-    with suppress(IdentityError):  # a damaged plan is refused when the run is locked and worked on
+    with suppress(IdentityError):  # a damaged plan is refused later, once the run is locked
         stored = read_plan(run) if resumes else None
     batches = stored_batches(stored) if resumes else stated_batches(own_names(experiment))
     notes += batch_notes(experiment, {} if resumes else batches)
@@ -158,7 +158,7 @@ def prepare(request: SweepRequest) -> Prepared:
 
 
 def _check_checkpoint_dirs(cases: Sequence[PlannedCase]) -> None:
-    """Refuse a directory for checkpoints that is missing or unwritable, before anything is measured.
+    """Refuse a missing or unwritable directory for checkpoints before anything is measured.
 
     Raises:
         OutputError: it is missing or unwritable, or other users can replace what is in it.
@@ -175,10 +175,10 @@ def _check_checkpoint_dirs(cases: Sequence[PlannedCase]) -> None:
 
 
 def _check_launcher(experiment: Experiment, source: Path) -> None:
-    """Refuse to sweep an experiment that another launcher must start.
+    """Refuse to sweep an experiment whose ranks a different launcher must start.
 
     Raises:
-        RequestError: Slurm must start it, or it was planned for nodes.
+        RequestError: Slurm must start the ranks, or the user must start them on several nodes.
     """
     launchers = experiment.axes.get("launcher", [experiment.base.launcher])
     if "slurm" in launchers:

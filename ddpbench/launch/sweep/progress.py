@@ -1,4 +1,4 @@
-"""The progress of a sweep: which launches are done, the expected time of the rest, and the reports of both."""
+"""The progress of a sweep: which launches are done, how long the rest should take, and reports of both."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ddpbench.text_safety import command
 
 @dataclass(slots=True)
 class SweepResult:
-    """The end of a sweep: its reason, times and warnings."""
+    """How a sweep ended, with the reason, times and warnings."""
 
     run: RunDir
     stop_reason: str = ""
@@ -31,28 +31,28 @@ class SweepResult:
 
     @property
     def measured_share(self) -> float | None:
-        """Share of this session's wall time spent in warm-up and measured steps."""
+        """Fraction of this session's wall time spent in warm-up and measured steps; None before the end."""
         return self.measured_s / self.wall_s if self.wall_s else None
 
 
 class Progress:
-    """The launches of a plan that are done, the expected time of the rest, and the budget left for them."""
+    """The finished launches of a plan, the expected time of the rest, and the budget left for them."""
 
     def __init__(
         self, prepared: Prepared, listener: Listener, clock: Callable[[], float], *, shared: bool
     ) -> None:
-        """`shared`: other sweeps may run at the same time. The clock's zero is arbitrary."""
+        """`shared` says that other sweeps may run at the same time. The clock's zero is arbitrary."""
         self._run, self._resumes = prepared.run, prepared.resumes
         self._listener, self._clock, self._shared = listener, clock, shared
         self._budget = prepared.experiment.budget
         self._room = Room(self._budget, self.warn, listener.note)
         self.result = SweepResult(prepared.run)
         self.started = 0.0
-        """The clock's time at which spending of the budget began."""
+        """Time by the clock at which the budget began to be spent."""
         self.go_by(prepared.plan)
 
     def go_by(self, plan: Plan) -> None:
-        """Use this plan from now on, with nothing of it done."""
+        """Use this plan from now on, with none of its launches done."""
         self.plan = plan
         self.done = Done(self._run, plan)
         self.expected = Expected(plan, self.done, shared=self._shared, tried=plan.tried)
@@ -62,18 +62,18 @@ class Progress:
 
     @property
     def left_s(self) -> float:
-        """Return the remaining budget, seconds."""
+        """The remaining budget, seconds."""
         return self.rule.left_s(self.started)
 
     def read_outcomes(self) -> None:
-        """Take over what earlier sessions finished, and how long it took."""
+        """In a resumed run, take over which launches earlier sessions finished, and how long they took."""
         if self._resumes:
             self.expected.note_finished(self.done.read())
 
     def note(
         self, entry: PlannedCase, purpose: Purpose, number: int, outcome: LaunchOutcome, took_s: float
     ) -> None:
-        """Note that a launch is done, and how long it took."""
+        """Note that a launch ended, how, and how long it took."""
         if purpose == "measure":
             self.expected.note(entry.case, outcome, took_s)
         self.done.endings[entry.case.case_id, purpose, number] = outcome.status
@@ -81,20 +81,20 @@ class Progress:
         self.result.measured_s += outcome.measured_s
 
     def tell_plan(self) -> None:
-        """Report how much is left of the promised rounds, and warn if the budget has no room for it."""
+        """Report the plan and the estimated time left, and warn if the budget has no room for the promised rounds."""
         estimate = self.plan.left_s(self.done, shared=self._shared)
         self._listener.planned(self.plan, self._run, len(self.done.endings), estimate)
         self._tell_room("as estimated", self._budget.total, 0)
 
     def tell_room(self, when: str, number: int) -> None:
-        """Report if the remaining budget has room for more or fewer of the promised rounds; round `number` is next."""
+        """Report if the remaining budget has room for more or fewer rounds than promised; round `number` is next."""
         self._tell_room(when, self.left_s, number)
 
     def _tell_room(self, when: str, left_s: float, number: int) -> None:
         self._room.tell(when, left_s, number, self.done, self.expected)
 
     def tell_launch(self, entry: PlannedCase, purpose: Purpose, number: int) -> None:
-        """Report that a launch begins, the number of launches, and how long the rest will take."""
+        """Report that a launch begins, how many are done and planned, and how long the rest will take."""
         what = "proof" if purpose == "proof" else f"round {number + 1}"
         done = len(self.done.endings)
         todo = self.done.rounds_todo(max(self._budget.rounds_min, number + 1))
@@ -102,7 +102,7 @@ class Progress:
         self._listener.launch_started(entry, what, done, total, self.expected.left_s(number))
 
     def tell_left_out(self) -> None:
-        """Report the promised rounds that were left out because the budget is spent."""
+        """Warn about promised rounds that were left out, if the sweep ended because the budget is spent."""
         if self.result.stop_reason != "budget":
             return
         left = left_out_words(self.plan.names, self.done, self._budget)
@@ -110,6 +110,6 @@ class Progress:
             self.warn(f"{left}; to run them: {command('ddpbench', 'sweep', self._run.path)}")
 
     def warn(self, text: str) -> None:
-        """Warn, and keep the warning for the sweep's result."""
+        """Warn, and keep the warning in the sweep's result."""
         self.result.warnings.append(text)
         self._listener.warn(text)

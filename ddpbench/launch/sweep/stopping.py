@@ -1,4 +1,4 @@
-"""The end of a sweep: when its time is spent, or after the promised rounds once intervals are narrow."""
+"""The rule that ends a sweep: its time is spent, or the promised rounds are done and intervals are narrow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddpbench.spec import Budget
 
 
 class StoppingRule:
-    """Decides before each round, and before each launch, whether it is run. The clock's zero is arbitrary."""
+    """Decides before each round whether to run it. The clock's zero is arbitrary."""
 
     def __init__(
         self,
@@ -30,13 +30,13 @@ class StoppingRule:
         self._begun = False
 
     def left_s(self, started: float) -> float:
-        """Return the budget left to a sweep that began at `started`, seconds."""
+        """Return the budget left to a sweep that started at clock time `started`, seconds."""
         return started + self._budget.total - self._clock()
 
     def reason(self, number: int, started: float) -> str:
-        """Return why round `number` of a sweep that began at `started` is not to be run; empty if it is.
+        """Return why not to run round `number` of a sweep that started at clock time `started`; empty to run it.
 
-        A round is started if all of it fits into the remaining budget; a sweep's first round in any case.
+        A round is run if all of it fits into the remaining budget; a session's first round is run in any case.
         """
         if number < self._budget.rounds_min:
             todo = self._done.left_of_round(number)

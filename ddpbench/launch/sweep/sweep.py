@@ -1,4 +1,4 @@
-"""Run a prepared sweep: proofs first, then round after round, until it is to stop."""
+"""Run a prepared sweep: proofs first, then round after round, until the sweep is to stop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ddpbench.spec import PlannedCase
 
 
 class Sweep:
-    """Runs a prepared request: the order of launches, and when to stop."""
+    """Runs a prepared request: decides the order of launches and when to stop."""
 
     def __init__(
         self,
@@ -40,9 +40,9 @@ class Sweep:
     ) -> None:
         """`gate` decides before each round whether to run it, in place of the stopping rule.
 
-        The gate's owner has claimed the cores; another side may measure before the gate answers, and between blocks if
-        launches offer their `turn`. `servers` may be shared by several sweeps; None: separate ones. `lenders` are runs
-        of the same id, whose proofs of the same cases count here too.
+        The gate's owner has claimed the cores. The gate may wait while the other side measures; with `turn`, sides
+        also alternate between blocks of steps. `servers` may be shared by several sweeps; None makes separate ones.
+        `lenders` are runs with the same id whose proofs of the same cases count for this one too.
         """
         self._gate, self._servers, self._lenders = gate, servers, lenders
         self._prepared, self._listener, self._clock = prepared, listener, clock
@@ -64,14 +64,14 @@ class Sweep:
 
     @property
     def planned(self) -> tuple[PlannedCase, ...]:
-        """All cases; more may be skipped once the first processes have described the machine."""
+        """All planned cases; more of them may be skipped once the first processes have described the machine."""
         return self._progress.plan.cases
 
     def run(self) -> SweepResult:
-        """Run until the stopping rule ends it; if interrupted, finished launches stay and the rest can be resumed.
+        """Run until the sweep is to stop; after an interruption, finished launches stay and the rest can be resumed.
 
         Raises:
-            RequestError: the output cannot be used, or belongs to another machine or experiment.
+            RequestError: the output cannot be used, or belongs to a different machine or experiment.
             LaunchError: ranks cannot be started, or their records cannot be written.
         """
         self._progress.started = self._clock()
@@ -89,7 +89,7 @@ class Sweep:
         return self.result
 
     def _take_back(self, made: Made, error: BaseException) -> None:
-        """Remove the files of a new run that measured nothing, if they would turn the next try into a resume."""
+        """Remove the files of a new run that has measured nothing, if they would make the next try resume it."""
         if isinstance(error, KeyboardInterrupt):
             self.result.stop_reason = "interrupted"
         elif self._prepared.resumes:
@@ -115,7 +115,7 @@ class Sweep:
             self._progress.warn(problem)
 
     def _claims_nothing(self) -> bool:
-        """Return whether the cores may be shared, or the gate's owner has claimed them."""
+        """Return whether to claim no cores, because they may be shared, or the gate's owner has claimed them."""
         return self._shared or self._gate is not None
 
     def _work(self) -> None:
@@ -133,7 +133,7 @@ class Sweep:
         progress.tell_left_out()
 
     def _identify(self, servers: Servers, claims: ExitStack) -> None:
-        """Have a rank describe the machine and users' workloads, and use the resulting plan."""
+        """Have a rank describe the machine and try users' workloads, and use the resulting plan."""
         progress = self._progress
         first = self._launching.plan(progress.plan.runnable[0].case, "proof", 0)
         found = identify(
@@ -154,7 +154,7 @@ class Sweep:
             progress.tell_room("once your model was tried", 0)
 
     def _measure(self, servers: Servers) -> str:
-        """Run the proofs and the rounds; return why they ended."""
+        """Run the proofs and the rounds; return the reason for stopping."""
         progress = self._progress
         for entry in progress.done.unproved:
             if progress.done.take_proof(entry) or progress.done.borrow_proof(entry, self._lenders):
@@ -176,10 +176,10 @@ class Sweep:
         return "rounds_max"
 
     def _round(self, number: int, servers: Servers) -> bool:
-        """Run the unfinished launches of a round; their servers then end, and the next round gets new ones.
+        """Run a round's unfinished launches, and end their servers, so that the next round gets new ones.
 
-        If sweeps share the cores no number counts, and the servers stay: starting one takes seconds. Return whether all
-        were run: a launch that would end after the budget is not.
+        If sweeps share the cores, the servers stay, because starting one takes seconds and no number counts anyway.
+        Returns False if a launch was left out because it would end after the budget is spent.
         """
         progress = self._progress
         todo = progress.done.left_of_round(number)

@@ -1,4 +1,4 @@
-"""A launch's throughput, during and after it, for progress lines; `analysis` computes the table's."""
+"""A launch's throughput during and after the launch, for progress lines; `analysis` computes the table's."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ddpbench.spec import Case, PlannedCase
 
 
 class ThroughputSoFar:
-    """Turns a rank's step counts into throughput so far, for the listener."""
+    """Turns a rank's step counts into throughput so far, and reports it to the listener."""
 
     def __init__(self, entry: PlannedCase, listener: Listener) -> None:
         self._entry, self._listener = entry, listener
         self._first: tuple[float, int] | None = None
 
     def pulse(self, pulse: Pulse) -> None:
-        """Report a rank's heartbeat to the listener, with the rate of timed steps since the first of them."""
+        """Report a rank's heartbeat to the listener, with samples per second since the first report of timed steps."""
         now = time.monotonic()
         rate: float | None = None
         if pulse.phase == "timed steps":
@@ -31,7 +31,7 @@ class ThroughputSoFar:
 
 
 def launch_throughput(run: RunDir, case: Case, number: int) -> float | None:
-    """Return samples per second by rank 0's clock, for progress lines; `analysis` computes the table's figure."""
+    """Return samples per second by rank 0's clock; None without timed blocks. The table's come from `analysis`."""
     for rank in read_launch(run.launch(case.case_id, "measure", number)).ranks:
         blocks = [block for block in rank.of(Block) if block.phase == "timed"]
         if rank.rank == 0 and blocks:

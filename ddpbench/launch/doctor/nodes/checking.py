@@ -21,7 +21,7 @@ from ddpbench.text_safety import shortened
 from ddpbench.version import VERSION
 
 SLURM = "slurm"
-"""The word that means the nodes of the surrounding job."""
+"""The value of `--nodes` that means the nodes of the surrounding Slurm job."""
 PORT = 29_501
 _TOPIC = "Nodes"
 _ASK_S = 30.0
@@ -35,14 +35,14 @@ class NodeSeat:
     count: int
     first: str
     spare: bool = False
-    """True for a further process on a node: one is enough."""
+    """True for all but the first process on a node, which take no part."""
 
 
 def seat_of(names: str, host: Host, env: Mapping[str, str] = os.environ) -> NodeSeat:
-    """Return this process's seat, from a launcher's variables or from this node's place among the names.
+    """Return this process's seat, from a launcher's variables, else from this node's position in `names`.
 
     Raises:
-            RequestError: `names` is empty, or this node is not among them.
+        RequestError: `names` has fewer than two names, or does not tell this node's number.
     """
     if names == SLURM and "SLURM_JOB_NODELIST" not in env:
         raise RequestError(
@@ -88,7 +88,7 @@ def _addresses_of(name: str) -> list[str]:
 
 
 def _slurm_addresses(env: Mapping[str, str]) -> list[str]:
-    """Return the addresses of a job's nodes as Slurm reaches them: their names may not resolve."""
+    """Return the addresses at which Slurm reaches a job's nodes, since their names may not resolve."""
 
     def asked(*words: str) -> str:
         try:
@@ -104,7 +104,7 @@ def _slurm_addresses(env: Mapping[str, str]) -> list[str]:
             raise LaunchError(f"scontrol cannot say which nodes the job has: {error}") from None
         return done.stdout
 
-    listed = env.get("SLURM_STEP_NODELIST") or env["SLURM_JOB_NODELIST"]  # node numbers are those of the step
+    listed = env.get("SLURM_STEP_NODELIST") or env["SLURM_JOB_NODELIST"]  # nodes are numbered within the step
     names = asked("show", "hostnames", listed).split()
     listing = asked("-o", "show", "node", ",".join(names))
     known = {}
@@ -115,10 +115,10 @@ def _slurm_addresses(env: Mapping[str, str]) -> list[str]:
 
 
 def own_node(seat: NodeSeat, host: Host) -> Node:
-    """Return this node's description of itself.
+    """Return a description of this node for the other nodes.
 
     Raises:
-        LaunchError: gloo has no interface to use here.
+        LaunchError: gloo cannot use any interface of this node.
     """
     chosen, why = gloo_choice(host)
     there = [each for each in host.interfaces() if each.up and each.addresses and each.name != "lo"]
@@ -148,7 +148,7 @@ def own_node(seat: NodeSeat, host: Host) -> Node:
 
 
 def _address(interface: Interface, why: str) -> str:
-    """Return the interface's address at which gloo would listen: the one that decided, else its first."""
+    """Return the interface's address at which gloo would listen: the one at the end of `why`, else the first."""
     return next((one for one in interface.addresses if why.endswith(f" {one}")), interface.addresses[0])
 
 
@@ -166,10 +166,10 @@ def check_nodes(
     host: Host | None = None,
     waiting: Callable[[str], None] = lambda _: None,
 ) -> Sequence[CheckResult] | None:
-    """Return the nodes' findings about each other, the verdict last; None on all nodes but the first.
+    """Return findings on the nodes and their links, with the verdict last; None on all nodes but the first.
 
     Raises:
-            RequestError: `names` is empty, or this node is not among them.
+        RequestError: see `seat_of`.
         LaunchError: the nodes do not come together.
     """
     host = host or Host()

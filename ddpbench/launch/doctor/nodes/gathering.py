@@ -1,9 +1,9 @@
-"""Exchange between the nodes: the first one listens; the others send who they are, and later what they found.
+"""Exchange between nodes: the first listens; the others send their descriptions, and later their measurements.
 
 Each connection carries unencrypted lines of JSON with numbers and names, which are never executed.
 
-Slots meet in a torch store instead (`worker/slot/meeting.py`), torchrun's if it has one. A store does not serve the
-doctor: it also checks hosts whose torch is broken or missing, and a store does not report a peer that hangs up.
+Slots meet in a torch store instead (`worker/slot/meeting.py`), torchrun's if it has one. The doctor cannot use a
+store, because it also checks hosts whose torch is broken or missing, and a store does not report a peer that hangs up.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ JOIN_S = 120.0
 _MOST_LINE = 1 << 20
 _HELLO = b"ddpbench doctor\n"
 _TURN = b"\x01"
-"""The message to a node whose turn has come."""
+"""Sent to a node whose turn has come."""
 _TURNS = 4
-"""Factor on a node's patience with a possibly busy node, which waits for two if its partner is not reached."""
+"""Multiple of `PATIENCE_S` to wait for a node that may itself be waiting for unreachable ones."""
 _Read = TypeVar("_Read")
 
 
@@ -42,7 +42,7 @@ def _address(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
-    """A node's description of itself: its name, gloo's interface and the reason, and where the others reach it."""
+    """A node's description of itself: host, gloo's interface and why gloo uses it, and the address for other nodes."""
 
     number: Annotated[int, Field(ge=0, lt=MOST_NODES)]
     host: Words
@@ -51,15 +51,15 @@ class Node:
     address: Annotated[str, AfterValidator(_address)]
     port: Annotated[int, Field(ge=0, lt=2**16)] = 0
     others: tuple[Words, ...] = ()
-    """Other interfaces that could be meant, each `eth0 10.0.0.2`."""
+    """Other usable interfaces, each as `eth0 10.0.0.2`."""
     speed_mbps: Annotated[int, Field(ge=0, lt=2**40)] = 0
     faster: Words = ""
-    """An interface that claims at least twice the rate, as text."""
+    """Text on an interface that claims at least twice the rate; empty if there is none."""
     versions: tuple[Words, ...] = ()
 
     @property
     def name(self) -> str:
-        """Its name in a sentence."""
+        """The node's name in sentences, such as `node 2 (hostC)`."""
         return f"node {self.number} ({self.host})"
 
 
@@ -67,7 +67,7 @@ _NODE, _NODES, _PAIRS = TypeAdapter(Node), TypeAdapter(list[Node]), TypeAdapter(
 
 
 class _Line:
-    """A connection for lines of JSON. The peer is not trusted: it may send anything, or nothing."""
+    """A connection for lines of JSON with an untrusted peer, which may send anything or nothing."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -77,7 +77,7 @@ class _Line:
         """Return the next line.
 
         Raises:
-            OSError: it does not arrive before the deadline, or is longer than `most` bytes.
+            OSError: no line arrives before the deadline, or it is longer than `most` bytes.
         """
         while b"\n" not in self._data[:most]:
             if len(self._data) >= most:
@@ -93,18 +93,18 @@ class _Line:
         return line + b"\n"
 
     def next_message(self, kind: TypeAdapter[_Read], deadline: float) -> _Read:
-        """Return the next line's content.
+        """Return the next line, parsed and validated as `kind`.
 
         Raises:
             OSError: see `read`.
             ValueError: the line is not a valid message of a node.
         """
         line = self.read(deadline)
-        parse_json(line)  # with its limits on depth, numbers and texts
+        parse_json(line)  # checks depth, numbers and texts
         return kind.validate_json(line, strict=True)
 
     def tell(self, value: object) -> None:
-        """Send a line.
+        """Send `value` as a line of JSON.
 
         Raises:
             OSError: the connection broke, or the peer does not receive.
@@ -114,7 +114,7 @@ class _Line:
 
 
 def rounds_of(count: int) -> list[list[tuple[int, int]]]:
-    """Return all pairs of `count` nodes in rounds in which no node has two (the circle method)."""
+    """Return all pairs of `count` nodes, in rounds in which each node is in at most one pair (the circle method)."""
     ring: list[int | None] = [*range(count), *([None] if count % 2 else [])]
     rounds = []
     for _ in range(len(ring) - 1):
@@ -128,12 +128,12 @@ def rounds_of(count: int) -> list[list[tuple[int, int]]]:
 def take_part(
     me: Node, count: int, first: tuple[str, int], *, waiting: Callable[[str], None] = lambda _: None
 ) -> tuple[list[Node], list[NodePair]]:
-    """Return all nodes and their pairs: on the first node every pair, on others those of this node.
+    """Join the check; return all nodes, and the pairs: all of them on node 0, those tried by this node on others.
 
     `first` is the address and port at which node 0 listens.
 
     Raises:
-        LaunchError: the nodes do not come together within two minutes.
+        LaunchError: a node cannot listen, or the nodes do not come together within `JOIN_S`.
     """
     with ExitStack() as stack:
         listener = stack.enter_context(_listener(me.address))
@@ -197,10 +197,10 @@ def _joined(
     *,
     waiting: Callable[[str], None],
 ) -> tuple[dict[int, Node], dict[int, _Line]]:
-    """Return all nodes, by number, and the connections of those that came.
+    """Wait for the other nodes; return all nodes and the others' connections, both by number.
 
     Raises:
-        LaunchError: one did not come in time.
+        LaunchError: a node did not come in time.
     """
     lines: dict[int, _Line] = {}
     deadline = time.monotonic() + JOIN_S
@@ -221,7 +221,7 @@ def _joined(
         line = _Line(connection)
         node = _introduced(line, min(deadline, time.monotonic() + PATIENCE_S))
         if node is None or not 0 < node.number < count:
-            connection.close()  # not a node's; many of them would use up this process's descriptors
+            connection.close()  # not from a node; many such connections would use up descriptors
             continue
         if node.number in lines:
             lines[node.number].connection.close()
@@ -233,7 +233,7 @@ def _joined(
 
 
 def _introduced(line: _Line, deadline: float) -> Node | None:
-    """Return the node that the peer says it is; None if it does not."""
+    """Return the node that the peer describes; None if the peer sends no valid description."""
     try:
         return line.next_message(_NODE, deadline) if line.read(deadline, len(_HELLO)) == _HELLO else None
     except (OSError, ValueError):
@@ -281,12 +281,12 @@ def _follow(
 
 
 def _answer_s(count: int) -> float:
-    """Return the time limit for all nodes to try all pairs, s."""
+    """Return how long all nodes together may take to try all pairs, s."""
     return JOIN_S + count * 4 * PATIENCE_S
 
 
 def _try_all(me: Node, nodes: Sequence[Node], listener: socket.socket) -> list[NodePair]:
-    """Return this node's pairs, round by round: in a pair the lower number connects and measures."""
+    """Try this node's pairs round by round and return the results; a pair's lower number connects and measures."""
     found: list[NodePair] = []
     with ExitStack() as stack:
         early = _Early(listener, stack, range(me.number))
@@ -300,14 +300,14 @@ def _try_all(me: Node, nodes: Sequence[Node], listener: socket.socket) -> list[N
 
 
 class _Early:
-    """Connections by the number of the node that made them: nodes are not all in the same round."""
+    """Connections by the connecting node's number, kept because other nodes may already be in a later round."""
 
     def __init__(self, listener: socket.socket, stack: ExitStack, expected: range) -> None:
         self._listener, self._stack, self._expected = listener, stack, expected
         self._came: dict[int, socket.socket] = {}
 
     def of(self, number: int) -> socket.socket | None:
-        """Return a node's connection after waiting for it a while; None if it does not come."""
+        """Return a node's connection, after waiting for it if necessary; None if it does not come in time."""
         deadline = time.monotonic() + _TURNS * PATIENCE_S
         while number not in self._came:
             self._listener.settimeout(max(0.01, deadline - time.monotonic()))
@@ -333,7 +333,7 @@ class _Early:
 
 
 def _connect(me: Node, other: Node) -> NodePair:
-    """Return the pair as measured by the connecting side."""
+    """Connect to the other node and return the pair with its measurements, or with the problem."""
     source = None if me.address.startswith("127.") != other.address.startswith("127.") else (me.address, 0)
     deadline = time.monotonic() + PATIENCE_S
     while True:
@@ -357,7 +357,7 @@ def _connect(me: Node, other: Node) -> NodePair:
 
 
 def _await(other: Node, me: Node, early: _Early) -> list[NodePair]:
-    """Serve the connecting side, which reports the pair; if it never connects, report that from this side."""
+    """Serve the connecting node, which then reports the pair; return the pair with a problem if no connection comes."""
     connection = early.of(other.number)
     if connection is None:
         return [
@@ -370,7 +370,7 @@ def _await(other: Node, me: Node, early: _Early) -> list[NodePair]:
 
 
 def _once(pairs: Sequence[NodePair]) -> list[NodePair]:
-    """Return each pair once: with its numbers if a side has some, else with the connecting side's problem."""
+    """Return each pair once: with measurements if there are any, else with the connecting node's problem."""
     found: dict[tuple[int, int], NodePair] = {}
     for pair in pairs:
         known = found.get((pair.a, pair.b))

@@ -1,4 +1,4 @@
-"""Findings on a job's nodes and links: which one is slow or not reached, and what to do."""
+"""Findings on a job's nodes and links: which are slow or not reached, and what to do."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ddpbench.launch.doctor.nodes.talking import NodePair
 from ddpbench.units import format_bit_rate, format_seconds
 
 SLOW = 0.7
-"""A link is slow if it carries less than this share of the other links' median."""
+"""A link is slow below this fraction of the other links' median rate."""
 OF_THE_INTERFACE = 0.5
-"""A link is also slow if it carries less than this share of its interface's claimed rate."""
+"""A link is also slow below this fraction of its interfaces' claimed rate, up to `ONE_STREAM`."""
 ONE_STREAM = 10e9
-"""bit/s of which a link that carries this share is not slow: one connection from Python may not fill it."""
+"""Limit on the claimed rate in that comparison, bit/s: one connection from Python may not fill a faster link."""
 CLOCKS_APART_S = 0.5
 """Clock differences above this confuse readers of two nodes' logs; ddpbench's numbers do not depend on them."""
 
 
 def judged(nodes: Sequence[Node], pairs: Sequence[NodePair]) -> list[CheckResult]:
-    """Return the findings: each node's interface, each pair's link, slow links, clocks, versions."""
+    """Return findings on each node's interface, each pair's link, slow links, clocks and versions."""
     return [
         *_interfaces(nodes),
         *_links(nodes, pairs),
@@ -89,7 +89,7 @@ def _links(nodes: Sequence[Node], pairs: Sequence[NodePair]) -> Iterator[CheckRe
 
 
 def _slow(nodes: Sequence[Node], pairs: Sequence[NodePair]) -> Iterator[CheckResult]:
-    """Yield the node whose links are all slow while the others' are not, else each slow link."""
+    """Report each node whose links are all slow compared with the others', then other slow links."""
     if len(pairs) < 3:
         return  # the one link of two nodes has nothing to compare with
     named: set[int] = set()

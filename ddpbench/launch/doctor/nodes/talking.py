@@ -17,24 +17,24 @@ PINGS = 100
 STREAM_S = 0.5
 """Seconds of sending in each direction."""
 WARM_S = 0.1
-"""Seconds at the start that do not count: a connection starts slowly."""
+"""Seconds at the start that are not counted, because a connection starts slowly."""
 PATIENCE_S = 10.0
 MEASURED_S = 40.0
-"""Seconds for all tests of a pair: normally one or two, and at most this on the slowest links."""
+"""Time limit for all tests of a pair, s; normally they take one or two."""
 MOST_NODES = 1 << 20
 _BLOCK = bytes(1 << 18)
 _PING = struct.Struct("!qq")
 
 
 Words = Annotated[str, Field(max_length=1000), AfterValidator(on_one_line)]
-"""A text from another node, which is not trusted."""
+"""Text from a different node, which is not trusted."""
 _Number = Annotated[int, Field(ge=0, lt=MOST_NODES)]
 _Amount = Annotated[float, Field(ge=0, lt=1e18)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodePair:
-    """The measurements of two nodes, numbered as in the list of nodes, `a` below `b`.
+    """Measurements between nodes `a` and `b`, which are numbers in the list of nodes, `a` below `b`.
 
     Rates are bit/s, times seconds. `clock_s` is how far b's clock is ahead of a's, known to within `clock_error_s`.
     `problem` says why numbers are missing.
@@ -51,7 +51,7 @@ class NodePair:
 
     @property
     def slower(self) -> float:
-        """The slower direction's rate, which limits everything that both nodes send."""
+        """The slower direction's rate, bit/s, which limits any exchange in both directions."""
         return min(self.a_to_b, self.b_to_a)
 
     def to_json(self) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class NodePair:
 
 
 def serve(connection: socket.socket) -> None:
-    """Answer `measure` until it has all its numbers.
+    """Answer the peer's calls in `measure`.
 
     Raises:
         OSError: the connection broke.
@@ -76,7 +76,7 @@ def serve(connection: socket.socket) -> None:
 
 
 def measure(connection: socket.socket, a: int, b: int) -> NodePair:
-    """Return what `a`, this side, measures of its connection to `b`.
+    """Return the measurements by node `a`, which is this side, of its connection to node `b`.
 
     Raises:
         OSError: the connection broke.
@@ -122,7 +122,7 @@ def _received(connection: socket.socket, count: int, deadline: float) -> bytes:
 
 
 def _send_stream(connection: socket.socket, deadline: float) -> float:
-    """Send for `STREAM_S`; return the rate at which the other side received, bit/s."""
+    """Send for `STREAM_S`; return the rate at which the peer received, bit/s."""
     end = time.perf_counter() + STREAM_S
     while time.perf_counter() < end:
         connection.sendall(b"\x01" + _BLOCK)
@@ -132,7 +132,7 @@ def _send_stream(connection: socket.socket, deadline: float) -> float:
 
 
 def _take_stream(connection: socket.socket, deadline: float) -> float:
-    """Receive until the other side has sent all; return the rate, bit/s, and report it to that side."""
+    """Receive until the peer has sent everything; report the rate to the peer and return it, bit/s."""
     start = counted_from = time.perf_counter()
     counted = 0
     buffer = bytearray(1 + len(_BLOCK))
