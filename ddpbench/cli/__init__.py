@@ -48,7 +48,7 @@ EXIT_NOT_OK = 1
 EXIT_REQUEST = 2
 EXIT_INTERRUPTED = 130
 EXIT_NOT_READ = 128 + signal.SIGPIPE
-"""The exit code of a program that the kernel ends for writing to a closed pipe."""
+"""The exit code of a program that the kernel kills for writing to a closed pipe."""
 
 _EPILOG = """\
 exit codes:
@@ -63,8 +63,11 @@ exit codes:
 def make_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     """Return the parser of the command line, without importing anything slow.
 
-    If the first of `words` is not a command of ddpbench, the parser also has the commands of that name that
-    installed packages register.
+    If the first of `words` is not a command of ddpbench, add the command that an installed package registers by that
+    name.
+
+    Raises:
+        RequestError: several packages register that command.
     """
     parser = _Parser(
         prog="ddpbench",
@@ -109,7 +112,7 @@ def make_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run a command and exit: 0 all well, 1 some case not ok, 2 invalid request, 130 interrupted."""
+    """Run a command and exit with its code: 0 all well, 1 some case not ok, 2 invalid request, 130 interrupted."""
     _open_standard_streams()
     code = run(argv)
     _end_without_threads(code)
@@ -118,13 +121,13 @@ def main(argv: list[str] | None = None) -> None:
 
 
 _PATIENCE_S = 1.0
-"""Seconds to wait for threads that other code has left running."""
+"""Seconds before the process ends in spite of threads that other code has left running."""
 
 
 def _end_without_threads(code: int) -> None:
-    """End the process with this code even if threads or processes still run that Python would wait for.
+    """Make sure that the process ends with this code, even if non-daemon threads or processes still run.
 
-    A file or package of the user may have started them.
+    Files or packages of the user may have started them, and Python would wait for them.
     """
     if not _left_running():
         return
@@ -143,14 +146,14 @@ def _end_without_threads(code: int) -> None:
 
 
 def _left_running() -> list[Any]:
-    """Return the threads and processes for which Python waits before it ends."""
+    """Return the threads and processes that Python would wait for at exit."""
     processes = sys.modules.get("multiprocessing.process")
     threads = [one for one in threading.enumerate() if one is not threading.main_thread()]
     return [one for one in (*threads, *(processes.active_children() if processes else ())) if not one.daemon]
 
 
 def _whose(one: Any) -> str:
-    """Return a description of a thread or process, with the user's file that started it if known."""
+    """Return words for a thread or process, with the user's file that started it if known."""
     if not isinstance(one, threading.Thread):
         return f"the process {one.name}"
     from ddpbench.user_files import file_of_thread
@@ -160,7 +163,7 @@ def _whose(one: Any) -> str:
 
 
 def _open_standard_streams() -> None:
-    """Open closed standard streams on /dev/null: the next opened file would take their number and get their output."""
+    """Open closed standard streams on /dev/null. Otherwise the next opened file would receive their output."""
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(descriptor)
@@ -180,9 +183,9 @@ def run(argv: list[str] | None = None) -> int:
 
 
 def _ended(argv: list[str] | None) -> int:
-    """Run a command and return its exit code; raise BrokenPipeError to `run`, also when printing an error."""
+    """Run a command and return its exit code. Lets BrokenPipeError through to `run`."""
     signal.signal(signal.SIGTERM, _interrupt)
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # nohup ignores it, and it stays ignored
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # under nohup it is ignored: leave it so
         signal.signal(signal.SIGHUP, _interrupt)
     try:
         words = sys.argv[1:] if argv is None else argv
@@ -224,7 +227,7 @@ def _function(arguments: argparse.Namespace) -> Callable[[argparse.Namespace], i
     """Return the function of the command that was given.
 
     Raises:
-            RequestError: the command is a package's, which sets no function.
+        RequestError: the command is from an installed package and sets no function.
     """
     function: Callable[[argparse.Namespace], int] | None = getattr(arguments, "run", None)
     if function is None:
@@ -236,7 +239,7 @@ def _function(arguments: argparse.Namespace) -> Callable[[argparse.Namespace], i
 
 
 def _explained(error: OSError) -> int:
-    """Print what the system refused; return the exit code: 2 if the user asked for it, else 1."""
+    """Print what the system refused. Return the exit code: 2 if a file that the user named is the cause, else 1."""
     from ddpbench.records import explain_os_error, explain_unreadable
 
     _give_up_output()
@@ -244,7 +247,7 @@ def _explained(error: OSError) -> int:
     if why := explain_unreadable(error):
         _tell(f"ddpbench: {name} cannot be read: {why}")
         return EXIT_REQUEST
-    if error.errno == errno.ENAMETOOLONG:  # only a name that was given is that long
+    if error.errno == errno.ENAMETOOLONG:  # only names given on the command line can be that long
         _tell(f"ddpbench: {shortened(error.filename)}: the name is too long for this file system")
         return EXIT_REQUEST
     _tell(f"ddpbench: {f'{name}: ' if name else ''}{explain_os_error(error)}")
@@ -252,10 +255,10 @@ def _explained(error: OSError) -> int:
 
 
 def _flush_output() -> None:
-    """Flush standard output while a failure can still be reported: Python itself would exit with code 120.
+    """Flush standard output while a failure can still be reported. At exit, Python would only end with code 120.
 
     Raises:
-        DdpbenchError: it cannot be written, for example on a full disk.
+        DdpbenchError: standard output cannot be written, for example on a full disk.
     """
     try:
         sys.stdout.flush()
@@ -269,14 +272,14 @@ def _flush_output() -> None:
 
 
 def _tell(sentence: str) -> None:
-    """Print what went wrong on standard error."""
+    """Print a sentence on what went wrong on standard error."""
     with _guarded_stderr():
         say(sentence, sys.stderr)
 
 
 @contextlib.contextmanager
 def _guarded_stderr() -> Iterator[None]:
-    """Guard writes to standard error: if one fails, as on a full disk, the exit code alone reports the outcome."""
+    """Suppress failed writes to standard error, as on a full disk: the exit code still reports the outcome."""
     try:
         yield
     except BrokenPipeError:
@@ -286,7 +289,7 @@ def _guarded_stderr() -> Iterator[None]:
 
 
 def _give_up_output() -> None:
-    """Send unwritable output to /dev/null: Python would retry at exit and end with code 120."""
+    """Redirect unwritable standard streams to /dev/null. Otherwise Python would retry at exit and end with code 120."""
     for descriptor, stream in ((1, sys.stdout), (2, sys.stderr)):
         try:
             stream.flush()
@@ -295,7 +298,7 @@ def _give_up_output() -> None:
 
 
 _LEAST_ADDRESS_SPACE = 512 << 20
-"""Bytes. With less, NumPy's libraries abort or hang before Python raises an error."""
+"""In bytes. With less address space, NumPy's libraries abort or hang before Python raises an error."""
 _MORE_MEMORY = "raise the limit with ulimit -v, or free some memory"
 _NO_MEMORY = ("failed to map segment", "annot allocate memory", "cannot create shared object")
 """Messages of the library loader when memory runs out."""
@@ -305,7 +308,7 @@ def _check_address_space() -> None:
     """Refuse an address-space limit that is too low to load libraries.
 
     Raises:
-        RequestError: there is such a limit.
+        RequestError: the limit is too low.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and limit < _LEAST_ADDRESS_SPACE:
@@ -325,7 +328,7 @@ def _check_environment(env: Mapping[str, str]) -> None:
     """Refuse environment variables with which NumPy, Matplotlib or Rich would end a command in a traceback.
 
     Raises:
-        RequestError: a value cannot be read; the message names its variable.
+        RequestError: a variable's value cannot be used; the message names the variable.
     """
     given = env.get("SOURCE_DATE_EPOCH")
     if given is not None:
@@ -345,10 +348,10 @@ def _check_environment(env: Mapping[str, str]) -> None:
 
 
 def _check_readable(word: str) -> None:
-    """Refuse an argument that cannot be a file, setting or message.
+    """Refuse a command-line argument that cannot be a file, setting or message.
 
     Raises:
-        RequestError: it holds a NUL or bytes that are not UTF-8, or the locale cannot decode it.
+        RequestError: the argument has a NUL or bytes that are not UTF-8, or the locale cannot decode it.
     """
     surrogates = any("\ud800" <= one <= "\udfff" for one in word)
     if surrogates and "\0" not in word and _is_utf8(word):
@@ -363,7 +366,7 @@ def _check_readable(word: str) -> None:
 
 
 def _is_utf8(word: str) -> bool:
-    """Return whether an argument's bytes are UTF-8 even if Python decoded them in another encoding."""
+    """Return whether an argument's bytes are UTF-8, whatever encoding Python decoded them with."""
     try:
         os.fsencode(word).decode("utf-8")
     except UnicodeError:
@@ -380,7 +383,7 @@ class _Parser(argparse.ArgumentParser):
             self.register("action", name, flags.Given)
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
-        """Refuse an empty value, and `--flag=--`, which argparse reads as an empty list; read all else as usual."""
+        """Refuse empty values and `--flag=--`, which argparse reads as an empty list."""
         if "" in arg_strings and action.nargs != argparse.PARSER:
             raise argparse.ArgumentError(action, "an empty text was given: give a value, or leave it out")
         if arg_strings == ["--"] and action.nargs is None and action.option_strings:
@@ -394,7 +397,7 @@ class _Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"invalid choice {shortened(value)}; {advice}")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse; report arguments that a subcommand does not know with the subcommand's usage."""
+        """Parse the arguments; report unknown ones with the usage of the subcommand that was given."""
         known, unknown = self.parse_known_args(args, namespace)
         if unknown:
             words = [*(sys.argv[1:] if args is None else args)]

@@ -1,4 +1,4 @@
-"""`ddpbench baseline save|list|remove`: keep runs by name, to compare later runs with."""
+"""`ddpbench baseline save|list|remove`: save runs by name, to compare later runs with them."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _removed_if_refused(out: Path) -> Iterator[None]:
-    """Remove a directory made in this context if it is empty after a refusal; keep what was measured."""
+    """After a refusal, remove `out` if it was made in this context and is still empty."""
     from ddpbench.errors import RequestError
 
     made_here = not out.exists()
@@ -128,7 +128,7 @@ def _worst(changes: Sequence[Change]) -> Change | None:
 
 
 class _Quiet:
-    """Prints nothing about single rounds."""
+    """Prints events, and nothing about single rounds."""
 
     def begun(self, out: Path) -> None:
         """Do nothing."""

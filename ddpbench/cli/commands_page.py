@@ -27,7 +27,7 @@ nobody reads what is printed any more, as after `| head`.
 
 
 def page() -> str:
-    """Return the page."""
+    """Return the text of `docs/commands.md`."""
     parts = [_INTRO]
     for name, parser in _commands().items():
         usage = " ".join(parser.format_usage().split()).removeprefix("usage: ")

@@ -1,4 +1,4 @@
-"""`ddpbench compare BASE NEW`: compare training speed of two sides; `--interleave` measures both."""
+"""`ddpbench compare BASE NEW`: compare the training speed of two sides. With `--interleave`, measure both in turn."""
 
 from __future__ import annotations
 
@@ -144,8 +144,8 @@ def _of_two(arguments: argparse.Namespace) -> Changes:
     """Return the comparison of two sides that are already measured.
 
     Raises:
-        RequestError: they are the same or copies, or an argument names no side.
-        IdentityError: they were measured on different machines, and that was not allowed.
+        RequestError: the sides are the same run or copies of one, or an argument names no side.
+        IdentityError: the sides were measured under different conditions, and `--across` is not given.
     """
     from ddpbench.analysis.regression import changes_of, unlike
     from ddpbench.analysis.regression.baselines import find_side, side_of
@@ -214,7 +214,7 @@ def _interleaved(arguments: argparse.Namespace) -> Changes:
 
 
 class _Lines:
-    """Prints the progress of two sides on standard error."""
+    """Prints the progress of an interleaved comparison on standard error."""
 
     def __init__(self) -> None:
         self.out: Path | str = ""
@@ -235,7 +235,7 @@ class _Lines:
 
 
 def _publish(changes: Changes, arguments: argparse.Namespace) -> int:
-    """Print and write the comparison as requested; return 1 if the gate fails."""
+    """Print and write the comparison as requested. Return 1 if `--fail-on` fails or no case can be judged, else 0."""
     from dataclasses import replace
 
     from ddpbench.analysis.regression.wording import failing, judged_any, markdown, to_json, why_failing
@@ -269,7 +269,7 @@ def _publish(changes: Changes, arguments: argparse.Namespace) -> int:
 
 
 def print_changes(changes: Changes) -> None:
-    """Print the table, the summary of the changes, and what limits it."""
+    """Print the table of changes, its summary, and its limits."""
     from ddpbench.analysis.regression.wording import HEADS, headline, remarks, rows
 
     lines = aligned([HEADS, *rows(changes)], columns_here(), left=(0, 5, 6), breakable=(0, 6))

@@ -1,4 +1,4 @@
-"""`ddpbench doctor`: report what can run on this machine, and for the rest why not and what to do."""
+"""`ddpbench doctor`: report what can run on this machine; for the rest, report why not and what to do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _MARKS = {"ok": "✓", "note": "!", "problem": "✗"}
 _PLAIN_MARKS = {"ok": "+", "note": "!", "problem": "x"}
 _SUBJECT_WIDTH = 16
-"""The most characters of a subject that shares a line with its finding."""
+"""The longest subject, in characters, whose finding follows on the same line."""
 _STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
 
 
@@ -81,7 +81,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def show(findings: Sequence[CheckResult], console: Console) -> None:
-    """Print findings under their topics, with the verdict, the last finding, as the last line."""
+    """Print the findings under their topics. The last finding is the verdict and is printed last."""
     from rich.text import Text
 
     *listed, verdict = (_cleaned(finding) for finding in findings)
@@ -124,5 +124,5 @@ def _cleaned(finding: CheckResult) -> CheckResult:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Return the text's lines; keep a word longer than a line, such as a path, in one piece for copying."""
+    """Wrap text into lines. A word longer than a line, such as a path, is not broken, so that it can be copied."""
     return textwrap.wrap(text, max(width, 20), break_long_words=False, break_on_hyphens=False)

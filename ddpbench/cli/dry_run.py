@@ -26,7 +26,7 @@ _MUCH_BYTES = 2**30
 
 
 def table(prepared: Prepared, width: int) -> list[str]:
-    """Return the sweep as a table: each case with its cost, the total, and the skipped cases."""
+    """Return the lines of a dry run: a table of cases with their times, the total, the skipped cases and the claims."""
     plan, budget = prepared.plan, prepared.experiment.budget
     rounds, proofs, names = budget.rounds_min, to_prove(plan.runnable), plan.names
     shared = names.shared(entry.case for entry in plan.runnable)
@@ -73,7 +73,7 @@ def table(prepared: Prepared, width: int) -> list[str]:
 
 
 def _claims(prepared: Prepared, width: int) -> list[str]:
-    """Return each claim with how many pairs of cases decide it, and why some cannot."""
+    """Return lines on claims: how many pairs of cases decide each, how many of them are skipped or oversubscribed."""
     claims = prepared.plan.claims
     entries = {entry.case.case_id: entry for entry in prepared.plan.cases}
     lines = ["", f"claims: {len(claims)}"] if claims else []
@@ -95,7 +95,7 @@ def _claims(prepared: Prepared, width: int) -> list[str]:
 
 
 def launches(prepared: Prepared, catalog: Catalog) -> Iterator[str]:
-    """Yield every launch of the first `rounds_min` rounds in order, proofs first, with each rank's command line."""
+    """Yield a line for each launch of the first `rounds_min` rounds, proofs first, and its ranks' command lines."""
     plan, rounds = prepared.plan, prepared.experiment.budget.rounds_min
     names = plan.names
     yield _order_words(prepared)
@@ -110,7 +110,7 @@ def launches(prepared: Prepared, catalog: Catalog) -> Iterator[str]:
 
 
 def _order_words(prepared: Prepared) -> str:
-    """Return the source of the printed order."""
+    """Return words for the seed of the printed order."""
     seed = prepared.experiment.budget.seed
     if prepared.draws_seed:
         return f"order of launches: an example (seed {seed}); each run draws its own, or takes budget.seed"
@@ -147,7 +147,7 @@ def _unknown(prepared: Prepared, entry: PlannedCase) -> bool:
 
 
 def _memory(prepared: Prepared) -> str:
-    """Return the least memory that the largest case needs, if known and large; otherwise an empty string."""
+    """Return words for the least memory that the largest case needs; empty if it is unknown or small."""
     known = [(least_bytes(entry.case) or 0, entry.case) for entry in prepared.plan.runnable]
     most, case = max(known, key=lambda one: one[0], default=(0, None))
     if case is None or most < _MUCH_BYTES:
@@ -157,7 +157,7 @@ def _memory(prepared: Prepared) -> str:
 
 
 def _total(prepared: Prepared) -> str:
-    """Return the estimated total time, for the fewest and for the most rounds."""
+    """Return words for the estimated total time, with the fewest and with the most rounds."""
     plan, budget = prepared.plan, prepared.experiment.budget
     unknown = [entry.case.workload for entry in plan.runnable if _unknown(prepared, entry)]
     if unknown:
@@ -186,7 +186,7 @@ def _total(prepared: Prepared) -> str:
 
 
 def _left(prepared: Prepared) -> str:
-    """Return how much of a started run is done, and how long its promised rounds still take."""
+    """Return words for how many launches of a run are done, and how long the rest of its `rounds_min` rounds takes."""
     done = Done(prepared.run, prepared.plan)
     done.read()
     left_s = prepared.plan.left_s(done, shared=own_environment_allows_sharing())
@@ -196,7 +196,7 @@ def _left(prepared: Prepared) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    """Return an estimate in seconds; from ten on in whole seconds, as it is not known better."""
+    """Return words for an estimated duration. From 10 s on, it is rounded up to whole seconds."""
     return format_seconds(math.ceil(seconds) if seconds >= 10 else round(seconds, 1))
 
 

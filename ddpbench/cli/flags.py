@@ -10,9 +10,9 @@ from typing import Any
 
 
 class Given(argparse.Action):
-    """Store a flag's value. A repeated flag that takes several values keeps each of them once.
+    """Stores a flag's value. If a flag that takes several values is repeated, all are stored, each once.
 
-    A flag that takes one value cannot be repeated with another value: which of the two was meant is unknown.
+    A flag that takes one value cannot be repeated with a different value, as it is unknown which of the two was meant.
     """
 
     hint = "give it once"
@@ -20,7 +20,7 @@ class Given(argparse.Action):
     def __call__(
         self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
     ) -> None:
-        """Add the values to those of the same flag, or refuse a second value.
+        """Store the values, or add them to those given before; refuse a second value for a flag that takes one.
 
         Raises:
             ArgumentError: the flag takes one value and already has a different one.
@@ -46,7 +46,7 @@ class Given(argparse.Action):
 
 
 class Joined(Given):
-    """Store a comma-separated list; if the flag is repeated, store one list of all values."""
+    """Stores a comma-separated list. If the flag is repeated, the lists are joined."""
 
     def __call__(
         self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
@@ -58,7 +58,7 @@ class Joined(Given):
 
 
 class _Setting(Given):
-    """Add `--set KEY=VALUE` to the overrides, and refuse a second value for the same key."""
+    """Adds `--set KEY=VALUE` to the overrides, and refuses a second value for the same key."""
 
     def __call__(
         self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
@@ -86,7 +86,7 @@ class _Setting(Given):
 
 
 class _Workload(_Setting):
-    """Add `--workload NAME` to the overrides, as the setting that it stands for."""
+    """Adds `--workload NAME` to the overrides, as the setting `base.workload=NAME`."""
 
     hint = 'for several give an axis with --set: axes.workload=["NAME", "NAME"]'
 
@@ -96,7 +96,7 @@ class _Workload(_Setting):
         """Add the setting.
 
         Raises:
-                ArgumentError: another workload was given before.
+            ArgumentError: a different workload was given before.
         """
         setting, overrides = f"base.workload={values}", list(getattr(namespace, self.dest) or [])
         if self._repeated(namespace) and setting not in overrides:
@@ -106,7 +106,7 @@ class _Workload(_Setting):
 
 
 class Renamed(argparse.Action):
-    """Append a value; if the flag was given by an old name, print its current name."""
+    """Appends a value. If the flag was given by an old name, its current name is printed."""
 
     def __call__(
         self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
@@ -120,7 +120,7 @@ class Renamed(argparse.Action):
 
 
 def number(flag: str, limit: str) -> Callable[[str], Any]:
-    """Return the parser of a flag's number, checked by the limit of that name."""
+    """Return a parser for the number that `flag` takes. The parser refuses values outside `spec.limits.LIMIT`."""
 
     def read(text: str) -> float:
         from ddpbench.spec import limits
@@ -133,10 +133,10 @@ def number(flag: str, limit: str) -> Callable[[str], Any]:
 
 
 def share(text: str) -> float:
-    """Return a flag's fraction, from `3%` or `0.03`.
+    """Return the fraction that a flag's text stands for, such as `3%` or `0.03`.
 
     Raises:
-        ArgumentTypeError: it is not a number, or not between 0 and 1.
+        ArgumentTypeError: the text is not a number from 0 up to, but not including, 1.
     """
     from ddpbench.units import parse_share
 
@@ -173,7 +173,7 @@ def overrides(parser: argparse.ArgumentParser, example: str) -> None:
 
 
 def workload(parser: argparse.ArgumentParser) -> None:
-    """Add `--workload`, short for the most frequent setting."""
+    """Add `--workload NAME`, short for `--set base.workload=NAME`."""
     parser.add_argument(
         "--workload",
         dest="overrides",
@@ -195,10 +195,10 @@ def out(
 
 
 def output_path(text: str) -> Path:
-    """Return the path of an output file; `-` is standard output. Marks an option that names one.
+    """Parse the path of an output file; `-` is standard output. As a `type`, this marks arguments for output files.
 
     Raises:
-        ArgumentTypeError: it can only name a folder.
+        ArgumentTypeError: the path ends with a slash, so that it can only be a folder.
     """
     if text.endswith("/"):
         from ddpbench.text_safety import shortened
@@ -243,7 +243,7 @@ def check_outputs(arguments: argparse.Namespace, *names: str) -> bool:
 
 
 def turns(parser: argparse.ArgumentParser, who: str) -> None:
-    """Add `--turns`: what two sides (`who`) take turns in."""
+    """Add `--turns`, which sets what two sides (named `who` in the help) take turns in: blocks of steps or launches."""
     parser.add_argument(
         "--turns",
         choices=("blocks", "launches"),

@@ -12,7 +12,7 @@ from ddpbench.cli.lines import show
 from ddpbench.text_safety import command
 
 _SHOWN = 6
-"""The most statements of a group printed below the class; its comment lists all, with line numbers."""
+"""The most left-out statements of a group that are printed. The class's comment lists all, with line numbers."""
 
 if TYPE_CHECKING:
     from ddpbench.launch.own_class import Script, Written
@@ -77,7 +77,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _tried(script: Script, written: Written, source: str) -> tuple[bool, str]:
-    """Return whether a step of the class works, and the sentence about it to print."""
+    """Return whether a step of the class works, and a sentence on this to print."""
     from ddpbench.errors import DdpbenchError
     from ddpbench.launch.own_class import can_guard
     from ddpbench.launch.own_class.trial import trial_of

@@ -1,4 +1,4 @@
-"""Lines for a terminal: at most its width, with aligned columns and whole words, and without control characters.
+"""Prints lines that fit a terminal, with aligned columns and whole words, and without control characters.
 
 The only file of `cli` that prints.
 """
@@ -18,19 +18,21 @@ from ddpbench.progress import OnProgress
 from ddpbench.text_safety import JOINT, clean, on_one_line
 
 WIDEST = 100
-"""The most columns of a table; a narrower terminal gets its width."""
-"""Between the words of a label, where a long label is broken."""
+"""The most columns to print, however wide the terminal is."""
 _NARROWEST = 60
 _PATIENCE_S = 1.0
-"""Seconds below which no progress is shown."""
+"""Seconds of work before progress is shown."""
 _REDRAWN_S = 0.2
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 _QUOTED_WORD = re.compile(r"""(?<![^\s(=])(?:\$'(?:[^'\\]|\\.)*+'|'[^']*+'(?:"'"'[^']*+')*+)""")
-"""A word of a command line that `texts.quoted` has quoted."""
+"""Matches a word of a command line that `texts.quoted` has quoted."""
 
 
 def columns_here(stream: TextIO | None = None) -> int:
-    """Return the width to print for: the terminal's, or `WIDEST` if the terminal is wider or there is none."""
+    """Return how many columns to print: `COLUMNS` or the terminal's width, within `_NARROWEST` to `WIDEST`.
+
+    If neither is known, it is `WIDEST`.
+    """
     asked = os.environ.get("COLUMNS", "")
     here = int(asked[:9]) if asked.isdecimal() and int(asked[:9]) else WIDEST
     if here == WIDEST:
@@ -40,11 +42,11 @@ def columns_here(stream: TextIO | None = None) -> int:
 
 
 _broken: dict[str, str] = {}
-"""Names on the command line that contain line breaks, such as a folder's, and the text printed for each."""
+"""The printed text of each part of a command-line path that contains a line break."""
 
 
 def note_words(words: Collection[str]) -> None:
-    """Print every part of a path among these command-line words on one line from now on."""
+    """From now on, print parts of these command-line paths on one line even if they contain line breaks."""
     _broken.clear()
     parts = {part for word in words if "\n" in word or "\r" in word for part in word.split("/")}
     for part in sorted(parts, key=len, reverse=True):
@@ -53,7 +55,7 @@ def note_words(words: Collection[str]) -> None:
 
 
 def show(*texts: object, end: str = "\n", file: TextIO | None = None) -> None:
-    """Print texts, one per line, without control characters and characters that the terminal cannot write."""
+    """Print texts, one per line. Control characters, and characters that the terminal cannot write, are replaced."""
     stream = file or sys.stdout
     text = clean(_named_on_one_line("\n".join(map(str, texts))))
     encoding = getattr(stream, "encoding", None) or "utf-8"
@@ -61,7 +63,7 @@ def show(*texts: object, end: str = "\n", file: TextIO | None = None) -> None:
         print(text.encode(encoding, "replace").decode(encoding), end=end, file=stream, flush=True)
     except BrokenPipeError:
         raise
-    except OSError as error:  # it names no file
+    except OSError as error:  # print's error names no file
         error.filename = error.filename or ("standard error" if stream is sys.stderr else "standard output")
         raise
 
@@ -117,9 +119,9 @@ def aligned(
     breakable: Collection[int] = (0,),
     gaps: Sequence[str] = ("  ", " "),
 ) -> list[str]:
-    """Return rows in columns, those of `left` aligned left and the others right.
+    """Return rows as lines with aligned columns: those in `left` aligned left, the others right.
 
-    If they are wider than `width`, cells of the `breakable` columns wrap, the widest column first; if that is not
+    If the rows are wider than `width`, cells of the `breakable` columns wrap, the widest column first. If that is not
     enough, the next of `gaps` separates the columns. Rows that still do not fit stay too wide.
     """
     lines: list[str] = []
@@ -156,7 +158,7 @@ def _in_columns(
 
 
 def broken(label: str, width: int) -> list[str]:
-    """Return a label in lines, broken between its parts where they fit, else between words."""
+    """Break a label into lines, between its parts if each fits into a line, else between words."""
     lines = [""]
     for part in label.split(JOINT):
         joined = f"{lines[-1]}{JOINT}{part}" if lines[-1].strip() else f"{lines[-1]}{part}"
@@ -169,7 +171,7 @@ def broken(label: str, width: int) -> list[str]:
 
 
 def wrapped(text: str, width: int, indent: int = 0) -> list[str]:
-    """Return lines of whole words; a number stays with its unit."""
+    """Wrap text into lines between words, but not between a number and its unit."""
     lines = textwrap.wrap(
         _held(text), width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
     )
@@ -177,11 +179,11 @@ def wrapped(text: str, width: int, indent: int = 0) -> list[str]:
 
 
 def _least(label: str) -> int:
-    """Return the smallest width in which each word of a label fits."""
+    """Return the smallest width for which no word of a label has to be broken."""
     return max((len(word) + 2 for word in _held(label).split(" ")), default=0)
 
 
 def _held(text: str) -> str:
-    """Return a text with no-break spaces between a number and its unit, and in a quoted word of a command."""
+    """Return text with no-break spaces between each number and its unit, and within quoted words of a command line."""
     held = _QUOTED_WORD.sub(lambda word: word[0].replace(" ", _NO_BREAK), text)
     return re.sub(r"(?<=\d) (?=[^\s\d])", _NO_BREAK, held)

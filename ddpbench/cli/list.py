@@ -58,7 +58,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _sections() -> dict[str, dict[str, str]]:
-    """Return, for each kind, its names with their descriptions."""
+    """Return the printed lists: for each title, names with their descriptions."""
     from ddpbench.collectives import NAMES as ALGORITHMS
     from ddpbench.collectives import TABLE as COLLECTIVES
     from ddpbench.installed import listed
@@ -82,7 +82,7 @@ def _summaries(table: Mapping[str, Entry]) -> dict[str, str]:
 
 
 def _folded(section: Mapping[str, str]) -> dict[str, str]:
-    """Return a line for each name; sizes of a name with the same description share one."""
+    """Return a section with one entry for sizes of a name, as in `NAME:SIZE`, that have the same description."""
     sizes: dict[tuple[str, str], list[str]] = {}
     for name, summary in section.items():
         head, _, size = name.partition(":")
@@ -106,7 +106,7 @@ def _experiments() -> dict[str, str]:
         try:
             with path.open("rb") as file:
                 text = file.read(MOST_TOML_BYTES + 1).decode()
-            if why := why_not_read(text):  # `spec.documents` would import more than a list needs
+            if why := why_not_read(text):  # `spec.documents` would import more than this command needs
                 raise ValueError(f"it {why}")
             experiments[name] = str(tomllib.loads(text).get("question", ""))
         except (OSError, ValueError, RecursionError) as error:

@@ -42,7 +42,7 @@ def _run(arguments: argparse.Namespace) -> int:
         try:
             with PassingLine() as progress:
                 page, summary = ddpbench.report_on(merged.run.path, on_progress=progress)
-        except RequestError:  # nothing was made, so nothing stays
+        except RequestError:  # no report was made, so keep no merged run either
             merged.remove()
             raise
         except KeyboardInterrupt:

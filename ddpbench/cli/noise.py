@@ -1,4 +1,4 @@
-"""`ddpbench noise`: run an A/A test on this machine; report the smallest change it can resolve in a given time."""
+"""`ddpbench noise`: run an A/A test on this machine, and report the smallest change it can resolve in a given time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FLAG_OF = {
     "base.world_size": "--world-size",
     "budget.measured_s": "--measured",
 }
-"""The flag from which each setting of the temporary experiment comes."""
+"""The flag that gives each setting of the temporary experiment."""
 
 
 def add_parser(commands: Any) -> None:
@@ -118,7 +118,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _asked(arguments: argparse.Namespace) -> dict[str, list[float]]:
-    """Return the requested times and changes; nothing if none were requested.
+    """Return the requested times and changes, by argument of `noise_of`; empty if none were requested.
 
     Raises:
         RequestError: a change is not above 0.

@@ -43,7 +43,7 @@ def _run(arguments: argparse.Namespace) -> int:
     run = run_at(arguments.run_dir)
     with run.held() as own:
         for read in (read_plan, read_machine, read_merged, read_sessions):
-            read(run)  # read all records, or refuse them, before anything is written
+            read(run)  # reads all records, or refuses them, before anything is written
         commit = str((read_machine(run).get("context") or {}).get("git_commit") or "")
         if is_dirty(commit) and not arguments.dirty:
             raise RequestError(

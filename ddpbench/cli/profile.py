@@ -1,4 +1,4 @@
-"""`ddpbench profile`: measure a workload's times, for replays of it."""
+"""`ddpbench profile`: measure a workload's times, so that they can be replayed."""
 
 from __future__ import annotations
 

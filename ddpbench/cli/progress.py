@@ -1,4 +1,4 @@
-"""Progress of a sweep: a bar with the time left on a terminal, plain lines elsewhere."""
+"""The progress of a sweep: on a terminal a bar with the time left, elsewhere plain lines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ddpbench.units import format_number, format_seconds
 
 @contextmanager
 def listening(console: Console) -> Iterator[Listener]:
-    """Yield a bar on a terminal while the context lasts, lines elsewhere."""
+    """Yield a listener for the sweep: on a terminal it draws a bar while the context lasts, elsewhere prints lines."""
     if console.is_terminal:
         with BarListener(console) as bar:
             yield bar
@@ -69,9 +69,9 @@ class LineListener(Listener):
         self._left_s, self._since = left_s, self._clock()
 
     def _left(self) -> str:
-        """Return how long the rest is expected to take from now on; empty below one second.
+        """Return words for the expected time left; empty below one second.
 
-        However long this launch takes, later launches keep their share of the time left.
+        However long the current launch takes, the launches after it keep their part of the estimate.
         """
         after = self._total - self._done
         left_s = max(self._left_s - (self._clock() - self._since), self._left_s * after / (after + 1))
@@ -100,17 +100,17 @@ def _round_line(number: int, half_widths: dict[str, float | None], stop_reason: 
 
 
 class BarListener(LineListener):
-    """Shows a bar with the running case, its throughput so far and the time left; failures as lines above it."""
+    """Shows a bar with the running case, its throughput so far and the time left. Failures are printed above."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(console, clock)
-        # Redrawn at most once per second: the ranks may need these cores.
+        # Redrawn at most once per second, because the ranks may need these cores.
         self._progress = Progress(
             TextColumn("{task.fields[what]:<8}", table_column=Column(no_wrap=True)),
             BarColumn(bar_width=14, table_column=Column(min_width=14)),
             MofNCompleteColumn(table_column=Column(no_wrap=True)),
             TextColumn("{task.fields[left]:>15}", table_column=Column(no_wrap=True)),
-            # A narrow terminal cuts the end of this, and nothing else.
+            # On a narrow terminal, only the end of this column is cut off.
             TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
             console=console,
             expand=True,

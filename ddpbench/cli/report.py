@@ -43,10 +43,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
     formats = _formats(arguments.figures)
     wanted = PictureFormats(figures=formats, slides=formats if arguments.slides else frozenset())
-    gc.disable()  # until the end: collecting a large report's garbage takes most of a second
+    gc.disable()  # until the process ends: collecting a large report's garbage takes most of a second
     with PassingLine() as progress:
         page, summary = ddpbench.report_on(arguments.run_dir, wanted, progress)
-    from ddpbench.cli.results import (  # after `report_on`, which first starts other processes
+    from ddpbench.cli.results import (  # after `report_on`, which starts other processes first
         failed,
         say_outdated,
     )
@@ -66,10 +66,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _formats(text: str) -> frozenset[str]:
-    """Return the formats of `svg,pdf`.
+    """Return the formats in a comma-separated list such as `svg,pdf`.
 
     Raises:
-        RequestError: a format is unknown.
+        RequestError: the list is empty, or a format is unknown.
     """
     from ddpbench.errors import RequestError, nearest
     from ddpbench.picture_formats import FORMATS

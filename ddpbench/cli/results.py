@@ -32,10 +32,10 @@ _ESTIMANDS = f"samples/s: {MEDIAN}; speed-up: {WITHIN_ROUNDS}"
 
 
 def table(frame: pd.DataFrame, planned: Mapping[str, Case], width: int) -> list[str]:
-    """Return a line for each case: the settings that distinguish it, and its results.
+    """Return the lines of a table with a row for each case: the settings that distinguish it, and its results.
 
-    These settings have columns; if the columns are too wide even with wrapped cells, they are one label, as in a
-    dry run.
+    Each setting has a column. If the table is too wide even with wrapped cells, one column has the cases' full names,
+    as in a dry run.
     """
     cases = [planned[case_id] for case_id in frame["case_id"]]
     records: list[dict[str, Any]] = frame.astype(object).where(frame.notna(), None).to_dict("records")  # type: ignore[assignment]
@@ -64,7 +64,7 @@ def table(frame: pd.DataFrame, planned: Mapping[str, Case], width: int) -> list[
 
 
 def sentences(summary: RunSummary) -> list[str]:
-    """Return a run's results outside its table: the answer, the findings, and what is left out or violated."""
+    """Return sentences on a run: failed cases, the answer, the findings, what is left out and failed checks."""
     lines = [_ESTIMANDS] if any(one.samples_per_s is not None for one in summary.by_case) else []
     lines += [*failed(summary), *(one.line for one in summary.conclusions.answer)]
     lines += [
@@ -77,9 +77,9 @@ def sentences(summary: RunSummary) -> list[str]:
 
 
 def failed(summary: RunSummary) -> list[str]:
-    """Return why cases are not ok and what to do, one sentence for each group of a few cases.
+    """Return a line, with the reason, for each case that is not ok. After `MOST_FAILED` lines, the rest are counted.
 
-    Cases that the plan skips are included, with their reasons; cases skipped in their proof are named here.
+    Cases that the plan skips are not included; those that were skipped during their proof are.
     """
     refused = {one.case_id for one in summary.course.failures if one.status == "skipped" and one.phase}
     names = Namer(summary.planned.values())
@@ -95,7 +95,7 @@ def failed(summary: RunSummary) -> list[str]:
 
 
 def say_outdated(summary: RunSummary) -> None:
-    """Print on standard error that a run's archive lacks launches, if it does."""
+    """Print a sentence on standard error if a run's archive lacks some of its launches."""
     if line := outdated(RunDir(Path(summary.about.run_path))):
         say(line, sys.stderr)
 
@@ -106,7 +106,7 @@ def _head(targets: Sequence[float]) -> list[str]:
 
 
 def _results(record: Mapping[str, Any], *, to_loss: bool) -> list[str]:
-    """Return a case's results; empty where unknown."""
+    """Return the text of each of a case's results; empty if a result is unknown."""
     low, high = record["samples_per_s_ci_low"], record["samples_per_s_ci_high"]
     return [
         _number(record["samples_per_s"]),
@@ -126,10 +126,10 @@ def _known(value: Any) -> bool:
 
 
 def settings_of(cases: Sequence[Case]) -> list[Setting]:
-    """Return the settings besides strategy, ranks and bucket that distinguish cases.
+    """Return the settings other than strategy, ranks and bucket that distinguish these cases.
 
-    A strategy's options count only if they vary within the strategy at some number of ranks; links count if they
-    vary over the cases that have any.
+    A strategy's options count only if cases with the same strategy and number of ranks differ in them. Emulated links
+    count only if the cases that have any differ in them.
     """
     groups: dict[tuple[str, int], list[Case]] = {}
     for case in cases:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ddpbench.records.rundir import Made
 
 _REFUSED = "sbatch refuses "
-"""Beginning of the message on a script that Slurm does not take."""
+"""Part of the error message on a job script that Slurm refuses."""
 _NAMED = ("partition", "account", "gres", "constraint")
 
 
@@ -111,10 +111,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _asked_for(arguments: argparse.Namespace) -> Submission:
-    """Return the submission that the flags describe: a new one, or an existing one with its flags replaced.
+    """Return the submission that the flags describe: a new one, or an existing one with the given flags replaced.
 
     Raises:
-        RequestError: the flags contradict each other, or mean nothing.
+        RequestError: the flags contradict each other, or do not apply.
     """
     from ddpbench.errors import RequestError
     from ddpbench.launch.experiments import find_experiment, is_not_meant
@@ -166,16 +166,20 @@ def _submit(submission: Submission, *, detach: bool, retry_failed: bool) -> int:
     room = needs(submission)
     if room and asked:  # before anything is written
         _check_room(room, dict.fromkeys(room, asked))
-    scripts(submission)  # also before: it refuses what cannot be read, or put into a script
+    scripts(
+        submission
+    )  # also before that: this refuses unreadable plans, and values that no script can contain
     if retry_failed:
         for size in submission.sizes:
             size.has_failed()
     made = _make(submission.path)
     with RunDir(submission.path).locked("ddpbench submit"):
-        submission = current(submission)  # another call may have noted jobs since it was read
+        submission = current(
+            submission
+        )  # another process may have recorded jobs since the submission was read
         try:
             follower = _written(submission, room, asked=bool(asked), retry_failed=retry_failed)
-        except BaseException as error:  # nothing was submitted, so nothing stays
+        except BaseException as error:  # nothing was submitted, so remove what was written
             if not submission.plans:
                 raise
             made.remove()
@@ -204,9 +208,10 @@ def _submit(submission: Submission, *, detach: bool, retry_failed: bool) -> int:
 def _written(
     submission: Submission, room: Mapping[int, float], *, asked: bool, retry_failed: bool
 ) -> Follower:
-    """Write the submission once Slurm would accept its jobs, and return what follows them.
+    """Write the submission, check that Slurm would accept its jobs, and return the follower of these jobs.
 
-    `room` is how long each size's job is, by its nodes, and `asked` whether a partition was requested.
+    `room` has the time limit of each job in seconds, by its number of nodes. `asked` tells whether a partition was
+    requested.
 
     Raises:
         RequestError: Slurm refuses a job, or no partition has room for it.
@@ -231,7 +236,7 @@ def _written(
 
 
 def _without_script(error: BaseException) -> BaseException:
-    """Return an error that says, if it names a refused script, how to see this now that it was removed."""
+    """Return the error to raise. If the error names a refused script, add that it was removed and how to print it."""
     from ddpbench.errors import RequestError
 
     if isinstance(error, RequestError) and _REFUSED in str(error):
@@ -253,7 +258,9 @@ def _say_left(submission: Submission) -> None:
 
 
 def _check_room(room: Mapping[int, float], chosen: Mapping[int, str]) -> None:
-    """Check that each job fits its partition (`chosen`, by nodes): Slurm accepts jobs that can never start.
+    """Check that each job fits its partition, because Slurm also accepts jobs that can never start.
+
+    `room` has the time limits in seconds, and `chosen` the partitions, both by number of nodes.
 
     Raises:
         RequestError: a job does not fit.
@@ -266,26 +273,26 @@ def _check_room(room: Mapping[int, float], chosen: Mapping[int, str]) -> None:
 
 
 def _explain(error: RequestError, room: Mapping[int, float]) -> None:
-    """Explain why Slurm refuses a job if the default partition has no room for it.
+    """If Slurm refused a job because the default partition has no room for it, raise an error that says so.
 
     Raises:
-        RequestError: that is the reason; Slurm's message follows it.
+        RequestError: the default partition has no room; Slurm's message follows.
     """
     from ddpbench.errors import LaunchError, RequestError
 
     try:
         _check_room(room, dict.fromkeys(room, ""))
-    except LaunchError:  # the side that refuses gives the reason
+    except LaunchError:  # Slurm did not answer: the caller raises the original refusal
         return
     except RequestError as why:
         raise RequestError(f"{why}\n{error}") from None
 
 
 def _make(path: Path) -> Made:
-    """Create the directory if missing, so that it can be locked; return what was created.
+    """Create the submission's directory if it is missing, so that it can be locked. The result can remove it again.
 
     Raises:
-        OutputError: it cannot be created, holds something else, or another user could replace it.
+        OutputError: the directory cannot be created, holds something else, or could be replaced by another user.
     """
     from ddpbench.errors import OutputError
     from ddpbench.records.rundir import Made, check_own, explain_os_error, make_dir
@@ -305,7 +312,7 @@ def _make(path: Path) -> Made:
 
 
 def _report(submission: Submission) -> int:
-    """Make one report of all sizes with measurements; return whether all cases are ok."""
+    """Make one report on all sizes with measurements. Return 0 if all cases are ok or skipped, else 1."""
     import ddpbench
     from ddpbench.cli.results import say_outdated, sentences, table
     from ddpbench.errors import IdentityError
@@ -324,7 +331,7 @@ def _report(submission: Submission) -> int:
     if len(measured) > 1:
         directory = SubmissionDir(submission.path)
         path, fresh, old = directory.merged.path, directory.merged_next, directory.merged_before
-        for left in (fresh, old):  # left by a call that was ended
+        for left in (fresh, old):  # left by a process that was killed
             remove_tree(left)
         try:
             for sentence in merge(measured, fresh).left_out:
@@ -349,7 +356,7 @@ def _report(submission: Submission) -> int:
 
 
 class _Lines:
-    """Prints changes on standard error: states at once, launches now and then."""
+    """Prints a submission's progress on standard error: each change of state at once, launches now and then."""
 
     def __init__(self, submission: Submission) -> None:
         self._planned = {}
@@ -362,7 +369,7 @@ class _Lines:
         self._said: dict[int, tuple[str, int]] = {}
 
     def state(self, size: SubmittedSize, words: str, launches: int) -> None:
-        """Print the state if it changed."""
+        """Print the state if it changed, or if 5 % of the launches were made since the last time."""
         planned = self._planned.get(size.shape.nodes, 0)
         before, then = self._said.get(size.shape.nodes, ("", -1))
         if words == before and launches - then < max(1, planned // 20):

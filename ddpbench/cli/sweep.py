@@ -97,7 +97,7 @@ def _dry_run(request: SweepRequest, *, as_json: bool, verbose: bool) -> int:
 
 
 def _describe(prepared: Prepared) -> None:
-    """Print on standard error what is about to run."""
+    """Print on standard error which cases are about to run."""
     plan, experiment = prepared.plan, prepared.experiment
     say(f"{experiment.name}: {experiment.question}".rstrip(": "), sys.stderr)
     say(f"{counted(len(plan.runnable), 'case')} to run, into {prepared.run.path}", sys.stderr)
@@ -163,7 +163,7 @@ def _carry_out(prepared: Prepared, console: Console) -> tuple[SweepResult, Path,
         with PassingLine() as progress:
             page, summary = ddpbench.report_on(run.path, on_progress=progress)
     except KeyboardInterrupt:
-        if not said:  # while the report was being written
+        if not said:  # interrupted while the report was being written
             interrupted()
         raise
     except OutputError as error:  # after the first launch the request was valid
@@ -180,7 +180,10 @@ def _resuming(run: RunDir) -> str:
 
 
 def _reason(error: LaunchError | OSError, run: RunDir) -> str:
-    """Return what ended a sweep; empty for a closed pipe or unreadable file, which every command reports."""
+    """Return words for the error that ended a sweep.
+
+    They are empty for a closed pipe or an unreadable file, which `cli.run` reports for every command.
+    """
     from ddpbench.records import explain_os_error, explain_unreadable
 
     if not isinstance(error, OSError):
@@ -206,7 +209,7 @@ def _print_json(result: SweepResult, page: Path, summary: RunSummary) -> None:
 
 
 def _print_report(result: SweepResult, page: Path, summary: RunSummary, start: float) -> None:
-    """Print the table, the findings, the share of the time since `start` spent measuring, and the page's path."""
+    """Print the table, sentences on the results, the fraction of time since `start` spent measuring, and the path."""
     from ddpbench.cli.results import sentences, table
 
     show(*table(summary.cases, summary.planned, columns_here()))

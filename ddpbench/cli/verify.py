@@ -1,4 +1,4 @@
-"""`ddpbench verify`: prove strategies correct against one process, and print what was compared."""
+"""`ddpbench verify`: prove that strategies train as a single process does, and print what was compared."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _HEAD = "largest error"
 _NAME, _DETAIL = 20, 30
-"""The fewest characters of the first and the last column on a terminal."""
+"""The smallest widths of the first and the last column on a terminal, in characters."""
 
 
 def add_parser(commands: Any) -> None:
@@ -136,14 +136,14 @@ def _by_workload(strategies: list[str], workloads: list[str] | None) -> dict[str
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Column widths: no line is wider than the terminal, and long names and reasons wrap."""
+    """The widths of the table's columns. Long names and reasons wrap, so that lines fit the terminal."""
 
     name: int
     workload: int
     detail: int
-    """Width of the last column; 0: unlimited, if other programs read the lines."""
+    """Width of the last column; 0 if unlimited, because other programs read the lines."""
     called: Mapping[str, str] = field(default_factory=dict)
-    """Requested names, by the paths of the classes that they stand for."""
+    """Maps paths of classes to the names by which the user requested them."""
 
     @classmethod
     def of(cls, cases: Sequence[Case], called: Mapping[str, str]) -> _Columns:
@@ -163,7 +163,7 @@ class _Columns:
         return _line(f"{'strategy':<{self.name}}", f"{'workload':<{self.workload}}", "ranks", "result", _HEAD)
 
     def lines(self, verdict: ProofVerdict) -> list[str]:
-        """Return a verdict's line, followed by its wrapped lines."""
+        """Return a verdict's row as lines; long names and details continue on the lines after the first."""
         names = broken(_called(verdict.name, verdict.strategy, self.called), self.name)
         detail = _detail(verdict)
         details = wrapped(detail, self.detail) if self.detail else [detail]
@@ -177,7 +177,7 @@ class _Columns:
 
 
 def _called(name: str, strategy: str, called: Mapping[str, str]) -> str:
-    """Return a verdict's name, with its strategy as it was requested."""
+    """Return a verdict's name, with its strategy as the user named it."""
     return called.get(strategy, strategy) + name.removeprefix(strategy)
 
 
@@ -186,7 +186,7 @@ def _line(name: str, workload: str, ranks: str, result: str, detail: str) -> str
 
 
 def _detail(verdict: ProofVerdict) -> str:
-    """Return a verdict's error, or why it is not ok."""
+    """Return words for a verdict's largest errors, or for why it is not ok."""
     if verdict.result != "ok":
         apart = verdict.promise == "nothing"
         return verdict.reason or f"{'' if apart else 'nothing shows what it trained: '}{verdict.unproved}"
@@ -195,7 +195,7 @@ def _detail(verdict: ProofVerdict) -> str:
     for proof in verdict.proofs:
         if proof.compared == "share of gradients kept back":
             kept = max(kept, proof.error)
-        elif proof.was_made and proof.tolerance > 0:  # the others have no error
+        elif proof.was_made and proof.tolerance > 0:  # other proofs have no error to report
             worst[proof.dtype] = max(worst.get(proof.dtype, 0.0), proof.error)
     errors = ", ".join(f"{dtype} {f'{error:.1e}' if error else '0'}" for dtype, error in worst.items())
     if kept:
@@ -206,7 +206,7 @@ def _detail(verdict: ProofVerdict) -> str:
 
 
 def _left_out(verdict: ProofVerdict) -> str:
-    """Return what belongs to the proof but was compared in no type, and why; empty if nothing."""
+    """Return words for what the proof should have compared but could not, and why; empty if there is nothing."""
     made = {proof.compared for proof in verdict.proofs if proof.was_made}
     left: dict[str, str] = {}
     for proof in verdict.proofs:
