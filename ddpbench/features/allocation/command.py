@@ -116,7 +116,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _resolved(kind: str, name: str | None) -> str | None:
-    """Return a run's name for a strategy, workload or algorithm that an installed package has registered.
+    """Return the name that runs use for a strategy, workload or algorithm that an installed package has registered.
 
     Raises:
         RequestError: several packages register it, or the registered object is not a class.
@@ -133,10 +133,10 @@ def _resolved(kind: str, name: str | None) -> str | None:
 
 
 def _where(given: list[str]) -> dict[str, str]:
-    """Return names and values from `local_batch=32`.
+    """Return values by name, from texts such as `local_batch=32`.
 
     Raises:
-        RequestError: one is not of that form, or a name is repeated.
+        RequestError: a text is not of that form, or a name is repeated.
     """
     from ddpbench.errors import RequestError
 
@@ -152,7 +152,7 @@ def _where(given: list[str]) -> dict[str, str]:
 
 
 def _waits(text: str) -> dict[int, float]:
-    """Return queue waits by world size, seconds, from `1=5min,8=2h`. A trailing comma is allowed.
+    """Return queue waits in seconds, by world size, from a text such as `1=5min,8=2h`. A trailing comma is allowed.
 
     Raises:
         RequestError: the text is not of that form, or has no wait.

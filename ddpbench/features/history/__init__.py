@@ -1,4 +1,4 @@
-"""Feature: find since when cases are slower or faster, over many runs."""
+"""Feature: find since when cases are slower or faster, from many runs."""
 
 from ddpbench.installed import Registered
 

@@ -1,1 +1,1 @@
-"""Job sizes, their costs, and the size to request."""
+"""Computes job sizes, their costs, and the size to request."""

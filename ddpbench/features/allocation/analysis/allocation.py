@@ -33,7 +33,7 @@ from ddpbench.spec import Case, grouping
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobSize:
-    """A job size. Times are in seconds; hours are summed over its cores, or over its GPUs."""
+    """A job size. Times are in seconds; hours are core-hours, or GPU-hours."""
 
     world_size: int
     base: bool
@@ -57,13 +57,13 @@ class JobSize:
 
     @property
     def surest_efficiency(self) -> float:
-        """Efficiency that decides the choice: the interval's lower end, or the value without an interval."""
+        """The efficiency compared with the cut: the interval's lower end, or the value if there is no interval."""
         return self.efficiency.value if self.efficiency.low is None else self.efficiency.low
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allocation:
-    """The numbers of a proposal. `first` is the job that finishes first, if queue waits are given."""
+    """The numbers of a proposal. `first` is the job size that finishes first; None if no queue waits are known."""
 
     name: str
     case: Case
@@ -78,9 +78,9 @@ class Allocation:
     first: JobSize | None
     samples_per_epoch: int | None
     samples_recorded: bool
-    """`samples_per_epoch` is the recorded length of the dataset and was not given."""
+    """True if `samples_per_epoch` is the dataset's recorded length, False if it was given."""
     waits_recorded: int
-    """Number of the run's jobs whose queue waits are used; 0 if all waits were given, or there are none."""
+    """Number of the run's jobs whose queue waits are used; 0 if all waits were given, or none are known."""
     waits_given: tuple[int, ...]
     """World sizes whose queue waits were given."""
     epochs: int | None
@@ -92,10 +92,10 @@ class Allocation:
     dtype: str
     proved: bool
     disturbed: int
-    """Launches of these cases that were flagged as disturbed."""
+    """How many launches of these cases were flagged as disturbed."""
     launches: int
     saving: Saving | None
-    """The snapshot period, if the time between failures is given."""
+    """The best snapshot period; None if no time between failures is given."""
     left_out: str
     """A sentence on job sizes missing from the table, if any."""
     elsewhere: str
@@ -107,13 +107,13 @@ def allocation_of(run: RunDir, request: AllocationRequest) -> Allocation:
 
     Raises:
         RequestError: the request cannot be met from this run.
-        IdentityError: it is not a run directory, or has another schema.
+        IdentityError: `run` is not a run directory, or its schema is a different one.
     """
     check(request)
     plan = read_plan(run)
     machine = read_machine(run)
     cases = read_cases(run, plan)
-    if plan.claims:  # a claim's pair has one interval, here as in the report
+    if plan.claims:  # so that a pair of cases in a claim has the same interval as in the report
         cases = decide(plan, cases, machine, fabrics_of(run), plan.claims).cases
     curve, elsewhere = choose(cases, request, run)
     base = curve.base
@@ -164,7 +164,7 @@ def _check_possible(plan: StoredPlan, runs: Sequence[CaseRun], machine: Mapping[
     """Refuse a curve with impossible numbers.
 
     Raises:
-        RequestError: it has such numbers.
+        RequestError: a number of the curve is impossible.
     """
     for wrong in check_cases(case_results(runs, plan.target_half_widths(), machine)).withheld.values():
         raise RequestError(f"{wrong.why_withheld}; measure this curve again, on a quiet machine")
@@ -186,7 +186,10 @@ def _slurm_jobs(machine: Mapping[str, Any]) -> list[SlurmJob]:
 
 
 def _waited(jobs: Sequence[SlurmJob], runs: Sequence[CaseRun]) -> dict[int, dict[tuple[str, int], float]]:
-    """Return, by world size, the queue waits of the smallest jobs that held it, by job id and restart."""
+    """Return queue waits in seconds, by world size, then by job id and number of restarts.
+
+    The waits of a world size are those of the smallest jobs with enough nodes for its case.
+    """
     found: dict[int, dict[tuple[str, int], float]] = {}
     able = [job for job in jobs if job.queue_wait_s is not None]
     for case in (run.case for run in runs):
@@ -202,10 +205,10 @@ def _waited(jobs: Sequence[SlurmJob], runs: Sequence[CaseRun]) -> dict[int, dict
 
 
 def _with_samples(request: AllocationRequest, runs: Sequence[CaseRun]) -> AllocationRequest:
-    """Return the request, with the recorded length of the dataset if it gives none.
+    """Return the request; if it has no samples per epoch, fill in the dataset's recorded length.
 
     Raises:
-        RequestError: it requests epochs, but neither the request nor a record gives their length.
+        RequestError: epochs are requested, but neither the request nor a record has their length.
     """
     if request.samples_per_epoch is None:
         request = replace(request, samples_per_epoch=_recorded_samples(runs))
@@ -220,7 +223,7 @@ def _jobs(curve: CaseCurve, base: CaseRun, request: AllocationRequest) -> list[J
     """Return the curve's job sizes, the base case's first.
 
     Raises:
-        RequestError: a queue wait was given for a size that is not among them.
+        RequestError: a queue wait was given for a size that the curve lacks.
     """
     jobs = [_job(base, base, request, base_case=True)]
     jobs += [_job(one, base, request, base_case=False) for one in curve.runs]
@@ -235,13 +238,13 @@ def _jobs(curve: CaseCurve, base: CaseRun, request: AllocationRequest) -> list[J
 
 
 def _largest_worth_it(jobs: Sequence[JobSize], cut: float) -> JobSize:
-    """Return the largest job size whose efficiency is surely at least `cut`; the base case if there is none."""
+    """Return the largest job size whose efficiency is surely at least `cut`, or the base case if there is none."""
     able = [job for job in jobs if not job.base and job.surest_efficiency >= cut]
     return max(able, key=lambda job: job.world_size, default=jobs[0])
 
 
 def _first_done(jobs: Sequence[JobSize]) -> JobSize | None:
-    """Return the job that finishes first, including its queue wait; None if no wait was given."""
+    """Return the job size that finishes first, including its queue wait; None if no wait is known."""
     timed = [job for job in jobs if job.finish_s is not None]
     return min(timed, key=lambda job: job.finish_s or 0.0, default=None)
 
@@ -255,7 +258,7 @@ def _left_out(curve: CaseCurve) -> str:
 
 
 def _recorded_samples(runs: Sequence[CaseRun]) -> int | None:
-    """Return the length of the curve's dataset; None if no proof records it, or proofs differ."""
+    """Return the length of the curve's dataset; None if no proof records it, or if proofs record different ones."""
     lengths = {run.proof.dataset_samples if run.proof is not None else None for run in runs}
     return lengths.pop() if len(lengths) == 1 else None
 

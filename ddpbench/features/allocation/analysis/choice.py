@@ -1,4 +1,4 @@
-"""The choice of the curve for an allocation: what a request may contain, and the one curve that it selects."""
+"""The choice of the curve for an allocation: what a request may contain, and which curve it selects."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ from ddpbench.strategies.traits import traits_of
 from ddpbench.text_safety import command
 
 EFFICIENCY_CUT = 0.7
-"""The efficiency from which a job size is worth requesting, unless another cut is given."""
+"""The lowest efficiency at which a job size is worth requesting, unless the request sets a different cut."""
 
 MOST_NAMED = 4
-"""Most of a run's other curves that are named with the flags that choose them."""
+"""How many of a run's other curves are listed, with the flags that choose them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AllocationRequest:
-    """The request. `waits_s` are queue waits by world size, seconds; given, not measured.
+    """What the user asks of an allocation page.
 
-    `where` selects among curves of one strategy and workload: names of `Case`'s fields or of options, and values.
-    `samples_per_epoch` None: the dataset's length as recorded by the proof, if it was.
+    `where` selects among curves of one strategy and workload, by names of options or of `Case`'s fields, with their
+    values. `waits_s` has queue waits in seconds, by world size; they are given, not measured. If `samples_per_epoch` is
+    None, the length of the dataset that the proof recorded is used.
     """
 
     strategy: str | None = None
@@ -49,14 +50,14 @@ class AllocationRequest:
     mtbf_s: float | None = None
     """Mean time between failures of the job, seconds; given, not measured."""
     recovery: RunDir | None = None
-    """The run in which failures were measured; None: this run."""
+    """The run in which failures were measured; None means the run itself."""
 
 
 def check(request: AllocationRequest) -> None:
-    """Refuse a request that is invalid in itself.
+    """Refuse a request that is invalid whatever the run.
 
     Raises:
-        RequestError: a value of it is invalid.
+        RequestError: a value is invalid, or values contradict each other.
     """
     if request.epochs is not None and request.steps is not None:
         raise RequestError("--epochs and --steps both say how long the run is; give one of them")
@@ -76,7 +77,7 @@ def check(request: AllocationRequest) -> None:
 
 
 def choose(cases: Sequence[CaseRun], request: AllocationRequest, run: RunDir) -> tuple[CaseCurve, str]:
-    """Return the curve that the request selects, DDP's if it names no strategy, and a sentence on the others.
+    """Return the curve that the request selects, by default DDP's, and a sentence on the run's other curves.
 
     Raises:
         RequestError: the run has no such curve; the message lists the existing ones.
@@ -127,7 +128,7 @@ def _is_of(curve: CaseCurve, request: AllocationRequest) -> bool:
 
 
 def _first_of(curves: Sequence[CaseCurve]) -> CaseCurve:
-    """Return DDP's of these curves, or that of the first strategy that exchanges; of several the longest."""
+    """Return DDP's curve, or that of the first strategy that exchanges gradients. If it has several, the longest."""
     ddp = [curve for curve in curves if traits_of(curve.first.case).role == "reference"]
     able = [curve for curve in curves if traits_of(curve.first.case).exchanges]
     strategy = (ddp or able or curves)[0].first.case.strategy
@@ -136,24 +137,24 @@ def _first_of(curves: Sequence[CaseCurve]) -> CaseCurve:
 
 
 _APART = ("strategy", "workload")
-"""Fields with a flag of their own."""
+"""Fields that have their own flag."""
 _UNASKED = (*_APART, *OPTIONS, *VIRTUAL)
 _FIELDS = tuple(name for name in (*PANEL, *VARIANT, "bucket_cap_mb") if name not in _UNASKED)
 _LAYOUT = ("nodes", "ranks_per_node")
-"""With `_FIELDS`, the names by which `--where` selects, next to options and variables."""
+"""With `_FIELDS`, the names by which `--where` selects, in addition to options and variables."""
 _ABSENT = "none"
-"""What selects the curves that lack an option or variable of others."""
+"""The value in `--where` that selects curves without an option or variable that other curves have."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Option:
-    """An option or variable of a case."""
+    """An option or environment variable of a case."""
 
     owner: str
-    """The field of `Case` that holds it: the strategy's, the workload's or the environment's."""
+    """The field of `Case` with the option: the strategy's options, the workload's, or the environment."""
     name: str
     axis: str
-    """Its name as an axis of an experiment."""
+    """The option's name as an axis of an experiment."""
     value: str
 
 
@@ -166,7 +167,7 @@ def _options(case: Case) -> list[_Option]:
 
 
 def _value(curve: CaseCurve, name: str) -> str | None:
-    """Return a field or option that a curve's cases share; None if they have none of that name."""
+    """Return the value, as text, of a field or option that all cases of a curve share; None if they share none."""
     case = curve.first.case
     if name == ("global_batch" if case.scaling == "weak" else "local_batch"):
         return None  # it varies with the ranks
@@ -190,7 +191,7 @@ def _as_word(value: object) -> str:
 
 
 def _option_names(curves: Sequence[CaseCurve]) -> list[str]:
-    """Return the names of these curves' options, as an axis where another option or a field has the name, too."""
+    """Return the names of these curves' options. If an option shares its name with others, its axis's name is used."""
     every = [one for curve in curves for one in _options(curve.first.case)]
     owners: dict[str, set[str]] = {name: {""} for name in (*_APART, *_FIELDS, *_LAYOUT)}
     for one in every:
@@ -203,21 +204,21 @@ def _names(curves: Sequence[CaseCurve]) -> list[str]:
 
 
 def _has(curve: CaseCurve, name: str, asked: str) -> bool:
-    """Return whether a curve has the requested value; `none` is that of an option that it lacks."""
+    """Return whether a curve has the requested value; `none` stands for an option that the curve lacks."""
     value = _value(curve, name)
     lacks = value is None and name not in (*_FIELDS, *_LAYOUT)
     return asked == (_ABSENT if lacks else value)
 
 
 class _Others:
-    """The curves of a run that are not chosen, and the flags that choose each."""
+    """The curves of a run that were not chosen, and the flags that choose each."""
 
     def __init__(self, cases: Sequence[CaseRun], chosen: CaseCurve) -> None:
         self._cases, self._chosen = cases, chosen
         self._at: dict[str | None, list[CaseCurve]] = {}
 
     def flags(self, curve: CaseCurve) -> str:
-        """Return ` (FLAGS)`, which choose this curve alone; empty if none do."""
+        """Return ` (FLAGS)` with the flags that choose this curve alone; empty if none do."""
         flags: dict[str, str] = {}
         rival: CaseCurve | None = self._chosen
         while rival is not None and (_ids(rival) != _ids(curve) or not flags):
@@ -235,7 +236,7 @@ class _Others:
         return f" ({' '.join(words)})"
 
     def _difference(self, curve: CaseCurve, rival: CaseCurve, flags: Mapping[str, str]) -> str:
-        """Return the first name, not yet in the flags, in whose value two curves differ; empty if there is none."""
+        """Return the first name, not yet among `flags`, in which two curves differ; empty if there is none."""
         options = _option_names(self._real_at(None))
         for name in (*_APART, *_FIELDS, *_LAYOUT, *options):
             value = _value(curve, name)
@@ -250,7 +251,7 @@ class _Others:
         return _first_of(found) if found else None
 
     def _real_at(self, cap: str | None) -> list[CaseCurve]:
-        """Return the curves that `choose` would choose among if it were asked for this bucket cap."""
+        """Return the curves among which `choose` would choose if it were asked for this bucket cap."""
         if cap not in self._at:
             of_cap = [one for one in self._cases if cap in (None, _cap_of(one)) or _cap_of(one) == "none"]
             self._at[cap] = [curve for curve in _of_a_base_case(of_cap) if not curve.emulated]
@@ -268,7 +269,7 @@ class _Others:
         return found
 
     def with_cap(self, curve: CaseCurve) -> CaseCurve:
-        """Return a curve with its bucket cap in its name, if its configuration was run at others, too."""
+        """Return a curve with its bucket cap in its name, if its configuration was also run at other caps."""
         words = f"with {FACETS['bucket_cap_mb'].word(curve.first.case)}"
         if words in curve.name or not _other_caps(self._cases, curve):
             return curve
@@ -280,12 +281,12 @@ def _ids(curve: CaseCurve) -> list[str]:
 
 
 def _alike(case: Case, other: Case) -> bool:
-    """Return whether two cases differ only in ranks, nodes and bucket cap."""
+    """Return whether two cases differ at most in ranks, nodes and bucket cap."""
     return (grouping.panel(case), grouping.variant(case)) == (grouping.panel(other), grouping.variant(other))
 
 
 def _unfinished(cases: Sequence[CaseRun]) -> str:
-    """Return what to do about the first case with too few rounds; empty if there is none."""
+    """Return words for how many cases have too few rounds, and for the first one's problem; empty if there are none."""
     early = [one for one in cases if one.status == "unfinished" and not one.planned.oversubscribed]
     if not early:
         return ""
@@ -294,7 +295,11 @@ def _unfinished(cases: Sequence[CaseRun]) -> str:
 
 
 def _at_cap(cases: Sequence[CaseRun], request: AllocationRequest, run: RunDir) -> Sequence[CaseRun]:
-    """Return the cases with the requested bucket cap, and those without any cap."""
+    """Return the cases with the requested bucket cap and those without any; all cases if no cap is requested.
+
+    Raises:
+        RequestError: no case has this cap.
+    """
     cap = request.where.get("bucket_cap_mb")
     if cap is None:
         return cases
@@ -308,7 +313,7 @@ def _at_cap(cases: Sequence[CaseRun], request: AllocationRequest, run: RunDir) -
 
 
 def _cap_of(run: CaseRun) -> str:
-    """Return a case's bucket cap as a command line has it; `none` without buckets."""
+    """Return a case's bucket cap as written on a command line; `none` if it has no buckets."""
     return _as_word(run.case.bucket_cap_mb)
 
 
@@ -316,7 +321,7 @@ def _where(curves: Sequence[CaseCurve], request: AllocationRequest, run: RunDir)
     """Return the curves with all requested values.
 
     Raises:
-        RequestError: there is none; the message lists the existing values.
+        RequestError: no curve has them; the message lists the existing values.
     """
     left = list(curves)
     for name, asked in request.where.items():

@@ -1,4 +1,4 @@
-"""The best snapshot period of a job, from the measured cost of snapshots and failures and the failure rate."""
+"""The best snapshot period of a job, from the measured cost of snapshots and failures, and the failure rate."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from ddpbench.text_safety import command
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Saving:
-    """The best period between snapshots, seconds of training, and the share of time that then trains.
+    """The best time between snapshots for a job, and the fraction of time that then trains (`ettr`).
 
-    The costs of a snapshot and a failure are means over launches, as in the formula.
+    Times are in seconds; `period_s` counts training only. The costs of a snapshot and a failure are means over
+    launches, as the formula requires.
     """
 
     mtbf_s: float
     snapshot_s: float
     restored_s: float | None
-    """Seconds from a failure until training resumes; None: not measured, and left out."""
+    """Seconds from a failure until training resumes; None if not measured, and then left out."""
     measured: str
     """The measured setup: strategy, ranks and, if failures were measured, their kind."""
     period_s: float
@@ -34,10 +35,13 @@ class Saving:
 
 
 def saving_of(cases: Sequence[CaseRun], workload: str, mtbf_s: float) -> Saving:
-    """Return the snapshot period from this workload's case with the most ranks: failures first, else checkpoints.
+    """Return the best snapshot period, from the costs measured in a case of this workload.
+
+    A case that measured recovery from failures is preferred to one with checkpoints only, then a killed rank (SIGKILL)
+    to other failures, then more ranks to fewer.
 
     Raises:
-        RequestError: no case of it measured a snapshot's time.
+        RequestError: no case of this workload measured the time of a snapshot.
     """
     able = [run for run in cases if run.status == "ok" and run.case.workload == workload]
     able.sort(key=lambda run: (run.case.recovery != "SIGKILL", -run.case.world_size))

@@ -17,7 +17,7 @@ from ddpbench.records.files import MOST_NOTES, read_bytes
 from ddpbench.records.held import new_folder
 
 _WRITTEN = ".allocation.sha256"
-"""The file with digests of the pages, from which a page edited by its user is recognized."""
+"""The file with digests of the written pages, by which a page that the user has edited is recognized."""
 
 
 def write_allocation(allocation: Allocation, folder: Path) -> list[Path]:
@@ -47,14 +47,14 @@ def _digest(content: bytes) -> str:
 
 
 def _check_unchanged(contents: Mapping[Path, bytes], written: str) -> None:
-    """Refuse to replace a file that is not as ddpbench wrote it: users edit these texts for their proposals.
+    """Refuse to replace files that users edited after ddpbench wrote them, for example for their proposals.
 
     Raises:
-        OutputError: a file was changed.
+        OutputError: a file was edited.
         OSError: a file cannot be read.
     """
     for path, content in contents.items():
-        with suppress(FileNotFoundError, UnreadableError):  # a link is replaced, and its target stays
+        with suppress(FileNotFoundError, UnreadableError):  # a link is replaced, and its target left as it is
             old = read_bytes(path, MOST_NOTES)
             if old != content and _digest(old) not in written:
                 raise OutputError(
@@ -63,7 +63,7 @@ def _check_unchanged(contents: Mapping[Path, bytes], written: str) -> None:
 
 
 def _write_all(folder: Path, contents: Mapping[Path, bytes]) -> None:
-    """Write these files; if one cannot be written, remove the new ones.
+    """Write these files. If one cannot be written, remove those that did not exist before.
 
     Raises:
         OutputError: an existing file was edited.
@@ -78,7 +78,7 @@ def _write_all(folder: Path, contents: Mapping[Path, bytes]) -> None:
     try:
         write_atomically(
             record, written + "".join(digests)
-        )  # both, should this be killed before all is written
+        )  # old and new digests, in case the process is killed before all is written
         for path, content in contents.items():
             write_atomically(path, content)
         write_atomically(record, "".join(digests))

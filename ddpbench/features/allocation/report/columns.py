@@ -13,14 +13,14 @@ from ddpbench.units import format_seconds
 
 @dataclass(frozen=True, slots=True)
 class JobColumn:
-    """A column's title, and its text for a job size."""
+    """A column: its title, and a function that returns its text for a job size."""
 
     title: str
     text: Callable[[JobSize], str]
 
 
 def columns_of(allocation: Allocation) -> list[JobColumn]:
-    """Return the table's columns: times of epochs and runs if their length is known, waits if given."""
+    """Return the table's columns, with the times of epochs and runs if their length is known, and any queue waits."""
     head = capital(allocation.unit)
     columns = [
         JobColumn("Nodes", lambda job: str(job.nodes)),

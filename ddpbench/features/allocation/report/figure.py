@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def picture(allocation: Allocation) -> Picture:
-    """Return speed-up against ranks on logarithmic axes, with the ideal line and the efficiency cut."""
+    """Return the figure of speed-up against ranks on logarithmic axes, with the ideal line and the efficiency cut."""
     chosen = allocation.chosen
     heading = f"{allocation.name}: speed-up {chosen.speedup} at {ranks(chosen.world_size)}"
     if chosen.base:
@@ -65,7 +65,7 @@ def _paint(sheet: Sheet, *, allocation: Allocation) -> None:
 
 
 def _draw_references(axes: Axes, cut: float, low: float, high: float) -> None:
-    """Draw the ideal speed-up and the efficiency cut's, from the fewest ranks to the most."""
+    """Draw the lines of the ideal speed-up and of the efficiency cut, from `low` to `high` ranks."""
     for factor, line, name in ((1.0, ":", "ideal"), (cut, "--", f"efficiency {cut:g}")):
         axes.plot(
             [low, high], [factor * low, factor * high], line, color=style.MUTED, linewidth=1.1, zorder=1
@@ -106,7 +106,7 @@ def _draw_speedups(axes: Axes, allocation: Allocation) -> None:
 
 
 def _mark_chosen(axes: Axes, chosen: JobSize) -> None:
-    """Draw a ring around the chosen job size."""
+    """Draw a ring with a label around the chosen job size."""
     axes.plot(
         [chosen.world_size],
         [chosen.speedup.value],

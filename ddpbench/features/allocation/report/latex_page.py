@@ -10,7 +10,7 @@ from ddpbench.features.allocation.report.sentences import choice, length, method
 
 
 def latex(allocation: Allocation) -> str:
-    """Return the page as LaTeX to input in another document; it needs booktabs and graphicx."""
+    """Return the page as LaTeX to include in a document that loads booktabs and graphicx."""
     columns = columns_of(allocation)
     rows = []
     for job in allocation.jobs:

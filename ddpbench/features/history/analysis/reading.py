@@ -1,4 +1,4 @@
-"""Find, read and order the runs of a history, and refuse those that do not fit."""
+"""Finds, reads and orders the runs of a history, and refuses those that do not fit together."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from ddpbench.text_safety import on_one_line, shortened
 from ddpbench.units import series_of, utc_of
 
 _MOST_LISTED = 12
-"""The most differences that a refusal lists."""
+"""How many differences between runs a refusal lists."""
 _MOST_NAMED = 3
-"""The most sources of a merged run that a sentence names."""
+"""How many sources of a merged run a sentence names."""
 
 
 def read_sides(
@@ -33,19 +33,19 @@ def read_sides(
 ) -> list[Side]:
     """Return the runs in these directories, or in folders of runs, in the order in which they were measured.
 
-    Each is named by its directory, or by its path if several have the same name.
+    Each is named by its directory, or by its path if several directories have the same name.
 
     Args:
         paths: run directories, files of pytest-benchmark, names of saved baselines, or folders of runs or files.
-        as_given: keep this order; runs within a folder are ordered by name.
+        as_given: keep the order of `paths`; runs within a folder are ordered by name.
         across: allow runs on different machines, torch versions and the like.
-        on_skip: called with each folder, given or inside a given one, that holds no run, and a reason: for a
-            submission, why its run cannot be shown; otherwise "". Also called with each merged run that is left out
-            because its folder also has its sources, or merges of some of them, and that reason.
+        on_skip: called with each folder without a run, and with why a submission's run cannot be shown (otherwise "").
+            Also called with each merged run that is left out because its sources, or merges of them, are in the same
+            folder, and with a sentence that says so.
 
     Raises:
-        RequestError: there are fewer than two, one is given twice, or one has no known time of measurement.
-        IdentityError: one cannot be read, or machines differ and that was not allowed.
+        RequestError: there are fewer than two runs, one is given twice, or one has no known time of measurement.
+        IdentityError: a run cannot be read, or machines differ and `across` is False.
     """
     found, inside = _found(paths, on_skip)
     _check_once(found)
@@ -82,7 +82,7 @@ def read_sides(
 
 
 def differences(sides: Sequence[Side]) -> list[str]:
-    """Return the differences in machine, torch and the like from one run to the next."""
+    """Return words for the differences in machine, torch and the like from each run to the next."""
     return [line for before, after in pairwise(sides) for line in unlike(before, after)]
 
 
@@ -91,10 +91,10 @@ def _read(path: Path, name: str) -> Side:
 
 
 def _found(paths: Sequence[Path], on_skip: Callable[[Path, str], None]) -> tuple[list[Path], frozenset[Path]]:
-    """Return the runs and saved files that these paths and names select; and those selected by their folder only.
+    """Return the runs and saved files that these paths and names select, and those of them found in a given folder.
 
     Raises:
-        RequestError: there is none, or a path is not a folder.
+        RequestError: there are none, or a path is not a folder.
     """
     found: list[Path] = []
     inside: set[Path] = set()
@@ -115,13 +115,13 @@ def _found(paths: Sequence[Path], on_skip: Callable[[Path, str], None]) -> tuple
 
 
 def _runs_in(path: Path) -> tuple[list[Path], dict[Path, str]]:
-    """Return the run or saved file that a path or name selects, or those in a folder, by name; and its other folders.
+    """Return the run or saved file at a path or name, or those in a folder, by name; and the folder's other folders.
 
-    A submission's directory selects one run, as in every command: the runs of its jobs have the same launches. If that
-    run is missing, the folder's reason says why.
+    A folder without a run has the reason as its value. A submission's directory selects a single run, as in every
+    command, because the runs of its jobs have the same launches.
 
     Raises:
-        RequestError: it selects no run, or cannot be read.
+        RequestError: the path selects no run, or cannot be read.
     """
     path = find_side(str(path))
     path = run_at(path).path if path.is_dir() else path
@@ -135,13 +135,13 @@ def _runs_in(path: Path) -> tuple[list[Path], dict[Path, str]]:
     runs = runs or [each for each in inside if each.suffix == ".json" and each.is_file()]
     if (
         not runs and (path / machine_folder()).is_dir()
-    ):  # in pytest-benchmark's storage: the part of this machine
+    ):  # in pytest-benchmark's storage, take this machine's folder
         return _runs_in(path / machine_folder())
     return runs, others
 
 
 def _run_directories(folders: Sequence[Path]) -> tuple[list[Path], dict[Path, str]]:
-    """Return the runs in these folders, and the non-hidden folders without a run, each with the reason."""
+    """Return the runs in these folders, and the non-hidden folders without a run, each with the reason, if known."""
     runs: list[Path] = []
     others: dict[Path, str] = {}
     for folder in folders:
@@ -160,10 +160,10 @@ def _run_directories(folders: Sequence[Path]) -> tuple[list[Path], dict[Path, st
 
 
 def _check_once(paths: Sequence[Path]) -> None:
-    """Refuse a directory that is given twice.
+    """Refuse a run that is given twice.
 
     Raises:
-        RequestError: a directory is given twice.
+        RequestError: a run is given twice.
     """
     seen: set[Path] = set()
     for path in paths:
@@ -176,7 +176,7 @@ def _measured_at(side: Side) -> datetime:
     """Return when a run was started.
 
     Raises:
-        RequestError: its records do not say.
+        RequestError: the run's records do not say.
     """
     started = started_utc(side)
     moment = utc_of(started)

@@ -1,8 +1,8 @@
-"""Each case's step time over runs: its levels, and between which runs it changed.
+"""Each case's step time over runs: its levels, and the runs between which it changed.
 
-A run is one value, the mean over its launches of the log time per sample: the spread of these values contains the
-machine's drift between sessions, and no launch counts as a replicate. Drifts of runs are taken to be independent; if
-neighbours are seen to be alike, a change needs more evidence. A drift that builds up over many runs is a change.
+A run counts as one value, the mean over its launches of the log time per sample. The spread of these values contains
+the machine's drift between sessions, and launches do not count as replicates. Runs are taken to drift independently;
+if neighbouring runs are alike, a change needs more evidence. A drift that builds up over many runs counts as a change.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ ABSENT = "not"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SeriesPoint:
-    """A case in one run, the `run`-th of the history. `step` is in seconds; if it is None, `reason` says why.
+    """A case in one run, whose number in the history is `run`. `step` is in seconds; if it is None, `reason` says why.
 
-    The step time is the geometric mean over launches, unlike in a report, so that levels are means of runs, and the
-    ratio of two levels is the ratio that is compared.
+    The step time is the geometric mean over launches, unlike in a report. Thus levels are means of runs, and the ratio
+    of two levels is the ratio that is compared.
     """
 
     run: int
     status: str = "ok"
-    """`failed` or the like if it has no numbers; `ABSENT` if the run does not plan it."""
+    """A status such as `failed` if the point has no numbers; `ABSENT` if the run does not plan the case."""
     step: Interval | None = None
     launches: int = 0
     log: float = 0.0
-    """Mean over launches of the logarithm of the time per sample, the compared quantity."""
+    """Mean over launches of the logarithm of the time per sample, which is what runs are compared by."""
     reason: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SeriesLevel:
-    """A stretch of a case's runs without a change: its first and last run, and their geometric mean, seconds."""
+    """Consecutive runs of a case without a change. `step_s` is the geometric mean of their step times, in seconds."""
 
     first: int
     last: int
@@ -64,7 +64,7 @@ class SeriesLevel:
 class ChangePoint:
     """A change of level after the run `before`, at the latest in the run `after`.
 
-    `ratio` is the level after the change over the level before it, with its 95 % interval over runs.
+    `ratio` is the level after the change divided by the level before, with its 95 % interval over runs.
     """
 
     before: int
@@ -78,13 +78,13 @@ class ChangePoint:
 
     @property
     def size(self) -> float:
-        """The absolute log ratio."""
+        """The absolute value of the log ratio."""
         return abs(math.log(self.ratio.value))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaseHistory:
-    """A case over runs: one point per run, from the first run that has it to the last run."""
+    """A case over runs, with one point for each run from the first that has the case to the last."""
 
     label: str
     key: str
@@ -94,7 +94,7 @@ class CaseHistory:
     levels: tuple[SeriesLevel, ...]
     changes: tuple[ChangePoint, ...]
     enough: bool
-    """True if the case has the number of runs that showing a change needs."""
+    """True if the case was measured in enough runs for a change to be shown."""
 
     @property
     def measured(self) -> list[SeriesPoint]:
@@ -103,46 +103,49 @@ class CaseHistory:
 
     @property
     def gaps(self) -> list[SeriesPoint]:
-        """The points without numbers between them."""
+        """The points without numbers."""
         return [point for point in self.points if point.step is None]
 
     @property
     def largest(self) -> ChangePoint | None:
-        """The largest change, with slower before faster; None if there is none."""
+        """The largest slowdown, or the largest speed-up if there is no slowdown; None without a change."""
         return max(self.changes, key=lambda one: (one.slower, one.size), default=None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class History:
-    """The whole history. With probability `1 - alpha` at least, no change is reported in a case without one."""
+    """The histories of all cases.
+
+    With a probability of at least `1 - alpha`, no change is reported in a case that has none.
+    """
 
     sides: tuple[Side, ...]
     cases: tuple[CaseHistory, ...]
     fewest: int
-    """Runs that a case needs for a change to be shown, given the number of cases."""
+    """How many runs a case needs for a change to be shown; depends on the number of cases."""
     alone: int
-    """Cases that only one run has, which are left out."""
+    """How many cases are left out because only one run has them."""
     unlike: tuple[str, ...]
     """Differences in machine, torch and the like from one run to the next."""
 
     @property
     def changed(self) -> list[CaseHistory]:
-        """The cases with a change, slower before faster, the largest first."""
+        """The cases with a change: those with a slowdown first, and of these the largest change first."""
         changes = [(one.largest, one) for one in self.cases if one.largest is not None]
         changes.sort(key=lambda each: (each[0].slower, each[0].size), reverse=True)
         return [one for _, one in changes]
 
 
 def history_of(sides: Sequence[Side], *, only: str = "", alpha: float = ALPHA) -> History:
-    """Return each case's levels and changes over these runs, which are in order.
+    """Return each case's levels and changes over these runs.
 
     Args:
-        sides: the runs.
-        only: keep cases whose label contains this text, ignoring case.
+        sides: the runs, in order.
+        only: keep cases whose label contains this text, ignoring upper and lower case.
         alpha: the largest probability that a change is reported in any case if no case changed.
 
     Raises:
-        RequestError: no case is in two of the runs, or none has such a label.
+        RequestError: no case is in two of the runs, or no label contains `only`.
     """
     every = _over_runs(sides)
     names = Namer(first.case for first, _ in every)
@@ -161,7 +164,7 @@ def history_of(sides: Sequence[Side], *, only: str = "", alpha: float = ALPHA) -
     counts = [sum(point.step is not None for point in points) for _, points in pointed]
     level = level_each(counts, alpha)
     fewest = fewest_values(level)
-    if max(counts) < fewest:  # none is long enough yet: report what all of them need, not only the longest
+    if max(counts) < fewest:  # no case has enough runs: report how many all cases need, not only the longest
         fewest = fewest_values(alpha / len(counts))
     cases = tuple(_case(called[first.case], first.case, points, level, fewest) for first, points in pointed)
     return History(
@@ -174,7 +177,7 @@ def history_of(sides: Sequence[Side], *, only: str = "", alpha: float = ALPHA) -
 
 
 def _over_runs(sides: Sequence[Side]) -> list[tuple[CaseRun, list[CaseRun | None]]]:
-    """Return each case as in the first run that has it, and as in each run; matched as between two runs."""
+    """Return, for each case, its first run and its runs in all sides (None if absent), matched as between two sides."""
     found: list[tuple[CaseRun, list[CaseRun | None]]] = []
     for number, side in enumerate(sides):
         pairs = matched([first for first, _ in found], side.cases)
@@ -187,7 +190,7 @@ def _over_runs(sides: Sequence[Side]) -> list[tuple[CaseRun, list[CaseRun | None
 
 
 def _points(runs: Sequence[CaseRun | None], sides: Sequence[Side]) -> tuple[SeriesPoint, ...]:
-    """Return a case's points from the first run that plans it to the last run."""
+    """Return a case's points, from the first run that plans it to the last."""
     planned = [number for number, run in enumerate(runs) if run is not None]
     return tuple(
         _point(number, runs[number], sides[number].name) for number in range(planned[0], planned[-1] + 1)

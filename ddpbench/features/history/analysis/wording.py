@@ -1,4 +1,4 @@
-"""A history as text: a sentence, a table, the changes, Markdown, and a JSON object."""
+"""Writes a history as a sentence, a table, lines on changes, Markdown, and a JSON object."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from ddpbench.units import counted, decimals_borne, format_number, series_of, ut
 
 HEADS = ("case", "runs", "latest, ms", "95 %, launches", "change-points")
 _MOST_CASES = 4
-"""Cases that are named per change, the largest changes first; further cases are counted."""
+"""How many cases are named per change, the largest changes first; the rest are counted."""
 _MOST_GAPS = 3
-"""Runs without numbers that are named per case; further runs are counted."""
+"""How many runs without numbers are named per case; the rest are counted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChangePlace:
-    """Two runs between which cases changed: the changes, and the other differences between the runs."""
+    """Two runs between which cases changed, with the changes and the other differences between the runs."""
 
     before: Side
     after: Side
@@ -38,7 +38,7 @@ class ChangePlace:
 
 
 def ratio_words(ratio: Interval, joint: str = " ") -> str:
-    """Return a ratio with its interval: `1.12 [1.08, 1.17]`; `joint` separates the two."""
+    """Return words for a ratio with its interval, such as `1.12 [1.08, 1.17]`; `joint` is the text between the two."""
     decimals = max(2, decimals_borne(ratio.value, ratio.low, ratio.high, nulls=(1.0,)))
     if ratio.low is None or ratio.high is None:
         return f"{ratio.value:.{decimals}f}"
@@ -46,38 +46,38 @@ def ratio_words(ratio: Interval, joint: str = " ") -> str:
 
 
 def change_words(change: ChangePoint, joint: str = " ") -> str:
-    """Return a change without its place: `slower 1.12 [1.08, 1.17]`."""
+    """Return words for the direction and ratio of a change, such as `slower 1.12 [1.08, 1.17]`."""
     return f"{'slower' if change.slower else 'faster'} {ratio_words(change.ratio, joint)}"
 
 
 def between_words(history: History, change: ChangePoint) -> str:
-    """Return the place of a change: `between run-a and run-b (2026-11-02)`."""
+    """Return words for the runs on both sides of a change, such as `between run-a and run-b (2026-11-02)`."""
     before, after = history.sides[change.before], history.sides[change.after]
     return f"between {before.name} and {_dated(after)}"
 
 
 def since_words(history: History, change: ChangePoint) -> str:
-    """Return a change with the run in which it was first seen: `slower 1.12 [1.08, 1.17] since run-b (2026-11-02)`."""
+    """Return words for a change and the run that first has it: `slower 1.12 [1.08, 1.17] since run-b (2026-11-02)`."""
     return f"{change_words(change)} since {_dated(history.sides[change.after])}"
 
 
 def _dated(side: Side) -> str:
-    """Return a run's name with its start day, unless the name contains the day."""
+    """Return a run's name with the day it started, unless the name contains the day."""
     day = day_of(side)
     has_day = any(
         one in side.name for one in (day, day.replace("-", ""))
-    )  # a run without a day has "" in its name
+    )  # if the day is unknown, this is "", which every name contains
     return side.name if has_day else f"{side.name} ({day})"
 
 
 def day_of(side: Side) -> str:
-    """Return a run's start day, UTC; empty if unknown."""
+    """Return the day on which a run started, UTC; empty if unknown."""
     started = utc_of(started_utc(side))
     return "" if started is None else f"{started:%Y-%m-%d}"
 
 
 def verdict_words(history: History, case: CaseHistory) -> str:
-    """Return a case's verdict: one change with its place, or several with the run in which each began."""
+    """Return words for a case's changes: the runs around a single change, or the first run after each of several."""
     if not case.enough:
         return f"not enough runs to tell: {len(case.measured)} of {history.fewest} at least"
     if not case.changes:
@@ -88,7 +88,7 @@ def verdict_words(history: History, case: CaseHistory) -> str:
 
 
 def rows(history: History) -> list[tuple[str, ...]]:
-    """Return one row per case, with the columns `HEADS`."""
+    """Return a row for each case, with the columns `HEADS`."""
     return [
         (case.label, runs_words(case), *latest_words(case), verdict_words(history, case))
         for case in history.cases
@@ -96,13 +96,13 @@ def rows(history: History) -> list[tuple[str, ...]]:
 
 
 def runs_words(case: CaseHistory) -> str:
-    """Return how many runs have numbers of a case: `18`, or `16 of 18` if some lack them."""
+    """Return words for how many runs have numbers of a case: `18`, or `16 of 18` if some lack them."""
     measured = len(case.measured)
     return f"{measured}" if not case.gaps else f"{measured} of {len(case.points)}"
 
 
 def latest_words(case: CaseHistory) -> tuple[str, str]:
-    """Return a case's step time in its latest run, ms, and the interval over that run's launches."""
+    """Return words for a case's step time in its latest run, in ms, and for the interval over that run's launches."""
     if not case.measured or case.measured[-1].step is None:
         return "", ""
     step = case.measured[-1].step.scaled(1e3)
@@ -112,7 +112,7 @@ def latest_words(case: CaseHistory) -> tuple[str, str]:
 
 
 def headline(history: History) -> str:
-    """Return a history's result, in one sentence."""
+    """Return a sentence on the result of a history."""
     cases, changed = history.cases, history.changed
     tested = [case for case in cases if case.enough]
     if not tested:
@@ -137,7 +137,7 @@ def headline(history: History) -> str:
 
 
 def _days(history: History) -> str:
-    """Return the first and last start day of the runs; empty if either is unknown."""
+    """Return words for the days on which the first and last run started; empty if either is unknown."""
     first, last = day_of(history.sides[0]), day_of(history.sides[-1])
     if not first or not last:
         return ""
@@ -145,7 +145,7 @@ def _days(history: History) -> str:
 
 
 def places(history: History) -> list[ChangePlace]:
-    """Return the places where cases changed, in the order of runs."""
+    """Return each pair of runs between which cases changed, in the order of runs."""
     by_place: dict[tuple[int, int], list[tuple[CaseHistory, ChangePoint]]] = {}
     for case in history.cases:
         for change in case.changes:
@@ -162,7 +162,7 @@ def places(history: History) -> list[ChangePlace]:
 
 
 def _differing(before: Side, after: Side) -> Iterator[str]:
-    """Yield the differences between two runs other than their time of measurement."""
+    """Yield words for each difference between two runs other than their time of measurement."""
     versions = [side.machine.get("context", {}).get("ddpbench_version") for side in (before, after)]
     for name, (old, new) in (("commit", (before.commit, after.commit)), ("ddpbench", versions)):
         if old != new and old and new:
@@ -181,12 +181,12 @@ def _differing(before: Side, after: Side) -> Iterator[str]:
 
 
 def _experiment(side: Side) -> str:
-    """Return the text of a run's experiment; empty if only numbers were saved, or it cannot be read."""
+    """Return the text of a run's experiment; empty if only numbers were saved, or the experiment cannot be read."""
     return (RunDir(side.path).experiment_text() if side.path.is_dir() else None) or ""
 
 
 def place_words(place: ChangePlace) -> str:
-    """Return a place in one sentence: the cases that changed, and what else changed there."""
+    """Return sentences on what changed between two runs: the cases, and how the runs differ otherwise."""
     largest = sorted(place.changes, key=lambda each: each[1].size, reverse=True)
     named = [f"{case.label} ({change_words(change)})" for case, change in largest[:_MOST_CASES]]
     more = len(largest) - len(named)
@@ -197,7 +197,7 @@ def place_words(place: ChangePlace) -> str:
 
 
 def remarks(history: History) -> list[str]:
-    """Return the limits of a history, one sentence each."""
+    """Return sentences on the limits of a history."""
     chance = f"one is reported for any case with a chance of {100 * ALPHA:g} % at most"
     found = [
         "Each run counts once. A ratio's interval is over runs: the machine's drift from one to the next is in it.",
@@ -226,7 +226,7 @@ def remarks(history: History) -> list[str]:
 
 
 def gap_words(history: History, case: CaseHistory) -> str:
-    """Return the runs without numbers of a case; empty if all have them."""
+    """Return a sentence on the runs without numbers of a case; empty if there are none."""
     gaps = case.gaps
     if not gaps:
         return ""
@@ -238,7 +238,7 @@ def gap_words(history: History, case: CaseHistory) -> str:
 
 
 def _named(history: History, points: Sequence[SeriesPoint]) -> str:
-    """Return the names of these points' runs, or their count if there are many."""
+    """Return the names of these points' runs; beyond a few, the number of others."""
     more = len(points) - _MOST_GAPS
     names = [history.sides[point.run].name for point in points[:_MOST_GAPS]]
     return series_of([*names, *([f"{more} more"] if more > 0 else [])])
@@ -262,7 +262,7 @@ def markdown(history: History) -> str:
 
 
 def to_json(history: History) -> dict[str, Any]:
-    """Return a history as a JSON object; times in seconds, ratios after over before, runs counted from 0."""
+    """Return a history as a JSON object: times in seconds, ratios after divided by before, runs numbered from 0."""
     return {
         "runs": [
             {

@@ -1,4 +1,4 @@
-"""The page of a history: each case over runs, with its change-points."""
+"""Makes the page of a history: each case over runs, with its change-points."""
 
 from ddpbench.features.history.report.page import history_page, write_history
 

@@ -1,4 +1,4 @@
-"""A history as one HTML page, styled like a report: the answer, a table, and a figure per case over the runs."""
+"""A history as one HTML page, styled like a report: a headline, a table, and a figure of each case over the runs."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from ddpbench.units import counted
 from ddpbench.version import VERSION
 
 MOST_FIGURES = 24
-"""The most figures, of the cases that changed first; more would make the page slow to write and to read."""
+"""How many figures a page has; cases with changes come first. More would make the page slow to write and to read."""
 
 
 def history_page(history: History) -> str:
-    """Return the page; it loads nothing, and all text from runs is escaped."""
+    """Return the page as HTML. It loads nothing, and all text from runs is escaped."""
     changed = history.changed
     ordered = [*changed, *(case for case in history.cases if case.measured and not case.changes)]
     drawn = ordered[:MOST_FIGURES]
@@ -66,7 +66,7 @@ def write_history(history: History, path: Path) -> None:
     """Write the page.
 
     Raises:
-        OutputError: it cannot be written.
+        OutputError: the page cannot be written.
     """
     write_output(path, history_page(history))
 
@@ -93,7 +93,7 @@ def _not_drawn(cases: Sequence[CaseHistory]) -> str:
 
 
 def _cases_table(history: History, figures: Mapping[int, int]) -> Table:
-    """Return a row for each case, linked to its figure; `figures` has the figures' numbers by case."""
+    """Return a table with a row for each case, linked to its figure. `figures` has the figure numbers by `id(case)`."""
     return Table(
         caption="Cases over the runs; step times of the latest run, with 95 % intervals over that run's launches.",
         columns=(

@@ -1,4 +1,4 @@
-"""The figure of a case over runs: each run's step time, the levels, and the change-points between them."""
+"""The figure of a case over runs: each run's step time, the levels, and the change-points between the levels."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _LEFT_IN, _BOTTOM_IN, _RIGHT_IN = 0.72, 0.34, 0.4
 _LEGEND_IN, _LABELS_IN = 0.28, 0.36
 _MOST_TICKS = 8
 _IN_SECONDS = 10.0
-"""The step time from which the vertical axis is in seconds."""
+"""The step time, in seconds, from which the vertical axis is in seconds rather than milliseconds."""
 _LEAST_SPAN = 0.2
-"""The least span of the vertical axis, as a share of its middle, so that noise does not look like change."""
+"""The least span of the vertical axis, as a fraction of its middle value, so that noise does not look like a change."""
 
 
 def case_picture(history: History, case: CaseHistory) -> Picture:
@@ -118,7 +118,7 @@ def _paint(sheet: Sheet, *, history: History, case: CaseHistory, ticks: int) -> 
 
 
 def _limits(case: CaseHistory) -> tuple[float, float]:
-    """Return the ends of the vertical axis, seconds: around all intervals, and with at least the least span."""
+    """Return the ends of the vertical axis in seconds: around all intervals, and at least `_LEAST_SPAN` apart."""
     steps = [point.step for point in case.measured if point.step is not None]
     low = min(step.value if step.low is None else step.low for step in steps)
     high = max(step.value if step.high is None else step.high for step in steps)
@@ -154,7 +154,7 @@ def _paint_runs(axes: Axes, case: CaseHistory, scale: float) -> None:
 
 
 def _label_changes(sheet: Sheet, changes: Sequence[ChangePoint], wanted_in: Sequence[float]) -> None:
-    """Write each change above its line: with its interval if all have room, else its ratio alone."""
+    """Write each change above its line, with its interval if there is room for all of them, else as a ratio alone."""
     if not changes:
         return
     long = [change_words(change, joint="\n") for change in changes]
@@ -171,7 +171,7 @@ def _label_changes(sheet: Sheet, changes: Sequence[ChangePoint], wanted_in: Sequ
 
 
 def _set_ticks(axes: Axes, history: History, first: int, last: int, most: int) -> None:
-    """Name a few runs by day, or by time of day, UTC, if all are from one day; else by number."""
+    """Label a few runs with their day; with the time of day, UTC, if all have the same day; or with their number."""
     places = range(first, last + 1, max(1, math.ceil((last - first) / (most - 1))))
     days = [day_of(history.sides[place]) for place in places]
     if len(set(days)) == 1 and days[0]:

@@ -1,1 +1,1 @@
-"""Findings on failures."""
+"""Findings on the cost of failures."""

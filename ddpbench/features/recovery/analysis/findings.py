@@ -17,11 +17,11 @@ from ddpbench.spec.grouping import RECOVERIES
 from ddpbench.units import counted, format_seconds
 
 DAY_S = 86_400.0
-"""The mean time between failures that findings assume; a job's real one depends on its nodes."""
+"""The mean time between failures that findings assume, in seconds; a real job's depends on its nodes."""
 
 
 def _costs(cases: Sequence[CaseRun]) -> list[tuple[CaseRun, RecoveryCost]]:
-    """Return the cost of failures for each case in which one happened."""
+    """Return each case in which a failure happened, with its costs."""
     costs: list[tuple[CaseRun, RecoveryCost]] = []
     for run in cases:
         cost = run.recovery
@@ -31,11 +31,11 @@ def _costs(cases: Sequence[CaseRun]) -> list[tuple[CaseRun, RecoveryCost]]:
 
 
 _SETTINGS = ("workload", "strategy", "world_size")
-"""Settings that distinguish cases with the same kind of failure."""
+"""Settings that tell cases with the same kind of failure apart."""
 
 
 def recovery_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
-    """Return a sentence on each kind of failure, from the cheapest to the most expensive."""
+    """Return a finding for each case with a timed failure, from the cheapest to the most expensive."""
     able = [
         (run, cost) for run, cost in _costs(cases) if cost.total is not None and cost.restored is not None
     ]
@@ -65,7 +65,7 @@ def recovery_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
 
 
 def snapshot_finding(cases: Sequence[CaseRun]) -> Finding | None:
-    """Return the best snapshot period for a job that fails once per day; None if snapshots were not measured."""
+    """Return a finding on the best snapshot period with one failure a day; None if snapshots were not measured."""
     able = [
         (run, cost)
         for run, cost in _costs(cases)
@@ -97,14 +97,14 @@ def snapshot_finding(cases: Sequence[CaseRun]) -> Finding | None:
 
 
 def recovery_answer(cases: Sequence[CaseRun]) -> list[Finding]:
-    """Return the cost of failures and the best snapshot period; empty without a failure."""
+    """Return findings on the cost of failures and the best snapshot period; empty if no failure happened."""
     found = recovery_finding(cases)
     saving = snapshot_finding(cases) if found is not None else None
     return [one for one in (found, saving) if one is not None]
 
 
 def recovery_finding(cases: Sequence[CaseRun]) -> Finding | None:
-    """Return the cost of failures, cheapest first; None if none was planned, or none happened."""
+    """Return a finding on the cheapest and the most expensive failure; None if no failure happened."""
     costs = _costs(cases)
     if not costs:
         return None

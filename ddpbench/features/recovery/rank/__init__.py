@@ -1,1 +1,1 @@
-"""A training with snapshots, in a rank."""
+"""Training with snapshots, in a rank."""

@@ -1,7 +1,7 @@
-"""Train with snapshots; fail once, as planned, and continue from the last snapshot. Runs in a rank.
+"""Train with snapshots in a rank; fail once, as planned, and continue from the last snapshot.
 
-The first gang of ranks measures, then plans the failure; later gangs only continue. They share a folder with the
-plan, the snapshots, and marks of past events.
+A gang is the set of ranks that torchrun starts together. The first gang of a launch measures, then plans the failure;
+later gangs only continue. They share a folder with the plan, the snapshots, and marks of past events.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from ddpbench.worker.training.randomness import random_bytes, set_random_bytes
 from ddpbench.worker.training.training import DivergedError, StepLoop, Training, all_equal, checksum
 
 AWAY_S = 120.0
-"""Seconds that ranks keep training after a node has been called back."""
+"""Seconds for which the other ranks keep training after a node has been asked to return."""
 NOTED_S = 0.25
-"""The longest interval between notes of steps: the last steps of a killed rank stay unknown."""
+"""The longest interval in seconds between notes of steps. What a killed rank did after its last note stays unknown."""
 AGENT = "DDPBENCH_AGENT"
-"""The process id of the agent that started this rank."""
+"""The variable with the process id of the agent that started this rank."""
 NODE = "DDPBENCH_NODE"
-"""That agent's number among the agents."""
+"""The variable with the number of this rank's agent among the agents."""
 PLANNED = "a failure that was planned"
 
 
@@ -55,19 +55,19 @@ class PlannedError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FailurePlan:
-    """The steps at which the training fails and ends."""
+    """The steps after which the training fails, and ends."""
 
     fails: int
     joins: int | None
-    """The step at which a node that left comes back."""
+    """The step after which a node that left is asked to return; None if none leaves."""
     ends: int
 
     @classmethod
     def of(cls, case: Case, step_s: float, number: int) -> FailurePlan:
-        """Return the plan of launch `number`: a few snapshots, then the failure at some later step.
+        """Return the plan of launch `number`: a few snapshots, and then a failure at a random step.
 
-        There are enough snapshots before the failure that at least two of them replace an older one. A launch without
-        a failure trains longer, so that it covers every step of the others in its round.
+        At least two of the snapshots before the failure replace an older one. A launch without a failure trains longer,
+        so that it covers every step of the other launches in its round.
         """
         window, every = window_of(step_s), case.snapshot_every
         drawn = random.Random(f"{case.seed} {number}").randint(1, every)
@@ -81,7 +81,7 @@ class FailurePlan:
 
 
 class Marks:
-    """The folder shared by all gangs of a launch."""
+    """The folder shared by all gangs of a launch, with the plan and marks of past events."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -96,7 +96,7 @@ class Marks:
         """Create the folder and write the plan into it.
 
         Raises:
-            OSError: it cannot be written, or the folder exists already.
+            OSError: the plan cannot be written, or the folder exists already.
         """
         self.folder.mkdir(mode=0o700)
         write_atomically(self._plan, json.dumps(asdict(plan)))
@@ -114,7 +114,7 @@ class Marks:
         return FailurePlan(**json.loads(self._plan.read_bytes()))
 
     def first(self, name: str) -> bool:
-        """Make this mark; return whether it did not exist before."""
+        """Make the mark `name`, and return whether it is new."""
         try:
             create_file(self.folder / name).close()
         except FileExistsError:
@@ -122,7 +122,7 @@ class Marks:
         return True
 
     def next_gang(self) -> int:
-        """Return the number of a gang that starts now."""
+        """Return the number of a gang that starts now, and mark it as taken."""
         number = 0
         while not self.first(f"gang-{number}"):
             number += 1
@@ -140,13 +140,13 @@ def train(
     heartbeat: Heartbeat,
     writer: RecordWriter,
 ) -> str:
-    """Plan the failure if this gang has measured, and train to the plan's end; return the parameters' checksum.
+    """Plan the failure if this gang has measured, and train to the plan's end. Return the parameters' checksum.
 
-    `step_s` is the time of a measured step, None in a later gang; `times` are as in `Recovering`.
+    `step_s` is the time of a measured step in seconds, None in a later gang. `times` are as in `Recovering`.
 
     Raises:
         DivergedError: the ranks' parameters differ at the end, or the loss is not finite.
-        CheckpointError: the plan or a snapshot cannot be written, on all ranks.
+        CheckpointError: the plan or a snapshot cannot be written. Raised on all ranks.
         PlannedError: the planned failure, if it is an exception.
     """
     marks = Marks(directory.checkpoints(training.case.checkpoint_dir, request.run_id))
@@ -164,10 +164,10 @@ def train(
 
 
 def _plan_the_failure(training: Training, control: Control, marks: Marks, plan: FailurePlan) -> None:
-    """Write the plan of the failure, and have all ranks read it.
+    """Let rank 0 write the plan of the failure.
 
     Raises:
-        CheckpointError: it cannot be written, on all ranks.
+        CheckpointError: the plan cannot be written. Raised on all ranks.
     """
     problem: OSError | None = None
     if training.place.rank == 0:
@@ -181,7 +181,7 @@ def _plan_the_failure(training: Training, control: Control, marks: Marks, plan: 
 
 
 class Recovering:
-    """The part of one rank in the training, from the last snapshot, or from the beginning, to the end."""
+    """One rank's part in the training, from the last snapshot, or from the beginning, to the end."""
 
     def __init__(
         self,
@@ -194,9 +194,9 @@ class Recovering:
         heartbeat: Heartbeat,
         writer: RecordWriter,
     ) -> None:
-        """`ranks` is the full number of ranks.
+        """`ranks` is the full number of ranks, with no node away.
 
-        `times` are when this rank started, entered the rendezvous and completed it, nanoseconds of its clock.
+        `times` are when this rank started, entered the rendezvous and completed it, in nanoseconds of its clock.
         """
         self._ranks = ranks
         self._training, self._control, self._marks = training, control, marks
@@ -210,7 +210,7 @@ class Recovering:
         self._losses: list[float] = []
         self._start_ns = self._gang = self._called_ns = 0
         self._first = self._samples_before = 0
-        """This gang's first step, and the samples trained on before it."""
+        """This gang's first step, and the number of samples trained on before it."""
         self._written = 0
         """Bytes of the last snapshot."""
 
@@ -254,9 +254,10 @@ class Recovering:
         return _same_on_all_ranks(loop, self._control, self._place.processes)
 
     def _goes_on(self, plan: FailurePlan, first: int) -> Callable[[int], bool]:
-        """Return the condition for another step in a gang whose first step is `first`, as far as its ranks know.
+        """Return a function that tells whether to make a step, in a gang whose first step is `first`.
 
-        While a node is away the end is open: the ranks are stopped when it returns. Later gangs train a while.
+        While a node is away, training has no end: torchrun stops the ranks when the node returns. The gang after that
+        trains a while longer.
         """
         away = self._place.processes < self._ranks
         ends = max(plan.ends, first + plan.ends - (plan.joins or plan.ends))
@@ -269,7 +270,7 @@ class Recovering:
         return goes_on
 
     def _resumed(self) -> tuple[StepLoop, int]:
-        """Return the loop that continues, and the number of steps made before."""
+        """Return the step loop, resumed from the newest snapshot if any, and the number of steps made before."""
         training, case, place = self._training, self._case, self._place
         found, unreadable = self._snapshots.newest() if place.rank == 0 else (None, ())
         found = self._control.agree(-1 if found is None else found)
@@ -294,7 +295,7 @@ class Recovering:
         if state is not None and place.rank < len(state["generators"]):
             set_random_bytes(
                 state["generators"][place.rank]
-            )  # last: building the training may have drawn numbers
+            )  # last, as building the loop may have drawn random numbers
         self._control.agree(0)
         self._writer.write(
             Gang(
@@ -317,9 +318,9 @@ class Recovering:
         return loop, step
 
     def _batches(self, first: int) -> Iterator[tuple[Any, Any]]:
-        """Yield the rank's batches from a position in the job's order; note the samples of each."""
+        """Yield the rank's batches from position `first` in the order of samples, and record the samples of each."""
         training, case = self._training, self._case
-        dataset: Any = getattr(training.loader, "dataset")  # noqa: B009 - `check` has seen to it
+        dataset: Any = getattr(training.loader, "dataset")  # noqa: B009 - `check` has made sure of it
         batches = batches_from(
             dataset,
             Order(len(dataset), case.seed),
@@ -339,7 +340,7 @@ class Recovering:
             yield (batch, None) if training.workload.whole_batches else batch
 
     def _note(self, made: int) -> None:
-        """Write the steps since the last note."""
+        """Write a record of the steps since the last note."""
         if not self._ends_ns:
             return
         count = len(self._ends_ns)
@@ -363,7 +364,7 @@ class Recovering:
         """Save one snapshot: rank 0 writes it, and the others wait.
 
         Raises:
-            CheckpointError: it cannot be written, on all ranks.
+            CheckpointError: the snapshot cannot be written. Raised on all ranks.
         """
         start_ns = self._clock.now()
         generators = _generators(self._control, self._place.processes)
@@ -394,11 +395,11 @@ class Recovering:
         self._heartbeat.beat()
 
     def _samples(self, made: int) -> int:
-        """Return the number of samples that the job had been trained on by then."""
+        """Return how many samples all ranks have trained on after `made` steps."""
         return self._samples_before + (made - self._first) * self._place.processes * self._case.local_batch
 
     def _is_victim(self) -> bool:
-        """Return whether this rank, or its agent, is the last one, which fails."""
+        """Return whether this rank is to fail, or to make its agent fail: the last rank, or the last agent's first."""
         kind = self._case.recovery
         if kind in ("agent", "leave"):
             return os.environ.get(NODE) == str(self._case.agents - 1) and self._place.local_rank == 0
@@ -421,7 +422,7 @@ class Recovering:
             os.kill(os.getpid(), signal.Signals[kind])
             return
         os.kill(int(os.environ[AGENT]), signal.SIGKILL if kind == "agent" else signal.SIGTERM)
-        time.sleep(self._case.collective_timeout)  # its agent ends it
+        time.sleep(self._case.collective_timeout)  # until the agent ends this rank
 
     def _kill_half_way(self, written: int) -> None:
         if written * 2 > self._written:
@@ -429,7 +430,7 @@ class Recovering:
 
 
 def _generators(control: Control, processes: int) -> list[torch.Tensor]:
-    """Return the state of each rank's generators."""
+    """Return the states of all ranks' random generators."""
     own = random_bytes()
     if processes == 1:
         return [own]
@@ -451,7 +452,7 @@ def _same_on_all_ranks(loop: StepLoop, control: Control, processes: int) -> str:
 
 
 def check(training: Training) -> None:
-    """Check that a training can be saved and resumed completely.
+    """Check that the training can be saved and resumed completely.
 
     Raises:
         ValueError: it cannot; the message says why.
@@ -480,5 +481,5 @@ def _variable_ns(env: Mapping[str, str], name: str) -> int | None:
 
 
 def _moment(name: str) -> int | None:
-    """Return when this rank's agent did that, ns of the host's clock; None if it did not."""
+    """Return when this rank's agent noted the event `name`, ns of the host's clock; None if it did not."""
     return _variable_ns(os.environ, f"DDPBENCH_AGENT_{name}_NS")

@@ -1,7 +1,7 @@
-"""Snapshots from which a training can be resumed: written atomically by rank 0, and read by all ranks.
+"""Snapshots from which training can be resumed: written atomically by rank 0, and read by all ranks.
 
-A snapshot counts once the file next to it with its length and checksum exists. torch.load detects a truncated file but
-not changed bytes (seen with torch 2.13), so loading does not replace the check.
+A snapshot counts once the file with its length and checksum exists next to it. That file is needed because torch.load
+detects a truncated snapshot but not changed bytes (seen with torch 2.13).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ddpbench.spec.recoveries import KEPT_SNAPSHOTS
 
 
 class _Summing:
-    """A file written once from start to end; it computes its length and checksum."""
+    """Wraps a file that is written once from start to end, and computes its length and checksum."""
 
     def __init__(self, file: BinaryIO, on_bytes: Callable[[int], None]) -> None:
         self._file, self._on_bytes = file, on_bytes
@@ -55,10 +55,12 @@ class Snapshots:
     def write(
         self, step: int, state: dict[str, Any], on_bytes: Callable[[int], None] = lambda _: None
     ) -> int:
-        """Write a snapshot and delete older ones but the last few; return its bytes. Writing calls `on_bytes`.
+        """Write a snapshot, and delete all but the last few. Return its size in bytes.
+
+        While it is written, `on_bytes` is called with the number of bytes so far.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the snapshot cannot be written.
         """
         for stale in (self._checksum_file(step), self._data(step)):  # left by an earlier gang
             stale.unlink(missing_ok=True)
@@ -80,7 +82,7 @@ class Snapshots:
         return sorted(int(path.stem.partition("-")[2]) for path in self.folder.glob("snapshot-*.pt"))
 
     def newest(self) -> tuple[int | None, tuple[str, ...]]:
-        """Return the step of the newest complete snapshot, and the problems of later ones; None if there is none."""
+        """Return the step of the newest complete snapshot, None if there is none, and the problems of later ones."""
         unreadable: list[str] = []
         for step in reversed(self._steps()):
             problem = self._problem(step)
@@ -90,7 +92,7 @@ class Snapshots:
         return None, tuple(unreadable)
 
     def _problem(self, step: int) -> str:
-        """Return what is wrong with a snapshot; empty if it is as written."""
+        """Return words for what is wrong with a snapshot; empty if it is as written."""
         try:
             checksums = json.loads(self._checksum_file(step).read_bytes())
         except FileNotFoundError:
@@ -112,7 +114,7 @@ class Snapshots:
         """Return the content of a complete snapshot.
 
         Raises:
-            OSError, RuntimeError: it is gone, or not a snapshot.
+            OSError, RuntimeError: the file is missing, or not a snapshot.
         """
         state: dict[str, Any] = torch.load(self._data(step), weights_only=True, map_location="cpu")
         return state

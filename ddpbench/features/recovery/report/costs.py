@@ -1,4 +1,4 @@
-"""The cost of failures by case, from the table of cases, and the tables that show it."""
+"""The cost of failures by case, and the tables that show it."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ class FailureCosts:
     name: str
     found: RecoveryCost
     step_mean_s: float
-    """Mean over launches; NaN if none was ok."""
+    """Mean time of a step over launches; NaN if no launch was ok."""
 
     @property
     def parts(self) -> tuple[float, ...]:
-        """The parts of a recovery, in the order of `PARTS`."""
+        """Seconds of each part of a recovery, in the order of `PARTS`."""
         return tuple(self.found.parts.get(part, 0.0) for part in PARTS)
 
 
 def costs_of(launches: Sequence[LaunchResult], rows: Sequence[Row]) -> list[FailureCosts]:
-    """Return the costs of failures, the lowest first."""
+    """Return the costs of failures for each case with any, the lowest first."""
     failed = [(row, row.failed) for row in rows if row.failed is not None and row.failed.failures]
     names = _names([row for row, _ in failed])
     steps_s = {case_id: fmean(times) for case_id, times in raw_launches(launches).items()}
@@ -58,7 +58,7 @@ def costs_of(launches: Sequence[LaunchResult], rows: Sequence[Row]) -> list[Fail
 
 
 def _names(rows: Sequence[Row]) -> dict[str, str]:
-    """Return, for each case, its failure and the other settings that distinguish it."""
+    """Return, for each case, words for its failure and the other settings that distinguish it."""
     names = Namer(row.case for row in rows)
     return {
         row.case_id: ", ".join(dict.fromkeys([RECOVERIES[row.case.recovery], *names.apart(row.case)]))
@@ -67,7 +67,7 @@ def _names(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def failures_table(costs: Sequence[FailureCosts]) -> Table:
-    """Return the table of failures: their number, outcome and cost."""
+    """Return the table of failures: their number, outcome and cost for each case."""
     return Table(
         caption=(
             f"Failures, s: {MEDIAN}, with {MEDIAN_INTERVALS}. Recovery ends when the step that the failure "
@@ -104,7 +104,7 @@ def failures_table(costs: Sequence[FailureCosts]) -> Table:
 
 
 def _at_pace(cost: FailureCosts) -> Cell:
-    """Return when steps were as fast as before, if they were in every launch; else the number of launches."""
+    """Return a cell with when steps were as fast again as before, or in how many launches they were, if not in all."""
     if cost.found.regained_launches == cost.found.recoveries:
         return Cell.estimate(cost.found.regained)
     return Cell(
@@ -125,7 +125,7 @@ def _difference(found: tuple[float, int] | None) -> Cell:
 
 
 def rates_table(costs: Sequence[FailureCosts]) -> tuple[Table, ...]:
-    """Return the table of throughput before, during and after a node's absence; none if no node came back."""
+    """Return the table of throughput before, during and after a node's absence; empty if no node came back."""
     left = [cost for cost in costs if cost.found.joined is not None]
     if not left:
         return ()

@@ -1,4 +1,4 @@
-"""The figure of the best snapshot period: time lost to failures and snapshots, by the period between snapshots."""
+"""The figure of the best snapshot period: time lost to failures and snapshots, by the time between snapshots."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ddpbench.report.draw.sheet import Sheet
 
 MTBF_S = {"1 h": 3_600.0, "6 h": 21_600.0, "1 day": 86_400.0, "1 week": 604_800.0}
-"""Mean times between failures that are shown; a job's real one depends on its nodes, which the reader knows."""
+"""Mean times between failures that are shown, seconds. A real job's depends on its nodes, which the reader knows."""
 _LINES = (("#D55E00", "o"), ("#0072B2", "s"), ("#009E73", "^"), ("#000000", "D"))
 _POINTS = 121
 

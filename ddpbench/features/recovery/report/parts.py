@@ -1,4 +1,4 @@
-"""The figure of the cost of failures: a bar of its parts per kind; much longer bars on a separate scale."""
+"""The figure of the cost of failures: for each kind a bar of its parts. Much longer bars have a separate scale."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _FILLS = (
     style.Fill("recomputing", "#A8862A", hatch="\\\\\\\\"),
 )
 _PHONE_IN, _TOLD_IN = style.NARROW_WIDTH_IN - 0.3, 0.8
-"""On a phone: the longest bar, and the room left for its time."""
+"""On a narrow page, in inches: the length of the longest bar, and the room for the time next to it."""
 _MUCH_LONGER = 2.5
 _PITCH_IN, _NARROW_PITCH_IN, _AXIS_IN, _LEGEND_IN = 0.42, 0.52, 0.62, 0.55
 
 
 def _groups(costs: Sequence[FailureCosts]) -> list[list[FailureCosts]]:
-    """Return the costs, lowest first, in groups: a much longer one starts a group, so as not to shrink the others."""
+    """Return the costs, lowest first, in groups. A much higher cost starts a new group, which has its own scale."""
     groups = [[costs[0]]]
     for before, cost in itertools.pairwise(costs):
         if sum(cost.parts) > _MUCH_LONGER * sum(before.parts):
@@ -45,7 +45,7 @@ def _groups(costs: Sequence[FailureCosts]) -> list[list[FailureCosts]]:
 
 
 def parts_picture(costs: Sequence[FailureCosts]) -> Picture:
-    """Return the figure of the parts of recoveries that were timed, lowest cost first."""
+    """Return the figure of the parts of timed recoveries, lowest cost first."""
     groups = _groups(costs)
     heading = _heading(costs)
     caption = captioned(
