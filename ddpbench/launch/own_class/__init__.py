@@ -1,4 +1,4 @@
-"""Read a training script, write the class that makes it measurable, and try a step of it."""
+"""Read a training script, write the class that makes the script measurable, and try a step of the class."""
 
 from ddpbench.launch.own_class.insertion import NAME, can_guard, inserted, place_of
 from ddpbench.launch.own_class.script import Script, read_script

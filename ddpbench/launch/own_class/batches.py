@@ -16,18 +16,18 @@ _BARS = ("tqdm", "trange", "iter", "track", "progress_bar", "islice", "cycle")
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch as named in the loop. `target` is None if the loop does not iterate over a loader."""
+    """The batch of a loop, with the names of its parts. `target` is None if no batch was found."""
 
     target: ast.expr | None
     parts: tuple[tuple[tuple[int, Path], str], ...]
-    """The key of each part's origin, and its name in the loop."""
+    """For each part, the key of its origin and its name in the loop."""
     count: tuple[int, Path] | None
-    """The key of the number that `enumerate` yields."""
+    """The key of the origin of the number that `enumerate` yields; None without `enumerate`."""
     loader: Origin | None
     draw: ast.Call | None = None
-    """The call of the script's function that returns a batch, if no loader yields it."""
+    """The call of the script's function that returns a batch, if no loader yields one."""
     drawn: frozenset[int] = frozenset()
-    """The numbers of the statements that draw a batch."""
+    """The numbers of the statements that draw a batch, as in `place_of_node`."""
 
 
 def batch_of(tracer: Tracer, loop: TrainingLoop) -> Batch:
@@ -49,7 +49,10 @@ def batch_of(tracer: Tracer, loop: TrainingLoop) -> Batch:
 
 
 def _goes_through(tracer: Tracer, node: ast.expr, scope: Scope) -> tuple[Origin, Path, Path | None]:
-    """Return the loader, the batch's path in the loop's target, and the path of the batch's number."""
+    """Return what a loop iterates over, such as a loader, and the paths of batch and batch number in its target.
+
+    The path of the batch's number is None without `enumerate`.
+    """
     found = tracer.trace(node, scope)
     if isinstance(found.node, ast.Call) and found.node.args:
         name = last_name(found.node)
@@ -62,7 +65,7 @@ def _goes_through(tracer: Tracer, node: ast.expr, scope: Scope) -> tuple[Origin,
 
 
 def _passes_on(function: FunctionNode | None) -> bool:
-    """Return whether a function yields the items of its argument unchanged, like a progress bar of the script."""
+    """Return whether a function yields the items of its argument unchanged, as a script's own progress bar does."""
     if function is None or not parameters_of(function):
         return False
     given = [each.value for each in ast.walk(function) if isinstance(each, ast.Yield)]
@@ -75,7 +78,7 @@ def _passes_on(function: FunctionNode | None) -> bool:
 
 
 def _drawn(tracer: Tracer, loop: TrainingLoop) -> Batch:
-    """Return the batch of a loop over numbers that takes it with `next(iterator)`."""
+    """Return the batch of a loop over numbers, which gets it from `next(iterator)` or from a function of the script."""
     for statement in here(loop.node.body):
         if isinstance(statement, ast.Assign) and last_name(statement.value) == "next":
             call = statement.value
@@ -90,7 +93,7 @@ def _drawn(tracer: Tracer, loop: TrainingLoop) -> Batch:
 
 
 def _drawn_by_function(tracer: Tracer, loop: TrainingLoop) -> Batch | None:
-    """Return the batch of a loop that gets it from one of the script's functions: `x, y = get_batch("train")`."""
+    """Return the batch of a loop that gets it from a function of the script, as in `x, y = get_batch("train")`."""
     stored = {e.id for e in here(loop.body) if isinstance(e, ast.Name) and isinstance(e.ctx, ast.Store)}
     given = {
         name.id

@@ -15,12 +15,15 @@ Tests = tuple[tuple[ast.expr, bool], ...]
 
 @dataclass(frozen=True)
 class Binding:
-    """A value, or the part of it at `path`; bound only if each of `tests` has its given outcome."""
+    """What a name is bound to: a value, or its part at `path`.
+
+    The name is only bound if each condition in `tests` has the outcome paired with it.
+    """
 
     value: ast.expr
     path: Path = ()
     kind: Literal["value", "item", "context", "given"] = "value"
-    """`item`: one of the values that a `for` iterates over; `context`: the value of a `with`; `given`: an argument."""
+    """`item`: bound to an item that a `for` takes from the value; `context`: by a `with`; `given`: as an argument."""
     tests: Tests = ()
     handles: bool = False
     """True in an exception handler, which may never run."""
@@ -28,7 +31,7 @@ class Binding:
 
 @dataclass(frozen=True)
 class Scope:
-    """A function, a method or the top level, with the call that gives its parameters, if known."""
+    """A function, a method or a module's top level, with the call that passes its arguments, if known."""
 
     node: ast.Module | FunctionNode
     own: ast.ClassDef | None = None
@@ -37,7 +40,7 @@ class Scope:
 
 
 def key_of(node: ast.AST) -> str:
-    """Return the key of a name, or of an attribute of a name; empty for anything else."""
+    """Return `x` for a name, `x.y` for an attribute of a name, and an empty string for any other node."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
@@ -46,7 +49,7 @@ def key_of(node: ast.AST) -> str:
 
 
 def bindings_of(node: ast.Module | FunctionNode) -> dict[str, list[Binding]]:
-    """Return the bindings of each name and each attribute of a name, in source order."""
+    """Return the bindings of each name and each attribute of a name, in source order, by `key_of`."""
     found: dict[str, list[Binding]] = {}
     for key, binding in _in_block(node.body, ()):
         found.setdefault(key, []).append(binding)
@@ -67,7 +70,7 @@ def _in_block(body: list[ast.stmt], tests: Tests) -> Iterator[tuple[str, Binding
 
 
 def _bound_by(statement: ast.stmt) -> list[tuple[ast.expr, Binding]]:
-    """Return the names that a statement itself binds, without those of statements nested in it."""
+    """Return the targets that a statement itself binds, with their bindings. Statements nested in it are left out."""
     match statement:
         case ast.Assign():
             return [(target, Binding(statement.value)) for target in statement.targets]
@@ -85,7 +88,7 @@ def _bound_by(statement: ast.stmt) -> list[tuple[ast.expr, Binding]]:
 
 
 def _within(statement: ast.stmt, tests: Tests) -> Iterator[tuple[str, Binding]]:
-    """Yield the bindings of the statements nested in one."""
+    """Yield the keys and bindings of the names that statements nested in this one bind."""
     if isinstance(statement, ast.If):
         yield from _in_block(statement.body, (*tests, (statement.test, True)))
         yield from _in_block(statement.orelse, (*tests, (statement.test, False)))
@@ -123,7 +126,7 @@ _MUTATORS = frozenset(
 
 @dataclass(frozen=True)
 class Mutation:
-    """A statement that changes the object of a name; `value` is the new value if the name is rebound to it."""
+    """A statement that changes the object that a name refers to. `value` is the new value if the name is rebound."""
 
     statement: ast.stmt
     tests: Tests
@@ -131,18 +134,18 @@ class Mutation:
     """The first and the last line of each enclosing loop."""
     value: ast.expr | None = None
     entry: str | None = None
-    """The key in Python syntax if it changes a single entry: `"'lr'"` of `given["lr"] *= 2`."""
+    """The changed entry's key as source text, `"'lr'"` for `given["lr"] *= 2`; None if not a single entry changes."""
 
     @property
     def freezes(self) -> bool:
-        """True if it turns gradients of a parameter or module off or on."""
+        """True if the statement turns gradients of a parameter or module off or on."""
         node = self.statement
         if isinstance(node, ast.Assign):
             return all(isinstance(e, ast.Attribute) and e.attr == "requires_grad" for e in node.targets)
         return isinstance(node, ast.Expr) and last_name(node.value) == "requires_grad_"
 
     def sets(self, key: str) -> bool:
-        """Return whether it rebinds the name: `rate = rate / 2` or `rate /= 2`, but not `rates[0] = 1`."""
+        """Return whether the statement rebinds `key`, as `rate = rate / 2` or `rate /= 2`, but not `rates[0] = 1`."""
         node = self.statement
         targets = node.targets if isinstance(node, ast.Assign) else []
         targets = [node.target] if isinstance(node, ast.AugAssign) else targets
@@ -150,7 +153,7 @@ class Mutation:
 
 
 def changes_of(node: ast.Module | FunctionNode) -> dict[str, list[Mutation]]:
-    """Return the changes of each name's value and each attribute's, in source order."""
+    """Return the mutations of each name and each attribute of a name, in source order, by `key_of`."""
     found: dict[str, list[Mutation]] = {}
     for statement, tests, loops in simple_statements(node.body):
         for key, value, entry in _changed_by(statement):
@@ -161,7 +164,7 @@ def changes_of(node: ast.Module | FunctionNode) -> dict[str, list[Mutation]]:
 def simple_statements(
     body: list[ast.stmt], tests: Tests = (), loops: tuple[tuple[int, int], ...] = ()
 ) -> Iterator[tuple[ast.stmt, Tests, tuple[tuple[int, int], ...]]]:
-    """Yield each statement that is not a block, with its conditions and the lines of its enclosing loops."""
+    """Yield each statement that is not a block, with its conditions and the first and last lines of its loops."""
     for statement in body:
         if isinstance(statement, ast.If):
             yield from simple_statements(statement.body, (*tests, (statement.test, True)), loops)
@@ -178,12 +181,12 @@ def simple_statements(
 
 
 def _split(target: ast.expr, *, splits: bool) -> list[ast.expr]:
-    """Return the targets of an assignment; with `splits`, each target of a tuple: `data, rest = random_split(data)`."""
+    """Return `target` alone; if `splits` and it is a tuple, as in `data, rest = random_split(data)`, its elements."""
     return target.elts if splits and isinstance(target, ast.Tuple | ast.List) else [target]
 
 
 def entry_of(node: ast.expr) -> str | None:
-    """Return the key with which an expression indexes a name, `"'lr'"` of `given["lr"]`; None for any other."""
+    """Return the constant with which an expression indexes a name, `"'lr'"` for `given["lr"]`; None if it does not."""
     while isinstance(node, ast.Attribute | ast.Subscript) and not key_of(node.value):
         node = node.value
     constant = isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant)
@@ -191,7 +194,7 @@ def entry_of(node: ast.expr) -> str | None:
 
 
 def _holder(target: ast.Attribute | ast.Subscript) -> str:
-    """Return the key of the name or attribute whose object a target changes."""
+    """Return the `key_of` the name or attribute whose object changes if something is assigned to `target`."""
     node = target.value
     while isinstance(node, ast.Subscript) or (isinstance(node, ast.Attribute) and not key_of(node)):
         node = node.value

@@ -1,4 +1,4 @@
-"""Find errors in a written method: unknown, unassigned or ambiguous names, and unread arguments."""
+"""Finds errors in a generated method: unknown, unassigned or ambiguous names, and unread arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _READS = {
     "optimizer": ("model", "parameters"),
     "before_update": ("model",),
 }
-"""The arguments that a method must read; an optimizer method needs only one of them."""
+"""The arguments that a method must read if it has them."""
 
 
 _PARTS = (ast.Attribute, ast.Subscript)
@@ -20,7 +20,7 @@ _VALUES = (ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.Set, ast.JoinedStr, 
 
 
 def _may_have(node: ast.AST, value: ast.AST) -> bool:
-    """Return whether a literal value can have the accessed attribute, such as a method of a string."""
+    """Return whether a literal can be indexed, or can have the attribute, as `node` requires. Strings have methods."""
     if isinstance(node, ast.Subscript):
         return not isinstance(value, ast.Constant) or isinstance(value.value, str | bytes)
     return isinstance(node, ast.Attribute) and not (
@@ -31,9 +31,9 @@ def _may_have(node: ast.AST, value: ast.AST) -> bool:
 def problems_of(
     name: str, parameters: tuple[str, ...], given: Iterable[str], body: list[ast.stmt], known: frozenset[str]
 ) -> list[str]:
-    """Return a sentence for each error in a method of the class.
+    """Return a sentence for each error in a generated method.
 
-    `given` are the names that its first lines bind, `known` the names that the script's module has after its import.
+    `given` are names that lines before `body` bind. `known` are the names that the script's module has once imported.
     """
     flow = _Flow({"self", *parameters, *given}, _stored(body), known)
     flow.block(body)
@@ -43,9 +43,9 @@ def problems_of(
 
 
 def _reads(node: ast.AST, name: str, *, also_outer: bool = False) -> bool:
-    """Return whether a node reads a name of the method; the same name in a nested function is a different one.
+    """Return whether a node reads `name` as a variable of the method, and not as a different one of a nested function.
 
-    With `also_outer`, a name marked as one of the script's module counts, too.
+    With `also_outer`, names marked as those of the script's module count, too.
     """
     if isinstance(node, ast.Name):
         outer = getattr(node, "outer", False) and not also_outer
@@ -54,7 +54,7 @@ def _reads(node: ast.AST, name: str, *, also_outer: bool = False) -> bool:
 
 
 def reads_of_module(body: list[ast.stmt], bound: Iterable[str], names: Iterable[str]) -> list[str]:
-    """Return the module's names that a method reads; `bound` are its parameters and the names that they bind."""
+    """Return those of the module's `names` that a method reads. `bound` are the names bound before its body."""
     own = {*bound, *_stored(body)}
     return [
         name
@@ -64,7 +64,7 @@ def reads_of_module(body: list[ast.stmt], bound: Iterable[str], names: Iterable[
 
 
 def _outside(node: ast.AST, name: str) -> Iterable[ast.AST]:
-    """Return the parts of a node in which a name is the method's, without scopes that bind the name themselves."""
+    """Return the parts of a node in which `name` is the method's variable, without scopes that bind it themselves."""
     match node:
         case ast.FunctionDef() | ast.AsyncFunctionDef():
             if name in {*_arguments(node.args), *_stored(node.body)}:
@@ -98,7 +98,7 @@ def free_names(made: ast.AST) -> set[str]:
 
 
 def unknown_names(value: ast.expr, known: frozenset[str]) -> list[str]:
-    """Return the names in an expression of the class's body that the module does not have."""
+    """Return a sentence for each problem in an expression of a class body, such as a name that the module lacks."""
     flow = _Flow(set(), set(), known)
     flow.expression(value)
     return flow.problems
@@ -126,7 +126,7 @@ def _stored(body: list[ast.stmt]) -> set[str]:
 
 
 class _Flow:
-    """Visits statements in order, with the names that may be bound at each."""
+    """Visits statements in order, with the names that may be bound at each, and collects problems."""
 
     def __init__(self, bound: set[str], stored: set[str], known: frozenset[str]) -> None:
         self.bound, self.stored, self.known = bound, stored, known
@@ -217,7 +217,7 @@ class _Flow:
                 self.block([*node.orelse, *node.finalbody])
 
     def expression(self, node: ast.AST) -> None:
-        """Check the names of an expression; its targets become bound."""
+        """Check the names in an expression, and note those that it binds."""
         self._check_use(node)
         if isinstance(node, ast.Name):
             if isinstance(node.ctx, ast.Store):

@@ -1,4 +1,4 @@
-"""Find values that may differ when recomputed: random draws, values that are read, and objects with state."""
+"""Finds values that may differ when recomputed: random draws, clocks, input, and objects with state."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def is_another(node: ast.AST, script: Script) -> bool:
 
 
 def is_generator(node: ast.AST) -> bool:
-    """Return whether an expression makes a random number generator: `torch.Generator().manual_seed(3)`."""
+    """Return whether an expression makes a random number generator, such as `torch.Generator().manual_seed(3)`."""
     while isinstance(node, ast.Call | ast.Attribute):
         if isinstance(node, ast.Call) and last_name(node) in _GENERATORS:
             return True
@@ -66,7 +66,7 @@ def is_generator(node: ast.AST) -> bool:
 
 
 def is_layer(node: ast.AST, script: Script) -> bool:
-    """Return whether an expression makes a module of torch or of the script."""
+    """Return whether an expression constructs a module of torch or of the script."""
     if not isinstance(node, ast.Call):
         return False
     name, of_torch = last_name(node), ast.unparse(node.func).startswith(("nn.", "torch.nn."))
@@ -93,7 +93,7 @@ def _is_another(node: ast.AST, script: Script, seen: frozenset[str], depth: int)
 
 
 def _run_by(function: FunctionNode | None, own: ast.ClassDef | None) -> Iterator[ast.AST]:
-    """Yield the statements that run when a function is called, or a class's `__init__`."""
+    """Yield the statements that run when a function or a class is called."""
     if function is not None:
         yield from function.body
     for each in own.body if own is not None else ():
@@ -108,7 +108,7 @@ def _run_by(function: FunctionNode | None, own: ast.ClassDef | None) -> Iterator
 
 
 def _keeps(own: ast.ClassDef) -> bool:
-    """Return whether a method of a class changes its object's attributes after construction."""
+    """Return whether a method other than the constructor sets attributes of its object."""
     for each in own.body:
         if not isinstance(each, ast.FunctionDef) or each.name in ("__init__", "__new__", "__post_init__"):
             continue

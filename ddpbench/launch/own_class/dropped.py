@@ -1,4 +1,4 @@
-"""List the script's statements that the class leaves out, with their lines, and settings for the experiment."""
+"""Lists the statements of a script that its generated class leaves out, and settings for the experiment."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _WRAPPERS = {
 }
 _DDP_OPTIONS = ("gradient_as_bucket_view", "static_graph", "find_unused_parameters", "broadcast_buffers")
 _PLACES = ("module", "device_ids", "output_device", "process_group", "dim")
-"""Arguments of a wrapper that say where it works, which the strategy decides."""
+"""Arguments of a wrapper that set devices and process groups, which the strategy decides."""
 _HOOKS = {"fp16_compress_hook": "fp16", "bf16_compress_hook": "bf16", "powerSGD_hook": "powersgd"}
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 _LOADED = ("dataset", "batch_size", "collate_fn")
-"""Arguments of a loader that the class keeps."""
+"""Arguments of a loader that the generated class has too."""
 
 WRAPPED = "how the model is wrapped"
 SCHEDULE = "learning-rate schedule"
@@ -122,7 +122,7 @@ _READERS = frozenset({"item", "cpu", "numpy", "tolist", "detach"})
 
 @dataclass(frozen=True)
 class Dropped:
-    """A statement, or a part of one, that the class leaves out."""
+    """A statement, or a part of one, that the generated class leaves out."""
 
     group: str
     line: int
@@ -131,37 +131,37 @@ class Dropped:
 
 @dataclass(frozen=True)
 class ScriptSetting:
-    """A setting of the script that an experiment also has; `value` is TOML, empty if the script does not show it."""
+    """A setting of the script that an experiment also has. `value` is TOML; empty if the script does not show it."""
 
     key: str
     value: str
     line: int
     source: str = ""
-    """Its value in the script's syntax."""
+    """The value as written in the script."""
 
 
 @dataclass(frozen=True)
 class KeptParts:
-    """The parts of a script that the class keeps."""
+    """What the generated class keeps of a script."""
 
     places: frozenset[int]
-    """The numbers of the nodes that it contains copies of."""
+    """The numbers of the script's nodes that the generated class has copies of, as in `place_of_node`."""
     names: frozenset[str]
-    """The names that it uses."""
+    """The names that the generated class uses."""
     loop: TrainingLoop | None
     whole_step: bool
-    """True if the class makes the update itself."""
+    """True if the generated class makes the update itself."""
     models: frozenset[tuple[int, Path]]
     """The script's models, each as its `Origin.key`."""
     opened: frozenset[int] = frozenset()
-    """The script's lines for which the class has a line to fill in."""
+    """The script's lines for which the generated class has a line to fill in."""
 
 
 class Leavings:
-    """Collects the statements that the class leaves out."""
+    """Collects the statements that the generated class leaves out."""
 
     def __init__(self, script: Script, tracer: Tracer, taken: KeptParts, ends: list[ast.stmt]) -> None:
-        """`ends` are the top-level statements that do not run when the module is imported."""
+        """`ends` are the top-level statements that will not run when the module is imported."""
         self.script, self.tracer, self.taken = script, tracer, taken
         self.dropped: list[Dropped] = []
         self.settings: list[ScriptSetting] = []
@@ -205,7 +205,7 @@ class Leavings:
         self.dropped += inner.found
 
     def _at_import(self, body: list[ast.stmt]) -> None:
-        """Collect what importing the script does not give the class: settings, loaders, changes to the model."""
+        """Collect what importing the script does not give the generated class: settings, loaders, model changes."""
         inner, before = _Collected(self, self.tracer.top), [*self.settings]
         inner.block([each for each in body if not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)])
         self.dropped += [
@@ -225,7 +225,7 @@ class Leavings:
             self.setting("base.threads_per_rank", call.args[0], scope, call.lineno)
 
     def setting(self, key: str, value: ast.expr, scope: Scope, line: int) -> None:
-        """Note a setting, with its value if the script's defaults show it."""
+        """Record a setting, with its value if the script's constants and defaults determine it."""
         known, found = self.tracer.value(value, scope)
         shown = known and isinstance(found, bool | int | float | str)
         text = ("true" if found else "false") if isinstance(found, bool) else str(found) if shown else ""
@@ -245,7 +245,7 @@ class _Collected:
 
     def _add(self, group: str, node: ast.AST, text: str = "") -> None:
         if group == DONE and getattr(node, "lineno", 0) in self.of.taken.opened:
-            return  # no sweep does that
+            return  # the user has to fill this in: no sweep does it
         whole = " ".join((text or ast.unparse(node)).split())
         short = whole if len(whole) <= _LONGEST else f"{whole[: _LONGEST - 3]}..."
         self.found.append(Dropped(group, getattr(node, "lineno", 0), short))
@@ -297,7 +297,7 @@ class _Collected:
         if isinstance(node, ast.AugAssign):
             own = isinstance(node.target, ast.Name) or ast.unparse(node.target).startswith("self.")
             if own and not any(last_name(each) in _READERS for each in calls):
-                return  # it counts as a call to be listed
+                return  # a counter or a sum; nothing is read from the device
             targets = [] if own else [node.target]
         placed = any(
             isinstance(each, ast.Subscript)
@@ -305,7 +305,7 @@ class _Collected:
             for each in targets
         )
         if not calls and not placed:
-            return  # names for existing objects
+            return  # new names for existing objects
         left = {*self.of.script.functions, *self.of.script.classes}
         if calls and not placed and (first_name(calls[0]) in left or self._is_own_method(calls[0])):
             return  # its statements are visited separately
@@ -320,7 +320,7 @@ class _Collected:
             self._add(OTHER if group == DONE and isinstance(node, ast.AugAssign) else group, shown)
 
     def _loads(self, loads: list[ast.Call], shown: ast.AST) -> None:
-        """Note the arguments of a DataLoader that the class does not have."""
+        """Record the arguments of DataLoaders that the generated class leaves out."""
         rest = [word for each in loads for word in _rest(each, _LOADED)]
         if not rest:
             return
@@ -334,13 +334,13 @@ class _Collected:
             self._add(DATA, shown, f"{ast.unparse(loads[0].func)}({words})")
 
     def loader(self, call: ast.Call) -> None:
-        """Take the settings of a DataLoader, and note its arguments that the class does not have."""
+        """Record the settings in a DataLoader call, and the arguments that the generated class leaves out."""
         for key, value in self._set_by(call):
             self.of.setting(key, value, self.scope, call.lineno)
         self._loads([call], call)
 
     def _is_own_method(self, call: ast.Call) -> bool:
-        """Return whether a call is of a method of a script's class that the class does not use."""
+        """Return whether a call is to a method of `self`, or of a script's class that the generated class lacks."""
         if not isinstance(call.func, ast.Attribute):
             return False
         receiver = call.func.value
@@ -364,7 +364,7 @@ class _Collected:
         return self._schedules(calls) or _by_text(text) or self._by_calls(calls, names)
 
     def _by_calls(self, calls: list[ast.Call], names: set[str]) -> str:
-        """Return the group of a statement from the functions that it calls."""
+        """Return the group of a statement by the functions that it calls."""
         sampler = any(each.endswith("Sampler") for each in names)
         changes_model = any(map(self._sets_part, calls)) or any(map(self._follows_model, calls))
         collects = any(map(self._collects, calls))
@@ -382,7 +382,7 @@ class _Collected:
         return next((group for group, fits in groups if fits), OTHER)
 
     def _collects(self, call: ast.Call) -> bool:
-        """Return whether a call only adds objects or parts of a model to a list, which logs nothing."""
+        """Return whether a call appends objects or parts of a model to a list; other appends count as logging."""
         if last_name(call) != "append" or not call.args:
             return False
         found = self.of.tracer.trace(call.args[0], self.scope)
@@ -391,7 +391,7 @@ class _Collected:
         return parts or (isinstance(found.node, ast.Call) and made in script.classes)
 
     def _follows_model(self, call: ast.Call) -> bool:
-        """Return whether a call keeps an average of a model: `ema.update(model)`, `ema.update(model.parameters())`."""
+        """Return whether a call updates an average of a model, such as `ema.update(model.parameters())`."""
         if last_name(call) != "update":
             return False
         given = [each.func if isinstance(each, ast.Call) else each for each in call.args]
@@ -402,7 +402,7 @@ class _Collected:
         return any(self.of.tracer.trace(each, self.scope).key in self.of.taken.models for each in objects)
 
     def _sets_part(self, call: ast.Call) -> bool:
-        """Return whether a call sets a part of a model to evaluation, such as frozen BatchNorm, which no sweep does."""
+        """Return whether a call switches only a part of a model to training or evaluation, as for frozen BatchNorm."""
         if not isinstance(call.func, ast.Attribute) or call.func.attr not in ("train", "eval"):
             return False
         of = call.func.value
@@ -415,7 +415,7 @@ class _Collected:
         )
 
     def _schedules(self, calls: Iterable[ast.Call]) -> str | None:
-        """Return the group of calls that make or step a scheduler, by whether the class has it; None for others."""
+        """Return `DONE` for scheduler calls that the generated class makes too, else `SCHEDULE`; None if none."""
         for call in calls:
             made = last_name(call)
             if isinstance(call.func, ast.Attribute) and made in ("step", "get_last_lr"):
@@ -430,7 +430,7 @@ class _Collected:
         return None
 
     def _settings(self, node: ast.stmt) -> None:
-        """Collect the settings in the calls of a statement."""
+        """Collect the settings in the calls that a statement itself makes, without those of statements nested in it."""
         heads: list[ast.AST] = [node]
         if isinstance(node, ast.If | ast.While):
             heads = [node.test]
@@ -445,7 +445,7 @@ class _Collected:
                 self.of.setting(key, value, self.scope, call.lineno)
 
     def _set_by(self, call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
-        """Yield the settings in a call; note what an experiment cannot set."""
+        """Yield the settings that a call makes, with their values. Record arguments that an experiment cannot set."""
         name, words = last_name(call), self._words(call)
         if _WRAPPERS.get(name) == "ddp":
             for word in words:
@@ -484,7 +484,7 @@ class _Collected:
 
 
 def _by_text(text: str) -> str:
-    """Return the group of a statement from words in it that are not calls; empty if it has no such word."""
+    """Return the group of a statement by words in it that are not calls; empty if it has none of them."""
     groups = (
         (SCHEDULE, "['lr']" in text),
         (SYNC, "require_backward_grad_sync" in text),
@@ -495,12 +495,12 @@ def _by_text(text: str) -> str:
 
 
 def _rest(call: ast.Call, known: Iterable[str]) -> list[ast.keyword]:
-    """Return the arguments of a call that are not known."""
+    """Return the keyword arguments of a call that are not among `known`."""
     return [each for each in call.keywords if (each.arg or "") not in known]
 
 
 def _reached(script: Script, body: list[ast.stmt], names: set[str]) -> set[str]:
-    """Return the functions and classes that statements and names use, also indirectly."""
+    """Return the functions and classes that statements and names use, directly or indirectly."""
     found: set[str] = set()
     todo = names | set(_named(body))
     while todo:
@@ -513,7 +513,7 @@ def _reached(script: Script, body: list[ast.stmt], names: set[str]) -> set[str]:
 
 
 def names_read(script: Script, names: set[str]) -> set[str]:
-    """Return the names that the functions and classes among these read, also indirectly."""
+    """Return the names that the functions and classes among `names` read, directly or indirectly."""
     found = _reached(script, [], names)
     nodes = [each for each in (*script.functions.values(), *script.classes.values()) if each.name in found]
     return set(_named(nodes))
@@ -527,7 +527,7 @@ def _named(body: Iterable[ast.AST]) -> Iterator[str]:
 
 
 def summary(dropped: list[Dropped], most: int = 10_000) -> list[str]:
-    """Return a sentence for each group of left-out statements, severe ones first; `most` statements are quoted."""
+    """Return a line for each group of left-out statements, severe ones first; it quotes at most `most` statements."""
     order = [WRAPPED, SCHEDULE, WAITS, SYNC, MACHINE, READS, DATA, MODEL, CHECKPOINTS, SEEDS, OTHER, *BRIEF]
     lines = []
     for group in order:

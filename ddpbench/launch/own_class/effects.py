@@ -1,4 +1,4 @@
-"""Find statements that change the script's model, data, optimizer or state and are missing from the class."""
+"""Finds statements that change the script's model, data, optimizer or state but that the generated class lacks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _PARTS = frozenset(
 _FACTS = frozenset(
     {"shape", "device", "dtype", "ndim", "training", "is_cuda", "is_leaf", "requires_grad", "grad_fn"}
 )
-"""Attributes that nothing changes."""
+"""Attributes that describe an object and are not parts of it."""
 _READS = frozenset(
     {
         "numel",
@@ -167,7 +167,7 @@ _MAKERS = frozenset(
         "register_comm_hook",
     }
 )
-"""Functions that do not change their arguments, or only wrap them like a strategy."""
+"""Functions that do not change their arguments, or only wrap them, as a strategy does."""
 _WORDS = (
     *(
         "print",
@@ -185,7 +185,7 @@ _WORDS = (
     ),
     *("metric", "histogram", "scalar", "add_image", "add_graph", "add_text", "add_batch", "unwrap", "gather"),
 )
-"""Words in the name of a library function from which it is assumed to change nothing."""
+"""A library function with one of these words in its name is assumed to change nothing."""
 _MODULES = frozenset(
     {"torch", "F", "np", "numpy", "math", "json", "os", "time", "sys", "functional", "nn", "optim"}
 )
@@ -215,43 +215,43 @@ _GIVES = frozenset(
 _NOWHERE = (10**9, 0)
 """A position after all others."""
 LOCAL = "a step's own"
-"""In place of a method's name: the names that a step's statements bind."""
+"""A value of `Effect.part`: what changes is a name that a step's statements bind."""
 HELD = "an object that holds a part"
-"""In place of a method's name: a call that may change any part, such as a callback that a trainer calls."""
+"""A value of `Effect.part`: any part may change, as in a callback that a trainer calls."""
 
 RATE = "a learning rate"
-"""In place of a method's name: in a training loop it is a schedule, which is listed under a separate heading."""
+"""A value of `Effect.part`: a learning rate changes. In a training loop, this is a schedule, listed separately."""
 
 
 @dataclass(frozen=True)
 class Effect:
-    """A statement that changes an object that the class trains with."""
+    """A statement that changes an object with which the generated class trains."""
 
     node: ast.stmt
     part: str
-    """The method of the class that should have this effect."""
+    """The method of the generated class that should have this effect, such as `model`, or `LOCAL`, `HELD` or `RATE`."""
     at: ast.stmt | ast.expr
-    """The call or statement that has it."""
+    """The call or statement, within `node`, that has the effect."""
 
     @property
     def text(self) -> str:
-        """Return the statement's source in a line."""
+        """The statement's source in one line; for a block, that of the call or statement in it that has the effect."""
         shown = self.at if isinstance(self.node, ast.If | ast.For | ast.While | ast.With) else self.node
         return " ".join(ast.unparse(shown).split())
 
 
 @dataclass(frozen=True)
 class _Where:
-    """A function whose statements are examined, with its parameters that are parts of what the class has."""
+    """A function to examine. `taint` has the parameters that are passed a part, each with its `Effect.part`."""
 
     scope: Scope
     taint: Mapping[str, str]
     helper: bool
-    """True if the class has no copy of the call."""
+    """True if the function is examined because of a call that the generated class has no copy of."""
 
 
 def _given_by(node: ast.expr) -> Sequence[ast.expr]:
-    """Return the expressions whose values an expression may have, or may be a part of."""
+    """Return the subexpressions whose values an expression may have, contain or be part of."""
     match node:
         case ast.Attribute() | ast.Subscript() | ast.Starred() | ast.NamedExpr():
             return [node.value]
@@ -267,7 +267,7 @@ def _given_by(node: ast.expr) -> Sequence[ast.expr]:
 
 
 class Effects:
-    """Finds the effects."""
+    """Finds statements that change what the generated class trains with, and that the class lacks."""
 
     def __init__(
         self,
@@ -281,17 +281,18 @@ class Effects:
         loaders: set[tuple[int, Path]],
         names: set[str],
     ) -> None:
-        """`parts` and `state` have the method for each origin: models, optimizers and data, and other objects.
+        """`parts` has the generated class's method for each origin of a model, an optimizer or data.
 
-        `inner` are the origins in `parts` that are contained in another one. `names` are the script's names that the
-        class reads.
+        `state` has the method for other objects. `inner` are the origins in `parts` that are contained in others.
+        `places` are the numbers of the script's nodes that the class has copies of. `names` are the script's names
+        that the class reads.
         """
         self.tracer, self.loop, self.places = tracer, loop, places
         self.parts, self.state, self.inner = parts, state, inner
         self.made = own_functions(names, tracer.script.functions)
-        """The functions that the class calls unchanged."""
+        """The functions that the generated class calls unchanged."""
         self.reads = names | names_read(tracer.script, names)
-        """The names that the class and its calls read."""
+        """The names that the generated class reads, directly or through the functions and classes that it uses."""
         self.loaders = loaders
         self._busy: set[tuple[int, frozenset[str]]] = set()
         self._seen: set[tuple[int, str]] = set()
@@ -304,7 +305,7 @@ class Effects:
         self.trunk = self._trunk()
 
     def all(self, origins: list[Origin], used: set[str]) -> list[Effect]:
-        """Return the effects in the functions on the way to the training loop, and in those that make `origins`.
+        """Return the effects in the functions on the call path to the training loop, and in those that make `origins`.
 
         `used` are the names that a step binds and reads.
         """
@@ -345,12 +346,12 @@ class Effects:
         return [found[place] for place in sorted(found)]
 
     def _is_called(self, scope: Scope) -> bool:
-        """Return whether the generated class calls this function as it is, so that all of its effects occur."""
+        """Return whether the generated class calls this function unchanged, so that it has all of its effects."""
         plain = not isinstance(scope.node, ast.Module) and scope.own is None
         return plain and getattr(scope.node, "name", "") in self.made
 
     def _trunk(self) -> dict[int, tuple[Scope, tuple[tuple[int, int], tuple[int, int]]]]:
-        """Return the functions that lead to the training loop, each with the start and end of its training."""
+        """Return the functions on the call path to the training loop, by node id, each with its training's span."""
         loop = self.loop
         entry: dict[int, list[ast.AST]] = {id(loop.scope.node): [loop.stands or loop.node]}
         found = {id(loop.scope.node): loop.scope, id(loop.body_scope.node): loop.body_scope}
@@ -376,7 +377,7 @@ class Effects:
         return {key: (scope, _span_of(scope, entry.get(key, []))) for key, scope in found.items()}
 
     def _stands_in_loop(self, call: ast.Call, called: Scope) -> bool:
-        """Return whether a function's statements replace its call in the loop."""
+        """Return whether the body of the loop, as examined, has a function's statements in place of this call."""
         loop = self.loop
         if not any(map(is_backward, here(called.node.body))):
             return False
@@ -398,7 +399,7 @@ class Effects:
         return self._method(last_name(made.node), func.attr) if isinstance(made.node, ast.Call) else None
 
     def _instance(self, func: ast.expr, scope: Scope) -> Scope | None:
-        """Return the `__call__` of an object of one of the script's classes."""
+        """Return the `__call__` of an object if one of the script's classes makes it; else None."""
         made = self.tracer.trace(func, scope).node
         return self._method(last_name(made), "__call__") if isinstance(made, ast.Call) else None
 
@@ -439,7 +440,7 @@ class Effects:
                     yield Effect(node, part, call)
 
     def _set(self, target: ast.expr, node: ast.stmt, where: _Where) -> str:
-        """Return the part that an assignment changes; empty if none."""
+        """Return the `Effect.part` that an assignment changes; empty if none."""
         if where.helper and self._is_global(target, where):
             return "step"
         if isinstance(target, ast.Name):
@@ -457,10 +458,10 @@ class Effects:
         _, (begin, _) = self.trunk.get(id(where.scope.node), (where.scope, (_NOWHERE, _NOWHERE)))
         return (
             part if (node.lineno, node.col_offset) >= begin else ""
-        )  # before the loop, it is the class's initial state
+        )  # before the training, this sets the initial state, which the class has
 
     def _is_global(self, target: ast.expr, where: _Where) -> bool:
-        """Return whether a function sets a name of the module that the class reads, or changes its object."""
+        """Return whether a function sets a module-level name that the generated class reads, or changes its object."""
         name = first_name(target)
         node, own = where.scope.node, where.scope.own
         if isinstance(target, ast.Name):
@@ -474,14 +475,14 @@ class Effects:
         return name in self.reads & self.tracer.script.importable - local
 
     def _of_class(self, node: ast.expr) -> str:
-        """Return the part that a class of the script makes."""
+        """Return which part a class of the script is for, `model` or `dataset`; empty for other expressions."""
         for part, roots in (("model", MODULES), ("dataset", DATASETS)):
             if isinstance(node, ast.Name) and self.tracer.script.derives(node.id, roots):
                 return part
         return ""
 
     def _made_anew(self, target: ast.expr, node: ast.stmt, where: _Where) -> str:
-        """Return the part of a name that is bound to something made from it, such as a wrapped optimizer."""
+        """Return `optimizer` if an assignment wraps an optimizer under its own name; else an empty string."""
         key = key_of(target)
         if not key or not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
             return ""
@@ -494,13 +495,13 @@ class Effects:
         return "" if known or made or self._part(target, where) != "optimizer" else "optimizer"
 
     def _source(self, target: ast.expr, where: _Where) -> str:
-        """Return the source of a parameter group."""
+        """Return the source of a target and of its name's values, from which a parameter group is recognized."""
         name = first_name(target)
         bound = self.tracer.bindings(where.scope).get(name, [])
         return ast.unparse(target) + " ".join(ast.unparse(each.value) for each in bound)
 
     def _does(self, call: ast.Call, where: _Where) -> str:
-        """Return the part that a call changes; empty if it is known to change none."""
+        """Return the `Effect.part` that a call changes; empty if it is known to change none."""
         func, name = call.func, last_name(call)
         called = self._called(call, where.scope)
         taint: dict[str, str] = {}
@@ -520,7 +521,7 @@ class Effects:
         if called is not None:
             return self._inside(called, taint)
         if receiver or (isinstance(func, ast.Name) and self._part(func, where)):
-            return ""  # a module's forward
+            return ""  # the forward pass of a module
         given = [each for each in self._arguments(call) if self._part(each, where) not in ("", LOCAL)]
         pure = not given or self._is_pure(call, name)
         if pure or (name in ("setattr", "delattr") and given[0] is not call.args[0]):
@@ -552,10 +553,9 @@ class Effects:
     def _by_receiver(
         self, call: ast.Call, of: ast.expr, receiver: str, where: _Where, *, own: bool
     ) -> str | None:
-        """Return the part of the training that a method call changes: empty for none, None if the method's name does
-        not show it.
+        """Return the `Effect.part` that a method call changes; empty if none, None if the method's name does not tell.
 
-        `own`: the script defines the method, so that its statements show it.
+        `own` is True if the script defines the method, so that its statements show the changes.
         """
         name = last_name(call)
         if receiver == LOCAL:
@@ -573,7 +573,7 @@ class Effects:
         return receiver if changes else None
 
     def _ends_training(self, call: ast.Call, of: ast.expr, where: _Where) -> bool:
-        """Return whether a call sets a part of a model to evaluation, in which it then trains."""
+        """Return whether a call sets a part of a model to evaluation mode, in which the part is then trained."""
         if not evaluates(call):
             return False
         whole = of.value if isinstance(of, ast.Attribute) and of.attr == "module" else of
@@ -591,7 +591,7 @@ class Effects:
         return not again or not (late or max(again) > call.lineno)
 
     def _inside(self, called: Scope, taint: dict[str, str]) -> str:
-        """Return the part that a function of the script changes."""
+        """Return the `Effect.part` that the statements of a script's function change; empty if none."""
         key = (id(called.node), frozenset(taint))
         if key in self._busy or len(self._busy) > _DEEPEST:
             return ""
@@ -644,7 +644,7 @@ class Effects:
         return any(word in name.lower() for word in _WORDS) and not name.endswith("_")
 
     def _of_library(self, node: ast.expr, where: _Where) -> bool:
-        """Return whether an object that the step reads is a library's, such as a logger."""
+        """Return whether an object is no `Effect.part`, and so may be a library's, such as a logger."""
         return self._part(node, where, whole=False) == ""
 
     def _is_loaded(self, node: ast.expr, where: _Where) -> bool:
@@ -657,9 +657,9 @@ class Effects:
         )
 
     def _part(self, node: ast.expr, where: _Where, depth: int = 0, *, whole: bool = True) -> str:
-        """Return the method of the class that makes an expression's value, or contains it; empty if none does.
+        """Return the `Effect.part` that an expression's value is or belongs to; empty if none.
 
-        Without `whole`, skip objects that a step only reads.
+        Without `whole`, objects that a step only reads do not count.
         """
         if depth > _DEEPEST:
             return ""
@@ -679,7 +679,7 @@ class Effects:
         return next(filter(None, parts), "")
 
     def _by_origin(self, node: ast.expr, where: _Where, depth: int, *, whole: bool) -> str | None:
-        """Return the part that a name, attribute or call comes from; None if its components must be searched."""
+        """Return the `Effect.part` that a name, attribute or call is; None if its subexpressions must be searched."""
         if isinstance(node, ast.Name) and node.id in where.taint:
             return where.taint[node.id]
         if not isinstance(node, ast.Name | ast.Attribute | ast.Call):
@@ -699,7 +699,7 @@ class Effects:
         return self._part(origin.node, replace(where, scope=origin.scope), depth + 1, whole=whole)
 
     def _named(self, name: str, line: int, where: _Where, depth: int, whole: bool) -> str:
-        """Return the part of a name from any of its bindings; an enclosing loop's is the only one."""
+        """Return the `Effect.part` that a name may be bound to at a line; empty if none."""
         key = (id(where.scope.node), name)
         if key in self._seen:
             return ""
@@ -738,7 +738,7 @@ class Effects:
             last_name(value).endswith("Loader") or self.tracer.trace(value, where.scope).key in self.loaders
         )
         if binding.kind == "item" and loads:
-            return ""  # a batch is made of copies
+            return ""  # a batch has copies of samples
         if binding.kind == "item" and last_name(value) == "items" and path == (0,):
             return self._key(value, where, depth, whole)
         if binding.kind == "context" or (binding.kind == "item" and named and path == (0,)):
@@ -746,7 +746,7 @@ class Effects:
         return self._part(value, where, depth + 1, whole=whole)
 
     def _key(self, items: ast.expr, where: _Where, depth: int, whole: bool) -> str:
-        """Return the part in the keys of a dict, for example one with state for each parameter."""
+        """Return the `Effect.part` of a dict's keys, as in a dict with state for each parameter; empty if none."""
         of = (
             items.func.value
             if isinstance(items, ast.Call) and isinstance(items.func, ast.Attribute)
@@ -818,7 +818,7 @@ def _backward_of(loop: TrainingLoop) -> tuple[int, int]:
 
 
 def _span_of(scope: Scope, entries: list[ast.AST]) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return the span of the outermost loops around the training, or of the statements that train."""
+    """Return the start and end, as line and column, of the outermost loops or statements that contain an entry."""
     found = [each for each in _flat(scope.node.body) if any(inner in entries for inner in ast.walk(each))]
     if not found:
         return _NOWHERE, _NOWHERE
@@ -827,7 +827,7 @@ def _span_of(scope: Scope, entries: list[ast.AST]) -> tuple[tuple[int, int], tup
 
 
 def _flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield statements, with blocks other than loops replaced by their statements."""
+    """Yield statements, with each block other than a loop replaced by the statements in it."""
     for each in body:
         if isinstance(each, ast.If | ast.With | ast.AsyncWith | ast.Try):
             for name in ("body", "handlers", "orelse", "finalbody"):
@@ -838,7 +838,7 @@ def _flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _statements(body: list[ast.stmt], tests: Tests) -> Iterator[tuple[ast.stmt, list[ast.AST], Tests]]:
-    """Yield each statement with its expressions and conditions."""
+    """Yield each statement with the expressions that it evaluates itself and the conditions under which it runs."""
     for each in body:
         if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
@@ -874,7 +874,7 @@ def _targets(node: ast.stmt) -> Iterator[ast.expr]:
 
 
 def own_functions(names: set[str], functions: Mapping[str, FunctionNode]) -> set[str]:
-    """Return the script's functions among names, with the functions that they call, also indirectly."""
+    """Return the script's functions among `names`, with all functions that they call, directly or indirectly."""
     found: set[str] = set()
     todo = names & set(functions)
     while todo:

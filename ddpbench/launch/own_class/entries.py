@@ -1,4 +1,4 @@
-"""Check whether a change of one entry of a dictionary leaves its other entries unchanged."""
+"""Checks whether a change of one entry of a dictionary leaves its other entries unchanged."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ class _Use:
     """The node that contains the parent."""
     further: ast.AST | None
     direct: bool
-    """True for the name, in its own scope, through which the entry is read."""
+    """True if, in this scope, the entry is read through this name."""
 
 
 def is_told_apart(
     script: Script, made: ast.expr, key: object, entry: ast.expr, names: Mapping[str, Scope]
 ) -> bool:
-    """Return whether each change of a dictionary shows which entry it sets, so that other entries can be ignored.
+    """Return whether each change of a dictionary shows which entry it sets, so that other entries do not matter.
 
-    `names` are the names through which it is read, with their scopes. True only if the script sets entries through one
-    of them, in its own scope, as `NAME["key"] = ...`, reads entries through all other names, and does nothing else with
-    the dictionary. `entry` is the value read under `key`: a plain value, or a dictionary of these without another name.
+    `names` are the names through which the dictionary is read, with their scopes. The result is True only if the
+    script reads entries, sets entries as `NAME["key"] = ...` through one of `names` in its scope, and does nothing
+    else with the dictionary. `entry` is the value under `key`: a plain value, or a dictionary of plain values
+    without another name.
     """
     nested = isinstance(entry, ast.Dict)
     values = (
@@ -69,7 +70,7 @@ def is_told_apart(
 
 
 def _is_seen(use: _Use, made: ast.expr, key: object, *, nested: bool) -> bool:
-    """Return whether a use outside of a call only reads a dictionary, or sets an entry with a known key."""
+    """Return whether a use other than as an argument only reads a dictionary, or sets an entry with a known key."""
     parent, outer = use.parent, use.outer
     if not isinstance(use.node.ctx, ast.Load):
         return isinstance(parent, ast.Assign) and parent.value is made
@@ -95,7 +96,10 @@ def _is_read_or_set(node: ast.Subscript, above: ast.AST | None, *, direct: bool)
 
 
 def _given(script: Script, use: _Use) -> list[tuple[str, ast.AST]] | None:
-    """Return the parameter that gets a dictionary in a call, with its function; None if unknown."""
+    """Return the parameter that receives a dictionary in a call, with its function; empty if the call only reads it.
+
+    None if the function or the parameter is unknown.
+    """
     node, parent, outer = use.node, use.parent, use.outer
     if isinstance(parent, ast.keyword) and parent.arg is None:  # `f(**given)` makes a new dictionary
         return [] if last_name(outer or parent) != "dict" else None

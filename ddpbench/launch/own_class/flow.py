@@ -1,4 +1,4 @@
-"""Find the bindings of a name that may be current where it is read, from the order of a function's statements."""
+"""Finds the bindings that may be current where a name is read, from the order of a function's statements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Holds = Callable[[ast.expr], bool | None]
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _BLOCKS = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.Match)
 _AGAIN = 2
-"""Passes through a loop, after which the state at the start of a pass is complete."""
+"""How often to go through a loop's body until the state at its start is complete."""
 
 
 @dataclass
@@ -22,18 +22,18 @@ class FlowVisitor:
     """Visits a function's statements with the bindings that may be current at each."""
 
     key: str
-    """The name, or an attribute of one: `cfg.lr`."""
+    """The name, or an attribute of a name, such as `cfg.lr`."""
     holds: Holds
     """Returns whether a condition holds; None if unknown."""
     is_same: Callable[[ast.stmt], bool]
-    """Returns whether a statement binds the name to the object that it already has: `model = model.to(device)`."""
+    """Returns whether a statement binds the name to the object that it already has, as `model = model.to(device)`."""
     read: Callable[[ast.stmt], bool]
-    """Returns whether a statement, or its head, contains the read in question."""
+    """Returns whether a statement, or its head, contains the read for which bindings are sought."""
     found: set[int] = field(default_factory=set)
-    """The bindings that may be current at that read."""
+    """The bindings that may be current at the read."""
     was_read: bool = False
     bound: dict[int, ast.AST] = field(default_factory=dict)
-    """The statements of the states."""
+    """The statements whose ids are in states."""
     _ends: list[State] = field(default_factory=list)
     _breaks: list[list[State]] = field(default_factory=list)
 
@@ -43,7 +43,7 @@ class FlowVisitor:
         return (last or frozenset()).union(*self._ends)
 
     def block(self, body: list[ast.stmt], state: State | None) -> State | None:
-        """Return the bindings that may be current after statements; None if they do not end."""
+        """Return the bindings that may be current after these statements; None if their end is never reached."""
         for each in body:
             if state is None:
                 return None
@@ -136,7 +136,7 @@ class FlowVisitor:
 
 
 def _outside(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield a node and its descendants, without nested functions and without a comprehension's names."""
+    """Yield a node and its descendants, without the insides of nested functions and the targets of comprehensions."""
     yield node
     if isinstance(node, _SCOPES):
         return
@@ -146,12 +146,12 @@ def _outside(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _may_raise(node: ast.stmt) -> bool:
-    """Return whether a statement does more than binding names to literals."""
+    """Return whether a statement does more than bind names to literals, and so may raise."""
     plain = isinstance(node, ast.Assign) and all(isinstance(each, ast.Name) for each in node.targets)
     return not (plain and isinstance(getattr(node, "value", None), ast.Constant))
 
 
 def _joined(states: list[State | None]) -> State | None:
-    """Return the union of several states; None if none of these paths continues."""
+    """Return the union of the states of several paths; None if no path continues."""
     known = [each for each in states if each is not None]
     return frozenset().union(*known) if known else None

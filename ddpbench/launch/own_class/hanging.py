@@ -1,4 +1,4 @@
-"""Find names at a script's top level that depend on its model or optimizer, of which the class makes new ones."""
+"""Finds top-level names of a script that depend on its model or optimizer, which the generated class makes anew."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _FACTS = frozenset(
     | {"in_channels", "out_channels", "embedding_dim", "num_embeddings", "hidden_size"}
     | {"numel", "size", "dim", "element_size"}
 )
-"""Attributes and methods that are equal for two models made in the same way."""
+"""Attributes and methods that have equal values for two models made in the same way."""
 _ALIKE = frozenset({"len", "isinstance", "type", "print", "hasattr"})
-"""Functions with the same property."""
+"""Functions that have equal results for two models made in the same way."""
 
 
 def hanging(
@@ -27,10 +27,10 @@ def hanging(
     keys: Collection[tuple[int, Path]],
     ends: Collection[ast.stmt],
 ) -> dict[str, str]:
-    """Return the top-level names that hold an object of one of these keys, or are made from it, each with that object.
+    """Return the top-level names of objects with one of these keys, and of what is made from such objects.
 
-    Names count that a function reads when called, and that a class reads in its methods. `ends` are the statements that
-    go below the guard.
+    Each name has the name of the object that it depends on as its value. A function or class depends on what it reads
+    when called. `ends` are the statements that go below the guard.
     """
     script, top = tracer.script, tracer.top
     found = {
@@ -52,7 +52,10 @@ def hanging(
 
 
 def read_by(body: list[ast.stmt], bound: Collection[str], of: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each of these names that a method's statements read but do not bind."""
+    """Return a sentence for each name in `of` that a method's statements read but do not bind.
+
+    `of` has the names that depend on the script's own objects, as `hanging` returns them.
+    """
     return [
         f"`{name}` is made of the script's own `{of[name]}`, and the class has another"
         if name != of[name]
@@ -62,7 +65,10 @@ def read_by(body: list[ast.stmt], bound: Collection[str], of: Mapping[str, str])
 
 
 def _bindings(script: Script, ends: Collection[ast.stmt]) -> Iterator[tuple[list[str], ast.AST]]:
-    """Yield the names bound at the top level with their values, without statements that only run as a script."""
+    """Yield the names that each top-level statement binds, with a node that they depend on.
+
+    Statements that only run when the script is the main program are left out.
+    """
     todo: list[ast.stmt] = [
         each for each in script.tree.body if each not in ends and each is not script.guard
     ]
@@ -89,7 +95,7 @@ def _bindings(script: Script, ends: Collection[ast.stmt]) -> Iterator[tuple[list
 
 
 def _reads(node: ast.AST, variables: Variables) -> Iterator[str]:
-    """Yield the module's names of which a node of the script uses more than facts."""
+    """Yield the module-level names that a node reads for more than facts, as defined by `_is_used`."""
     module = id(variables.script.tree)
     for each in ast.walk(node):
         if not isinstance(each, ast.Name) or not isinstance(each.ctx, ast.Load):
@@ -99,7 +105,7 @@ def _reads(node: ast.AST, variables: Variables) -> Iterator[str]:
 
 
 def _is_used(name: ast.Name, variables: Variables) -> bool:
-    """Return whether an object is used for more than the facts that are equal for every such model."""
+    """Return whether a read of a name uses more of its object than facts that are equal for models made alike."""
     inside: ast.AST = name
     for outer in variables.around(name):
         if isinstance(outer, ast.stmt):

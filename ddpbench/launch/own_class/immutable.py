@@ -1,4 +1,4 @@
-"""Decide which values of a script cannot change after they are made."""
+"""Decides which values of a script cannot change after they are made."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _DEEPEST = 8
 
 
 def dotted(node: ast.AST, imports: dict[str, str]) -> str | None:
-    """Return the full name of an imported object, `torch.nn.functional.relu` for `F.relu`; None for anything else."""
+    """Return the full name of an imported object, `torch.nn.functional.relu` for `F.relu`; None for other nodes."""
     if isinstance(node, ast.Name):
         return imports.get(node.id)
     if isinstance(node, ast.Attribute):
@@ -92,7 +92,7 @@ def consumed(value: ast.expr | None) -> bool:
 
 
 def _parts_of(node: ast.AST) -> list[ast.expr] | None:
-    """Return the parts on which a value's immutability depends; None for any other value."""
+    """Return the subexpressions that must all be immutable for a value to be; None if they do not decide it."""
     match node:
         case ast.Constant() | ast.JoinedStr() | ast.Compare() | ast.Lambda():
             return []
@@ -109,7 +109,7 @@ def _parts_of(node: ast.AST) -> list[ast.expr] | None:
 
 
 class Values:
-    """The values of a script, by the expressions that make them."""
+    """Tells what kinds of values a script's expressions make."""
 
     def __init__(self, script: Script, variables: Variables) -> None:
         self.script, self.variables = script, variables
@@ -154,7 +154,7 @@ class Values:
         )
 
     def is_flat(self, node: ast.expr) -> bool:
-        """Return whether nothing that a value contains can change."""
+        """Return whether nothing that a value contains can change. The value itself may be a list or a dictionary."""
         match node:
             case ast.List() | ast.Tuple() | ast.Set():
                 return all(self.is_immutable(each) for each in node.elts)
@@ -171,7 +171,7 @@ class Values:
         return self.is_immutable(node)
 
     def entry(self, node: ast.expr | None, key: object) -> ast.expr | None:
-        """Return the entry of a literal under a key or name; None if it is not shown."""
+        """Return the expression under a key or argument name in a literal or call; None if it is not shown."""
         if isinstance(node, ast.Dict):
             for each, value in zip(reversed(node.keys), reversed(node.values), strict=True):
                 if not isinstance(each, ast.Constant):
@@ -187,25 +187,25 @@ class Values:
         return None
 
     def made_by(self, node: ast.expr | None) -> ast.ClassDef | None:
-        """Return the class of the script that a call constructs; None for another value."""
+        """Return the script's class that a call instantiates; None for other expressions."""
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             return self.script.classes.get(node.func.id)
         return None
 
     def is_container(self, node: ast.expr | None) -> bool:
-        """Return whether a value is a list, a dictionary or another container of Python."""
+        """Return whether a value is a list, a dictionary, or a similar container or iterator of Python."""
         made = last_name(node) if isinstance(node, ast.Call) else ""
         literal = isinstance(node, ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp)
         return literal or made in _CONTAINERS | _CONSUMED | {"list", "dict", "set"}
 
     def is_of_library(self, node: ast.expr | None) -> bool:
-        """Return whether a library makes an object, so that its methods are unknown; not an array or a container."""
+        """Return whether an object's class is a library's, so that its methods are unknown. Containers do not count."""
         path = dotted(node.func, self.imports) if isinstance(node, ast.Call) else None
         name = path.rpartition(".")[2] if path is not None else ""
         return name[:1].isupper() and name not in _CONTAINERS
 
     def is_array(self, node: ast.expr | None) -> bool:
-        """Return whether a value is a tensor or array, which only methods that end in `_` change."""
+        """Return whether a value is a tensor or array, which only methods with names that end in `_` change."""
         of = node
         while (
             isinstance(of, ast.Call)
@@ -219,7 +219,10 @@ class Values:
         )
 
     def functions(self, func: ast.expr) -> list[tuple[FunctionNode | ast.Lambda, int]]:
-        """Return the script's functions that a call may be of, each with the number of parameters before the given."""
+        """Return the script's functions that `func` may mean in a call.
+
+        Each has the number of its parameters before the call's arguments: 1 for methods, because of `self`, else 0.
+        """
         tree = self.script.tree
         if isinstance(func, ast.Lambda):
             return [(func, 0)]

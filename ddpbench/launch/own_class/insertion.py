@@ -1,4 +1,4 @@
-"""Insert the class into the script, and put statements that would train at import below a guard."""
+"""Inserts the generated class into the script, and puts statements that would train at import below a guard."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ def lines_of(source: str) -> list[str]:
 
 
 def place_of(script: Script, ends: list[ast.stmt] | None = None) -> int:
-    """Return the number of the line before which the class goes: above the guard and its comments, or after the end.
+    """Return the number of the line before which the generated class goes: above the guard, or past the end.
 
-    `ends` are the statements that go below a guard: the class goes above them.
+    The class also goes above the guard's comments. `ends` are statements that are to go below a guard; the class
+    goes above them.
 
     Raises:
-        RequestError: the script already has such a class.
+        RequestError: the script already has a class with this name.
     """
     if NAME in script.classes:
         line = script.classes[NAME].lineno
@@ -47,10 +48,10 @@ def place_of(script: Script, ends: list[ast.stmt] | None = None) -> int:
 
 
 def inserted(script: Script, text: str, ends: list[ast.stmt] | None = None) -> str:
-    """Return the script's source with the class in it; all other lines stay as they are. `ends` are guarded.
+    """Return the script's source with the generated class (`text`) in it, and with `ends` below a guard.
 
     Raises:
-        RequestError: it would not be valid Python.
+        RequestError: the result would not be valid Python.
     """
     place = place_of(script, ends)
     lines = lines_of(script.source)
@@ -87,7 +88,7 @@ def can_guard(script: Script, ends: list[ast.stmt]) -> bool:
     if not ends:
         return False
     if script.guard is not None and script.guard.lineno < (ends[-1].end_lineno or 0):
-        return False  # a statement below it would run before it
+        return False  # a statement below the existing guard would then run before it
     if ends[0].col_offset or "\f" in script.source:
         return False
     lines = lines_of(script.source)
@@ -102,7 +103,7 @@ def can_guard(script: Script, ends: list[ast.stmt]) -> bool:
 
 
 def _guarded(script: Script, lines: list[str], place: int, ends: list[ast.stmt]) -> list[str]:
-    """Return the script's lines with those from `place` to the end of `ends` below a guard."""
+    """Return the script's lines, with those from line `place` to the end of `ends` below a guard."""
     last = max(each.end_lineno or 0 for each in ends)
     inside = _inside_texts(lines)
     moved = [
@@ -113,7 +114,7 @@ def _guarded(script: Script, lines: list[str], place: int, ends: list[ast.stmt])
 
 
 def _inside_texts(lines: list[str]) -> set[int]:
-    """Return the lines that start within a multi-line string, which an indent would change."""
+    """Return the numbers of lines that start within a multi-line string, which an indent would change."""
     found: set[int] = set()
     starts: list[int] = []
     for token in tokenize.generate_tokens(iter([f"{line.rstrip(_ENDS)}\n" for line in lines]).__next__):

@@ -1,4 +1,4 @@
-"""The methods written from a training loop: `loss`, or the entire `step`."""
+"""Writes the methods that come from a training loop: `loss`, or the entire `step`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HARMLESS = ("print", "log", "eval", "valid", "test", "save", "write", "report",
 
 
 class LoopMethods(Reading):
-    """Writes these methods."""
+    """Writes the methods that come from a training loop: `loss`, or the entire `step`."""
 
     def _training(self) -> list[MethodLines]:
         loop = self.loop
@@ -50,7 +50,7 @@ class LoopMethods(Reading):
             return None
         needed = {each.id for each in ast.walk(before.loss) if isinstance(each, ast.Name)}
         if self._carried(loop, statements, needed, no_effect):
-            return None  # only with step() has each model a separate object in the class
+            return None  # state between batches needs an object per model, which only a class with step() has
         kept = needed_for(before.statements, needed, self._ends_training)
         if self.batch.count and self._counts(loop) & needed:
             return None
@@ -65,7 +65,7 @@ class LoopMethods(Reading):
         return self._method("loss", ("model", "batch"), renderer, self._opened(made))
 
     def _ends_training(self, statement: ast.stmt) -> bool:
-        """Return whether a statement sets a part of the model to evaluation: `model.body.eval()`."""
+        """Return whether a statement sets a part of the model to evaluation mode, such as `model.body.eval()`."""
         call = statement.value if isinstance(statement, ast.Expr) else None
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or not evaluates(call):
             return False
@@ -119,7 +119,7 @@ class LoopMethods(Reading):
         return self._method("step", ("model", "batch", "optimizer"), renderer, self._opened(made))
 
     def _note_reads(self, loop: TrainingLoop, kept: list[ast.stmt] | list[ast.AST]) -> None:
-        """Note the objects that a step's statements read, and the names that they bind and read."""
+        """Record the objects that the kept statements read, and the names that they both bind and read."""
         nodes = [each for node in kept for each in ast.walk(node)]
         bound = {e.id for e in nodes if isinstance(e, ast.Name) and isinstance(e.ctx, ast.Store)}
         bound |= set(self._targets())
@@ -139,14 +139,14 @@ class LoopMethods(Reading):
         needed: set[str],
         effects: Callable[[ast.stmt], bool],
     ) -> set[str]:
-        """Return the names made before the loop that each batch leaves to the next one."""
+        """Return the names, bound before the loop, whose values each batch leaves to the next."""
         found = carried(statements, needed, effects) & set(_made_before(loop))
         roles = {**self._model_roles(""), **self._optimizer_roles(), **dict(self.batch.parts)}
         keys = {name: self.tracer.trace(ast.Name(name, ast.Load()), loop.body_scope).key for name in found}
         return {name for name in found if keys[name] not in roles} - set(self._targets())
 
     def _begin(self, loop: TrainingLoop, renderer: Renderer, states: set[str]) -> None:
-        """Make the constructor create the state that the first batch finds, out of what batches leave to each other."""
+        """Make the constructor of the generated class create what the first batch finds under the names in `states`."""
         before = _made_before(loop)
         for name in sorted(states):
             where, value = before.get(name, (ast.Name(name, ast.Load()), ast.Constant(0)))
@@ -154,7 +154,7 @@ class LoopMethods(Reading):
                 value = renderer.render(where, loop.body_scope)
                 if isinstance(value, ast.Attribute) and value.attr in renderer.kept:
                     value = renderer.kept.pop(value.attr)
-                self.kept |= renderer.kept  # it may be made from these
+                self.kept |= renderer.kept  # `value` may be made from these
             self.kept[counted_as(name)] = value
 
     def _call(self, loop: TrainingLoop, call: ast.Call) -> MethodLines:
@@ -210,7 +210,7 @@ class LoopMethods(Reading):
         return ast.parse(path if len(self.models) < 2 else path.replace("model", first, 1), mode="eval").body
 
     def _opened(self, made: list[ast.stmt]) -> list[ast.stmt]:
-        """Return a step's statements, preceded by those that unpack its arguments if it uses the parts."""
+        """Return a method's statements, preceded by those that unpack its arguments if their parts are used."""
         whole = {id(e.value) for each in made for e in ast.walk(each) if isinstance(e, ast.Starred)}
         used = {
             e.id for each in made for e in ast.walk(each) if isinstance(e, ast.Name) and id(e) not in whole
@@ -236,7 +236,7 @@ class LoopMethods(Reading):
         return {first.id} if isinstance(first, ast.Name) else set()
 
     def _tell_left_out(self, loop: TrainingLoop, kept: Sequence[ast.stmt] = ()) -> None:
-        """Note what a loop does to its model or optimizer, but `loss` or a step with the `kept` statements does not."""
+        """Note calls in the loop with its model or optimizer that `loss`, or a step of the `kept` statements, lacks."""
         roles = {**self._model_roles("model"), **self._optimizer_roles()}
         has = {place_of_node(each) for each in here(list(kept)) if isinstance(each, ast.stmt)}
         where = "add it to step()" if kept else "write step() instead"
@@ -257,15 +257,15 @@ class LoopMethods(Reading):
 
 
 def _made_before(loop: TrainingLoop) -> dict[str, tuple[ast.expr, ast.expr | None]]:
-    """Return the bindings outside of the loop: names of its function, and attributes of its class.
+    """Return what is bound outside of the loop: names of its function, and attributes of `self` in its class.
 
-    Each has the expression that reads it, and its last value if that is the only one.
+    Each has the expression that reads it, and the last value that a plain assignment gives it; otherwise None.
     """
     within = {id(each) for part in (loop.node, *loop.body) for each in ast.walk(part)}
     found: dict[str, tuple[ast.expr, ast.expr | None]] = {}
     own = loop.body_scope.own
     methods = [each for each in own.body if isinstance(each, ast.FunctionDef)] if own is not None else []
-    methods.sort(key=lambda each: each.name == "__init__")  # its value is the first
+    methods.sort(key=lambda each: each.name == "__init__")  # last, as its values are those at the start
     for body in (*(each.body for each in methods), loop.scope.node.body):
         nodes = [each for each in here(body) if id(each) not in within]
         values = {
@@ -287,12 +287,12 @@ def _made_before(loop: TrainingLoop) -> dict[str, tuple[ast.expr, ast.expr | Non
 
 
 def _read(node: ast.Name | ast.Attribute) -> ast.expr:
-    """Return the expression that reads what this one sets."""
+    """Return an expression that reads the name or attribute that this one sets."""
     return ast.parse(ast.unparse(node), mode="eval").body
 
 
 def _returns_loss(loop: TrainingLoop) -> bool:
-    """Return whether the function called for each batch returns one tensor, and can be called from a class."""
+    """Return whether the function called for each batch returns a single tensor, and can be called from a class."""
     function = loop.body_scope.node
     if isinstance(function, ast.Module) or loop.body_scope.own is not None:
         return False
@@ -304,7 +304,7 @@ def _returns_loss(loop: TrainingLoop) -> bool:
 
 
 class _Ending(ast.NodeTransformer):
-    """Makes a schedule that raises after its last step keep its last rate, as in a class with `loss`."""
+    """Lets a `OneCycleLR`, which raises after its last step, keep its last rate, as in a class with `loss`."""
 
     def __init__(self, scope: Scope, tracer: Tracer) -> None:
         self.scope, self.tracer = scope, tracer
@@ -326,7 +326,7 @@ class _Ending(ast.NodeTransformer):
 
 
 def _made_in_pieces(statements: list[ast.stmt], loss: str) -> bool:
-    """Return whether a loop has a loss and its backward in each of its passes."""
+    """Return whether a `for` among these statements computes the loss and its backward pass on each iteration."""
     return any(
         isinstance(each, ast.For)
         and any(map(is_backward, here(each.body)))
@@ -369,7 +369,7 @@ def _lost(nodes: Iterable[ast.AST]) -> str:
 
 
 def _counted(body: list[ast.stmt]) -> set[str]:
-    """Return the names that statements increment but do not initialize."""
+    """Return the names that statements increment without assigning them first."""
     begun: set[str] = set()
     counted: set[str] = set()
     for each in here(body):

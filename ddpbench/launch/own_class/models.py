@@ -1,4 +1,4 @@
-"""The modules that a script trains, and its data, found from its loop or else from its classes and functions."""
+"""Finds the modules that a script trains, and its data, from its loop or else from its classes and functions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Loader:
 def models_of(
     tracer: Tracer, optimizers: list[Origin], body: list[ast.stmt], scope: Scope
 ) -> dict[str, Origin]:
-    """Return the modules that the optimizers train, by their names in the script there."""
+    """Return the modules that the optimizers train, by the names that they have in the script."""
     found: dict[str, Origin] = {}
     called = [tracer.trace(node.func, scope) for node in here(body) if isinstance(node, ast.Call)]
     for optimizer in optimizers:
@@ -54,9 +54,9 @@ def models_of(
 
 
 def _whole(tracer: Tracer, node: ast.expr, scope: Scope, called: list[Origin]) -> tuple[ast.expr, Origin]:
-    """Return the module that contains a part, as in `{"params": model.head.parameters()}`, or the part itself.
+    """Return the module that contains a part, such as `model` in `{"params": model.head.parameters()}`.
 
-    Parts that the loop calls directly, such as a generator and a discriminator, are separate modules.
+    A part that is in no module, or that the loop calls directly, such as a generator, is returned as it is.
     """
     part = tracer.trace(node, scope)
     holder = node.value if isinstance(node, ast.Attribute) else None
@@ -72,7 +72,7 @@ def _add(found: dict[str, Origin], node: ast.expr, origin: Origin) -> None:
 
 
 def _receivers(tracer: Tracer, node: ast.expr, scope: Scope, depth: int) -> list[tuple[ast.expr, Scope]]:
-    """Return the modules whose parameters an expression takes, also through other names."""
+    """Return the modules whose parameters an expression takes, directly or through other names, with their scopes."""
     found: list[tuple[ast.expr, Scope]] = []
     for each in ast.walk(node):
         if isinstance(each, ast.Attribute) and each.attr in ("parameters", "named_parameters"):
@@ -85,7 +85,7 @@ def _receivers(tracer: Tracer, node: ast.expr, scope: Scope, depth: int) -> list
 
 
 def is_module(tracer: Tracer, origin: Origin) -> bool:
-    """Return whether an expression makes a module, or a dictionary of modules."""
+    """Return whether the expression at an origin makes a module, or a dictionary of modules."""
     node, script = origin.node, tracer.script
     if origin.path and isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         inner = tracer.entered(origin)
@@ -113,7 +113,7 @@ def is_module(tracer: Tracer, origin: Origin) -> bool:
 
 
 def settings_of(tracer: Tracer, module: Origin) -> dict[str, list[ast.AST]]:
-    """Return how a script sets a module, with `eval` or `requires_grad_`, and the statements that do so."""
+    """Return the statements that freeze a module or set it to evaluation, by method: `eval` or `requires_grad_`."""
     found: dict[str, list[ast.AST]] = {}
     if not is_module(tracer, module):
         return found
@@ -123,12 +123,12 @@ def settings_of(tracer: Tracer, module: Origin) -> dict[str, list[ast.AST]]:
             if receiver is not None and tracer.trace(receiver, scope).key == module.key:
                 found.setdefault(does, []).append(node)
     if found.pop("train", None) is not None:
-        found.pop("eval", None)  # alternating, as for an evaluation
+        found.pop("eval", None)  # the modes alternate, as for an evaluation
     return dict(sorted(found.items()))
 
 
 def _setting(node: ast.AST) -> tuple[str, ast.expr | None]:
-    """Return how a statement or call sets a module, and the module; None if it sets none."""
+    """Return the method that sets a module's mode or freezes it, and the module; None if the node does neither."""
     if isinstance(node, ast.For) and last_name(node.iter) == "parameters" and isinstance(node.iter, ast.Call):
         frozen = any(_freezes(each) for each in here(node.body))
         return "requires_grad_", getattr(node.iter.func, "value", None) if frozen else None
@@ -147,21 +147,21 @@ def _freezes(node: ast.AST) -> bool:
 
 
 def model_by_name(script: Script) -> str:
-    """Return the function that builds a model, or else the last class of a module; empty if there is none."""
+    """Return the name of the last function that builds a model, or else of the last module class; empty if none."""
     functions = [name for name in script.functions if _BUILDS.search(name)]
     classes = [name for name in script.classes if script.derives(name, MODULES)]
     return next(reversed(functions), "") or next(reversed(classes), "")
 
 
 def dataset_by_name(script: Script) -> str:
-    """Return the last class of a dataset, or else a function with such a name; empty if there is none."""
+    """Return the name of the last dataset class, or else of the last function named like one; empty if none."""
     classes = [name for name in script.classes if script.derives(name, DATASETS)]
     functions = [name for name in script.functions if _DATA.search(name)]
     return next(reversed(classes), "") or next(reversed(functions), "")
 
 
 def loader_of(tracer: Tracer, found: Origin | None) -> Loader:
-    """Return what a loop's loader loads, and how."""
+    """Return the dataset, batch size and collate function of a loop's loader, as far as they are known."""
     for _ in range(_DEEPEST):
         if found is None or not isinstance(found.node, ast.Call):
             break

@@ -1,4 +1,4 @@
-"""Find changes, after the module is imported, of its names that the class reads."""
+"""Finds statements that change, after a script's import, its module-level names that the generated class reads."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ddpbench.launch.own_class.variables import ScopeVariable
 
 
 class ModuleNames(Unchanged):
-    """Finds these changes."""
+    """Finds statements that change, after the import, module-level names that the generated class reads."""
 
     def of_module(self, texts: Iterable[ast.AST]) -> list[tuple[str, ast.stmt]]:
-        """Return the statements that change, after the import, what the class reads of the module, each with a name.
+        """Return pairs of a module-level name that the generated class reads and a later statement that changes it.
 
-        `texts` are the class's methods.
+        The statements run after the import. `texts` are the class's methods.
         """
         nodes = [*texts, *self._reached(self.names)]
         reads = self.names | {
@@ -53,12 +53,12 @@ class ModuleNames(Unchanged):
         return found
 
     def _is_plain(self, variable: ScopeVariable) -> bool:
-        """Return whether the value of a name cannot change, or is a random number generator."""
+        """Return whether the value of a name cannot change or is a random number generator."""
         value = self._value_of(variable)
         return value is not None and (self.values.is_immutable(value) or is_generator(value))
 
     def _reads_of(self, variable: ScopeVariable, within: set[int]) -> list[ast.AST]:
-        """Return the script's reads of a name that the class reads, too; none if they are unknown."""
+        """Return those reads of a name in the script that the generated class has, too; empty if they are unknown."""
         uses = [each for each in self.variables.uses.get(variable, ()) if isinstance(each.ctx, ast.Load)]
         return [each for each in uses if id(each) in within or place_of_node(each) in self.places]
 
@@ -71,7 +71,10 @@ class ModuleNames(Unchanged):
                 yield use
 
     def _after_import(self, sites: Iterable[ast.AST], reads: list[ast.AST]) -> Iterator[ast.stmt]:
-        """Yield those of the given statements that run after the import, and before the last of `reads`."""
+        """Yield the statements of those sites that run after the import and before the last of `reads`.
+
+        Statements of a step that the generated class has are left out.
+        """
         for site in sites:
             for each in self._called_from(site, 0):
                 statement = self.variables.statement(each)
@@ -91,7 +94,7 @@ class ModuleNames(Unchanged):
         return not inside and not any(each is self.script.guard or each in self.ends for each in way)
 
     def _patched(self, name: str, nodes: list[ast.AST]) -> Iterator[ast.AST]:
-        """Yield the nodes that set an attribute or entry of the module with that name, which the class reads."""
+        """Yield nodes that set an attribute or entry of the imported module `name` that the generated class reads."""
         imports = self.values.imports
         whole = imports[name]
         reads = {
@@ -114,7 +117,7 @@ class ModuleNames(Unchanged):
         return [(node, owner, attribute) for node, owner, attribute in found if owner is not None]
 
     def _reads_variable(self, node: ast.AST, nodes: list[ast.AST]) -> bool:
-        """Return whether the class reads an environment variable that a statement sets."""
+        """Return whether the generated class reads an environment variable that a statement sets."""
         texts = {
             each.value for each in ast.walk(self.variables.statement(node)) if isinstance(each, ast.Constant)
         }
@@ -127,7 +130,7 @@ class ModuleNames(Unchanged):
         )
 
     def _set_on_class(self, name: str) -> Iterator[ast.AST]:
-        """Yield the nodes that set an attribute of a class through an object: `type(c).lr = 1`, `cls.lr = 1`."""
+        """Yield nodes that set an attribute of a class through an object, as `type(c).lr = 1` and `cls.lr = 1` do."""
         own = self.script.classes.get(name)
         for node, of, attribute in self._set if own is not None else ():
             if not attribute:
@@ -143,7 +146,7 @@ class ModuleNames(Unchanged):
                 yield node
 
     def _called_again(self, name: str) -> list[ast.AST]:
-        """Return the calls of a function that changes a parameter's default, if the script has several."""
+        """Return the calls of a function that changes a default of its parameters, if it is called several times."""
         calls = self.variables.calls.get(name, [])
         function = self.script.functions.get(name)
         if function is None or len(calls) < 2:
@@ -157,7 +160,7 @@ class ModuleNames(Unchanged):
         return []
 
     def by_names(self) -> Iterator[ast.stmt]:
-        """Yield the statements after the import that may set any name of the module: `globals()["lr"] = 1`, `exec`."""
+        """Yield statements after the import that may set any name of the module, by `globals()["lr"] = 1` or `exec`."""
         for call in (each for each in ast.walk(self.script.tree) if isinstance(each, ast.Call)):
             name = call.func.id if isinstance(call.func, ast.Name) else ""
             parent = self.variables.above.get(id(call))
@@ -182,7 +185,7 @@ def _is_patch(node: ast.AST) -> bool:
 
 
 def _set_by(node: ast.AST) -> tuple[ast.expr | None, str]:
-    """Return the object whose attribute or entry a node sets, and the attribute's name."""
+    """Return the object whose attribute or entry a node sets, and the attribute's name; None if it sets none."""
     match node:
         case ast.Attribute() if not isinstance(node.ctx, ast.Load):
             return node.value, node.attr
@@ -198,7 +201,7 @@ def _set_by(node: ast.AST) -> tuple[ast.expr | None, str]:
 
 
 def _parts_read(nodes: list[ast.AST], name: str) -> list[str | None]:
-    """Return the entries or attributes of a name that nodes read, with None if one reads the entire object."""
+    """Return the entries or attributes of a name that nodes read; `[None]` if a node uses the entire object."""
     found: set[str | None] = set()
     for node in nodes:
         held: set[int] = set()

@@ -1,4 +1,4 @@
-"""The modules that a script makes separately and then puts into its model, and their places in it."""
+"""Finds modules that a script makes separately and then puts into its model, and where in the model they are."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ddpbench.launch.own_class.script import here, last_name
 from ddpbench.launch.own_class.tracing import MOVES, Origin, Tracer, parameters_of
 
 EntryValues = dict[tuple[int, Path], ast.expr | None]
-"""The expression of each part, by the key of its origin; None if the script does not show it."""
+"""For each part, by the key of its origin, the expression that reads it from the model; None if unknown."""
 _DEEPEST = 6
 _SAME = MOVES | {"requires_grad_", "apply", "float", "double", "half", "bfloat16", "type"}
-"""Methods of a module that return it."""
+"""Methods of a module that return the module itself."""
 _LISTS = (ast.List, ast.Tuple)
 
 
@@ -48,7 +48,7 @@ def parts_of(tracer: Tracer, model: Origin, base: ast.expr, depth: int = 0) -> E
 
 
 def _held(tracer: Tracer, of: Origin, base: ast.expr) -> Iterator[tuple[ast.expr, ast.expr | None]]:
-    """Yield the components of a module, a list or a dictionary, each with its expression."""
+    """Yield the components of a module, list or dictionary, each with the expression that reads it, if known."""
     node = of.node
     if isinstance(node, ast.Dict):
         for key, value in zip(node.keys, node.values, strict=True):
@@ -70,7 +70,10 @@ def _held(tracer: Tracer, of: Origin, base: ast.expr) -> Iterator[tuple[ast.expr
 def _numbered(
     tracer: Tracer, of: Origin, values: list[ast.expr], base: ast.expr
 ) -> Iterator[tuple[ast.expr, ast.expr | None]]:
-    """Yield values with their numbers, also those of a list among them: `nn.Sequential(*layers)`."""
+    """Yield values, each with the expression that reads it by its number, if known.
+
+    The elements of a starred list are also yielded, as in `nn.Sequential(*layers)`.
+    """
     number: int | None = 0
     for each in values:
         if not isinstance(each, ast.Starred):
@@ -97,7 +100,7 @@ def _attribute(base: ast.expr, name: str | None) -> ast.expr | None:
 
 
 def _attributes(tracer: Tracer, call: ast.Call) -> dict[int | str, str]:
-    """Return the attribute in which a class of the script stores each argument, by its number and name."""
+    """Return the attributes in which a class of the script stores its arguments, by their positions and names."""
     own = tracer.script.classes.get(last_name(call))
     made = [e for e in own.body if isinstance(e, ast.FunctionDef) and e.name == "__init__"] if own else []
     found: dict[int | str, str] = {}

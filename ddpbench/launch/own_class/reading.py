@@ -1,4 +1,4 @@
-"""The facts of a script from which the class is written: its loop, batch, models and updates."""
+"""The facts of a script from which the generated class is written: its loop, batch, models and updates."""
 
 from __future__ import annotations
 
@@ -32,39 +32,39 @@ WANTED = {
     "__init__": "make what the steps keep",
     "collate": "make a batch of samples",
 }
-"""The task of each method, shown if the script does not show how to do it."""
+"""A description of what each method does, shown if the script does not show how to write the method."""
 
 
 class Reading:
-    """The facts read from a script."""
+    """The facts of a script from which the generated class is written."""
 
     def __init__(self, script: Script, once: Set[tuple[int, Path]] = frozenset()) -> None:
-        """`once` are the keys of values that the class computes once for several methods."""
+        """`once` are the keys of values that the generated class computes once for several methods."""
         self.script, self.tracer, self.once = script, Tracer(script), once
         self.drawn: dict[tuple[int, Path], set[str]] = {}
-        """The methods that read each value that may differ when it is recomputed."""
+        """For each value that may differ when it is recomputed, the methods that read it."""
         self.keeper: dict[str, tuple[int, Path]] = {}
-        """The keys of the origins of the objects in `self`, by their names there."""
+        """For each name in the generated class's `self`, the key of the object's origin."""
         self.notes: list[str] = []
-        """A sentence for each difference between the class and the script."""
+        """A sentence for each difference between the generated class and the script."""
         self.places: set[int] = set()
-        """The numbers of the script's nodes that the class has copies of."""
+        """The numbers of the script's nodes that the generated class has copies of."""
         self.length = ""
         """The number of batches in an epoch, as an expression in a method; empty if unknown."""
         self.left: list[str] = []
-        """A sentence for each thing that is left to do."""
+        """A sentence for each thing that the user is left to do."""
         self.kept: dict[str, ast.expr] = {}
-        """The objects that the class keeps in `self`, by name."""
+        """The objects that the generated class keeps in `self`, by name."""
         self.state: dict[tuple[int, Path], str] = {}
         """The method in which each object of the script is read, by the key of its origin."""
         self.opened: set[int] = set()
-        """The script's lines for which there is a line to fill in."""
+        """The script's lines for which the generated class has a line to fill in."""
         self.marked: set[tuple[ast.stmt, str]] = set()
         """The statements for which a method has a line to fill in, each with the method."""
         self.claims: list[tuple[str, ReplacedValue]] = []
-        """The values that replace names of the script, each with its method."""
+        """The values that replace names of the script, each after the name of its method."""
         self.used: set[str] = set()
-        """The names bound by a step's statements that the step reads."""
+        """The names that a step's statements both bind and read."""
         self.loops = training_loops(self.tracer)
         self.loop = self.loops[0] if self.loops else None
         if self.loop is not None:
@@ -77,11 +77,11 @@ class Reading:
         """The number of pieces of a step's batch, if a strategy can do the splitting."""
         self._take_pieces()
         self.others: dict[tuple[int, Path], tuple[int, Path]] = {}
-        """Further keys of a model or an optimizer, which a function that makes several objects uses for it."""
+        """Further keys of models and optimizers that a function makes together with other objects."""
         self._open_bundles()
         self.models = self._models()
         self.ends = trains_at_import(script, self.loop) if self.loop else []
-        """The top-level statements that train, and all after them: they are to go below a guard."""
+        """The first top-level statement that trains, and all after it: these go below a guard."""
         bound = {name for each in self.ends for name in bound_by(each)}
         stays = {
             name
@@ -93,7 +93,7 @@ class Reading:
         """The names that the module has after its import, with its training below a guard."""
         self.variables = Variables(script)
         self.hanging = hanging(self.tracer, self.variables, self._keys_of_class(), self.ends)
-        """The module's names that hold the script's model or optimizer, or are made from one."""
+        """The module-level names of the script's model or optimizer, and of what is made from them."""
 
     def _take_pieces(self) -> None:
         found = pieces_of(self.body) if self.loop else None
@@ -104,7 +104,7 @@ class Reading:
             self.body, self.updates, self.pieces = found.body, whole, found.count
 
     def _open_bundles(self) -> None:
-        """Follow an optimizer made in a function together with its model into that function."""
+        """Trace an optimizer that a function makes together with its model into that function."""
         for name, origin in self.updates.all.items():
             inner = self._opened_optimizer(origin)
             if inner is not None:
@@ -129,7 +129,7 @@ class Reading:
         return inner if made and inner is not None and inner.node is not call else None
 
     def _returned_with(self, model: Origin) -> Origin:
-        """Return the model as returned by the call that also makes its optimizer, so that no part of it is lost."""
+        """Return the model as returned by the call that also makes its optimizer, so that the whole call is kept."""
         call, caller = model.scope.call, model.scope.caller
         function = model.scope.node
         if call is None or caller is None or isinstance(function, ast.Module):
@@ -159,9 +159,9 @@ class Reading:
         return {name: self._returned_with(each) for name, each in found.items()}
 
     def _wholes(self, found: dict[str, Origin]) -> dict[str, Origin]:
-        """Return the modules without those contained in another one that the loop calls or that is among them.
+        """Return the modules without those contained in another one among them, or in one that the loop calls.
 
-        A containing module that only the loop calls replaces its parts if the loop calls none of them.
+        A module that the loop calls replaces the modules contained in it if the loop calls none of these.
         """
         assert self.loop is not None
         scope = self.loop.body_scope
@@ -183,7 +183,7 @@ class Reading:
         return {name: each for name, each in found.items() if each.key not in within} or found
 
     def _parts(self, roles: dict[tuple[int, Path], ast.expr]) -> EntryValues:
-        """Return the models' parts for which the script has names; `roles` has the models."""
+        """Return the models' parts for which the script has names; `roles` has the expressions for the models."""
         found: EntryValues = {}
         for origin in self.models.values():
             for key, place in parts_of(self.tracer, origin, roles[origin.key]).items():
@@ -197,13 +197,13 @@ class Reading:
         *,
         often: bool = False,
     ) -> Renderer:
-        """Return the renderer for a method; `often`: the method runs for each batch or each model."""
+        """Return the renderer for a method. `often` is True if the method runs for each batch or each model."""
         return Renderer(self.tracer, roles, parts or {}, often=often, once=self.once, keeper=self.keeper)
 
     def _rendered(self, renderer: Renderer, origin: Origin, name: str, part: str = "") -> ast.expr:
-        """Return the expression for a value; if a method runs often or others read the value, its attribute.
+        """Return a value's expression; an attribute of `self` if the method runs often or others read the value.
 
-        `part` is the method, if the value is its return value.
+        `part` is the method's name, if the value is its return value.
         """
         if isinstance(origin.node, ast.Call) and is_another(origin.node, self.script):
             if part:
@@ -213,7 +213,10 @@ class Reading:
         return renderer.render(origin.node, origin.scope)
 
     def read_by_several(self) -> Set[tuple[int, Path]]:
-        """Return the keys of values that several methods read and would compute differently; no model or optimizer."""
+        """Return the keys of values that several methods read and would compute differently.
+
+        Models and the objects that update them are left out.
+        """
         return {key for key, methods in self.drawn.items() if len(methods) > 1} - self._keys_of_class()
 
     def _keys_of_class(self) -> set[tuple[int, Path]]:
@@ -303,7 +306,7 @@ class Reading:
         return self._checked(MethodLines(name, parameters, lines, problems=problems))
 
     def _checked(self, method: MethodLines) -> MethodLines:
-        """Return a method, or if it cannot be right a line to fill in, with the errors in comments."""
+        """Return a method. If it cannot be right, it has a line to fill in, with the errors in comments."""
         if method.same_as in self.hanging:
             problems = read_by([ast.Expr(name_of(method.same_as))], (), self.hanging)
             method = replace(
@@ -319,6 +322,6 @@ class Reading:
         return replace(method, lines=lines)
 
     def _take(self, *nodes: ast.AST) -> None:
-        """Note the parts of the script that the class has."""
+        """Record the nodes of the script that these nodes are copies of, as nodes that the generated class has."""
         for node in nodes:
             self.places |= {place_of_node(each) for each in ast.walk(node)} - {-1}

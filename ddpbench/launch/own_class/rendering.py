@@ -1,4 +1,4 @@
-"""An expression of the script as it reads in the class: names are replaced by the expressions that they stand for."""
+"""Renders expressions of the script for the generated class, with names replaced by what they stand for."""
 
 from __future__ import annotations
 
@@ -45,55 +45,55 @@ _OF_CLASS = frozenset(
     }
     | {"batches"}
 )
-"""The names that an attribute of the class must not have."""
+"""Names that the generated class's attributes must not have."""
 EPOCH = "updates_per_epoch"
-"""The name of the number of batches in an epoch, in a method."""
+"""The name, in a method, for the number of batches in an epoch."""
 
 
 @dataclass(frozen=True)
 class ReplacedValue:
-    """A value that replaces a name of the script in the class: it must equal the name's value there."""
+    """An expression in the generated class that replaces a name of the script, and must equal its value there."""
 
     node: ast.expr
-    """The expression of the script, or a copy of it."""
+    """The script's expression, or a copy of it."""
     made: ast.expr
-    """The expression that replaces it."""
+    """The expression that replaces `node`."""
     steps: tuple[TraceStep, ...]
     root: ast.expr | None
-    """The name through which it is read in the end, if it is a part of another value."""
+    """The name in the script through which the value is reached, if the value is a part of another one."""
 
 
 @dataclass
 class Renderer:
-    """Renders into one method, and collects unknown names, imports and objects to keep in `self`."""
+    """Renders for one method, and collects unknown names, imports and objects to keep in `self`."""
 
     tracer: Tracer
     roles: Roles
     parts: Mapping[tuple[int, Path], ast.expr | None] = field(default_factory=dict)
-    """The model's parts for which the script has names; None: their place in the model is unknown."""
+    """The model's parts for which the script has names, each with the expression that reads it; None if unknown."""
     device: ast.expr | None = None
-    """The expression for the device of a step's tensors; without it, arguments named `device` are left out."""
+    """The expression for the device of a step's tensors. If None, arguments named `device` are left out."""
     keeps: bool = False
-    """True if objects made outside go into `self`, as in a step, which runs often."""
+    """True if objects made outside of the method go into `self`, as for a step, which runs often."""
     often: bool = False
     """True if the method runs often, so that values drawn once go into `self`."""
     once: Set[tuple[int, Path]] = frozenset()
-    """The keys of values that several methods read and that must be computed once: they go into `self`."""
+    """The keys of values that several methods read and that must be computed once, so that they go into `self`."""
     drawn: set[tuple[int, Path]] = field(default_factory=set)
     """The keys of rendered values that may differ when recomputed."""
     local: set[str] = field(default_factory=set)
     missing: dict[str, str] = field(default_factory=dict)
     lacking: dict[str, tuple[int, Path] | str] = field(default_factory=dict)
-    """The keys of the values to be filled in, or their sources, by name."""
+    """For each name to be filled in, the key of its value's origin, or its source."""
     imports: dict[str, str] = field(default_factory=dict)
     before: dict[str, list[ast.stmt]] = field(default_factory=dict)
-    """Configurations that the script makes and then changes, by name."""
+    """Statements that make what the method uses, such as changed configurations, by the name that they bind."""
     inlined: dict[tuple[int, Path], ast.expr] = field(default_factory=dict)
     """The expressions of values made by a call, by the keys of their origins."""
     kept: dict[str, ast.expr] = field(default_factory=dict)
-    """Objects that the class's constructor makes, by their names there."""
+    """Objects that the generated class's constructor makes, by their names in `self`."""
     keeper: dict[str, tuple[int, Path]] = field(default_factory=dict)
-    """The keys of the origins of those objects, by their names there."""
+    """For each name in `self`, the key of the object's origin."""
     places: set[int] = field(default_factory=set)
     """The numbers of the script's nodes that another expression replaces."""
     named: dict[str, tuple[int, Path]] = field(default_factory=dict)
@@ -103,29 +103,29 @@ class Renderer:
     claims: list[ReplacedValue] = field(default_factory=list)
     """The values that replace names of the script."""
     written: frozenset[str] = frozenset()
-    """Attributes and objects with entries that the statements set: they are read in place, as `meter.n`."""
+    """Attributes that the statements set, and objects whose entries they set. They are read in place, as `meter.n`."""
     counters: frozenset[str] = frozenset()
-    """Names in which the loop counts, which become attributes."""
+    """Names in which the loop counts. They become attributes of `self`."""
 
     def render(self, node: ast.expr, scope: Scope) -> ast.expr:
-        """Return the expression for the class."""
+        """Return an expression of the script as it reads in the generated class."""
         found = _Pass(self, scope, 0).visit(deepcopy(node))
         assert isinstance(found, ast.expr)
         return found
 
     def keep(self, name: str, found: Origin) -> ast.expr:
-        """Return the attribute in which the class's constructor keeps a value."""
+        """Have the generated class's constructor keep a value, and return the attribute with it."""
         return _Pass(self, found.scope, 0).keep(name, found)
 
     def statement(self, node: ast.stmt, scope: Scope) -> ast.stmt:
-        """Return a statement for the class; the names that it assigns are local to the method from then on."""
+        """Return a statement as it reads in the generated class. Names that it assigns are local to the method."""
         found = _Pass(self, scope, 0).visit(deepcopy(node))
         assert isinstance(found, ast.stmt)
         return found
 
 
 class _Pass(ast.NodeTransformer):
-    """Transforms one expression or statement for the class."""
+    """Transforms one expression or statement for the generated class."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class _Pass(ast.NodeTransformer):
         *,
         repeats: bool = False,
     ) -> None:
-        """`hidden` are names of an enclosing function or comprehension, which may run again if it `repeats`."""
+        """`hidden` are names of an enclosing function or comprehension. `repeats` tells whether it may run again."""
         self.to, self.scope, self.depth, self.hidden, self.repeats = renderer, scope, depth, hidden, repeats
         self.tracer = renderer.tracer
 
@@ -224,7 +224,7 @@ class _Pass(ast.NodeTransformer):
         return "loader" in last_name(node).lower() or last_name(found.node) == "DataLoader"
 
     def _autocast(self, node: ast.Call) -> ast.AST:
-        """Give autocast a device type in place of a device."""
+        """Replace the device in a call of `autocast` with a device type."""
         assert self.to.device is not None
         kind = ast.Attribute(deepcopy(self.to.device), "type", ast.Load())
 
@@ -237,7 +237,7 @@ class _Pass(ast.NodeTransformer):
         return node
 
     def _functional(self, node: ast.Call) -> tuple[ast.expr, list[ast.keyword]] | None:
-        """Return torch's function for a criterion made elsewhere, and the criterion's arguments."""
+        """Return torch's function for a called criterion, with the criterion's arguments; None for other calls."""
         found = self._origin(node.func)
         if found is None or not isinstance(found.node, ast.Call) or found.node.args or found.path:
             return None
@@ -299,7 +299,7 @@ class _Pass(ast.NodeTransformer):
         return self._value(node, found)
 
     def _of_class(self, node: ast.expr, found: Origin) -> ast.expr:
-        """Return the class's object; for a part of its model an access through the model, or a name to fill in."""
+        """Return the expression for an object of the generated class or a part of its model; a name if unknown."""
         place = self.to.roles.get(found.key) or self.to.parts[found.key]
         if place is not None:
             return _as_of(node, deepcopy(place))
@@ -310,7 +310,10 @@ class _Pass(ast.NodeTransformer):
         return ast.Name(name, ast.Load())
 
     def _value(self, node: ast.expr, found: Origin) -> ast.expr | None:
-        """Return the replacement of what the class does not have: the script's value for it, or its name."""
+        """Return the script's value for a name that the generated class lacks, or a name to fill in, or None.
+
+        None means that the node stays as it is.
+        """
         own = isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self"
         known = found.node is not node
         if isinstance(node, ast.Attribute) and not known and self._parsed(node):
@@ -320,7 +323,7 @@ class _Pass(ast.NodeTransformer):
         if not isinstance(node, ast.Name) and not own and (not known or stays):
             return None
         if isinstance(node, ast.Name) and self._stays(node.id):
-            node.outer = True  # type: ignore[attr-defined]  # what the class must not give another meaning
+            node.outer = True  # type: ignore[attr-defined]  # the class must not give this name a different meaning
             return None
         name = node.id if isinstance(node, ast.Name) else last_name(node) or _entry_name(node)
         if not known or found.item or found.path or self.depth > _DEEPEST:
@@ -338,7 +341,7 @@ class _Pass(ast.NodeTransformer):
         return found is not None and (found.key in self.to.roles or found.key in self.to.parts)
 
     def _parsed(self, node: ast.expr) -> bool:
-        """Return whether this is a command-line option, which a class in the script does not have."""
+        """Return whether a node is a command-line option, which a class in the script does not have."""
         holder = self.tracer.trace(node.value, self.scope) if isinstance(node, ast.Attribute) else None
         return holder is not None and last_name(holder.node) == "parse_args"
 
@@ -368,9 +371,7 @@ class _Pass(ast.NodeTransformer):
         made: ast.expr = inner.visit(deepcopy(found.node))
         if another and self.repeats:
             self._shared(name, found, made)
-            return self._shared(
-                name, found, copy(made)
-            )  # use a name, even for a single place: it is computed often there
+            return self._shared(name, found, copy(made))  # a name, even for a single use, which may run often
         return self._shared(name, found, made) if calls and not self.hidden else made
 
     def _is_drawn_from_again(self, found: Origin) -> bool:
@@ -386,7 +387,7 @@ class _Pass(ast.NodeTransformer):
         return is_generator(found.node) and len(reads) > 1
 
     def _kept(self, name: str, found: Origin, *, calls: bool, another: bool) -> ast.expr | None:
-        """Return the attribute of a value that is made once; None for one that is made where it is read."""
+        """Return the attribute of a value that is made once; None if the value is made where it is read."""
         if self.to.keeps and calls:
             return self.keep(name, found)
         if found.key not in self.to.once and not (another and self.to.often):
@@ -400,7 +401,7 @@ class _Pass(ast.NodeTransformer):
         return None if lacks else own
 
     def keep(self, name: str, found: Origin) -> ast.expr:
-        """Return the attribute in which the class's constructor keeps a value, together with its components."""
+        """Return the attribute in which the generated class's constructor keeps a value, and keep its components."""
         to = self.to
         device, keeps = to.device, to.keeps
         to.device, to.keeps = None, True
@@ -411,7 +412,7 @@ class _Pass(ast.NodeTransformer):
         return ast.Attribute(ast.Name("self", ast.Load()), own, ast.Load())
 
     def _kept_as(self, name: str, found: Origin) -> str:
-        """Return the unique name of an object in `self`, different from the class's own names."""
+        """Return the unique name of an object in `self`, different from the generated class's own names."""
         known = next((own for own, key in self.to.keeper.items() if key == found.key), None)
         if known is not None:
             return known
@@ -429,7 +430,7 @@ class _Pass(ast.NodeTransformer):
         return made
 
     def _shared(self, name: str, found: Origin, made: ast.expr) -> ast.expr:
-        """Return a value in place if a method uses it once, or else a name for it, so that it is made once."""
+        """Return a value itself if a method uses it once, else a name for the value, so that it is made once."""
         first = self.to.inlined.setdefault(found.key, made)
         if first is made:
             return made
@@ -439,13 +440,16 @@ class _Pass(ast.NodeTransformer):
                 own += "_"
             value = copy(first)
             self.to.before = {own: [ast.Assign([ast.Name(own, ast.Store())], value)], **self.to.before}
-            first.__class__ = ast.Name  # where it is already used
+            first.__class__ = ast.Name  # also where it was used first
             first.__dict__.clear()
             vars(first).update(id=own, ctx=ast.Load())
         return copy(first)
 
     def _changed(self, found: Origin) -> ast.expr | None:
-        """Return the name of a configuration that the script changes after making it; the changes precede its use."""
+        """Return the name of a configuration that the script changes after making it; None if it does not.
+
+        The statements that make and change the configuration are put before the method's.
+        """
         if self.to.keeps or last_name(found.node) not in self.tracer.script.classes:
             return None
         bound = self.tracer.bindings(found.scope)
@@ -456,7 +460,7 @@ class _Pass(ast.NodeTransformer):
                 inner = _Pass(self.to, found.scope, self.depth + 1)
                 value = inner.visit(deepcopy(bound[key][-1].value))
                 path = f"{last_name(found.node)}.{key.partition('.')[2]}"
-                if ast.unparse(value) == path:  # it is set to its current value
+                if ast.unparse(value) == path:  # it is set to the value that it has
                     self.to.places |= {place_of_node(bound[key][-1].value)} - {-1}
                 if ast.unparse(value) != path and not bound[key][-1].path:
                     target = ast.parse(key, mode="eval").body
@@ -469,7 +473,7 @@ class _Pass(ast.NodeTransformer):
         return None
 
     def _stays(self, name: str) -> bool:
-        """Return whether a name means the same in the class as in the script."""
+        """Return whether a name means the same in the generated class as in the script."""
         if not isinstance(self.scope.node, ast.Module):
             outer: Scope | None = self.scope
             while outer is not None and not isinstance(outer.node, ast.Module):
@@ -481,12 +485,12 @@ class _Pass(ast.NodeTransformer):
                     self.to.imports[name] = ast.unparse(node)
                     return True
         script = self.tracer.script
-        if "*" in script.importable:  # after `from parts import *`, from which it may come
+        if "*" in script.importable:  # after `from parts import *`, which may bind the name
             return True
         return name in script.importable or hasattr(builtins, name) or name in ("self", "__file__")
 
     def _defined(self, node: ast.expr) -> ast.ClassDef | None:
-        """Return the class of that name that is defined within the script's function."""
+        """Return the class that a name means if it is defined within the function in `scope`; else None."""
         if not isinstance(node, ast.Name) or isinstance(self.scope.node, ast.Module):
             return None
         return _definitions(self.scope).get(node.id)
@@ -512,7 +516,7 @@ class _Pass(ast.NodeTransformer):
 
 
 def _entry_name(node: ast.expr) -> str:
-    """Return the name for an entry of a dictionary: its key, if that is an identifier."""
+    """Return a name for an entry of a dictionary: its key if that is an identifier, else `value`."""
     key = (
         node.slice.value if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) else None
     )
@@ -520,7 +524,7 @@ def _entry_name(node: ast.expr) -> str:
 
 
 def counted_as(name: str) -> str:
-    """Return the name in `self` of a loop's counter."""
+    """Return the attribute's name in `self` for a counter of the loop."""
     return f"{name}_" if name in _OF_CLASS else name
 
 
@@ -529,7 +533,7 @@ def _definitions(scope: Scope) -> dict[str, ast.ClassDef]:
 
 
 def _as_of(node: ast.expr, made: ast.expr) -> ast.expr:
-    """Return the replacement of a node of the script, with the node's number, by which it counts as taken over."""
+    """Give an expression the number of the script's node that it replaces, so that the node counts as taken over."""
     made.place = place_of_node(node)  # type: ignore[attr-defined]
     return made
 

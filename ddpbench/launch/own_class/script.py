@@ -24,7 +24,7 @@ class Script:
     source: str
     tree: ast.Module
     guard: ast.If | None
-    """Its first `if __name__ == "__main__":`."""
+    """The script's first `if __name__ == "__main__":`."""
     functions: dict[str, FunctionNode] = field(default_factory=dict)
     classes: dict[str, ast.ClassDef] = field(default_factory=dict)
     importable: frozenset[str] = frozenset()
@@ -32,28 +32,28 @@ class Script:
     encoding: str = "utf-8"
 
     def encoded(self, source: str) -> bytes:
-        """Return a changed source in the script's encoding; characters that it lacks become escapes, as in a string."""
+        """Return a changed source in the script's encoding. Characters that the encoding lacks become escapes."""
         return source.encode(self.encoding, "backslashreplace")
 
     def methods(self) -> Iterator[tuple[ast.ClassDef, FunctionNode]]:
-        """Yield each class's methods."""
+        """Yield the methods of all classes, each after its class."""
         for found in self.classes.values():
             for each in found.body:
                 if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
                     yield found, each
 
     def derives(self, name: str, roots: tuple[str, ...]) -> bool:
-        """Return whether a class derives from one of these last names, also through the script's classes."""
+        """Return whether a class derives from one of `roots`, directly or through the script's classes."""
         found = self.classes.get(name)
         bases = [last_name(base) for base in found.bases] if found else []
         return any(base in roots or (base != name and self.derives(base, roots)) for base in bases)
 
 
 def read_script(path: Path) -> Script:
-    """Return a script's tree.
+    """Read a script, and number its nodes.
 
     Raises:
-        RequestError: the file does not exist, is not a regular file, or is not Python.
+        RequestError: the file does not exist, is not a regular file, or is not valid Python.
     """
     if path.exists() and not path.is_file():
         raise RequestError(f"{path} is {kind_of(path.stat().st_mode)}, not a script: give the path of one")
@@ -92,7 +92,7 @@ def read_script(path: Path) -> Script:
 
 
 def _name_self(method: FunctionNode) -> None:
-    """Rename the object of a method to `self`, by which it is looked for, if the script uses another name."""
+    """Rename a method's first parameter to `self`, which is what other functions look for."""
     first = next(iter([*method.args.posonlyargs, *method.args.args]), None)
     bound = {last_name(each) for each in method.decorator_list} & {"staticmethod", "classmethod"}
     if first is None or first.arg in ("self", "cls") or bound:
@@ -119,12 +119,12 @@ def _encoding(raw: bytes) -> str:
 
 
 def place_of_node(node: ast.AST) -> int:
-    """Return the number of a script's node, which its copies share; -1 for a node that was made here."""
+    """Return the number of a script's node, which its copies share; -1 for a generated node."""
     return int(getattr(node, "place", -1))
 
 
 def in_step(body: list[ast.stmt]) -> Iterator[ast.AST]:
-    """Yield what `here` does, and the bodies of functions that are defined among the statements."""
+    """Yield what `here` yields, and also the bodies of functions that are defined among the statements."""
     yield from here(body)
     for each in body:
         if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -158,7 +158,7 @@ def first_name(node: ast.AST) -> str:
 
 
 def required(function: FunctionNode) -> list[str]:
-    """Return the parameters without a default."""
+    """Return the names of a function's parameters without a default."""
     found = function.args
     positional = [*found.posonlyargs, *found.args]
     given = positional[: len(positional) - len(found.defaults)]

@@ -1,4 +1,4 @@
-"""Decide when a script runs its statements: before the training, in each step, or after a value has been read."""
+"""Decides when a script runs its statements: before the training, in each step, or after a value has been read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DEEPEST = 8
 
 
 class Sites:
-    """The statements of a script, by when they run and whether the class has them."""
+    """Tells when the statements of a script run, and whether the generated class has them."""
 
     def __init__(
         self,
@@ -31,10 +31,10 @@ class Sites:
         names: set[str],
         ends: list[ast.stmt],
     ) -> None:
-        """`trunk` are the ids of the functions that lead to the training, `places` those of nodes in the class.
+        """`trunk` has the ids of the functions that lead to the training.
 
-        `names` are the module's names that the class reads directly; `ends` are the top-level statements that do not
-        run when the module is imported.
+        `places` are the numbers of the script's nodes that the generated class has. `names` are the module's names that
+        the class reads directly. `ends` are the top-level statements that do not run when the module is imported.
         """
         self.tracer, self.loop, self.trunk, self.places, self.ends = tracer, loop, trunk, places, ends
         self.script: Script = tracer.script
@@ -42,14 +42,14 @@ class Sites:
         self.values = Values(self.script, self.variables)
         self.uses = Uses(self.variables, self.values)
         self.names = names & self.script.importable
-        """The module's names that the class reads directly."""
+        """The module's names that the generated class reads directly."""
         self._called = {id(each) for each in self._reached(self.names)}
         self._body = {
             id(each) for body in (loop.body, [loop.node]) for part in body for each in ast.walk(part)
         }
 
     def _holds(self, block: ast.If, statement: ast.stmt) -> bool | None:
-        """Return whether a statement under a condition runs; None if unknown."""
+        """Return whether a statement in a branch of an `if` runs; None if unknown."""
         if block is self.script.guard:
             return True
         own = self.variables.function(block)
@@ -59,7 +59,7 @@ class Sites:
         return None if held is None else held is inside
 
     def _gives_taken(self, site: ast.AST, statement: ast.Assign) -> bool:
-        """Return whether the class has the value that an assignment binds to one of its targets."""
+        """Return whether the generated class has the value that an assignment binds to one of its targets."""
         value = statement.value
         for target in statement.targets:
             if isinstance(target, ast.Tuple | ast.List) and isinstance(value, ast.Tuple | ast.List):
@@ -77,11 +77,11 @@ class Sites:
         )
 
     def _is_of_step(self, statement: ast.stmt) -> bool:
-        """Return whether a statement is part of a step, which the class has, too."""
+        """Return whether a statement is part of a step, which the generated class has, too."""
         return id(statement) in self._body and self._is_taken(statement)
 
     def _is_after(self, site: ast.AST, read: ast.AST) -> bool:
-        """Return whether a statement runs after the last read of something."""
+        """Return whether the statement `site` runs only after the last time that `read` does."""
         own = self.variables.function(site)
         reads = self._leading_to(read, own)
         last = max((getattr(each, "end_lineno", 0) or 0 for each in reads), default=10**9)
@@ -92,7 +92,7 @@ class Sites:
         return getattr(site, "lineno", 0) > last and not common
 
     def _decorating(self, name: str) -> list[ast.AST]:
-        """Return the places where a function is a decorator, which calls it."""
+        """Return the places where the function `name` is used as a decorator, and so called."""
         return [
             each
             for node in ast.walk(self.script.tree)
@@ -102,7 +102,7 @@ class Sites:
         ]
 
     def _leading_to(self, node: ast.AST, function: ast.AST) -> list[ast.AST]:
-        """Return the nodes of a function that lead to another node: the node itself, or calls."""
+        """Return the nodes in `function` that lead to `node`: the node itself, or calls of the function with it."""
         found, todo, seen = [], [node], set[int]()
         while todo:
             each = todo.pop()
@@ -115,7 +115,7 @@ class Sites:
         return found
 
     def _called_from(self, site: ast.AST, depth: int) -> list[ast.AST]:
-        """Return the places from which a statement is run: its own, or the calls of its function."""
+        """Return the nodes from which a statement is run: itself, or the calls of its function."""
         own = self.variables.function(site)
         if (
             isinstance(own, ast.Module | ast.Lambda)

@@ -1,4 +1,4 @@
-"""Source text of the written class: statements, values and methods."""
+"""Writes the source text of the generated class: statements, values and methods."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _WIDTH = 100
 
 @dataclass
 class MethodLines:
-    """A method's lines, or one line of the class if a name of the script is enough."""
+    """A method's lines, or a single line of the class that assigns a name of the script (`same_as`)."""
 
     name: str
     parameters: tuple[str, ...] = ()
     lines: list[str] = field(default_factory=list)
     same_as: str = ""
     problems: list[str] = field(default_factory=list)
-    """Why these lines cannot be right."""
+    """Why the lines cannot be right."""
 
     @property
     def is_open(self) -> bool:
-        """Return whether anything is left to fill in."""
+        """True if anything is left to fill in."""
         return any(line.startswith("...") or " = ...  #" in line for line in self.lines)
 
     @property
@@ -49,21 +49,21 @@ def comment_of(sentence: str) -> list[str]:
 
 
 def at_path(node: ast.expr, path: Path) -> ast.expr:
-    """Return the part of a value at a path."""
+    """Return an expression that reads the part of a value at a path of indices."""
     for index in path:
         node = ast.Subscript(node, ast.Constant(index), ast.Load())
     return node
 
 
 def source_of(node: ast.AST) -> str:
-    """Return a node's source, its strings in double quotes if that needs no escape."""
+    """Return a node's source, with strings in double quotes unless these would need escapes."""
     text = _quoted(_unparsed(ast.fix_missing_locations(node)))
     plain = ast.unparse(node)
     return text if _read_again(text) == plain else plain
 
 
 def _read_again(text: str) -> str:
-    """Return a source in Python's normal form; empty if it is not valid Python."""
+    """Return a source as Python unparses it; empty if it is not valid Python."""
     try:
         return ast.unparse(ast.parse(text))
     except SyntaxError:
@@ -71,7 +71,7 @@ def _read_again(text: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a source with its strings in double quotes if that needs no escape."""
+    """Return a source with strings in double quotes unless these would need escapes."""
     lines = text.splitlines(keepends=True)
     tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
     for token in reversed(tokens):
@@ -84,7 +84,7 @@ def _quoted(text: str) -> str:
 
 
 def _unparsed(node: ast.AST) -> str:
-    """Return a statement without parentheses around a tuple; a long call has one argument per line."""
+    """Return a statement's source. A tuple has no parentheses; a long call has one argument per line."""
     if not isinstance(node, ast.Return | ast.Assign | ast.Expr) or node.value is None:
         return ast.unparse(node)
     value = ast.unparse(node.value)
@@ -102,7 +102,7 @@ def _unparsed(node: ast.AST) -> str:
 
 
 def in_order(made: Mapping[str, list[ast.stmt]]) -> list[ast.stmt]:
-    """Return the statements that make each name, ordered so that each name follows the names it is made from."""
+    """Return the statements that make these names, in such an order that each name follows those it is made from."""
     found: dict[str, list[ast.stmt]] = {}
 
     def take(name: str, around: frozenset[str]) -> None:
@@ -118,7 +118,7 @@ def in_order(made: Mapping[str, list[ast.stmt]]) -> list[ast.stmt]:
 
 
 def folded(made: list[ast.stmt]) -> list[ast.stmt]:
-    """Return `return x` for `loss = x; return loss`."""
+    """Replace a final `loss = x; return loss` with `return x`."""
     if len(made) < 2:
         return made
     before, end = made[-2], made[-1]

@@ -1,4 +1,4 @@
-"""A step's statements without those that do not belong to it: moves to a device, logging, unused values."""
+"""Reduces a step's statements to those that belong to it, without moves to a device, logging and unused values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LOGS = ("print", "log", "append", "item", "set_postfix", "set_description", "ad
 
 @dataclass(frozen=True)
 class Before:
-    """The part before the backward: its statements, and the loss from which the backward starts."""
+    """The part of a step before the backward pass: its statements, and the loss from which the backward pass starts."""
 
     statements: list[ast.stmt]
     loss: ast.expr
@@ -41,9 +41,9 @@ class Before:
 def without_moves(
     body: list[ast.stmt], scope: Scope, tracer: Tracer, drawn: frozenset[int] = frozenset()
 ) -> list[ast.stmt]:
-    """Return copies of statements without moves to a device; statements that did nothing else are removed.
+    """Return copies of statements without moves to a device. Statements that did nothing else are removed.
 
-    Statements that draw a batch (`drawn`, their numbers) or keep a moving average of a model are removed, too.
+    Statements that draw a batch (their numbers are in `drawn`) or update a moving average of a model are removed, too.
     """
     kept = {
         node.attr
@@ -63,14 +63,14 @@ def without_moves(
 
 
 def _draws(statement: ast.stmt) -> bool:
-    """Return whether a statement gets the next batch from an iterator: a step is given its batch."""
+    """Return whether a statement gets the next batch from an iterator. A step need not, as it is given a batch."""
     return isinstance(statement, ast.Assign | ast.Try) and any(
         isinstance(each, ast.Assign) and last_name(each.value) == "next" for each in ast.walk(statement)
     )
 
 
 def settled(body: list[ast.stmt], scope: Scope, tracer: Tracer) -> list[ast.stmt]:
-    """Return the statements without branches that the script's defaults do not take."""
+    """Return the statements without branches that are not taken with the script's defaults."""
     kept: list[ast.stmt] = []
     for statement in body:
         held = tracer.holds(statement.test, scope) if isinstance(statement, ast.If) else None
@@ -86,7 +86,7 @@ def settled(body: list[ast.stmt], scope: Scope, tracer: Tracer) -> list[ast.stmt
 
 
 def with_methods(body: list[ast.stmt], scope: Scope) -> list[ast.stmt]:
-    """Return the statements preceded by the methods of `self` that they call for a value, as functions."""
+    """Return the statements, preceded by functions made of the methods of `self` that they call for a value."""
     if scope.own is None:
         return body
     methods = {each.name: each for each in scope.own.body if isinstance(each, ast.FunctionDef)}
@@ -97,7 +97,7 @@ def with_methods(body: list[ast.stmt], scope: Scope) -> list[ast.stmt]:
 
 
 class _Methods(ast.NodeTransformer):
-    """Calls a function in place of a method of `self` that returns a value and does not train."""
+    """Replaces calls of methods of `self` that return a value and do not train with calls of functions."""
 
     def __init__(self, methods: dict[str, ast.FunctionDef], made: dict[str, ast.FunctionDef]) -> None:
         self.methods, self.made = methods, made
@@ -126,7 +126,10 @@ class _Methods(ast.NodeTransformer):
 
 
 def before_backward(body: list[ast.stmt]) -> Before | None:
-    """Return the statements up to the first backward, with their contexts (autocast)."""
+    """Return the statements before the first backward pass, with their contexts (autocast), and the loss.
+
+    None if there is no backward pass.
+    """
     before: list[ast.stmt] = []
     for statement in body:
         if isinstance(statement, ast.Expr) and is_backward(statement.value):
@@ -151,7 +154,7 @@ def _loss_of(call: ast.Call) -> ast.expr:
 
 
 def needed_for(body: list[ast.stmt], needed: set[str], effects: Callable[[ast.stmt], bool]) -> list[ast.stmt]:
-    """Return the statements that the names need or that have an effect; update `needed` with what these need."""
+    """Return the statements that set names in `needed` or have an effect; add the names that they read to `needed`."""
     kept: list[ast.stmt] = []
     for statement in reversed(body):
         writes, grows = _writes(statement)
@@ -168,9 +171,9 @@ def needed_for(body: list[ast.stmt], needed: set[str], effects: Callable[[ast.st
 
 
 def carried(body: list[ast.stmt], needed: set[str], effects: Callable[[ast.stmt], bool]) -> set[str]:
-    """Return the names that one pass through a loop's statements leaves to the next, such as a recurrent state.
+    """Return the names whose values one pass through a loop leaves to the next, such as a recurrent state.
 
-    They are read before they are written, for the names in `needed` and for effects, directly or indirectly.
+    A pass reads them before it writes them, directly or indirectly for the names in `needed` or for an effect.
     """
     written = set().union(*(_writes(each)[0] for each in body))
     found: set[str] = set()
@@ -234,7 +237,7 @@ def _of_comprehensions(node: ast.AST) -> set[str]:
 def _inner_needed(
     statement: ast.stmt, needed: set[str], effects: Callable[[ast.stmt], bool]
 ) -> ast.stmt | None:
-    """Return a block with its needed statements; None if it is not a block, or none of it is needed."""
+    """Return a block with only its needed statements; None if it is not a block, or none of it is needed."""
     if not isinstance(statement, ast.With | ast.If | ast.For):
         return None
     if isinstance(statement, ast.For):
@@ -260,7 +263,7 @@ def _inner_needed(
 
 
 def is_effect(statement: ast.stmt) -> bool:
-    """Return whether a statement itself trains: a backward, an update, clearing or clipping gradients."""
+    """Return whether a statement itself trains: it calls backward, updates, or clears or clips gradients."""
     if isinstance(statement, ast.If | ast.For | ast.With):
         return False
     calls = [each for each in ast.walk(statement) if isinstance(each, ast.Call)]
@@ -278,12 +281,12 @@ def is_effect(statement: ast.stmt) -> bool:
 
 
 def no_effect(_statement: ast.stmt) -> bool:
-    """Return False: only statements whose names are needed count."""
+    """Return False, for callers that only keep statements whose names are needed."""
     return False
 
 
 def _writes(statement: ast.stmt) -> tuple[set[str], bool]:
-    """Return the names that a statement changes, and whether it needs their earlier values."""
+    """Return the names that a statement changes, and whether their new values depend on the earlier ones."""
     writes: set[str] = set()
     grows = isinstance(statement, ast.AugAssign | ast.If | ast.For | ast.With | ast.While)
     for node in ast.walk(statement):
@@ -313,7 +316,7 @@ class _Unmoved(ast.NodeTransformer):
         self.scope, self.tracer, self.local, self.drawn = scope, tracer, local, drawn
 
     def visit(self, node: ast.AST) -> ast.AST | None:
-        """Remove statements that draw a batch or keep an average; an emptied block gets a `pass`."""
+        """Remove statements that draw a batch or update an average of a model. An emptied block gets a `pass`."""
         if isinstance(node, ast.stmt) and (place_of_node(node) in self.drawn or self._averages(node)):
             return None
         found: ast.AST | None = super().visit(node)
@@ -322,7 +325,7 @@ class _Unmoved(ast.NodeTransformer):
         return found
 
     def _averages(self, node: ast.stmt) -> bool:
-        """Return whether a statement changes a copy of a model, which is not the one that trains."""
+        """Return whether a statement changes an averaged or copied model, which does not train."""
         if isinstance(node, ast.For | ast.AsyncFor):
             of: ast.expr = node.iter
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
@@ -336,7 +339,7 @@ class _Unmoved(ast.NodeTransformer):
         )
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        """Replace an attribute that a step sets on `self`, such as its loss, by a name of the method."""
+        """Replace an attribute that a step sets on `self`, such as its loss, with a name of the method."""
         if isinstance(node.value, ast.Name) and node.value.id == "self" and node.attr in self.local:
             return ast.Name(node.attr, node.ctx)
         return self.generic_visit(node)
@@ -377,7 +380,7 @@ def _last(node: ast.expr) -> str:
 
 
 def _only_syncs(node: ast.expr) -> bool:
-    """Return whether a context only controls gradient averaging, which the strategy does, or only watches."""
+    """Return whether a context only controls gradient averaging, which the strategy does, or profiles or checks."""
     if isinstance(node, ast.IfExp):
         either = (node.body, node.orelse)
         return any(map(_only_syncs, either)) and all(
@@ -387,7 +390,7 @@ def _only_syncs(node: ast.expr) -> bool:
 
 
 def _same(target: ast.expr, value: ast.expr) -> bool:
-    """Return whether an assignment changes nothing: `x = x`, `batch = {k: v for k, v in batch.items()}`."""
+    """Return whether an assignment changes nothing, as `x = x` or `batch = {k: v for k, v in batch.items()}`."""
     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
         return all(_same(each, other) for each, other in zip(target.elts, value.elts, strict=True))
     text = ast.unparse(target)

@@ -1,4 +1,4 @@
-"""Trace the origin of a value through assignments, parameters, attributes of `self`, argparse and configurations."""
+"""Traces the origin of a value through assignments, parameters, attributes of `self`, argparse and configurations."""
 
 from __future__ import annotations
 
@@ -43,28 +43,28 @@ _DISTRIBUTED = frozenset({"is_initialized", "is_torchelastic_launched"})
 _VARIABLES = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"})
 _DEEPEST = 20
 _ELSEWHERE = sys.maxsize
-"""The line for reading an attribute in another method than the one that sets it: after all of that method."""
+"""The line number for an attribute that is read in a method other than the one that sets it: after all lines."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The expression that a value comes from, or the part of it at `path`, and its scope."""
+    """The expression that a value comes from, or its part at `path`, and the expression's scope."""
 
     node: ast.expr
     scope: Scope
     path: Path = ()
     item: bool = False
-    """True if it is one of the items that a `for` iterates over."""
+    """True if the value is one of the items that a `for` iterates over."""
 
     @property
     def key(self) -> tuple[int, Path]:
-        """A key that is equal for two names of one value."""
+        """A key that is equal for all names of a value."""
         return id(self.node), self.path
 
 
 @dataclass(frozen=True)
 class TraceStep:
-    """A name on a value's way: where it is read, and the binding that is followed; None for an entry."""
+    """A name through which a value is traced: where it is read, and the binding that is followed; None for an entry."""
 
     key: str
     scope: Scope
@@ -83,9 +83,9 @@ class Tracer:
         self._bindings: dict[int, dict[str, list[Binding]]] = {}
         self._changes_in: dict[int, dict[str, list[Mutation]]] = {}
         self._way: list[tuple[str, Scope, int]] = []
-        """The names on the way of the last traced value, each with its scope and the line at which it is read."""
+        """The names through which the last value was traced, each with its scope and the line at which it is read."""
         self._taken: dict[tuple[str, int, int], Binding] = {}
-        """The binding followed for a name on the way, by name, scope and line."""
+        """The binding that was followed for a name, by name, scope and line."""
         self.trains_by: dict[int, tuple[ast.Call, Scope]] = {}
         """The training call of a function, with its caller, by the function's id."""
         self._loops: dict[int, ast.For] = {}
@@ -93,7 +93,7 @@ class Tracer:
         """The enclosing function of each nested function, by the nested one's id."""
 
     def as_loop(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> ast.For:
-        """Return a comprehension with one `for` as a loop, the same node each time."""
+        """Return a comprehension with one `for` as a loop; for the same comprehension, always the same node."""
         if id(node) not in self._loops:
             made = node.generators[0]
             body: list[ast.stmt] = [ast.copy_location(ast.Expr(node.elt), node.elt)]
@@ -160,7 +160,7 @@ class Tracer:
         self._taken[key, id(scope.node), line] = binding
 
     def steps(self, node: ast.expr, scope: Scope) -> tuple[TraceStep, ...]:
-        """Return the names on a value's way from where it is read, each with the binding that is followed."""
+        """Return the names through which a value is traced from where it is read, each with the followed binding."""
         self._way.clear()
         self.trace(node, scope)
         found: list[TraceStep] = []
@@ -177,7 +177,10 @@ class Tracer:
     def _traced_name(
         self, key: str, scope: Scope, depth: int, line: int = 0, read: int | None = None
     ) -> Origin | None:
-        """`read` is the line of the scope at which the name's value counts, if that is not `line`."""
+        """Return the origin of a name that is read at `line`; None if it is unknown.
+
+        `read` is the line of the scope that decides which binding is current, if that is not `line`.
+        """
         if "." in key:
             return self._traced_attribute(key, scope, depth, line)
         argument = self._argument(key, scope)
@@ -249,10 +252,10 @@ class Tracer:
         read: int = 0,
         given: Binding | None = None,
     ) -> Iterator[Binding]:
-        """Yield the bindings that may be current, without branches that defaults do not take or self-references.
+        """Yield the bindings that may be current, except self-references and those in branches not taken by default.
 
-        An enclosing loop's binding comes first: in the loop, the name is its item. Bindings that others replace before
-        the line `read` come last, and so does an argument None; `given` is the argument for a parameter.
+        The binding by a loop around `line` comes first. Bindings that are replaced before the line `read`, and those to
+        None, come last. `given` is the binding of a parameter to its argument.
         """
         found = [
             each
@@ -281,21 +284,21 @@ class Tracer:
         return later.tests == earlier.tests[: len(later.tests)] or self.is_taken(later.tests, scope, depth)
 
     def _called_at(self, scope: Scope, outer: Scope) -> int:
-        """Return the line of a scope at which a function is first called, or one after its end."""
+        """Return the line in `outer` at which a function is first called, or one after its end if it is not called."""
         calls = [call.lineno for call, caller in self.calls(scope) if caller.node is outer.node]
         return min(calls, default=_ELSEWHERE)
 
     def bindings_at(self, name: str, scope: Scope, line: int) -> list[Binding]:
-        """Return the possible bindings of a name at a line: that of the enclosing loop, or else all.
+        """Return the possible bindings of a name at a line: those by enclosing loops, or else all.
 
-        Bindings of other loops are left out if there are any others.
+        Bindings by loops elsewhere are left out if there are bindings of other kinds.
         """
         found = self.bindings(scope).get(name, [])
         around = [each for each in found if self._is_around(line, each)]
         return around or [each for each in found if id(each.value) not in self._loop_of] or found
 
     def is_untaken(self, tests: Tests, scope: Scope, depth: int = 0) -> bool:
-        """Return whether the defaults do not take a branch."""
+        """Return whether the script's defaults certainly do not take the branch with these conditions."""
         if depth >= _DEEPEST:
             return False
         passed = len(self._way)
@@ -304,7 +307,7 @@ class Tracer:
         return untaken
 
     def is_taken(self, tests: Tests, scope: Scope, depth: int = 0) -> bool:
-        """Return whether the defaults certainly take a branch."""
+        """Return whether the script's defaults certainly take the branch with these conditions."""
         if depth >= _DEEPEST:
             return False
         passed = len(self._way)
@@ -315,7 +318,7 @@ class Tracer:
     def changed(self, node: ast.expr, scope: Scope) -> list[int]:
         """Return the lines that change a value between its origin and its read.
 
-        Changes in a loop that also reads the value are left out: one batch leaves them to the next.
+        Changes in a loop that also reads the value are left out, because one batch leaves them to the next.
         """
         self._way.clear()
         self.trace(node, scope)
@@ -365,7 +368,7 @@ class Tracer:
         return self._changes_in[id(scope.node)]
 
     def _takes(self, change: Mutation, scope: Scope) -> bool:
-        """Return whether the script's defaults make a change, and it is more than a move or wrapper."""
+        """Return whether a change is made with the script's defaults, and is more than a move or wrapper."""
         moves = change.value is not None and self.unwrapped(change.value, scope) is not None
         return not moves and not self.is_untaken(change.tests, scope, 0)
 
@@ -389,7 +392,7 @@ class Tracer:
         return Origin(found.node, found.scope, found.path + binding.path, found.item)
 
     def _prepared(self, binding: Binding) -> ast.expr | None:
-        """Return the argument that a library returns in the same position: `a, b = accelerator.prepare(a, b)`."""
+        """Return the argument at a value's position in a library's result, as in `a, b = accelerator.prepare(a, b)`."""
         call = binding.value
         library = isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
         if library and isinstance(call, ast.Call) and last_name(call) in _PREPARE and len(binding.path) == 1:
@@ -413,7 +416,7 @@ class Tracer:
         return first_name(node) in ("torch", "np", "numpy") and not isinstance(node, ast.Call)
 
     def _argument(self, name: str, scope: Scope) -> tuple[ast.expr, Scope] | None:
-        """Return the argument for a parameter, from the known call or the script's first one."""
+        """Return the argument for a parameter, with its scope, from the known call or else the script's first call."""
         names = parameters_of(scope.node) if not isinstance(scope.node, ast.Module) else []
         if isinstance(scope.node, ast.Module) or name not in names:
             return None
@@ -422,7 +425,7 @@ class Tracer:
         known = (scope.call, scope.caller) if scope.call else self.trains_by.get(id(scope.node))
         calls = [known] if known is not None else self.calls(scope)
         if scope.own is None and any(caller.node is scope.node for _, caller in self.calls(scope)):
-            return None  # it calls itself, perhaps with another one
+            return None  # the function calls itself, perhaps with a different argument
         for call, caller in calls[:1]:
             if call is None or caller is None:
                 continue
@@ -434,7 +437,7 @@ class Tracer:
             if place < len(call.args) and not starred:
                 return call.args[place], caller
             if starred or any(each.arg is None for each in call.keywords):
-                return None  # it may be one of those
+                return None  # the argument may be among those
         default = default_of(scope.node, name)
         return (default, self.top) if default is not None else None
 
@@ -450,7 +453,7 @@ class Tracer:
 
     @cached_property
     def _calls(self) -> dict[tuple[type[ast.expr], str], list[tuple[ast.Call, Scope]]]:
-        """All calls of a name or an attribute, with their scopes."""
+        """All calls of a name or an attribute, by kind of node and name, with their scopes."""
         found: dict[tuple[type[ast.expr], str], list[tuple[ast.Call, Scope]]] = {}
         for caller in self.scopes:
             for node in here(caller.node.body):
@@ -459,7 +462,7 @@ class Tracer:
         return found
 
     def entered(self, found: Origin) -> Origin | None:
-        """Return the return value of a call of one of the script's functions, its parameters bound by the call."""
+        """Return the origin of what a call of a script's function returns, with the parameters bound by the call."""
         if not isinstance(found.node, ast.Call) or not isinstance(found.node.func, ast.Name):
             return None
         function = self.script.functions.get(found.node.func.id)
@@ -475,7 +478,7 @@ class Tracer:
         return Origin(inner.node, inner.scope, inner.path + path)
 
     def _returned(self, function: FunctionNode, scope: Scope) -> ast.expr | None:
-        """Return a call's return value, if its arguments decide all conditions; None if unknown."""
+        """Return the expression that a function returns in a call; None if the arguments do not decide which."""
         found: dict[str, ast.expr] = {}
         for statement, tests, _ in simple_statements(function.body):
             if (
@@ -490,10 +493,10 @@ class Tracer:
         return next(iter(found.values())) if len(found) == 1 else None
 
     def attribute(self, node: ast.Attribute, scope: Scope, depth: int = 0) -> Origin | None:
-        """Return the default of an argparse option, or the value in a configuration; None if it is neither."""
+        """Return an attribute's value if it is an argparse option's default or in a configuration; else None."""
         if depth > _DEEPEST:
             return None
-        read = getattr(node, "lineno", 0)  # 0 for a node that was made here
+        read = getattr(node, "lineno", 0)  # 0 for a generated node
         for binding in self._chosen(key_of(node), scope, depth, read=read) if key_of(node) else ():
             self._pass(key_of(node), scope, read, binding)
             return Origin(binding.value, scope, binding.path)
@@ -508,7 +511,7 @@ class Tracer:
         return self._held(holder, node.attr)
 
     def _held(self, holder: Origin, name: str) -> Origin | None:
-        """Return the value under a name in the object of command-line options or in a configuration."""
+        """Return the value under a name in a configuration or in an object of command-line options."""
         if not isinstance(holder.node, ast.Call) or holder.path:
             return None
         if last_name(holder.node) == "parse_args":
@@ -524,7 +527,7 @@ class Tracer:
         return None if found is None else self._given_field(holder.node, holder.scope, found, name)
 
     def _given_field(self, call: ast.Call, scope: Scope, found: ast.ClassDef, name: str) -> Origin | None:
-        """Return the value under a name in an object, from its constructor's arguments."""
+        """Return the value under a name in an object, from the arguments of its constructor."""
         holder = Origin(call, scope)
         if any(each.arg is None for each in call.keywords):
             return None
@@ -551,7 +554,7 @@ class Tracer:
     def _keyword(self, holder: Origin, name: str) -> Origin | None:
         assert isinstance(holder.node, ast.Call)
         if any(each.arg is None for each in holder.node.keywords):
-            return None  # it may be one of those
+            return None  # the value may be among those
         for each in holder.node.keywords:
             if each.arg == name:
                 return Origin(each.value, holder.scope)
@@ -586,7 +589,7 @@ class Tracer:
         return key in self.bindings(method) or key in self._changes(method)
 
     def _option(self, name: str) -> Origin | None:
-        """Return an option's value: the script's argument to `parse_args` or `set_defaults`, else its default."""
+        """Return an option's value: what the script passes to `set_defaults`, else its default; None if unknown."""
         for scope in self.scopes:
             for node in here(scope.node.body):
                 if not isinstance(node, ast.Call):
@@ -610,16 +613,16 @@ class Tracer:
             for node, _ in found
         ]
         if not found or any(each != given[0] for each in given):
-            return None  # it may belong to any of several parsers
+            return None  # the option may belong to any of several parsers
         node, scope = found[0]
         return _default_of_option(node, scope)
 
     def _entry(self, holder: Origin, name: object) -> ast.expr | None:
-        """Return a dictionary's value under a key, if it is a literal."""
+        """Return the value under a key in a dictionary, if the dictionary is a literal."""
         if isinstance(holder.node, ast.Dict):
             for key, value in reversed(list(zip(holder.node.keys, holder.node.values, strict=True))):
                 if not isinstance(key, ast.Constant):
-                    return None  # it may be this one
+                    return None  # this may be the key
                 if key.value == name:
                     return value
         if isinstance(holder.node, ast.Call) and last_name(holder.node) == "dict" and isinstance(name, str):
@@ -669,7 +672,7 @@ class Tracer:
         return bool(value) if known else None
 
     def _of_every(self, test: ast.expr, scope: Scope, depth: int) -> bool | None:
-        """Return the outcome of `(step + 1) % every == 0` if `every` is 1; None for anything else."""
+        """Return the outcome of `(step + 1) % every == 0` if `every` is 1; None for any other condition."""
         if not isinstance(test, ast.Compare) or len(test.ops) != 1 or depth > _DEEPEST:
             return None
         left = test.left
@@ -681,7 +684,7 @@ class Tracer:
         return {ast.Eq: True, ast.NotEq: False}.get(type(test.ops[0]))
 
     def _only_distributed(self, test: ast.expr, scope: Scope, depth: int) -> bool:
-        """Return whether a condition asks for several ranks, which the class leaves to a strategy."""
+        """Return whether a condition asks for several ranks, which the generated class leaves to a strategy."""
         found = self.trace(test, scope, depth + 1)
         node = found.node
         if found.path or found.item:
@@ -718,7 +721,7 @@ class Tracer:
                 yield from ((word.arg, word.value) for word in found.node.keywords if word.arg)
 
     def value(self, node: ast.expr, scope: Scope) -> tuple[bool, object]:
-        """Return whether the script's defaults determine an expression, and its value."""
+        """Return whether the script's defaults determine an expression, and if so its value."""
         return self._literal(node, scope, 0)
 
     def _literal(self, node: ast.expr, scope: Scope, depth: int) -> tuple[bool, object]:
@@ -753,7 +756,7 @@ def _ordered(operator: ast.cmpop, left: object, right: object) -> bool | None:
 
 
 def _of_environment(node: ast.expr) -> tuple[object] | None:
-    """Return the value of a rank variable outside of a launcher: `int(os.environ.get("RANK", -1))`."""
+    """Return what `int(os.environ.get("RANK", -1))` gives outside of a launcher, in a tuple; None for others."""
     if isinstance(node, ast.Call) and last_name(node) in ("int", "str", "bool") and len(node.args) == 1:
         inner = _of_environment(node.args[0])
         made: Any = {"int": int, "str": str, "bool": bool}[last_name(node)]
@@ -778,7 +781,7 @@ def parameters_of(function: FunctionNode) -> list[str]:
 
 
 def default_of(function: FunctionNode, name: str) -> ast.expr | None:
-    """Return a parameter's default."""
+    """Return a parameter's default; None if it has none."""
     found = function.args
     positional = [*found.posonlyargs, *found.args]
     by_place = zip(reversed(positional), reversed(found.defaults), strict=False)
@@ -787,7 +790,7 @@ def default_of(function: FunctionNode, name: str) -> ast.expr | None:
 
 
 def returned_by(function: FunctionNode) -> list[ast.expr]:
-    """Return the values of its return statements."""
+    """Return the expressions in a function's return statements."""
     return [
         node.value for node in here(function.body) if isinstance(node, ast.Return) and node.value is not None
     ]
@@ -806,7 +809,7 @@ def _default_of_field(value: ast.Call) -> ast.expr | None:
 
 
 def _default_of_option(call: ast.Call, scope: Scope) -> Origin | None:
-    """Return an option's value if it is not on the command line: a string default is converted by its type."""
+    """Return an option's value if the command line lacks it. A string default is converted by the option's type."""
     given = {each.arg: each.value for each in call.keywords}
     default, kind = given.get("default"), given.get("type")
     if default is not None:
@@ -822,7 +825,7 @@ def _default_of_option(call: ast.Call, scope: Scope) -> Origin | None:
 
 
 def _names_option(call: ast.Call, name: str) -> bool:
-    """Return whether a call of `parse_args` has a list that may contain an option."""
+    """Return whether a call of `parse_args` is passed a list that may contain an option."""
     given = next(iter([*call.args, *(each.value for each in call.keywords if each.arg == "args")]), None)
     if not isinstance(given, ast.List | ast.Tuple):
         return isinstance(given, ast.Call) and last_name(given) == "split"

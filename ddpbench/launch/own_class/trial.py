@@ -1,4 +1,4 @@
-"""Try one step of a newly written class in a separate process, as a sweep does before it launches."""
+"""Tries one step of a newly written class in a separate process, as a sweep does before it launches."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ made.__file__ = {path}
 exec(compile(pathlib.Path({source}).read_bytes(), {path}, "exec", dont_inherit=True), made.__dict__)
 globals().update((name, value) for name, value in vars(made).items() if not name.startswith("__"))
 """
-"""A module that loads the script with its class, as if it were at the script's path."""
+"""The source of a module that loads the script with its class, as if the module were at the script's path."""
 _BATCH = re.compile(r"^    batch = (?:(\d+)|.+)$", re.MULTILINE)
 _BATCHLESS, _MOST = 8, 64
-"""The batch for a class that states none, and the largest one that is tried."""
+"""The batch size for a class that sets none, and the largest that is tried."""
 
 
 def trial_of(path: Path, source: bytes, *, timeout_s: float = INSPECTION_TIMEOUT_S) -> tuple[bool, str]:
-    """Return whether a step of the class in a script's source works, and a sentence on the result.
+    """Return whether a step of the generated class in a script's source works, and a sentence on the result.
 
     The script is imported in another process as if it were at `path`, with the folder of `path` to import from.
 

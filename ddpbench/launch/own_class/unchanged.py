@@ -1,4 +1,4 @@
-"""Find the script's statements that may make a value in the class differ from the script's."""
+"""Finds the script's statements that may make a value in the generated class differ from the script's."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ LISTED = frozenset(
     {"convert_sync_batchnorm", "float", "requires_grad_", "apply", "deepcopy"}
     | {"fully_shard", "script", "trace", "initialize"}
 )
-"""Calls that do not change a model; they are listed as left out."""
+"""Calls that do not count as changes of a model; they are listed as left out."""
 _DEFAULT = -1
-"""In place of a statement: the value of an attribute that nothing sets."""
+"""In place of a statement's id: the value that an attribute or parameter has before a statement sets it."""
 
 
 class Unchanged(Sites):
-    """Finds the statements that the class would also need."""
+    """Finds the script's statements that may make a value in the generated class differ from the script's."""
 
     def of(self, claim: ReplacedValue) -> list[ast.stmt]:
-        """Return the statements that may make a value differ from the class's."""
+        """Return the statements that may make the script's value differ from the generated class's."""
         found: list[ast.stmt] = []
         read = self.variables.original(claim.node)
         for number, step in enumerate(claim.steps):
@@ -44,7 +44,7 @@ class Unchanged(Sites):
         return found
 
     def _last_read(self, claim: ReplacedValue) -> ast.AST:
-        """Return the node that reads a value last, or that reads the object holding it if the value has no copy."""
+        """Return the node that reads a value last; if the value has no copy, the node that reads its holder."""
         read = self.variables.original(claim.node)
         parent = self.variables.above.get(id(read))
         copied = isinstance(parent, ast.Call) and last_name(parent) in _COPIES
@@ -52,13 +52,13 @@ class Unchanged(Sites):
             self.variables.above.get(id(parent)) if isinstance(parent, ast.keyword) and parent.arg else parent
         )
         if isinstance(call, ast.Call) and call.func is not read and last_name(call) in self.script.classes:
-            return self.loop.stands or self.loop.node  # the object holds it
+            return self.loop.stands or self.loop.node  # the constructed object holds the value
         if claim.root is None or copied or isinstance(parent, ast.keyword | ast.Dict | ast.BinOp):
             return read
         return self.variables.original(claim.root)
 
     def _drawn_before(self, claim: ReplacedValue, read: ast.AST) -> list[ast.stmt]:
-        """Return the other calls of a function that counts or changes its state: `tick = make(); tick()`."""
+        """Return the other calls of a made function that has a state, as in `tick = make(); tick()`."""
         made = claim.made
         if not isinstance(made, ast.Call) or not isinstance(made.func, ast.Name):
             return []
@@ -80,7 +80,7 @@ class Unchanged(Sites):
         return [each for each in others if each is not own and not self._is_after(each, read)]
 
     def _keeps(self, function: ast.AST) -> bool:
-        """Return whether a function makes one that changes variables that it reads."""
+        """Return whether a function contains an inner function that changes the outer function's variables."""
         inner = [
             each
             for each in ast.walk(function)
@@ -97,7 +97,7 @@ class Unchanged(Sites):
         return any(self.variables.function(site) in inner for site in changes)
 
     def of_part(self, node: ast.expr, scope: Scope) -> list[ast.stmt]:
-        """Return the statements that may replace a model, an optimizer or data, through a name that a step reads."""
+        """Return the statements that may replace a model, an optimizer or data under a name that a step reads."""
         read = self.variables.original(node)
         return [
             each
@@ -108,10 +108,10 @@ class Unchanged(Sites):
     def _set_otherwise(
         self, step: TraceStep, read: ast.AST | None, *, is_part: bool = False
     ) -> list[ast.stmt]:
-        """Return the other statements that may have set a name before it is read.
+        """Return the statements, apart from the traced binding, that may have set a name before it is read.
 
-        With `is_part`, leave out a statement that sets it to None, or, in the function that makes it, makes it from its
-        current value.
+        With `is_part`, statements that set the name to None are left out. So are those, in the function that makes the
+        object, that make it anew from its current value.
         """
         key, node = step.key.partition("[")[0], step.scope.node
         base, _, attribute = key.partition(".")
@@ -194,7 +194,7 @@ class Unchanged(Sites):
         return any(isinstance(e, ast.Name) and e.id == base for t in targets for e in ast.walk(t))
 
     def _is_alike(self, other: ast.stmt, step: TraceStep) -> bool:
-        """Return whether another statement gives a name the same value, as in each branch of a condition."""
+        """Return whether a different statement gives a name the same constant, as in each branch of a condition."""
         value = getattr(other, "value", None)
         if step.binding is None or not isinstance(other, ast.Assign) or value is None or step.binding.path:
             return False
@@ -206,7 +206,7 @@ class Unchanged(Sites):
         )
 
     def _changed(self, step: TraceStep, read: ast.AST) -> Iterator[ast.stmt]:
-        """Yield the statements that change a name's object."""
+        """Yield the statements that change a name's object before it is read, and that the generated class lacks."""
         key, _, entry = step.key.partition("[")
         base, _, attribute = key.partition(".")
         if base in ("self", "cls"):
@@ -225,7 +225,7 @@ class Unchanged(Sites):
                     yield self.variables.statement(each)
 
     def _value_of(self, variable: ScopeVariable) -> ast.expr | None:
-        """Return the last plain assignment's value of a variable."""
+        """Return the value of a variable's last plain assignment; None if there is none."""
         for use in reversed(self.variables.uses.get(variable, ())):
             made = self.variables.above[id(use)]
             if (
@@ -242,7 +242,7 @@ class Unchanged(Sites):
         return len(reads) == 1 and not any(isinstance(each, _LOOPS) for each in around)
 
     def _is_allowed(self, site: ast.AST, step: TraceStep, read: ast.AST, value: ast.expr | None) -> bool:
-        """Return whether the class does the same, or the script never runs it, or only after the value is read."""
+        """Return whether the generated class makes the same change, or the script makes none before the read."""
         statement = self.variables.statement(site)
         if id(site) in self._body or id(statement) in self._body:
             return self._is_taken(statement) or not self.values.is_container(value)
@@ -261,7 +261,7 @@ class Unchanged(Sites):
 
 
 def _entry_of(node: ast.AST, base: str) -> str:
-    """Return the key with which an expression reads a name: `lr` of `given["lr"]`; empty for anything else."""
+    """Return the key with which an expression reads a name, `lr` for `given["lr"]`; empty for anything else."""
     while isinstance(node, ast.Subscript) and not isinstance(node.value, ast.Name):
         node = node.value
     named = isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == base

@@ -1,4 +1,4 @@
-"""Find where a training loop does not clear gradients, go backward, update and schedule once per batch."""
+"""Finds where a training loop does not clear gradients, go backward, update and schedule once per batch."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ddpbench.launch.own_class.loops import TrainingLoop, is_backward
 from ddpbench.launch.own_class.script import Script, first_name, here, in_step, last_name
 
 _OF_BACKWARD = frozenset({"retain_graph", "create_graph"})
-"""Arguments of a backward that do not change the gradients."""
+"""Arguments of a backward pass that do not change the gradients."""
 _CLEARING = ("zero", "clear", "reset")
 _ENGINES = ("deepspeed", "colossalai")
 """Libraries whose `step` clears the gradients."""
 
 
 def own_gradients(calls: Iterable[ast.Call], body: list[ast.stmt]) -> bool:
-    """Return whether a backward has an argument for its initial gradient, or for which parameters get gradients."""
+    """Return whether a `backward()` is given an initial gradient, or the parameters that get gradients."""
     made = {e.id for e in in_step(body) if isinstance(e, ast.Name) and isinstance(e.ctx, ast.Store)}
     return any(
         any(word.arg not in _OF_BACKWARD for word in call.keywords)
@@ -28,13 +28,13 @@ def own_gradients(calls: Iterable[ast.Call], body: list[ast.stmt]) -> bool:
 
 
 def starts_at(call: ast.Call, made: set[str]) -> ast.expr | None:
-    """Return the tensor whose method `backward` is, with a step's names; None for `accelerator.backward`."""
+    """Return the tensor on which `backward` is called, if a step makes it; None for `accelerator.backward`."""
     receiver = call.func.value if isinstance(call.func, ast.Attribute) else call.func
     return receiver if isinstance(receiver, ast.BinOp) or first_name(receiver) in made else None
 
 
 def is_cleared(script: Script, loop: TrainingLoop) -> bool:
-    """Return whether gradients are cleared in the loop over batches, or may be in a library's step."""
+    """Return whether gradients are cleared in the loop over batches, or may be cleared in a library's step."""
     if any(word in script.source for word in _ENGINES):
         return True
     methods = [
@@ -103,7 +103,7 @@ def evaluates(call: ast.Call) -> bool:
 def put_into_evaluation(
     script: Script, loop: TrainingLoop, is_model: Callable[[ast.expr], bool]
 ) -> list[ast.Expr]:
-    """Return the statements before or in a loop that set the entire model to evaluation, if nothing resets that."""
+    """Return the statements up to a loop that set the entire model to evaluation, if no `train()` sets it back."""
     calls = [each for each in ast.walk(script.tree) if isinstance(each, ast.Call)]
     trains = [each for each in calls if last_name(each) == "train" and isinstance(each.func, ast.Attribute)]
     if not all(map(evaluates, trains)):
@@ -123,15 +123,16 @@ def put_into_evaluation(
 def evaluated_within(
     body: list[ast.stmt], is_model: Callable[[ast.expr], bool], is_kept: Callable[[ast.Call], bool]
 ) -> list[tuple[ast.Expr, set[int]]]:
-    """Return a step's statements that set its model, or a part, to evaluation for computations that the class keeps.
+    """Return a step's statements that set its model, or a part, to evaluation mode.
 
-    Each has its line, and the line of the `train()` that ends it.
+    Only those are returned in whose mode something is computed that the generated class keeps. Each has a set with its
+    line and the line of the `train()` that ends the evaluation.
     """
 
     def place(node: ast.Expr | ast.Call) -> tuple[int, int]:
         return node.lineno, node.col_offset
 
-    nodes = list(here(body))  # a nested function keeps its own
+    nodes = list(here(body))  # without nested functions, which have their own modes
     kept = [place(each) for each in nodes if isinstance(each, ast.Call) and is_kept(each)]
     modes = [
         (each, each.value)
@@ -147,7 +148,7 @@ def evaluated_within(
         ends = [place(e) for e, other in modes if not evaluates(other) and place(e) > place(statement)]
         end = min(ends, default=(sys.maxsize, 0))
         if is_kept(call) and not ends:
-            continue  # the class has it too
+            continue  # the class has this call, too
         if evaluates(call) and any(place(statement) < each < end for each in kept):
             found.append((statement, {statement.lineno, end[0]}))
     return found

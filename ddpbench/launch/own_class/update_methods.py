@@ -1,4 +1,4 @@
-"""The methods written from a loop's updates: `optimizer` and `before_update`."""
+"""Writes the methods that come from a loop's updates: `optimizer` and `before_update`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddpbench.launch.own_class.tracing import Origin
 
 
 class UpdateMethods(Reading):
-    """Writes these methods."""
+    """Writes the methods that come from a loop's updates: `optimizer` and `before_update`."""
 
     def _optimizer(self) -> list[MethodLines]:
         found, owns = self.updates.all, bool(self.updates.owns)
@@ -41,7 +41,7 @@ class UpdateMethods(Reading):
         return [self._over_parameters(renderer, statements)]
 
     def _several(self, renderer: Renderer) -> list[ast.stmt]:
-        """Return an optimizer and its scheduler, or several of each, made one after the other."""
+        """Return statements that make the optimizers and schedulers one after the other, and return all of them."""
         statements: list[ast.stmt] = []
         last = list(self.updates.all)[-1]
         names: dict[str, ast.expr] = {}
@@ -68,7 +68,7 @@ class UpdateMethods(Reading):
         )
 
     def _over_parameters(self, renderer: Renderer, statements: list[ast.stmt]) -> MethodLines:
-        """Return the method with the argument `parameters` if it needs nothing else of the model."""
+        """Return the method with the argument `parameters`, or with `model` if it needs more of the model."""
         module = ast.Module(deepcopy(statements), [])
         uses = sum(isinstance(each, ast.Name) and each.id == "model" for each in ast.walk(module))
         replaced = _Parameters()
@@ -89,7 +89,7 @@ class UpdateMethods(Reading):
 
 
 class _Parameters(ast.NodeTransformer):
-    """Replaces `model.parameters()` by `parameters`."""
+    """Replaces `model.parameters()` with `parameters`."""
 
     count = 0
 

@@ -1,4 +1,4 @@
-"""The updates of a training loop: its optimizers, schedulers and clipping, and whether a loss alone determines them."""
+"""Finds a training loop's optimizers, schedulers and clipping, and whether a loss alone determines the updates."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _SCHEDULES = ("sched", "warmup", "lr_", "_lr", "plateau", "cosine")
 
 @dataclass
 class Updates:
-    """The updates found in a step's statements, by the names that they use."""
+    """The updates found in a step's statements. Optimizers and schedulers have their names in the script as keys."""
 
     optimizers: dict[str, Origin] = field(default_factory=dict)
     schedulers: dict[str, Origin] = field(default_factory=dict)
     clipping: list[ast.Call] = field(default_factory=list)
     owns: str = ""
-    """Why the class must have the entire step; empty if a loss is enough."""
+    """Why the generated class must have the entire step; empty if a loss is enough."""
 
     @property
     def all(self) -> dict[str, Origin]:
@@ -66,7 +66,7 @@ def updates_of(tracer: Tracer, body: list[ast.stmt], scope: Scope) -> Updates:
 
 
 def _add_step(found: Updates, call: ast.Call, receiver: ast.expr, tracer: Tracer, scope: Scope) -> None:
-    """Add a call of `step`, by its object."""
+    """Add the object of a `step` call to the optimizers or schedulers."""
     origin = tracer.trace(receiver, scope)
     scales = is_scaler(origin, receiver)
     if scales:
@@ -103,12 +103,12 @@ def epoch_schedules(tracer: Tracer, loops: Iterable[TrainingLoop]) -> list[ast.C
 
 
 def is_scaler(origin: Origin, receiver: ast.expr) -> bool:
-    """Return whether it is a gradient scaler."""
+    """Return whether an object is a gradient scaler."""
     return "scaler" in last_name(origin.node).lower() or "scaler" in last_name(receiver).lower()
 
 
 def is_scheduler(origin: Origin, receiver: ast.expr) -> bool:
-    """Return whether it changes the learning rate, by its arguments or else by its name."""
+    """Return whether an object changes the learning rate, by its own name or that of what makes it."""
     names = (last_name(receiver).lower(), last_name(origin.node).lower() if not origin.path else "")
     made = ast.unparse(origin.node.func) if isinstance(origin.node, ast.Call) else ""
     return any(word in name for word in _SCHEDULES for name in names) or (
@@ -123,14 +123,17 @@ def _add(found: dict[str, Origin], receiver: ast.expr, origin: Origin) -> None:
 
 @dataclass(frozen=True)
 class AccumulatedStep:
-    """A step that makes one update of several backward passes: their number, and its statements with one of them."""
+    """A step that makes one update of several backward passes.
+
+    `count` is the number of passes; `body` has the step's statements with one pass.
+    """
 
     count: ast.expr
     body: list[ast.stmt]
 
 
 def pieces_of(body: list[ast.stmt]) -> AccumulatedStep | None:
-    """Return the pieces of a step whose only backward is in one loop over `range(count)`; None otherwise."""
+    """Return how a step accumulates, if its only backward pass is in one loop over `range(count)`; otherwise None."""
     loops = [
         (place, each)
         for place, each in enumerate(body)
@@ -181,7 +184,7 @@ def _clips_under_condition(body: list[ast.stmt]) -> bool:
 
 
 def _direct_steps(tracer: Tracer, body: list[ast.stmt], scope: Scope) -> int:
-    """Return how many statements of a step are an optimizer's `step()`."""
+    """Return how many of a step's outermost statements call an optimizer's `step()`."""
     calls = [each.value for each in body if isinstance(each, ast.Expr) and isinstance(each.value, ast.Call)]
     return sum(
         last_name(each) == "step" and _is_optimizers(each) and not _is_schedulers(tracer, each, scope)
@@ -199,7 +202,7 @@ def _is_schedulers(tracer: Tracer, step: ast.Call, scope: Scope) -> bool:
 
 
 def _conditional(body: list[ast.stmt], of: Callable[[ast.Call], bool]) -> bool:
-    """Return whether a backward, or a matching `step()`, is only under a condition or occurs several times."""
+    """Return whether a backward pass, or a `step()` for which `of` holds, is under a condition or in a loop."""
     for statement in body:
         if isinstance(statement, ast.With | ast.FunctionDef) and _conditional(statement.body, of):
             return True

@@ -1,4 +1,4 @@
-"""Follow a script's object through all of its names to everything that may change it: all but known reads."""
+"""Follows an object of a script through all of its names to everything that may change it: all but known reads."""
 
 from __future__ import annotations
 
@@ -107,16 +107,16 @@ _SHOWS = (
 
 @dataclass(frozen=True)
 class _Held:
-    """A followed object: all of it, only its entry or attribute `part`, or with `inner` its contents."""
+    """A followed object: all of it, or only its entry or attribute `part`. With `inner`, it is inside a value."""
 
     part: str | None = None
     value: ast.expr | None = None
-    """The expression that makes it, if known."""
+    """The expression that makes the object, if known."""
     inner: bool = False
 
 
 class Calls(ABC):
-    """Finds what calls may change of an object in their arguments."""
+    """Finds what may change an object that is passed to a call."""
 
     def __init__(self, variables: Variables, values: Values) -> None:
         self.variables, self.values = variables, values
@@ -128,22 +128,22 @@ class Calls(ABC):
 
     @abstractmethod
     def _named(self, variable: ScopeVariable, held: _Held) -> Iterator[ast.AST]:
-        """Yield what changes an object through one of its names."""
+        """Yield the nodes that may change an object through one of its names."""
 
     @abstractmethod
     def _used(self, node: ast.expr, held: _Held) -> Iterator[ast.AST]:
-        """Yield what changes an object through a node that reads it."""
+        """Yield the nodes that may change an object through a node that reads it."""
 
     @abstractmethod
     def _bound(self, target: ast.expr, held: _Held) -> Iterator[ast.AST]:
-        """Yield what changes an object through the target of an assignment."""
+        """Yield the nodes that may change an object after its assignment to a target."""
 
     @abstractmethod
     def _kept(self, name: str, held: _Held) -> Iterator[ast.AST]:
-        """Yield what changes an object stored in an attribute of this name."""
+        """Yield the nodes that may change an object that is stored in an attribute of this name."""
 
     def _called(self, call: ast.Call, func: ast.Attribute, held: _Held) -> Iterator[ast.AST]:
-        """Yield what a method changes of its object."""
+        """Yield the nodes that may change an object through a call of its method."""
         name = func.attr
         own = self.values.made_by(held.value)
         methods = [
@@ -165,7 +165,7 @@ class Calls(ABC):
             yield call
 
     def _given(self, node: ast.expr, parent: ast.Call | ast.keyword, held: _Held) -> Iterator[ast.AST]:
-        """Yield what a call changes of its argument."""
+        """Yield the nodes that may change an object through a call that it is passed to."""
         call = self.variables.above[id(parent)] if isinstance(parent, ast.keyword) else parent
         if not isinstance(call, ast.Call):
             return  # the keywords of a class
@@ -193,7 +193,7 @@ class Calls(ABC):
     def _into_field(
         self, node: ast.expr, parent: ast.AST, call: ast.Call, own: ast.ClassDef, held: _Held
     ) -> Iterator[ast.AST]:
-        """Yield what changes an object that is a dataclass's argument."""
+        """Yield the nodes that may change an object that is passed to a dataclass."""
         fields = [
             e.target.id for e in own.body if isinstance(e, ast.AnnAssign) and isinstance(e.target, ast.Name)
         ]
@@ -247,7 +247,7 @@ class Calls(ABC):
     ) -> list[tuple[ScopeVariable, bool]] | None:
         """Return the parameters of the script's functions that get a call's argument; None for a library's call.
 
-        Each says whether it gets the object among others, as `*rest` does.
+        Each is paired with whether it gets the argument among others, as `*rest` does.
         """
         found: list[tuple[ScopeVariable, bool]] = []
         functions = self.values.functions(call.func)
@@ -279,12 +279,12 @@ class Calls(ABC):
 
 
 class Uses(Calls):
-    """Finds the nodes that may change an object."""
+    """Finds the nodes of a script that may change an object."""
 
     def changes(self, variable: ScopeVariable, part: str | None, value: ast.expr | None) -> list[ast.AST]:
         """Return the nodes that may change a variable's object, or only its `part`, in source order.
 
-        Uses that only read it are left out.
+        Uses that only read the object are left out.
         """
         self._seen.clear()
         found = self._named(variable, _Held(part, value, inner=self.values.is_of_library(value)))
@@ -294,7 +294,7 @@ class Uses(Calls):
         )
 
     def _named(self, variable: ScopeVariable, held: _Held) -> Iterator[ast.AST]:
-        """Yield what changes an object through one of its names."""
+        """Yield the nodes that may change an object through one of its names."""
         if (variable, held.part) in self._seen:
             return
         self._seen.add((variable, held.part))
@@ -306,7 +306,7 @@ class Uses(Calls):
                 yield parent
 
     def _used(self, node: ast.expr, held: _Held) -> Iterator[ast.AST]:
-        """Yield what changes an object through a node that reads it."""
+        """Yield the nodes that may change an object through a node that reads it."""
         parent = self.variables.above[id(node)]
         match parent:
             case ast.Attribute():
@@ -333,7 +333,7 @@ class Uses(Calls):
         return isinstance(node, _SHOWS) and not (isinstance(node, ast.withitem) and node.optional_vars)
 
     def _within(self, node: ast.expr, parent: ast.expr, held: _Held) -> Iterator[ast.AST]:
-        """Yield what changes an object that is the value of an expression, or contained in it."""
+        """Yield the nodes that may change an object that is the value of an expression, or contained in it."""
         if isinstance(parent, ast.IfExp) and parent.test is node:
             return
         if isinstance(parent, ast.Dict) and node in parent.keys:
@@ -378,7 +378,7 @@ class Uses(Calls):
                 yield from self._used(call, held if whole else _Held(inner=True))
 
     def _bound(self, target: ast.expr, held: _Held) -> Iterator[ast.AST]:
-        """Yield what changes an object through the target of an assignment."""
+        """Yield the nodes that may change an object after its assignment to a target."""
         match target:
             case ast.Name():
                 yield from self._named(self.variables.of(target), held)
@@ -397,7 +397,7 @@ class Uses(Calls):
                     yield from self._named(self.variables.of(base), _Held(inner=True))
 
     def _kept(self, name: str, held: _Held) -> Iterator[ast.AST]:
-        """Yield what changes an object stored in an attribute of this name."""
+        """Yield the nodes that may change an object that is stored in an attribute of this name."""
         key = (-1, f"{name}.{held.part}")
         if key in self._seen:
             return

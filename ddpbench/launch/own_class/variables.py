@@ -1,4 +1,4 @@
-"""Resolve each name of a script to its variable: the scope that binds it."""
+"""Resolves each name of a script to its variable, that is, to the scope that binds it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ScopeVariable:
     """A name of one function, class body, comprehension or module."""
 
     scope: int
-    """The id of its scope's node."""
+    """The `id` of the scope's node."""
     name: str
 
 
@@ -38,7 +38,7 @@ class Variables:
                 self.above.setdefault(id(inner), outer)
 
     def original(self, node: ast.AST) -> ast.AST:
-        """Return the script's node that a node is a copy of; itself if it is not a copy."""
+        """Return the script's node that a node is a copy of, or the node itself if it is not a copy."""
         return self._by_place.get(place_of_node(node), node)
 
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
@@ -90,7 +90,7 @@ class Variables:
         return self.script.tree
 
     def _is_outside(self, scope: ast.AST, inside: ast.AST, node: ast.AST) -> bool:
-        """Return whether a part of a scope is evaluated outside it: a decorator, a default, an iterable."""
+        """Return whether a node within a scope is evaluated outside of it, as decorators and defaults are."""
         if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef):
             return (
                 (inside in scope.decorator_list) or (inside is scope.returns) or self._is_default(scope, node)
@@ -112,7 +112,7 @@ class Variables:
         return any(each in way for each in evaluated)
 
     def of(self, node: ast.Name) -> ScopeVariable:
-        """Return the variable of a name in the script."""
+        """Return the variable that a name in the script refers to."""
         return self.named(node.id, self._scope_of(node))
 
     def named(self, name: str, scope: ast.AST) -> ScopeVariable:
@@ -138,7 +138,7 @@ class Variables:
         return found
 
     def set_within(self, name: str, scope: ast.AST) -> Iterator[ast.stmt]:
-        """Yield the statements of nested functions that bind a function's or the module's name."""
+        """Yield the statements in nested functions that bind a function's or the module's variable."""
         for use in self.uses.get(self.named(name, scope), ()):
             inside = scope in self.around(use) and self.function(use) is not scope
             if inside and not isinstance(use.ctx, ast.Load):

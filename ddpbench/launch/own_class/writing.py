@@ -1,4 +1,4 @@
-"""Write the class from the facts of a script, with a line to fill in for each missing one."""
+"""Writes the generated class from the facts of a script, with a line to fill in for each missing fact."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ from ddpbench.text_safety import toml_text
 from ddpbench.units import series_of
 
 _AGAIN = 4
-"""The most times that the class is written until the values that several methods read are known."""
+"""How often the generated class is written at most, until the values that several methods read are known."""
 _DRAWN = 64
-"""Batches in a dataset if the script draws one for each step."""
+"""How many batches a dataset has if the script draws a batch for each step."""
 _SHARES = ("Subset", "random_split")
 """Calls that return a part of a dataset."""
 
 
 def _drawn_count(tracer: Tracer, draw: ast.Call) -> Origin | None:
-    """Return how many samples a function draws at once, from the size of the numbers it draws; None if unknown."""
+    """Return how many samples a function draws at once, by the shape of its random numbers; None if unknown."""
     function = tracer.script.functions.get(last_name(draw))
     if function is None:
         return None
@@ -60,13 +60,13 @@ def _drawn_count(tracer: Tracer, draw: ast.Call) -> Origin | None:
 
 @dataclass(frozen=True)
 class Written:
-    """The class's source, what is left to do, and the parts of the script's training that it lacks."""
+    """The generated class's source, what is left to do, and the parts of the script's training that it lacks."""
 
     text: str
     left: list[str]
     """A sentence for each thing that is left to do or to know."""
     notes: list[str]
-    """A sentence for each difference between the class and the script."""
+    """A sentence for each difference between the generated class and the script."""
     is_open: bool
     """True if something has to be filled in."""
     dropped: list[Dropped]
@@ -76,7 +76,7 @@ class Written:
 
     @property
     def whole(self) -> str:
-        """The class under a comment that lists what is left out, and the settings for the experiment."""
+        """The generated class under a comment that lists what is left out, and the settings for the experiment."""
         head, _, rest = self.text.partition("\n")
         lines = [f"Left out, {each}" for each in summary(self.dropped)]
         lines += [
@@ -100,7 +100,7 @@ def in_toml(setting: ScriptSetting) -> str:
 
 
 def written_class(script: Script) -> Written:
-    """Return the class for a script, as far as the script shows it.
+    """Write the generated class for a script, as far as the script shows it.
 
     Raises:
         RequestError: the script cannot be analysed; the message names the line.
@@ -126,7 +126,7 @@ def written_class(script: Script) -> Written:
 
 
 def _line_of(error: BaseException) -> int:
-    """Return the script's line that was analysed when an error was raised; 0 if none was."""
+    """Return the line of the script that was analysed when an error was raised; 0 if unknown."""
     frames = list(walk_tb(error.__traceback__))
     for frame, _ in reversed(frames):
         for value in frame.f_locals.values():
@@ -137,7 +137,7 @@ def _line_of(error: BaseException) -> int:
 
 
 def _opened(method: MethodLines, line: str, parameters: tuple[str, ...]) -> MethodLines:
-    """Return a method with a line to fill in before its others."""
+    """Return a method with a line to fill in before its other lines."""
     if not method.same_as:
         return replace(method, lines=[line, *method.lines])
     given = "samples" if method.name == "collate" else ", ".join(parameters)
@@ -149,7 +149,7 @@ def _opened(method: MethodLines, line: str, parameters: tuple[str, ...]) -> Meth
 
 class _Writer(LoopMethods, UpdateMethods):
     def written(self) -> Written:
-        """Return the class."""
+        """Write the generated class, and return it with what is left to do."""
         loader = loader_of(self.tracer, self.batch.loader)
         training = self._training()
         model = self._model()
@@ -211,7 +211,7 @@ class _Writer(LoopMethods, UpdateMethods):
     def _with_effects(
         self, methods: list[MethodLines], made: list[MethodLines], batch: list[str], loader: Loader
     ) -> list[MethodLines]:
-        """Return the methods with a line to fill in for each effect of the script on their objects or on a step's."""
+        """Return the methods, with a line to fill in for each statement that changes what they or a step use."""
         if self.loop is None:
             return methods
         source = "\n".join(
@@ -257,7 +257,7 @@ class _Writer(LoopMethods, UpdateMethods):
     def _with_unknown(
         self, methods: list[MethodLines], made: list[MethodLines], batch: list[str], trunk: frozenset[int]
     ) -> list[MethodLines]:
-        """Return the methods with a line to fill in for each statement that may change a value of theirs."""
+        """Return the methods, with a line to fill in for each statement that may change a value that they read."""
         assert self.loop is not None
         trees = [ast.parse("\n".join([f"class {NAME}:", *each.text])) for each in [*methods, *made]]
         free = set().union(
@@ -299,7 +299,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return methods
 
     def _read_parts(self) -> Iterator[tuple[str, ast.expr, Scope]]:
-        """Yield the names through which a step reads its model, optimizer and data, each with its method."""
+        """Yield the expressions by which a step reads its model, optimizer and data, each with its method and scope."""
         assert self.loop is not None
         owners = {each.key: "model" for each in self.models.values()}
         owners |= {each.key: "optimizer" for each in self.updates.all.values()}
@@ -324,7 +324,7 @@ class _Writer(LoopMethods, UpdateMethods):
                 yield "dataset", value, self.batch.loader.scope
 
     def _reads(self, tree: ast.AST, name: str) -> bool:
-        """Return whether a method reads a name of the module, directly or in a function that it calls."""
+        """Return whether a method reads a module-level name, directly or in a function that it calls."""
         names = free_names(tree)
         return name in names | names_read(self.script, names)
 
@@ -333,7 +333,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return [*self.ends, *(self.script.guard.body if self.script.guard else [])]
 
     def _with_evaluation(self, methods: list[MethodLines], scope: Scope) -> list[MethodLines]:
-        """Return the methods with a line to fill in if a step computes something in evaluation mode."""
+        """Return the methods, with a line to fill in if a step computes something in evaluation mode."""
         keys = {each.key for each in self.models.values()}
         keys |= set(self._parts(self._model_roles("model")))
 
@@ -355,7 +355,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return methods
 
     def _with_clearing(self, methods: list[MethodLines]) -> list[MethodLines]:
-        """Return the methods with a line to fill in if a script does not clear its gradients for each batch."""
+        """Return the methods, with a line to fill in if the script does not clear its gradients for each batch."""
         if self.loop is None or is_cleared(self.script, self.loop):
             return methods
         lines = [str(each) for each in clearing_lines(self.script)]
@@ -368,7 +368,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return [each if each.name != name else _opened(each, line, ()) for each in methods]
 
     def _note_skips(self) -> None:
-        """Note the batches on which the class trains but the script does not."""
+        """Note the batches on which the generated class trains but the script does not."""
         body = self.loop.body if self.loop is not None else []
         for line, test in skips(body):
             self.notes.append(
@@ -435,7 +435,10 @@ class _Writer(LoopMethods, UpdateMethods):
         return all(callers[0][0] not in here(each.body) for each in loops)
 
     def _place_of(self, effect: Effect, methods: list[MethodLines]) -> str:
-        """Return the method that should have an effect; between backward and update, that is `before_update`."""
+        """Return the name of the method that should have an effect.
+
+        For a change of the model between backward and update, this is `before_update`.
+        """
         loop = self.loop
         assert loop is not None
         nodes = list(in_step(loop.body))
@@ -457,13 +460,13 @@ class _Writer(LoopMethods, UpdateMethods):
         return "before_update" if between and effect.part == "model" else "step"
 
     def _measure(self, dataset: MethodLines, batch: list[str]) -> None:
-        """Find how a method can compute the number of batches in an epoch."""
+        """Set the expression by which a method can compute the number of batches in an epoch."""
         if batch and not dataset.is_open and not dataset.problems:
             made = f"len({dataset.same_as}())" if dataset.same_as else "len(self.dataset())"
             self.length = f'max(1, {made} // (self.batch * int(os.environ["WORLD_SIZE"])))'
 
     def _not_in_class(self) -> list[str]:
-        """Return a sentence on each thing that the script trains with but the class lacks."""
+        """Return a sentence on each thing that the script trains with but the generated class lacks."""
         sentences = []
         if len(self.loops) > 1:
             lines = [str(each.node.lineno) for each in self.loops]
@@ -488,7 +491,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return sentences
 
     def _undivided(self, loader: Loader) -> list[str]:
-        """Return a sentence on a stream of the script that ignores ranks: every rank would train on the same data."""
+        """Return a sentence if a stream of the script ignores ranks, so that all ranks would train on the same data."""
         name = last_name(loader.dataset.node) if loader.dataset is not None else ""
         if not self.script.derives(name, ("IterableDataset",)):
             return []
@@ -526,7 +529,7 @@ class _Writer(LoopMethods, UpdateMethods):
         )
 
     def _drawn(self, draw: ast.Call) -> MethodLines:
-        """Return the dataset of samples that the script's function draws one batch at a time."""
+        """Return the method for a dataset of samples that a function of the script draws a batch at a time."""
         assert self.loop is not None
         renderer = self._renderer_of({})
         call = renderer.render(draw, self.loop.body_scope)
@@ -599,7 +602,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return self._with_changes(part, self._made_by(part, origin), [origin])
 
     def _with_changes(self, part: str, made: MethodLines, origins: list[Origin]) -> MethodLines:
-        """Return the method with a line to fill in for each statement that changes the objects that it makes."""
+        """Return the method, with a line to fill in for each statement that changes the objects that it makes."""
         found = [
             (origin, each)
             for origin in origins
@@ -629,7 +632,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return MethodLines(part, made.parameters, lines, problems=made.problems)
 
     def _is_done_again(self, part: str, change: Mutation, scope: Scope) -> bool:
-        """Return whether the method can repeat a statement: `model.apply(...)`, or taking a part of the dataset."""
+        """Return whether a method can repeat a change: `model.apply(...)`, or taking a part of the dataset."""
         statement, guard = change.statement, self.script.guard
         tests = tuple(each for each in change.tests if guard is None or each[0] is not guard.test)
         if (
@@ -644,7 +647,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return isinstance(call, ast.Call) and last_name(call) == "apply" and len(call.args) == 1
 
     def _trained_from(self, scope: Scope) -> list[ast.stmt | ast.expr]:
-        """Return the loop, or the calls that lead to it, in a function, in order."""
+        """Return the loop, or the calls that lead to it, within a function, in order."""
         if self.loop is None:
             return []
         trains = {getattr(each.node, "name", "") for each in (self.loop.scope, self.loop.body_scope)} - {""}
@@ -658,7 +661,7 @@ class _Writer(LoopMethods, UpdateMethods):
         )
 
     def _is_after_training(self, change: Mutation, scope: Scope) -> bool:
-        """Return whether a function makes a change after its last training."""
+        """Return whether a function makes a change after its first training, and not in a loop that trains again."""
         line = change.statement.lineno
         for each in self._trained_from(scope)[:1]:
             again = any(first <= each.lineno <= last for first, last in change.loops)
@@ -715,7 +718,7 @@ class _Writer(LoopMethods, UpdateMethods):
         )
 
     def _once_more(self, change: Mutation, name: str, origin: Origin, renderer: Renderer) -> ast.stmt:
-        """Return a statement of the script as it reads in the method, in which an object has this name."""
+        """Return the statement that repeats a change in a method in which the object is called `name`."""
         statement = change.statement
         if isinstance(statement, ast.Expr):
             return ast.Expr(renderer.render(statement.value, origin.scope))
@@ -728,7 +731,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return ast.Assign([ast.Name(name, ast.Store())], made)
 
     def _names(self, target: ast.expr, change: Mutation) -> bool:
-        """Return whether an assignment's target is what its value is made from."""
+        """Return whether an assignment's value is made from this target, as in `data, rest = random_split(data)`."""
         key = key_of(target)
         return bool(key) and any(key_of(each) == key for each in ast.walk(change.value or target))
 
@@ -738,7 +741,7 @@ class _Writer(LoopMethods, UpdateMethods):
         if change.value is not None:
             return last_name(change.value) not in (*LISTED, *_SHARES)
         if isinstance(statement, ast.Expr) and last_name(statement.value) == "apply":
-            return False  # effects report its place
+            return False  # `_with_effects` reports it
         if change.freezes or not isinstance(statement, ast.Assign):
             return True
         return part == "dataset" or is_module(self.tracer, self.tracer.trace(statement.value, scope))
