@@ -1,9 +1,9 @@
-"""All-reduce over point-to-point messages, one file per algorithm: what is sent, apart from when.
+"""All-reduce algorithms over point-to-point messages, one file each. They define what is sent, not when.
 
     collective = load_collective("ring")(Transport(), ranks_per_node=1)
     collective.all_reduce(tensor)                     # sums in place; the same bits on every rank
 
-Importing this imports no torch.
+Importing this package imports no torch.
 """
 
 from __future__ import annotations
@@ -49,23 +49,23 @@ TABLE: dict[str, Entry] = {
         "a ring within each node, one across nodes, and one within again",
     ),
 }
-"""Algorithms by name, in the order of lists and legends, without the library's own, `all_reduce`."""
+"""Algorithms by name, in the order of lists and legends. The library's own, `all_reduce`, is not among them."""
 
 NAMES = {"default", "all_reduce", *TABLE}
 """Values of `algorithm` that do not name a user's class."""
 
 
 def is_collective(name: str) -> bool:
-    """Return whether an algorithm uses point-to-point messages: one of the table, or a user's class."""
+    """Return whether an algorithm uses point-to-point messages, as those in `TABLE` and users' own classes do."""
     return name in TABLE or is_import_path(name)
 
 
 def load_collective(name: str) -> type[Collective]:
-    """Return the algorithm of that name, or of an import path such as `mine.py:MyRing`, whose file is imported.
+    """Return the algorithm class with this name, or import it from a path such as `mine.py:MyRing`.
 
     Raises:
         KeyError: no algorithm has that name.
-        StrategyError: the user's file cannot be imported, or its class is not an algorithm.
+        StrategyError: the user's file cannot be imported, or the class in it is not a complete `Collective`.
     """
     if is_import_path(name):
         return _own(name)

@@ -1,4 +1,4 @@
-"""All-reduces in a separate thread, one after the other, so that backward can continue. Imports torch at once."""
+"""Run all-reduces one after the other in a separate thread, so that backward can continue. Imports torch at once."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ddpbench.collectives.base import Collective
 
 
 class Background:
-    """Runs all-reduces in the order in which they are submitted, which must be the same on all ranks.
+    """Runs all-reduces in a thread, in the order of submission, which must be the same on all ranks.
 
-    Its thread sleeps in the kernel while it waits for a message, and holds Python's lock for some 50 µs per message.
+    The thread sleeps in the kernel while it waits for a message, and holds the GIL for about 50 µs per message.
     """
 
     def __init__(self, collective: Collective | None = None) -> None:
-        """Without a `collective`, it only runs functions passed to `put`."""
+        """Without a `collective`, only `put` may be called, not `all_reduce`."""
         self._collective = collective
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -29,10 +29,11 @@ class Background:
         done: Callable[[int], None] | None = None,
         begins: Callable[[], None] | None = None,
     ) -> torch.futures.Future[torch.Tensor]:
-        """Replace a tensor by the sum over all ranks; return a future that then holds it, or the error.
+        """Replace a tensor by its sum over all ranks in the background; return a future of the tensor, or of the
+        error.
 
-        Right before, `done` is called in the sending thread with the bytes that this rank sent for it, and `begins`
-        when that thread starts on it.
+        The background thread calls `begins` when it starts this all-reduce. It calls `done` right before the future
+        gets its result, with the number of bytes that this rank sent for the all-reduce.
         """
         collective = self._collective
         assert collective is not None
@@ -50,7 +51,7 @@ class Background:
         return self.put(act)
 
     def put(self, act: Callable[[], torch.Tensor]) -> torch.futures.Future[torch.Tensor]:
-        """Call `act` when its turn comes; return a future that then holds its result, or its error."""
+        """Queue `act` for the background thread; return a future of its result or exception."""
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
 
         def work() -> None:
@@ -58,7 +59,7 @@ class Background:
                 result = act()
             except Exception as error:
                 future.set_exception(error)  # type: ignore[arg-type]  # torch names the wrong type
-            except BaseException as error:  # a future accepts no others
+            except BaseException as error:  # a future accepts only an Exception
                 future.set_exception(RuntimeError(repr(error)))  # type: ignore[arg-type]
             else:
                 future.set_result(result)
@@ -66,13 +67,13 @@ class Background:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="ddpbench-collectives", daemon=True)
             self._thread.start()
-        # The reducer, in C++, takes an exception set on a future for a value; `then` makes it an exception there too.
+        # DDP's reducer, in C++, takes an exception set on a future for a value; with `then` it sees an exception.
         given: torch.futures.Future[torch.Tensor] = future.then(lambda done: done.value())
         self._work.put(work)
         return given
 
     def close(self) -> None:
-        """End the thread after the work that it has been given."""
+        """Finish the queued work, then end the thread."""
         if self._thread is not None:
             self._work.put(None)
             self._thread.join()

@@ -11,9 +11,10 @@ from ddpbench.collectives.transport import Transport
 
 
 class Collective(ABC):
-    """An algorithm, in one rank. Correct for any number of ranks, any length, and any type that can be added.
+    """One rank's side of an all-reduce algorithm.
 
-    All ranks end with the same bits: each element is summed by one rank, or by all in the same order.
+    Correct for any number of ranks, tensors of any length, and any type that can be added. All ranks end with the
+    same bits: each element is summed by one rank, or by all ranks in the same order.
     """
 
     name: ClassVar[str]
@@ -26,7 +27,7 @@ class Collective(ABC):
         self._scratch: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
 
     def all_reduce(self, tensor: torch.Tensor) -> None:
-        """Replace a contiguous one-dimensional tensor by the sum over all ranks; block until it is complete.
+        """Replace a contiguous one-dimensional tensor by its sum over all ranks; block until the sum is complete.
 
         Raises:
             CollectiveError: another rank did not take part to the end.
@@ -38,11 +39,10 @@ class Collective(ABC):
 
     @abstractmethod
     def _all_reduce(self, tensor: torch.Tensor) -> None:
-        """Run the algorithm, for two or more ranks and at least one number."""
+        """Run the algorithm. Called only with two or more ranks and a tensor that is not empty."""
 
     def scratch(self, tensor: torch.Tensor, elements: int) -> torch.Tensor:
-        """Return memory for that many numbers of the tensor's type, reused by later calls; its contents are
-        undefined."""
+        """Return uninitialized memory for `elements` numbers of the tensor's type and device. Later calls reuse it."""
         key = (tensor.dtype, tensor.device)
         found = self._scratch.get(key)
         if found is None or found.numel() < elements:
@@ -51,5 +51,5 @@ class Collective(ABC):
 
 
 def shares(tensor: torch.Tensor, count: int) -> list[torch.Tensor]:
-    """Return the tensor in `count` parts whose lengths differ by one at most; some are empty if it is shorter."""
+    """Split a tensor into `count` parts whose lengths differ by at most one; some are empty if it is shorter."""
     return list(torch.tensor_split(tensor, count))

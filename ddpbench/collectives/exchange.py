@@ -1,7 +1,8 @@
-"""Exchange of small values between the ranks of a group, as JSON and plain bytes. Imports torch at once.
+"""Exchange small values between the ranks of a group, as JSON and plain bytes. Imports torch at once.
 
-Another user of the host can take a rank's place at gloo's port, so that what arrives may be anybody's: it is bounded,
-decoded strictly and never unpickled, as torch's object collectives do. Nothing else of ddpbench's exchanges objects.
+Another user of the host can connect to gloo's port in place of a rank, so received messages are not trusted. Their
+size is limited, and they are decoded strictly, never unpickled as in torch's object collectives. ddpbench exchanges
+objects only through this module.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from ddpbench.records.files import parse_json
 _Read = TypeVar("_Read")
 
 MOST_BYTES = 64 << 20
-"""Most bytes of a rank's JSON: the names of a model's parameters take some MiB."""
+"""Most bytes of a rank's JSON. The names of a model's parameters take a few MiB."""
 
 
 class ForeignMessageError(RuntimeError):
-    """Raised if what arrived from a rank is nothing that a rank of this launch sends."""
+    """Raised for a message that no rank of this launch would send."""
 
 
 def foreign(rank: int, what: str) -> ForeignMessageError:
-    """Return the error for a message from a rank; `what` is wrong with it."""
+    """Return the error for an invalid message from `rank`; `what` says what is wrong with the message."""
     return ForeignMessageError(
         f"rank {rank} sent what no rank of this launch sends ({what}): does another user of a host, or of its network, "
         "connect to the ports of ranks?"
@@ -40,12 +41,12 @@ def gather_bytes(
     group: dist.ProcessGroup | None = None,
     device: torch.device | None = None,
 ) -> list[torch.Tensor]:
-    """Return every rank's bytes in the order of ranks, each a uint8 tensor [bytes] on the CPU; all ranks call it.
+    """Gather every rank's bytes, in rank order, each as a uint8 tensor [bytes] on the CPU. All ranks must call this.
 
-    `device` is where the group's backend takes tensors, by default the CPU. The group is the default one if None.
+    `group` is the default group if None. `device` is where the group's backend takes tensors, the CPU if None.
 
     Raises:
-        ForeignMessageError: a rank's message has more than `most` bytes, or a negative number of them.
+        ForeignMessageError: a rank announces more than `most` bytes, or a negative number of bytes.
     """
     device = device or torch.device("cpu")
     sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(dist.get_world_size(group))]
@@ -70,24 +71,24 @@ def gather_values(
     device: torch.device | None = None,
     most: int = MOST_BYTES,
 ) -> list[_Read]:
-    """Return what `read` makes of every rank's JSON value, in the order of ranks; all ranks call it.
+    """Gather every rank's value as JSON and return `read` of each, in rank order. All ranks must call this.
 
-    `read` is given a value of None, booleans, finite numbers, texts, lists and dictionaries. It checks it, and raises
-    a ValueError, TypeError, KeyError or IndexError for one that no rank sends. `device` and `group` are as for
-    `gather_bytes`; `most` limits a value, in bytes.
+    `read` gets a value of None, booleans, finite numbers, strings, lists and dictionaries. It checks the value and
+    raises a ValueError, TypeError, KeyError or IndexError if no rank would send it. `device` and `group` are as in
+    `gather_bytes`; `most` limits the bytes of each rank's JSON.
 
     Raises:
-        ForeignMessageError: a rank's message is too long, no JSON, or refused by `read`.
+        ForeignMessageError: a rank's message is too long, not JSON, or rejected by `read`.
     """
     sent = gather_bytes(json.dumps(own, separators=(",", ":")).encode(), most, group, device)
     return [decoded(rank, each, read) for rank, each in enumerate(sent)]
 
 
 def decoded(rank: int, sent: torch.Tensor, read: Callable[[Any], _Read]) -> _Read:
-    """Return what `read` makes of the JSON value that a rank has sent, a uint8 tensor [bytes].
+    """Parse a rank's message, JSON in a uint8 tensor [bytes], and return `read` of its value.
 
     Raises:
-        ForeignMessageError: it is no JSON, or refused by `read`.
+        ForeignMessageError: the message is not JSON, or `read` rejects its value.
     """
     try:
         return read(parse_json(sent.numpy().tobytes()))
@@ -96,10 +97,10 @@ def decoded(rank: int, sent: torch.Tensor, read: Callable[[Any], _Read]) -> _Rea
 
 
 def texts(value: Any) -> list[str]:
-    """Return a list of texts.
+    """Return `value` if it is a list of strings.
 
     Raises:
-        TypeError: it is none.
+        TypeError: it is not.
     """
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
         raise TypeError("a list of texts is expected")
@@ -107,10 +108,10 @@ def texts(value: Any) -> list[str]:
 
 
 def whole(value: Any, most: int) -> int:
-    """Return a whole number from 0 to `most`.
+    """Return `value` if it is an integer from 0 to `most`.
 
     Raises:
-        TypeError: it is none.
+        TypeError: it is not an integer.
         ValueError: it is less than 0 or more than `most`.
     """
     if type(value) is not int:
@@ -121,10 +122,11 @@ def whole(value: Any, most: int) -> int:
 
 
 def type_of_numbers(name: Any) -> torch.dtype:
-    """Return torch's type of numbers of a name such as float32, each number of one byte or more.
+    """Return the torch type with a name such as `float32`. Types whose numbers take less than a byte are not
+    accepted.
 
     Raises:
-        TypeError: there is none.
+        TypeError: `name` is not the name of such a type.
     """
     found = getattr(torch, name) if isinstance(name, str) and name in _TYPES else None
     if found is None:
@@ -133,7 +135,7 @@ def type_of_numbers(name: Any) -> torch.dtype:
 
 
 def name_of_type(dtype: torch.dtype) -> str:
-    """Return the name of a type of numbers; empty for one that `type_of_numbers` does not return."""
+    """Return a type's name, such as `float32`; empty for a type that `type_of_numbers` does not accept."""
     name = str(dtype).removeprefix("torch.")
     return name if name in _TYPES else ""
 
@@ -154,10 +156,10 @@ _MOST_NUMBERS = 1 << 48
 
 
 def shape_of(value: Any) -> list[int]:
-    """Return a tensor's shape from a JSON value.
+    """Return `value` if it is the shape of a tensor.
 
     Raises:
-        TypeError: it is no list of whole numbers.
+        TypeError: it is not a list of integers.
         ValueError: it has more than 64 dimensions, or lengths that no tensor has.
     """
     if not isinstance(value, list):

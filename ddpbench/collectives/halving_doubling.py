@@ -8,10 +8,10 @@ from ddpbench.collectives.base import Collective
 
 
 class HalvingDoubling(Collective):
-    """The ring's bytes in 2 log2 n hops, for a power of two.
+    """Recursive halving, then doubling: the same bytes as in a ring, in 2 log2 n hops, if n is a power of two.
 
-    For other numbers of ranks, those beyond the power first send their gradient to a neighbour and receive the result
-    from it last, which costs two more hops of the full gradient.
+    Otherwise the ranks beyond the next lower power of two first send their gradients to a neighbour, and receive the
+    result from this neighbour at the end. This costs two more hops of the full gradients.
     """
 
     name = "halving_doubling"

@@ -10,16 +10,16 @@ from ddpbench.collectives.transport import Transport
 
 
 class Hierarchical(Collective):
-    """A reduce-scatter within the node, a ring over nodes for each share, an all-gather within the node.
+    """Reduce-scatters within each node, runs a ring across nodes for each share, and all-gathers within each node.
 
-    With r ranks per node and m nodes each node's link carries 2(m-1)/m · S bytes, the least that m nodes need, and all
-    its ranks send at once; within a node each rank sends 2(r-1)/r · S.
+    For S bytes of gradients, m nodes and r ranks per node, each node's link carries 2(m-1)/m · S bytes, the minimum,
+    and all ranks of a node use the link at once. Within a node each rank sends 2(r-1)/r · S bytes.
     """
 
     name = "hierarchical"
 
     def __init__(self, transport: Transport, *, ranks_per_node: int = 1) -> None:
-        """Raise ValueError if the ranks do not fill their nodes evenly."""
+        """Raise ValueError if the number of ranks is not a multiple of `ranks_per_node`."""
         if transport.size % ranks_per_node:
             raise ValueError(f"{transport.size} ranks do not fill nodes of {ranks_per_node} evenly")
         super().__init__(transport, ranks_per_node=ranks_per_node)

@@ -8,7 +8,9 @@ from ddpbench.collectives.base import Collective
 
 
 class Master(Collective):
-    """The master's link carries (n-1) · S bytes in and as many out, every other link S in and S out."""
+    """For n ranks and S bytes of gradients, the master's link carries (n-1) · S bytes each way, every other link S
+    bytes.
+    """
 
     name = "master"
 

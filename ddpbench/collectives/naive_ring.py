@@ -8,10 +8,10 @@ from ddpbench.collectives.base import Collective
 
 
 class NaiveRing(Collective):
-    """Every link carries (n-1) · S bytes: n/2 times as much as in the proper ring.
+    """For n ranks and S bytes of gradients, every link carries (n-1) · S bytes, n/2 times as many as in `Ring`.
 
-    Sums that are added up on the way would differ from rank to rank in their last bits, because each rank starts with
-    its own gradient. So all contributions are kept, n times the gradient, and added in the order of ranks.
+    If sums were added up on the way, their last bits would differ from rank to rank, because each rank would start
+    with its own gradients. So each rank stores the gradients of all n ranks and adds them in rank order.
     """
 
     name = "naive_ring"

@@ -12,18 +12,20 @@ from ddpbench.collectives.base import Collective, shares
 from ddpbench.collectives.transport import Arrival, Transport
 
 SEGMENT_BYTES = 1 << 21
-"""Bytes of the pieces in which shares travel, so that one is passed on while the next arrives (half of it costs a
-tenth of loopback's bandwidth, and gains nothing on links) ..."""
+"""Most bytes of a piece. Shares travel in pieces, so that one is passed on while the next arrives. Half this size
+costs a tenth of loopback's bandwidth, and gains nothing on links.
+"""
 PIECES = 4
-"""... and the least number of pieces, unless they would be smaller than `LEAST_BYTES`."""
+"""Least number of pieces of a share, unless these would be smaller than `LEAST_BYTES`."""
 LEAST_BYTES = 16 << 10
 AHEAD = 2
-"""Number of pieces expected at once: each has its memory before its sender sends it. With 3 or 4, links carry 2 %
-more, and loopback 5 % less: there, a received piece has left the cache when it is added."""
+"""Number of pieces that are received at once, so that each has its memory before it is sent. With 3 or 4, links carry
+2 % more, but loopback 5 % less, because a received piece has left the cache by the time it is added.
+"""
 
 
 class Ring(Collective):
-    """Every link carries 2(n-1)/n · S bytes, the minimum, in 2(n-1) hops."""
+    """For n ranks and S bytes of gradients, every link carries 2(n-1)/n · S bytes, the minimum, in 2(n-1) hops."""
 
     name = "ring"
 
@@ -32,15 +34,15 @@ class Ring(Collective):
 
 
 class Rounds:
-    """The rounds of a ring of some ranks over one tensor.
+    """The rounds in which some ranks, in a ring, all-reduce a tensor.
 
-    The rank at place i of the ring sends share i - t in round t and receives share i - t - 1. In the first n - 1
-    rounds, the reduce-scatter, it adds what it receives to its own share, and ends with the sum of share i + 1. In
-    the following n - 1 rounds, the all-gather, it keeps what it receives. What a round receives, the next one sends.
+    In round t the rank at position i of the ring sends share i - t and receives share i - t - 1, which it sends in
+    the next round. In the first n - 1 rounds, the reduce-scatter, it adds the received share to its own, and ends
+    with the sum of share i + 1. In the next n - 1 rounds, the all-gather, the received share replaces its own.
     """
 
     def __init__(self, collective: Collective, tensor: torch.Tensor, ring: Sequence[int]) -> None:
-        """`ring` holds the ranks in their order, including this one."""
+        """`ring` holds the ranks in ring order, including this one."""
         self._collective = collective
         self._transport: Transport = collective.transport
         self._ring = list(ring)

@@ -8,7 +8,9 @@ from ddpbench.collectives.base import Collective, shares
 
 
 class ShardedMaster(Collective):
-    """The ring's bytes, 2(n-1)/n · S, in two hops; but each rank exchanges messages with all others at once."""
+    """Sends the same bytes as a ring, 2(n-1)/n of the gradients, in two hops, but each rank exchanges with all others
+    at once.
+    """
 
     name = "sharded_master"
 
@@ -16,7 +18,7 @@ class ShardedMaster(Collective):
         n, rank, transport = self.size, self.rank, self.transport
         parts = shares(tensor, n)
         own = parts[rank]
-        # Each starts with its right neighbour: otherwise all would begin with rank 0 and queue there.
+        # Each rank starts with its right neighbour; otherwise all would begin with rank 0 and queue there.
         others = [(rank + distance) % n for distance in range(1, n)]
         memory = self.scratch(tensor, n * own.numel()).view(n, own.numel())
         arrivals = {other: transport.receive(memory[other], other) for other in reversed(others)}

@@ -1,4 +1,4 @@
-"""Messages between the ranks of a process group, counted. Imports torch at once."""
+"""Send and receive messages between the ranks of a process group, and count their bytes. Imports torch at once."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ _TAG = 0
 
 
 class CollectiveError(RuntimeError):
-    """Raised if a message did not arrive: another rank, or the network, has failed."""
+    """Raised if a message did not arrive because another rank, or the network, has failed."""
 
 
 class Transport:
-    """A rank's end of its connections. Messages between two ranks arrive in the order in which they were sent.
+    """One rank's connections to all others. Messages between two ranks arrive in the order in which they were sent.
 
-    Counts every byte that is passed to the network: `sent` and `received` hold bytes by the other's rank.
+    `sent` and `received` count the bytes of all messages, by the number of the other rank.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        """`group` contains all ranks, by default the default group; nothing else may use it meanwhile."""
+        """`group` contains all ranks and is the default group if None; nothing else may use the group meanwhile."""
         self._group = group
         found = dist.group.WORLD if group is None else group
         assert found is not None
@@ -32,11 +32,11 @@ class Transport:
         self.sent = [0] * self.size
         self.received = [0] * self.size
         self.phase = ""
-        """The current operation, for the message of an error."""
+        """The current operation, named in error messages."""
         self._sends: deque[tuple[int, dist.Work]] = deque()
 
     def send(self, part: torch.Tensor, to: int) -> None:
-        """Start to send a contiguous tensor, without waiting; it must not change before its receiver has it.
+        """Start to send a contiguous tensor, without waiting. The tensor must not change before its receiver has it.
 
         Raises:
             ValueError: `to` is not another rank.
@@ -50,7 +50,7 @@ class Transport:
         self._sends.append((to, work))
 
     def receive(self, part: torch.Tensor, source: int) -> Arrival:
-        """Start to receive into a contiguous tensor; `wait()` of the result returns once it has arrived.
+        """Start to receive into a contiguous tensor; `wait()` of the result returns once the message has arrived.
 
         Raises:
             ValueError: `source` is not another rank.
@@ -63,7 +63,7 @@ class Transport:
         return Arrival(self, source, work)
 
     def _check_other(self, other: int, method: str, direction: str) -> None:
-        # gloo ends the process, waits forever or raises an error that names no line.
+        # Without this check, gloo ends the process, waits forever or raises an error that names no line.
         if 0 <= other < self.size and other != self.rank:
             return
         itself = other == self.rank
@@ -99,7 +99,7 @@ class Transport:
         """Wait for a message to or from another rank.
 
         Raises:
-            CollectiveError: it will not arrive; names both ranks and the current operation.
+            CollectiveError: the message failed; the error names both ranks and the current operation.
         """
         try:
             work.wait()
@@ -110,7 +110,7 @@ class Transport:
 
 
 class Arrival:
-    """A message that is expected."""
+    """A message that is being received."""
 
     __slots__ = ("_source", "_transport", "_work")
 

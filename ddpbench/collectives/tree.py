@@ -8,7 +8,7 @@ from ddpbench.collectives.base import Collective
 
 
 class Tree(Collective):
-    """⌈log2 n⌉ steps up and as many down, each with the full gradient; nothing is pipelined."""
+    """Takes ⌈log2 n⌉ steps up and the same number down, each with the full gradients and without pipelining."""
 
     name = "tree"
 
@@ -21,7 +21,7 @@ class Tree(Collective):
                 transport.receive(memory, rank + bit).wait()
                 tensor.add_(memory)
             bit <<= 1
-        if rank:  # its lowest bit that is set leads to its parent
+        if rank:  # the rank's lowest set bit leads to its parent
             arrival = transport.receive(tensor, rank - bit)
             transport.send(tensor, rank - bit)
             arrival.wait()

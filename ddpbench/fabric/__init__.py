@@ -4,8 +4,8 @@
         proof = fabric.prove()
         ...  # a process enters with entering.enter(place.net_ns, place.user_ns)
 
-`wiring` describes what to make, as data; `topology` draws it for a case's links; `holder` makes and holds it in a
-separate process, the only one that imports pyroute2; `client` is that process's other end.
+`wiring` describes a network as data, and `topology` draws one for a case's links. `holder` makes the network in a
+separate process, the only one that imports pyroute2, and `client` controls this process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -P -m ddpbench.fabric SOCKET PARENT` holds a fabric; `--capabilities` tries what a fabric needs."""
+"""`python -P -m ddpbench.fabric SOCKET PARENT` makes and holds a fabric; `--capabilities` tries what a fabric needs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ddpbench.guard import die_with_parent
 
 
 def main(arguments: list[str]) -> None:
-    """Run until the socket closes."""
+    """Hold a fabric until the socket closes; with `--capabilities`, print which parts of one can be made here."""
     if arguments == ["--capabilities"]:
         from ddpbench.fabric.trying import print_capabilities
 

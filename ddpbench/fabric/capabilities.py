@@ -1,4 +1,4 @@
-"""The machine's ability to make a fabric, tried in a process that ends. For `ddpbench doctor`."""
+"""Find out in a child process whether this machine can make a fabric. For `ddpbench doctor`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _TIMEOUT_S = 20.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FabricCapabilities:
-    """The parts that a fabric needs, and whether each is available; `reasons` says, by field, why one is not."""
+    """Whether each part that a fabric needs is available here; `reasons` says, by field, why a part is not."""
 
     privileged: bool
-    """This process may make namespaces as it is: as root, or with CAP_SYS_ADMIN and CAP_NET_ADMIN."""
+    """True if this process may make namespaces as it is: as root, or with CAP_SYS_ADMIN and CAP_NET_ADMIN."""
     user_namespaces: bool
-    """It could also do so without privilege."""
+    """True if namespaces can also be made without privilege, in a user namespace."""
     veth: bool
     bridge: bool
     tbf: bool
@@ -34,7 +34,7 @@ class FabricCapabilities:
 
 
 def fabric_capabilities() -> FabricCapabilities:
-    """Try everything once, in a namespace that ends with the trying process; under 0.3 s. Never raises."""
+    """Try to make each part once, in a child process whose namespaces end with it. Takes under 0.3 s; never raises."""
     if sys.platform != "linux":
         return _nothing(f"a fabric is made of Linux's network namespaces; this is {sys.platform}")
     try:

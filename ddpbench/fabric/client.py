@@ -1,4 +1,4 @@
-"""The controlling side of a fabric: starts the process that makes it, returns places for ranks, proves its links."""
+"""Control a fabric: start the process that makes it, tell ranks where to enter it, and prove its links."""
 
 from __future__ import annotations
 
@@ -27,49 +27,49 @@ from ddpbench.spec.fabric import Links
 
 MAKE_TIMEOUT_S = 60.0
 SETTLE_S = 0.4
-"""Connections start slowly, and the first bytes pass at once while buckets are full."""
+"""Seconds of traffic before counting: connections start slowly, and full token buckets pass the first bytes at once."""
 WINDOW_S = 0.5
 WINDOW_FRAMES = 100
-"""Frames that the slowest link carries in a window, which is made that long: one more or less is 1 %."""
+"""A window is long enough for the slowest link to carry this many frames, so that one more or less is 1 %."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankPlace:
-    """The place of a rank, which enters it with `ddpbench.fabric.entering.enter(place.net_ns, place.user_ns)`."""
+    """Where a rank runs. The rank enters with `ddpbench.fabric.entering.enter(place.net_ns, place.user_ns)`."""
 
     node: int
     interface: str
     address: str
     net_ns: str
-    """Path of its network namespace, valid as long as the fabric exists."""
+    """Path of the rank's network namespace, valid as long as the fabric exists."""
     user_ns: str
-    """Path of its user namespace; empty if the fabric was made with privilege."""
+    """Path of the fabric's user namespace; empty if the fabric was made with privilege."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoragePlace:
-    """The addresses of the server of input data; `ddpbench.fabric.store` defines its protocol."""
+    """The addresses of the server of input data; `ddpbench.fabric.store` defines the server's protocol."""
 
     shared: str
-    """Reached over a node's own link."""
+    """Address that nodes reach over the link that they also train over."""
     own: str
-    """Reached over a node's second link; empty without one."""
+    """Address that nodes reach over a second link; empty if they have none."""
     port: int
 
 
 class Fabric:
-    """A fabric that exists. Use it as a context; leaving it leaves no namespace, link or process behind.
+    """An emulated network, and a context manager that leaves no namespace, link or process behind.
 
-    It also ends with the thread that made it: the process that holds it dies with its parent.
+    The fabric also ends with the thread that made it, because the process that holds it dies with its parent.
 
     Args:
-        links: the rates to make; for dilated time, already slowed.
-        nodes: how many, divided evenly among the links' racks.
-        ranks_per_node: how many `places` each node has.
-        log: the output of its process is appended here.
+        links: the links to make, already slowed if time is dilated.
+        nodes: number of nodes, divided evenly among the links' racks.
+        ranks_per_node: number of `places` on each node.
+        log: file to which the output of the holding process is appended.
 
     Raises:
-        FabricError: it cannot be made here; says what is missing, and what to do.
+        FabricError: the fabric cannot be made here; the message says what is missing, and what to do.
     """
 
     def __init__(self, links: Links, *, nodes: int, ranks_per_node: int, log: Path) -> None:
@@ -132,20 +132,18 @@ class Fabric:
 
     @property
     def pid(self) -> int:
-        """Return the id of the process that holds it."""
+        """Return the id of the process that holds the fabric."""
         return self._process.pid
 
     def prove(self, *, shared_cores: bool = False) -> FabricProof:
-        """Load all links at once, in the ring's pattern, and compare the kernel's counts with their rates.
+        """Load all links with traffic, phase by phase, and compare the kernel's counts with the links' rates.
 
-        Links of single ranks are loaded within their nodes first, racks against each other last. Takes about a second
-        per phase, and half a minute where other processes use its cores; with `shared_cores`, some seconds. Latency
-        and loss are off meanwhile.
+        Links within nodes come first, links between racks last. A phase takes about a second, and up to half a minute
+        while other processes use the cores; with `shared_cores`, some seconds. Latency and loss are off meanwhile.
 
         Raises:
-            FabricError: a link is off by more than 5 %, or on `shared_cores` slower by more than a third; says what
-                this
-                machine carries, and what to do.
+            FabricError: a link's rate is off by more than 5 %, or with `shared_cores` too low by more than a
+                third; the message says what this machine carries, and what to do.
         """
         links: list[LinkProof] = []
         slowest = min((cable.rate for cable in self._topology.wiring.cables if cable.rate), default=math.inf)
@@ -199,7 +197,7 @@ class Fabric:
 
     @property
     def ended(self) -> str:
-        """Return how the process that holds it ended; empty while it runs."""
+        """Return in words how the process that holds the fabric ended; empty while it runs."""
         code = self._process.poll()
         return (
             "" if code is None else f"the process that holds it ended with exit code {code}; see {self._log}"
@@ -213,7 +211,7 @@ class Fabric:
         return FabricError(f"the process that holds the fabric {end}; see {self._log}")
 
     def close(self) -> None:
-        """End the process that holds it, and with it every part of it that no rank is still in."""
+        """End the process that holds the fabric, and so every namespace and link that no rank still uses."""
         self._connection.close()
         try:
             self._process.wait(timeout=0.5)

@@ -1,7 +1,7 @@
 """Reads what the links of a fabric have carried, from the statistics of their token buckets.
 
-Messages are unpacked here, and connections opened before there is traffic: on a machine that the traffic
-overloads, a reading must still take only milliseconds.
+A reading must take only milliseconds, even on a machine that the traffic overloads. So connections to the kernel are
+opened before there is traffic, and its messages are unpacked here.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Opened:
 
 
 class Counters:
-    """The counters of all shaped interfaces of a fabric. A context."""
+    """Counters of all shaped interfaces of a fabric. A context manager."""
 
     def __init__(self, wiring: Wiring, spaces: Spaces) -> None:
         self._opened: dict[int, _Opened] = {}
@@ -56,7 +56,7 @@ class Counters:
                 self._opened[space] = _Opened(connection, names)
 
     def read(self) -> LinkCounts:
-        """Return what each interface has sent and dropped since it was made."""
+        """Return how many bytes each interface has sent, and how many frames it has dropped, since it was made."""
         found: LinkCounts = {}
         for space, opened in self._opened.items():
             before = time.monotonic_ns()
@@ -95,7 +95,7 @@ def _dump(connection: socket.socket) -> list[bytes]:
 
 
 def _disciplines(messages: list[bytes]) -> Iterator[tuple[int, bytes, int, int]]:
-    """Yield interface, kind, bytes sent, frames dropped."""
+    """Yield each queueing discipline's interface index, kind, bytes sent and frames dropped."""
     for message in messages:
         _, index, *_ = _TCMSG.unpack_from(message)
         attributes = dict(_attributes(message[_TCMSG.size :]))

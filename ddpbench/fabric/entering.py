@@ -1,6 +1,6 @@
-"""System calls for namespaces that Python 3.11 lacks, and the way a rank enters its node's namespace.
+"""System calls for namespaces that Python 3.11 lacks, and how a rank enters its node's namespace.
 
-Imported by the fork server of ranks and by the process that holds a fabric: the standard library only.
+The fork server of ranks and the process that holds a fabric import this, so it needs only the standard library.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _checked(result: int) -> None:
 
 
 def unshare(flags: int) -> None:
-    """Move this thread into new namespaces.
+    """Move this thread into new namespaces of the kinds in `flags`, such as CLONE_NEWNET.
 
     Raises:
         OSError: the kernel refuses.
@@ -34,7 +34,7 @@ def unshare(flags: int) -> None:
 
 
 def setns(descriptor: int, kind: int) -> None:
-    """Move this thread into the namespace of a descriptor.
+    """Move this thread into the namespace that a descriptor refers to.
 
     Raises:
         OSError: the kernel refuses.
@@ -43,19 +43,20 @@ def setns(descriptor: int, kind: int) -> None:
 
 
 def stay_readable() -> None:
-    """Keep /proc/self this user's own, so that other processes of the user can write its maps and open its descriptors.
+    """Keep /proc/self owned by this user, so that the user's other processes can write its maps and open its
+    descriptors.
 
-    A change of credentials, such as entering a user namespace, may take that away.
+    A change of credentials, such as entering a user namespace, may change the owner.
     """
     _checked(_libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0))
 
 
 def enter(net_ns: str, user_ns: str = "") -> None:
-    """Move this process into a node of a fabric: right after the fork, while it has one thread.
+    """Move this process into a node of a fabric. Call this right after a fork, while the process has one thread.
 
-    `net_ns` and `user_ns` are `RankPlace`'s; without privilege the network belongs to a user namespace, which
-    is entered first. That may clear PR_SET_PDEATHSIG and PR_SET_DUMPABLE: both are set again here, so that a
-    rank that was to die with its parent still does, and debuggers and /proc still see it.
+    `net_ns` and `user_ns` are `RankPlace`'s. A fabric made without privilege has a user namespace, which is entered
+    first. This may clear PR_SET_PDEATHSIG and PR_SET_DUMPABLE, so both are set again: a rank that was to die with its
+    parent still does, and debuggers and /proc still see it.
 
     Raises:
         OSError: the fabric is gone, or this process has several threads or another user's rights.
@@ -63,7 +64,7 @@ def enter(net_ns: str, user_ns: str = "") -> None:
     parent = os.getppid()
     with_parent = ctypes.c_int(0)
     _checked(_libc.prctl(_PR_GET_PDEATHSIG, ctypes.byref(with_parent), 0, 0, 0))
-    # Both are opened before the first is entered: from inside, the holder belongs to another namespace.
+    # Open both before entering the first: seen from inside, the holder is in a different namespace.
     paths = [(path, kind) for path, kind in ((user_ns, CLONE_NEWUSER), (net_ns, CLONE_NEWNET)) if path]
     descriptors = [(os.open(path, os.O_RDONLY | os.O_CLOEXEC), kind) for path, kind in paths]
     for descriptor, kind in descriptors:

@@ -8,12 +8,12 @@ It communicates over a socket that it inherits, with one JSON object per line:
                                 {"event": "carried", "windows": [[[space, name, bytes, drops, ns], ...], ...]}
                                 {"event": "refused", "reason": ...}
 
-It ends when the socket closes, and dies with its parent, however that dies.
+The process ends when the socket closes, and dies with its parent, however the parent dies.
 """
 
 from __future__ import annotations
 
-import encodings.idna  # noqa: F401  sockets import it late, from where a new user namespace may not let them read
+import encodings.idna  # noqa: F401  sockets import it late, when a new user namespace may not let them read it
 import json
 import os
 import socket
@@ -33,7 +33,7 @@ from ddpbench.guard import die_with_parent
 
 
 class Holder:
-    """Answers the controlling side, one request at a time. Single-threaded."""
+    """Answers the requests of a fabric's client, one at a time, in one thread."""
 
     def __init__(self, connection: socket.socket, parent: int) -> None:
         self._connection = connection
@@ -42,7 +42,7 @@ class Holder:
         self._spaces = Spaces((), None)
 
     def serve(self) -> None:
-        """Work until the connection closes."""
+        """Answer requests until the connection closes."""
         with self._connection.makefile("r", encoding="utf-8") as lines:
             for line in lines:
                 asked = json.loads(line)
@@ -105,8 +105,9 @@ class Holder:
         return {"event": "carried", "windows": windows}
 
     def _set_delays(self, *, on: bool) -> None:
-        """Turn latency and loss on or off; off while rates are proved: over a link that loses packets TCP shows no
-        rate."""
+        """Turn latency and loss on or off. They are off during a proof, because TCP does not reach the rate of a
+        lossy link.
+        """
         wiring = self._wiring
         assert wiring is not None
         if not (wiring.latency_s or wiring.loss):

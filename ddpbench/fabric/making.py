@@ -1,7 +1,7 @@
-"""Makes the namespaces and links of a wiring through netlink. Linux only; nothing here has a name on the host.
+"""Makes the namespaces and links of a wiring through netlink. Linux only; nothing made here has a name on the host.
 
-Every rate is enforced by tbf, the token bucket filter, at the interface that sends: TCP's large segments count there
-with the headers that each of their frames will have, and one that is larger than the bucket is cut up first.
+Every rate is enforced by tbf, the token bucket filter, at the interface that sends. tbf counts a large TCP segment
+with the headers that each of its frames will have, and cuts up a segment that is larger than the bucket.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from ddpbench.fabric.entering import CLONE_NEWNET, CLONE_NEWUSER, setns, stay_re
 from ddpbench.fabric.wiring import PREFIX, SWITCH, Cable, Port, Wiring
 
 QUEUE_BYTES = 256 << 20
-"""Bytes that may wait at a link. The senders' windows never exceed it: not even all nodes sending to one node lose a
-frame."""
+"""Bytes that may queue at a link. Senders' windows never exceed this, so no frame is lost even if all nodes send to
+one.
+"""
 _CAP_NET_ADMIN, _CAP_SYS_ADMIN = 12, 21
 _PERMANENT = 0x80  # NUD_PERMANENT
 _NO_PREFIX_ROUTE = 0x200  # IFA_F_NOPREFIXROUTE
@@ -35,7 +36,7 @@ _DELAYED_PACKETS = 1_000_000
 
 
 class _Tbf:
-    """pyroute2's tbf with what it lacks: rates of 2^32 bytes/s and more, and the bucket's size in bytes."""
+    """pyroute2's tbf, extended by rates of 2^32 bytes/s and more, and by the bucket's size in bytes."""
 
     parent = sched_tbf.parent
 
@@ -57,9 +58,9 @@ class _Tbf:
 
     @staticmethod
     def get_parameters(given: dict[str, Any]) -> dict[str, Any]:
-        """Return the message's parameters; `rate` in bytes/s, `burst` and `limit` in bytes."""
+        """Return the message's options for `given`, which has `rate` in bytes/s, and `burst` and `limit` in bytes."""
         rate, burst = int(given["rate"]), int(given["burst"])
-        ethernet = 1  # TC_LINKLAYER_ETHERNET: without a table of times to guess it from
+        ethernet = 1  # TC_LINKLAYER_ETHERNET: else the kernel guesses it from a table of times
         parms = {
             "rate": min(rate, 2**32 - 1),
             "rate___reserved": ethernet,
@@ -78,7 +79,7 @@ plugins["tbf"] = _Tbf
 
 @dataclass(frozen=True, slots=True)
 class Spaces:
-    """Namespaces held open by their descriptors; `user` is None where they belong to the host's user namespace."""
+    """Descriptors that hold namespaces open; `user` is None if the host's user namespace owns the others."""
 
     net: tuple[int, ...]
     user: int | None
@@ -94,12 +95,12 @@ def privileged() -> bool:
 
 
 def make_spaces(count: int) -> Spaces:
-    """Make `count` network namespaces, without names; without privilege they belong to a new user namespace.
+    """Make `count` network namespaces without names; without privilege, make them in a new user namespace.
 
-    This process ends up in the last one, and in the user namespace.
+    This process ends up in the last of them, and in the user namespace.
 
     Raises:
-        FabricError: the kernel does not allow it; the message says what would.
+        FabricError: the kernel does not allow this; the message says what to do.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
@@ -116,10 +117,10 @@ def make_spaces(count: int) -> Spaces:
 
 
 def enter_user_namespace() -> int:
-    """Move this process into a new user namespace, where it has all rights; return its descriptor.
+    """Move this process into a new user namespace, where it has all rights; return the namespace's descriptor.
 
     Raises:
-        FabricError: the kernel does not allow it; the message says what would.
+        FabricError: the kernel does not allow this; the message says what to do.
     """
     uid, gid = os.geteuid(), os.getegid()
     try:
@@ -144,7 +145,7 @@ def _setting(name: str) -> str:
 
 
 def _why_not(error: OSError, kind: str) -> str:
-    """Return why namespaces (`kind` is `user` or `net`) cannot be made here, and what to do."""
+    """Return words on why namespaces (`kind` is `user` or `net`) cannot be made here, and what to do."""
     lacks = "a fabric needs network namespaces, and this process may not make them"
     root = "run as root, in a container with --cap-add SYS_ADMIN --cap-add NET_ADMIN"
     if error.errno in (errno.ENOSPC, errno.EUSERS):
@@ -181,7 +182,7 @@ def inside(spaces: Spaces, space: int) -> Iterator[IPRoute]:
 
 @contextlib.contextmanager
 def _needing(what: str, module: str, consequence: str) -> Iterator[None]:
-    """Raise an error that names the missing kernel module if the kernel does not know what it is asked for."""
+    """Turn the kernel's refusal to make `what` into a FabricError, which names `module` if the kernel lacks it."""
     try:
         yield
     except NetlinkError as error:
@@ -202,7 +203,7 @@ _NO_NETEM = (
 
 
 def add_bridge(netlink: IPRoute, name: str) -> int:
-    """Add a switch that forwards at once, forgets no one and ignores multicast; return its index."""
+    """Add a bridge that forwards at once, never forgets an address and ignores multicast; return its index."""
     with _needing("bridge", "bridge", _NO_FABRIC):
         netlink.link(
             "add",
@@ -220,13 +221,13 @@ def add_bridge(netlink: IPRoute, name: str) -> int:
 
 
 def add_pair(netlink: IPRoute, name: str, peer: dict[str, Any]) -> None:
-    """Add a veth pair; `peer` has `ifname` and, unless it stays here, `net_ns_fd`."""
+    """Add a veth pair; `peer` has `ifname` and, unless the peer stays in this namespace, `net_ns_fd`."""
     with _needing("veth", "veth", _NO_FABRIC):
         netlink.link("add", kind="veth", ifname=name, peer=peer)
 
 
 def shape(netlink: IPRoute, index: int, rate: float, burst: int) -> None:
-    """Limit an interface's sending to `rate` bit/s, with bursts of `burst` bytes after a rest."""
+    """Limit an interface's sending to `rate` bit/s, with bursts of `burst` bytes after a pause."""
     with _needing("tbf", "sch_tbf", _NO_FABRIC):
         netlink.tc(
             "add",
@@ -240,10 +241,10 @@ def shape(netlink: IPRoute, index: int, rate: float, burst: int) -> None:
 
 
 def delay(netlink: IPRoute, index: int, latency_s: float, loss: float) -> None:
-    """Put latency and loss in front of a shaped interface's bucket.
+    """Add latency, and loss as a fraction, in front of a shaped interface's token bucket.
 
     Raises:
-        FabricError: the kernel has no netem.
+        FabricError: the kernel has no netem, or refuses it.
     """
     try:
         netlink.tc(
@@ -263,19 +264,21 @@ def delay(netlink: IPRoute, index: int, latency_s: float, loss: float) -> None:
 
 
 def prompt(netlink: IPRoute, index: int) -> None:
-    """Remove latency and loss again: TCP's throughput over a lossy link does not show its rate."""
+    """Remove an interface's latency and loss, because TCP's throughput over a lossy link does not show the link's
+    rate.
+    """
     netlink.tc("replace", "pfifo", index=index, parent=0x10001, handle=0x30000, limit=_DELAYED_PACKETS)
 
 
 def _quiet(netlink: IPRoute, index: int) -> None:
-    """Disable IPv6 addresses, so that the link carries nothing but what is sent on purpose."""
+    """Disable an interface's IPv6 address, so that the link carries nothing but what is sent on purpose."""
     if Path("/proc/sys/net/ipv6").exists():
         no_address = {"attrs": [["AF_INET6", {"attrs": [["IFLA_INET6_ADDR_GEN_MODE", 1]]}]]}
         netlink.link("set", index=index, IFLA_AF_SPEC=no_address)
 
 
 def make(wiring: Wiring, spaces: Spaces) -> None:
-    """Make bridges, cables, rates and addresses, all up.
+    """Make the bridges, cables, rates and addresses of a wiring, and bring all interfaces up.
 
     Raises:
         FabricError: the kernel lacks something; the message names it.
@@ -304,14 +307,16 @@ def make(wiring: Wiring, spaces: Spaces) -> None:
 
 
 def _refuse_without_netem(netlink: IPRoute) -> None:
-    """Raise FabricError without netem, before anything else is made; tried on the switch's loopback."""
+    """Raise FabricError if the kernel has no netem. This is tried on the switch's loopback before anything else is
+    made.
+    """
     shape(netlink, 1, 1e9, 65536)
     delay(netlink, 1, 1e-3, 0.0)
     netlink.tc("del", index=1, parent=0xFFFFFFFF)
 
 
 def ends(wiring: Wiring, space: int) -> list[tuple[Cable, Port]]:
-    """Return the interfaces of a space."""
+    """Return each interface of a space with the cable that it belongs to."""
     return [
         (cable, port) for cable in wiring.cables for port in (cable.near, cable.far) if port.space == space
     ]
@@ -339,11 +344,11 @@ def _finish(
 
 
 def _add_routes(netlink: IPRoute, index: int, port: Port, *, lossy: bool) -> None:
-    """Add routes to the others of the network, with the congestion control that TCP uses: the host's may be another.
+    """Add a port's routes, each with a congestion control for TCP, as the host's default may be unsuitable.
 
-    Where nothing is lost, reno opens the window to the receiver's in a few round trips and stays there. cubic, which
-    most hosts have, stops at the first delay that it sees, and takes seconds to fill a link that others share; bbr
-    lets links rest now and then. Where packets are lost it is cubic, as most hosts have.
+    Without loss this is reno, which opens its window to the receiver's in a few round trips and stays there. cubic,
+    the default of most hosts, would stop at the first delay that it sees, and take seconds to fill a shared link; bbr
+    would let links rest now and then. With loss it is cubic, as on most hosts.
     """
     available = _setting("net/ipv4/tcp_available_congestion_control").split()
     common = {"cc_algo": "cubic" if lossy and "cubic" in available else "reno"}
@@ -361,10 +366,10 @@ def _hardware(address: str) -> str:
 
 
 def _add_neighbours(index: int, addresses: Sequence[str]) -> None:
-    """Add everyone's link address, so that no ARP request is sent.
+    """Add the link addresses of other hosts, so that no ARP request is sent.
 
-    An ARP reply would wait behind an incast for longer than the requester does, and the kernel holds no more than
-    1,024 answers for all namespaces together. They are many, so they go to the kernel in few messages, packed here.
+    Behind an incast, an ARP reply would come too late, and the kernel stores no more than 1,024 replies for all
+    namespaces together. There are many addresses, so they are packed here into few messages to the kernel.
     """
     flags = 0x1 | 0x400  # NLM_F_REQUEST | NLM_F_CREATE
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as netlink:

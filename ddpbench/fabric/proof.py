@@ -1,4 +1,4 @@
-"""The proof that a fabric's links carry what was asked for, judged from the kernel's counts. Starts nothing."""
+"""Judge from the kernel's counts whether a fabric's links carry what was asked for. Starts nothing."""
 
 from __future__ import annotations
 
@@ -13,52 +13,55 @@ from ddpbench.fabric.wiring import CableSide, FlowPhase, Wiring
 from ddpbench.units import format_bit_rate
 
 TOLERANCE = 0.05
-"""A link that is off by more than this share of its rate fails the proof."""
+"""A link whose rate is off by more than this fraction fails the proof."""
 TRIES = (1, 4, 8, 8, 8, 8)
-"""Windows of each try: the links must show their rates in one of them. Other work on the cores is not
-their fault, and where cores are shared with another machine's work, it starts and stops within seconds."""
+"""Number of windows in each try. The links must show their rates in one window. A failed try may be due to other work
+on the cores, which starts and stops within seconds if it is another machine's.
+"""
 MOST_S = 30.0
 """No further try begins after this many seconds."""
 PAUSE_S = 1.0
 """Seconds before each try from the third on."""
 SHARED_TOLERANCE = 1 / 3
-"""Share by which a link may be slower where the cores are declared shared: numbers are flagged there, and the rate
-that was reached is recorded. A link may never be faster."""
+"""Fraction by which a link may be too slow if the cores are declared shared. Results are then flagged, and the rate
+that was reached is recorded. A link must never be too fast.
+"""
 SHARED_TRIES = 3
 HOPELESS = 1 / 3
-"""Links that carry less than this share of what was asked for, in the second try or later, are not tried again; nor
-are links that carry too much: no other work causes that."""
+"""Links that together carry less than this fraction of what was asked for, in the second try or later, are not tried
+again. Nor are links that carry too much, because no other work causes that.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkProof:
-    """A direction of a link: the rate asked of it, and what it carried while all others were busy as well."""
+    """One direction of a link: the rate asked of it, and the rate that it carried while the others were busy, too."""
 
     label: str
     """Such as `node 3`."""
     side: CableSide
-    """`out`: from the node (rank, rack) on; `in`: to it."""
+    """`out`: from the node, rank or rack; `in`: to it."""
     phase: str
     asked_bit_per_s: float
-    """Its rate, or the most that those at its ends can send, if that is less."""
+    """The link's rate, or the most that its senders can send, if that is less."""
     reached_bit_per_s: float
-    """Bits of Ethernet frames, headers included, over the window."""
+    """Rate of Ethernet frames, headers included, over the window."""
     dropped: int
     """Frames dropped since the link was made."""
 
     @property
     def off(self) -> float:
-        """Return the share by which it misses its rate; below 0: it is too slow."""
+        """Return the fraction by which the link misses its rate, negative if it is too slow."""
         return self.reached_bit_per_s / self.asked_bit_per_s - 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FabricProof:
-    """The rates that all links carried, phase by phase; an error is raised instead if one is off."""
+    """The rates that all links carried, phase by phase. It exists only if no link was off."""
 
     links: tuple[LinkProof, ...]
     dropped: int
-    """Dropped frames, of all links."""
+    """Frames dropped by all links together."""
 
 
 Window = Mapping[tuple[int, str], tuple[int, int, int]]
@@ -66,9 +69,9 @@ Window = Mapping[tuple[int, str], tuple[int, int, int]]
 
 
 def measured(wiring: Wiring, phase: FlowPhase, windows: Sequence[Window]) -> tuple[LinkProof, ...]:
-    """Return each direction's rate in the window in which the worst of them was nearest to its own.
+    """Return the links' rates in the best window: the one whose worst link is least off.
 
-    `windows` are the counts at its edges: n + 1 of them for n windows.
+    `windows` holds the counts at the windows' edges, n + 1 of them for n windows.
     """
     found = [
         tuple(_link(wiring, phase, key, (before, after)) for key in sorted(phase.expected))
@@ -78,7 +81,7 @@ def measured(wiring: Wiring, phase: FlowPhase, windows: Sequence[Window]) -> tup
 
 
 def worst(links: Sequence[LinkProof]) -> float:
-    """Return the share by which the worst of them is off, either way."""
+    """Return the largest fraction by which one of these links is off, in either direction."""
     return max((abs(link.off) for link in links), default=0.0)
 
 
@@ -102,12 +105,12 @@ def _link(
 
 
 def carried(links: Sequence[LinkProof]) -> float:
-    """Return the rate that links carried together, bit/s: each transfer counted once."""
+    """Return the rate that these links carried together, bit/s: the larger of the sums over `out` and over `in`."""
     return max(sum(link.reached_bit_per_s for link in links if link.side == side) for side in ("out", "in"))
 
 
 def off(links: Sequence[LinkProof], slower: float = TOLERANCE) -> tuple[LinkProof, ...]:
-    """Return the links that are off, which may be slower by the share `slower`."""
+    """Return the links that are too fast by more than `TOLERANCE`, or too slow by more than the fraction `slower`."""
     return tuple(link for link in links if not -slower <= link.off <= TOLERANCE)
 
 
@@ -118,9 +121,10 @@ def held(
     *,
     shared_cores: bool = False,
 ) -> tuple[LinkProof, ...]:
-    """Return the links as the best of some tries shows them; `carry` makes a try with a given number of windows.
+    """Try until all links carry what was asked for, and return the links of the best try.
 
-    On `shared_cores` there are fewer tries, and links that are too slow by less than a third are accepted.
+    `carry` makes a try with a given number of windows. With `shared_cores` there are fewer tries, and links that are
+    too slow by less than a third are accepted.
 
     Raises:
         FabricError: in no try did all links carry what was asked for.

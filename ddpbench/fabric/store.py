@@ -1,4 +1,4 @@
-"""A server of input data: a client sends a number of bytes as 8 bytes big-endian, and receives that many."""
+"""A server of input data. A client sends a number, 8 bytes big-endian, and receives that many bytes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ _CHUNK_BYTES = 1 << 20
 
 
 def listening(port: int) -> socket.socket:
-    """Return the server's socket, in the namespace that this process is in."""
+    """Return a listening socket in the network namespace of this process."""
     listener = socket.create_server(("0.0.0.0", port), backlog=1024)
     listener.setblocking(True)
     return listener
 
 
 def serve(listener: socket.socket) -> None:
-    """Answer every connection, in a thread each, until the process ends. The bytes are zeros, and never copied."""
+    """Answer each connection in a thread of its own, until the process ends. The bytes sent are zeros, and never
+    copied.
+    """
     payload = os.memfd_create("ddpbench-store")
     os.ftruncate(payload, _CHUNK_BYTES)
     while True:

@@ -26,40 +26,45 @@ from ddpbench.spec.limits import MAX_NODES, MAX_RANKS
 from ddpbench.units import format_bit_rate, format_seconds
 
 MAX_SPACES = 256
-"""Most namespaces of one fabric; each knows all others' link addresses, whose number grows with its square."""
+"""Most namespaces of one fabric. Each stores the link addresses of all others, so their number grows with the square.
+"""
 STORE_PORT = 7007
 MIN_RATE = 1e6
-"""Lowest rate, bit/s as made: slower links take seconds to prove."""
+"""Lowest rate of a link as made, bit/s. Slower links would take seconds to prove."""
 MAX_LATENCY_S = 10.0
-"""Longest latency, as made: a proof waits for it several times."""
+"""Longest latency of a link as made, seconds."""
 WINDOW_S = 12e-3
-"""Seconds of its receiver's rate that a connection may have under way: enough to keep a link busy while a process
-waits for a core, and no more, or a link that several share would have seconds of data waiting at it."""
+"""Data that a connection may have under way, as seconds of the link's rate. It is enough to keep a link busy while a
+process waits for a core. With more, seconds of data would queue at a link that several connections share.
+"""
 SEGMENT_SHARE = 0.75
-"""Largest share of a bucket for a segment that TCP sends at once. More segments cost more of the cores; one that
-fills the bucket loses some of the rate whenever the kernel's timer is late."""
+"""Largest fraction of a link's token bucket that TCP may send as one segment. Smaller segments cost more processor
+time; one that fills the bucket loses some of the rate whenever the kernel's timer is late.
+"""
 MAX_SEGMENTS = 43
-"""Most segments of 1,448 bytes in the 64 KiB that TCP sends at once at most."""
+"""Most frames, of 1,448 bytes each, in the 64 KiB that TCP sends at once at most."""
 _CORE, _STORAGE = "core", "store"
-"""Names of the bridges in the middle of each network."""
+"""Names of the central bridges of the two networks."""
 _NETWORKS = ("10.0.0.0", "10.1.0.0")
 """Address prefixes of eth0, and of eth1 where storage has separate links."""
 _STORE_HOST = 255 * 256 + 1
 
 
 def burst_bytes(rate: float) -> int:
-    """Return the bucket of a link with this rate in bit/s: 2 ms of it, and at least one frame."""
+    """Return the size, bytes, of the token bucket of a link: 2 ms of its rate in bit/s, but at least one frame."""
     return max(int(rate / 8 * BURST_S), FRAME_BYTES)
 
 
 def segments(rate: float) -> int:
-    """Return how many frames TCP may send at once if this is the slowest link that they pass."""
+    """Return how many frames TCP may send at once over a path whose slowest link has this rate, bit/s."""
     return max(1, min(MAX_SEGMENTS, int(burst_bytes(rate) * SEGMENT_SHARE / FRAME_BYTES)))
 
 
 def window_bytes(rate: float, latency_s: float = 0.0) -> int:
-    """Return the initial window that a connection offers its sender, bytes: the power of two at which TCP's scaling
-    ends its growth at `WINDOW_S` of the rate, and twice that at most. A round trip has four delays.
+    """Return the initial window, bytes, that a connection offers its sender: a power of two.
+
+    From there, TCP's scaling lets the window grow to the data of `WINDOW_S` and one round trip at this rate, bit/s,
+    or to twice as much at most. A round trip has four delays.
     """
     wanted = rate / 8 * (WINDOW_S + 4 * latency_s)
     return int(2 ** (max(16, math.ceil(math.log2(wanted))) - 1))
@@ -75,37 +80,40 @@ def _everyone(network: int) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Topology:
-    """A fabric's wiring, and the places of nodes and ranks in it."""
+    """A fabric's wiring, and the namespaces and cables of its nodes, ranks and racks."""
 
     wiring: Wiring
     links: Links
     members: tuple[tuple[int, ...], ...]
-    """The spaces of each node: its own, or one for each of its ranks."""
+    """The spaces of each node: one for the whole node, or one for each of its ranks."""
     node_cables: tuple[tuple[int, ...], ...]
-    """Each node's cable, by network."""
+    """Indexes of the nodes' cables in the wiring, by network and node."""
     rank_cables: tuple[int, ...]
-    """Cables by the space of a rank where ranks have separate links, from the first such space on."""
+    """Indexes of the ranks' cables in the wiring, by space, from the first rank's on; empty unless ranks have
+    separate links.
+    """
     rack_cables: tuple[int, ...]
 
     def address(self, space: int, network: int = 0) -> str:
-        """Return the address of a node's or rank's space."""
+        """Return the address on a network of a node's or rank's space."""
         return _address(network, space)
 
     def store_address(self, network: int = 0) -> str:
-        """Return the address of the server of input data."""
+        """Return the address on a network of the server of input data."""
         return _address(network, _STORE_HOST)
 
     @property
     def networks(self) -> int:
-        """Return the number of networks: storage may have its own."""
+        """Return the number of networks: two if storage has a separate one, else one."""
         return len(self.node_cables)
 
 
 def draw(links: Links, *, nodes: int, ranks_per_node: int) -> Topology:
-    """Return the topology of that many nodes.
+    """Return the topology of a fabric with these links and nodes.
 
     Raises:
-        FabricError: there are too many, or they fit neither the racks nor the list of rates.
+        FabricError: there are too many nodes or ranks, they fit neither the racks nor the list of rates, or a rate or
+            latency is out of range.
     """
     _check(links, nodes, ranks_per_node)
     drawing = _Drawing(links, nodes, 1 if links.local_bandwidth is None else ranks_per_node)
@@ -130,7 +138,7 @@ def draw(links: Links, *, nodes: int, ranks_per_node: int) -> Topology:
 
 
 class _Drawing:
-    """Cables added one after the other."""
+    """A wiring to which bridges and cables are added one after the other."""
 
     def __init__(self, links: Links, nodes: int, spaces_per_node: int) -> None:
         self.links = links
@@ -141,14 +149,14 @@ class _Drawing:
         self.cables: list[Cable] = []
 
     def lay(self, label: str, near: Port, far: Port, rate: float | None, *, delayed: bool = False) -> int:
-        """Add a cable and return its place."""
+        """Add a cable and return its index."""
         burst = 0 if rate is None else burst_bytes(rate)
         cable = Cable(label=label, near=near, far=far, rate=rate, burst=burst, delayed=delayed)
         self.cables.append(cable)
         return len(self.cables) - 1
 
     def lay_racks(self) -> tuple[int, ...]:
-        """Return a bridge for each rack, joined to the core."""
+        """Add a bridge for each rack, with a cable to the core; return the cables' indexes."""
         found: list[int] = []
         for rack in range(self.links.racks):
             self.bridges.append(f"rack{rack}")
@@ -158,7 +166,9 @@ class _Drawing:
         return tuple(found)
 
     def lay_network(self, network: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the cables of the nodes to one of the networks, and those of their ranks, if they have some."""
+        """Add the cables of a network; return the indexes of the nodes' cables, and those of the ranks' if they have
+        any.
+        """
         links = self.links
         kind, suffix = ("n", "") if network == 0 else ("s", ", storage")
         if network:
@@ -184,7 +194,7 @@ class _Drawing:
         return tuple(of_nodes), tuple(of_ranks)
 
     def _host(self, space: int, members: Sequence[int], network: int, node_rate: float) -> Port:
-        """Return a node's or a rank's interface."""
+        """Return the port at which a node or a rank joins a network, with its address and routes."""
         links = self.links
         local, uplink = (links.local_bandwidth, links.uplink) if network == 0 else (None, None)
         narrowest = min(rate for rate in (node_rate, local, uplink) if rate is not None)
@@ -255,7 +265,9 @@ def _check(links: Links, nodes: int, ranks_per_node: int) -> None:
 
 
 def phases(topology: Topology) -> tuple[FlowPhase, ...]:
-    """Return the traffic that loads each shaped cable to its rate: within nodes, between them, between racks."""
+    """Return the phases of traffic that load each shaped cable to its rate: within nodes, between nodes, between
+    racks.
+    """
     made = (
         _within_nodes(topology),
         _between_nodes(topology),
@@ -267,7 +279,7 @@ def phases(topology: Topology) -> tuple[FlowPhase, ...]:
 
 
 def _within_nodes(topology: Topology) -> FlowPhase:
-    """Return a ring over the ranks of each node."""
+    """Return traffic in a ring over the ranks of each node."""
     flows: list[TcpFlow] = []
     expected: dict[tuple[int, CableSide], float] = {}
     local = topology.links.local_bandwidth
@@ -280,14 +292,14 @@ def _within_nodes(topology: Topology) -> FlowPhase:
 
 
 def _capacity(topology: Topology, node: int) -> float:
-    """Return the rate that a node's ranks can put on its link, bit/s."""
+    """Return the rate, bit/s, at which a node's ranks can load the node's link."""
     local = topology.links.local_bandwidth
     rate = topology.links.of_node(node)
     return rate if local is None else min(rate, local * len(topology.members[node]))
 
 
 def _groups(topology: Topology, network: int) -> list[dict[int, float]]:
-    """Return groups of nodes that no uplink separates, with the rate each can put on its link of a network, bit/s."""
+    """Return groups of nodes that no uplink separates on a network, each with the nodes' `_capacity`, bit/s."""
     nodes = range(len(topology.members))
     apart = network == 0 and topology.links.uplink is not None
     size = len(nodes) // topology.links.racks if apart else len(nodes)
@@ -302,10 +314,11 @@ def _classes(capacity: dict[int, float]) -> list[list[int]]:
 
 
 def _between_nodes(topology: Topology) -> FlowPhase:
-    """Return a ring over the nodes of each rate, all at once.
+    """Return traffic in rings, one for all nodes with the same rate; all rings run at once.
 
-    Not one ring over all: where a fast node sends to a slow one, queued data delays the acknowledgements of what the
-    slow one sends, and its link is then not kept busy. Nodes without an equal have separate phases.
+    In a single ring over all nodes, the data that a fast node sends to a slow one would queue and delay
+    acknowledgements, so that the slow node's link would not stay busy. Nodes whose rate no other node has get
+    separate phases.
     """
     flows: list[TcpFlow] = []
     expected: dict[tuple[int, CableSide], float] = {}
@@ -322,7 +335,7 @@ def _between_nodes(topology: Topology) -> FlowPhase:
 
 
 def _without_equal(topology: Topology) -> FlowPhase:
-    """Return traffic between each node whose rate no other has and a node of the next rate above."""
+    """Return traffic between each node whose rate no other node has and a node of the next higher rate."""
     flows: list[TcpFlow] = []
     expected: dict[tuple[int, CableSide], float] = {}
     for network, cables in enumerate(topology.node_cables):
@@ -336,7 +349,7 @@ def _without_equal(topology: Topology) -> FlowPhase:
 
 
 def _at_the_fastest(topology: Topology) -> FlowPhase:
-    """Return traffic between a node that is faster than all others of its group and each of them, and the store."""
+    """Return traffic of a node that is faster than all others of its group, to and from each of them and the store."""
     flows: list[TcpFlow] = []
     expected: dict[tuple[int, CableSide], float] = {}
     for network, cables in enumerate(topology.node_cables):
@@ -363,9 +376,10 @@ def _at_the_fastest(topology: Topology) -> FlowPhase:
 
 
 def _between_racks(topology: Topology) -> tuple[FlowPhase, ...]:
-    """Return traffic from each node of a rack to the one of its number in the next rack; no two neighbours at once.
+    """Return traffic from each node of a rack to the node with the same number in the next rack, in several phases.
 
-    With traffic both ways an uplink's queue would delay the other way's acknowledgements.
+    Neighbouring racks do not send in the same phase: traffic both ways over an uplink would queue and delay
+    acknowledgements.
     """
     uplink, racks = topology.links.uplink, topology.links.racks
     a_rack = len(topology.members) // racks

@@ -1,7 +1,7 @@
-"""Loads a fabric's links with TCP. Part of the process that holds the fabric.
+"""Loads a fabric's links with TCP, from a child of the process that holds the fabric.
 
-A single process makes all connections, each end's socket in its own namespace, and sends and receives with a thread
-each: data pass the kernel's full network stack, but no payload is copied, so that the links are the limit.
+This single process makes all connections, with each socket in the namespace of its end, and one thread per socket.
+Data pass the kernel's full network stack, but no payload is copied, so that the links are the limit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WAKE_BYTES = 16 << 10
 
 
 class TrafficLoad:
-    """Traffic over the given flows while the context lasts."""
+    """A context manager that sends traffic over the given flows."""
 
     def __init__(self, flows: Sequence[TcpFlow], spaces: Spaces) -> None:
         self._flows = flows
@@ -68,7 +68,7 @@ class TrafficLoad:
 
 
 def _run(flows: Sequence[TcpFlow], spaces: Spaces, ready: int) -> None:
-    """Connect every flow, report that, and send until killed."""
+    """Connect every flow, report this by a byte to the descriptor `ready`, and send until killed."""
     payload = os.memfd_create("ddpbench-payload")
     os.ftruncate(payload, _CHUNK_BYTES)
     scratch = mmap.mmap(-1, _CHUNK_BYTES)
@@ -76,7 +76,7 @@ def _run(flows: Sequence[TcpFlow], spaces: Spaces, ready: int) -> None:
     receivers: list[socket.socket] = []
 
     def accept(listener: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # none came: fewer receivers than flows, which is reported below
+        with contextlib.suppress(OSError):  # no connection came, which is reported below
             receivers.append(listener.accept()[0])
 
     senders: list[socket.socket] = []
@@ -100,7 +100,7 @@ def _run(flows: Sequence[TcpFlow], spaces: Spaces, ready: int) -> None:
         raise FabricError(
             f"only {len(receivers)} of {len(flows)} connections were accepted in {_CONNECT_S:g} s"
         )
-    # No thread sends before all are ready: on a machine that this overloads, threads would start slowly.
+    # No thread sends before all are ready: on a machine overloaded by traffic, threads would start slowly.
     started = threading.Event()
     for receiver in receivers:
         receiver.settimeout(None)

@@ -24,7 +24,7 @@ _LOOPBACK = 1
 
 
 def print_capabilities() -> None:
-    """Print `FabricCapabilities` as a JSON object."""
+    """Print the fields of `FabricCapabilities` as a JSON object, then end this process."""
     reasons: dict[str, str] = {}
     found = {"privileged": privileged()}
     if not found["privileged"]:
@@ -63,7 +63,9 @@ def _without_privilege() -> None:
 
 
 def _in_a_child(attempt: Callable[[], object]) -> str:
-    """Return why the attempt fails, or an empty text; this process stays in its namespaces."""
+    """Run `attempt` in a child process, so that this one stays in its namespaces; return why it failed, or an empty
+    text.
+    """
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -1,6 +1,7 @@
-"""The parts of a fabric, as data: spaces (network namespaces), bridges, cables; and the flows of a proof.
+"""The parts of a fabric as data: spaces (network namespaces), bridges and cables, and the flows of a proof.
 
-Space 0 is the switch: all bridges are in it. Converted to and from JSON, since another process makes the fabric.
+Space 0 is the switch, which contains all bridges. The data can be converted to JSON and back, because a separate
+process makes the fabric.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from typing import Any, Literal
 
 SWITCH = 0
 PREFIX = 16
-"""Bits of an address that all addresses of a network share."""
+"""Length of a network's address prefix, bits."""
 
 FRAME_BYTES = 1514
 """The longest frame of an interface, as the kernel counts: with its Ethernet header."""
 
 CableSide = Literal["out", "in"]
-"""`out` is shaped where a cable leaves its near end, `in` where it leaves the far end for the near one."""
+"""A cable's direction: `out` from its near end to its far end, `in` back. Each is shaped at the end that sends."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,14 +27,14 @@ class Route:
     """A route by which an interface reaches others."""
 
     to: str
-    """Such as `10.0.0.0/16`."""
+    """Destination, such as `10.0.0.0/16`."""
     window: int | None = None
     """The initial window that a connection offers its sender, bytes; None: the kernel's default."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Port:
-    """An end of a cable: an interface in a space, with an address, or a port of a bridge of the switch."""
+    """An end of a cable: an interface with an address, or a port of one of the switch's bridges."""
 
     space: int
     name: str
@@ -41,12 +42,14 @@ class Port:
     address: str = ""
     routes: tuple[Route, ...] = ()
     segments: int | None = None
-    """Most frames that TCP may send to it at once; None: the kernel's default."""
+    """Most frames that TCP may hand to the interface at once; None: the kernel's default."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cable:
-    """A pair of interfaces. `near` is the end at the node, rank or rack that it belongs to, `far` the other end."""
+    """A pair of interfaces: `near` is the end at the node, rank or rack that the cable belongs to, `far` the other
+    end.
+    """
 
     label: str
     """Such as `node 3`."""
@@ -55,7 +58,7 @@ class Cable:
     rate: float | None
     """Rate in either direction, bit/s; None: unshaped."""
     burst: int = 0
-    """Bytes that may pass at once after a rest."""
+    """Bytes that may pass at once after a pause."""
     delayed: bool = False
     """True if the wiring's latency and loss apply to this cable."""
 
@@ -71,7 +74,7 @@ class Wiring:
     latency_s: float = 0.0
     loss: float = 0.0
     store: int | None = None
-    """The space of the server of input data."""
+    """The space of the server of input data, if there is one."""
 
     def to_json(self) -> str:
         """Return the wiring as JSON, for the process that makes it."""
@@ -105,7 +108,7 @@ class TcpFlow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FlowPhase:
-    """Flows that run at once, and the rate each direction of a cable must then show."""
+    """Flows that run at once, and the rate that each direction of a cable must show meanwhile."""
 
     name: str
     flows: tuple[TcpFlow, ...]

@@ -1,5 +1,4 @@
-"""A run's summary as one self-contained page and a folder of figures. It draws and formats; it computes
-nothing.
+"""Write a run's summary as one self-contained page and a folder of figures. This package draws and formats only.
 
 `write_report` is the entry point. matplotlib is imported only when something is drawn.
 """
@@ -24,7 +23,7 @@ def write_report(
 ) -> Path:
     """Write `report.html`, `figures/*.png` and the `wanted` files next to them; return the page's path.
 
-    `painter` shares the drawing. The page needs no network and no other file. Equal summaries give equal
+    With a `painter`, several processes draw. The page needs no network and no other file. Equal summaries give equal
     bytes. Formats that an earlier report wrote are written again, so that none is older than the page.
 
     Raises:
@@ -49,7 +48,7 @@ def write_report(
 
 
 def _with_earlier(wanted: PictureFormats, run: RunDir) -> PictureFormats:
-    """Return `wanted` with the formats that an earlier report left."""
+    """Return `wanted` together with the formats that an earlier report left in the run directory."""
     figures, slides = (
         {path.suffix[1:] for path in _pictures(folder)} for folder in (run.figures, run.slides)
     )
@@ -57,7 +56,7 @@ def _with_earlier(wanted: PictureFormats, run: RunDir) -> PictureFormats:
 
 
 def _pictures(folder: Path) -> list[Path]:
-    """Return the files in a folder that have this package's names; empty if the folder does not exist."""
+    """Return the files in a folder that are named like this package's pictures; empty if the folder does not exist."""
     kinds = {"breakdown", "buckets", "communication", "evaluation", "heatmap", "heatmap-links", "inputs"}
     kinds |= {"laws", "layouts", "links", "links-settings", "network", "one-step", "precision", "scaling"}
     kinds |= {"checkpoints", "snapshots", "strategies", "time-to-loss", "waterfall"}

@@ -16,7 +16,7 @@ from ddpbench.units import counted, format_two_digits
 
 
 def label_of(rows: Iterable[Row]) -> tuple[str, ...]:
-    """Return the words that must accompany a figure's numbers: the longest label of its rows; empty if none
+    """Return the label of a figure of these rows, which says what was emulated: the longest of theirs; empty if none
     has one.
     """
     return max((tuple(virtual_words(row.case)) for row in rows), key=_count, default=())
@@ -27,15 +27,15 @@ def _count(words: tuple[str, ...]) -> int:
 
 
 def fullest(rows: Sequence[Row]) -> Row:
-    """Return the row whose setting stands for a figure's: under emulated links not the one rank, which uses
-    no link.
+    """Return the row whose setting stands for all: the one with most words on emulation. One rank, using no link, has
+    fewer.
     """
     return max(rows, key=lambda row: len(virtual_words(row.case)))
 
 
 def setting_of(row: Row, *, but: Collection[str] = ()) -> tuple[str, ...]:
-    """Return a panel's fixed setting in words, for captions, without the fields `but`: workload, scaling,
-    batch, link, ...
+    """Return the words of a row's setting for captions: workload, scaling, batch, links and so on, without the fields
+    `but`.
     """
     case = row.case
     by_field = {
@@ -52,7 +52,7 @@ def setting_of(row: Row, *, but: Collection[str] = ()) -> tuple[str, ...]:
 
 
 def alike_setting(rows: Iterable[Row], *, but: Collection[str] = ()) -> tuple[str, ...]:
-    """Return the setting of rows that all have the same one; empty if they differ."""
+    """Return the words of `setting_of` if they are the same for all rows; empty if they differ."""
     settings = {setting_of(row, but=but) for row in rows}
     return settings.pop() if len(settings) == 1 else ()
 
@@ -60,17 +60,17 @@ def alike_setting(rows: Iterable[Row], *, but: Collection[str] = ()) -> tuple[st
 def captioned(
     setting: Iterable[str], sentences: Iterable[str], *, name: str = "", end: str = "", joint: str = ", "
 ) -> Sentence:
-    """Return a caption: what is shown, its setting without what the name says, and sentences.
+    """Return a caption: the name of what is shown, the words of its setting that the name lacks, and sentences.
 
-    A page leaves out those parts of the setting that it states itself.
+    A page later leaves out the words of the setting that it states for all cases.
     """
     return Sentence(name, [word for word in setting if word not in name], end, " ".join(sentences), joint)
 
 
 def shared_setting(rows: Sequence[Row], *, but: Collection[str] = ()) -> list[str]:
-    """Return in words what the settings of all cases have in common, without the fields `but`.
+    """Return the words of the setting that all cases share, without the fields `but`.
 
-    Links count as common if all cases that use links share them.
+    Words on links count as shared if all cases that use links have them.
     """
     if not rows:
         return []
@@ -85,10 +85,9 @@ def shared_setting(rows: Sequence[Row], *, but: Collection[str] = ()) -> list[st
 
 
 def shared_words(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return in words what all cases of a run have in common: shown once, and left out of captions and
-    findings.
+    """Return the words that all cases of a run share. They are shown once, and left out of captions and findings.
 
-    Bucket caps count as common if all cases with buckets share them.
+    A bucket cap counts as shared if all cases with buckets have it.
     """
     shared = shared_setting(rows)
     caps = {row.case.bucket_cap_mb for row in rows} - {None}
@@ -101,8 +100,8 @@ def shared_words(rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def emulation_words(rows: Sequence[Row], cores: object) -> list[str]:
-    """Return in words what an emulation leaves out: latency, and cores for its ranks. `cores` are the host's,
-    as recorded.
+    """Return phrases on what an emulation lacks: added latency, and a core for each rank. `cores` are the host's, as
+    recorded.
     """
     sentences = ["no latency added"] if without_latency({row.case.fabric for row in rows}) else []
     most = max((row.case.world_size for row in rows if row.case.compute != "real"), default=0)
@@ -112,17 +111,17 @@ def emulation_words(rows: Sequence[Row], cores: object) -> list[str]:
 
 
 def setting_but_links(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return the setting of rows that differ in their links, without the links."""
+    """Return the words of a setting without links, for rows that differ in their links."""
     return setting_of(fullest(rows), but=("fabric",))
 
 
 def label_but_links(row: Row) -> tuple[str, ...]:
-    """Return a figure's label if links differ from point to point."""
+    """Return the label of a figure whose points have different links."""
     return ("emulated links", *virtual_words(row.case, but=("fabric",)))
 
 
 def settings_apart(rows: Sequence[Row]) -> dict[str, str]:
-    """Return, by case id, the links and options that distinguish these rows."""
+    """Return, by case id, words for the links and options that distinguish these rows."""
     names = Namer(row.case for row in rows)
     linked = len({row.case.fabric for row in rows}) > 1
     return {
@@ -139,17 +138,17 @@ def settings_apart(rows: Sequence[Row]) -> dict[str, str]:
 def marks_of(
     rows: Sequence[Row], missing: Mapping[str, str], *, ground: Sequence[Row] | None = None
 ) -> list[str]:
-    """Return sentences on grey ground and hollow markers, if a figure of these rows has them, and on missing
+    """Return sentences that explain a figure's grey ground and hollow markers, if it has them, and name missing
     cases.
 
-    `ground` are the rows that decide where the ground is grey, if not those shown.
+    `ground` holds the rows that decide where the ground is grey, by default the rows shown.
     """
     hollow = ["Hollow markers: emulated or dilated."] if any(row.emulated for row in rows) else []
     return [*grey_ground(rows if ground is None else ground), *hollow, *not_shown(missing)]
 
 
 def claimed_speedups(claims: Sequence[DecidedClaim], rows: Iterable[Row]) -> list[str]:
-    """Return a sentence on speed-ups whose intervals are those of claims, if these rows have any."""
+    """Return a sentence on the intervals of speed-ups that claims name; empty if no claim names one of these rows'."""
     named = {frozenset((pair.a, pair.b)) for one in claims for pair in one.pairs if pair.ratio}
     if not any(frozenset((row.case_id, row.baseline_case_id)) in named for row in rows):
         return []
@@ -160,18 +159,17 @@ def claimed_speedups(claims: Sequence[DecidedClaim], rows: Iterable[Row]) -> lis
 
 
 def grey_ground(rows: Iterable[Row]) -> list[str]:
-    """Return a sentence that explains the grey background, if a figure of these rows has any."""
+    """Return a sentence that explains the grey ground of a figure of these rows; empty if it has none."""
     text = "Grey ground: more ranks than cores (oversubscribed)."
     return [text] if any(row.oversubscribed for row in rows) else []
 
 
 def not_shown(missing: Mapping[str, str], *, most: int | None = None) -> list[str]:
-    """Return a sentence that names the cases missing from a figure, if there are any; the first `most` by
-    name.
+    """Return a sentence that names the cases missing from a figure; empty if there are none.
 
     Args:
-        missing: the reason why each is not shown, by id.
-        most: all by default.
+        missing: name and reason of each missing case, by case id.
+        most: how many cases to name, by default all; the sentence counts the others.
     """
     reasons = list(missing.values())
     more = f" and {len(reasons) - most} more" if most is not None and len(reasons) > most else ""
@@ -179,7 +177,7 @@ def not_shown(missing: Mapping[str, str], *, most: int | None = None) -> list[st
 
 
 def burst_words(rows: Sequence[Row]) -> str:
-    """Return the burst that an emulated link passes at full speed after a pause, as time: `1 ms`."""
+    """Return the length, as time, of the burst that an emulated link passes at full speed after a pause: `1 ms`."""
     bursts = set()
     for row in rows:
         links, local = links_of(row.case.fabric), local_rate(row.case.fabric, row.case.ranks_per_node)

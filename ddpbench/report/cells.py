@@ -1,6 +1,4 @@
-"""A table's cells as HTML, by a function: a template's macro takes ten times as long, and reports have many
-cells.
-"""
+"""Write a table's cells as HTML in Python: a template's macro takes ten times as long, and reports have many cells."""
 
 from __future__ import annotations
 
@@ -13,9 +11,9 @@ from ddpbench.text_safety import clean, on_page
 
 
 def cells(row: Sequence[Cell], columns: Sequence[Column] = ()) -> Markup:
-    """Return a row's cells, the first of them its header; all text is escaped.
+    """Return a row's cells as HTML, the first of them the row's header; all text is escaped.
 
-    With `columns` each cell has its column's title, for cards on narrow screens.
+    With `columns`, each cell also carries its column's title, for narrow screens, which show each row as a card.
     """
     titles = [column.title for column in columns] or [""] * len(row)
     pairs = zip(row, titles, strict=True)

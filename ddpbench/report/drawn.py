@@ -10,8 +10,8 @@ T = TypeVar("T")
 MOST_FIGURES = 2
 """Most figures of one kind, unless a section says otherwise."""
 MANY = 20
-"""Most groups for several figures. With more, one figure is an example: a second would not stand for more
-groups, and the figures of all sections take most of the time to make and load a large page.
+"""Most groups for which several figures are drawn. With more groups one figure serves as an example, because the
+figures take most of the time to make and load a large page.
 """
 
 

@@ -1,6 +1,7 @@
-"""Elements that replace files on the page: pictures and downloads as data addresses, and numbered tables.
+"""Embed pictures and downloads in the page as data URLs, and number its tables.
 
-A page is written while its pictures are still being drawn: it has places for them, which `with_images` fills.
+A page is written while its pictures are still being drawn. It has placeholders for them, which `with_images`
+replaces.
 """
 
 from __future__ import annotations
@@ -40,22 +41,22 @@ class Embedded:
 
     @property
     def heading(self) -> str:
-        """Return its finding, with its label unless that holds for all of the page."""
+        """Return the picture's heading with its label, without the words that the page states for all cases."""
         return _labelled(self.picture, but=self.shared)
 
     @property
     def caption(self) -> str:
-        """Return its caption without the setting that all cases share."""
+        """Return the picture's caption without the setting that all cases share."""
         return but(self.picture.caption, self.shared)
 
     @property
     def source(self) -> Markup:
-        """Return the placeholder of the SVG's address."""
+        """Return the placeholder for the URL of the picture's SVG."""
         return Markup(f"&wide-{self.number};")
 
     @property
     def narrow(self) -> Markup:
-        """Return the placeholder of the phone's SVG, if that is drawn separately; else empty."""
+        """Return the placeholder for the URL of the SVG for phones; empty if there is no such SVG."""
         return Markup(f"&narrow-{self.number};") if self.picture.narrow is not None else Markup()
 
     @property
@@ -65,14 +66,14 @@ class Embedded:
 
 
 _PLACE = re.compile(r'"&(wide|narrow)-(\d+);"')
-"""In an attribute: there, `&` in a run's texts is escaped."""
+"""A placeholder in an attribute. A run's texts cannot match, because `&` is escaped in them."""
 
 
 def with_images(html: str, drawn: Sequence[DrawnPicture]) -> str:
-    """Return a page with its pictures' addresses, counted from 1; two inlined SVG in one document would share
-    ids.
+    """Return the page with its placeholders, numbered from 1, replaced by the pictures as data URLs.
 
-    If pictures have boxes in place of characters, a line below the page's heading says so.
+    Two inlined SVGs would share ids within the document. If pictures have boxes in place of characters, a line below
+    the page's heading says so.
     """
 
     def address(place: re.Match[str]) -> str:
@@ -114,35 +115,35 @@ def with_terms(html: str) -> str:
 
 
 def _has(text: str, word: str) -> bool:
-    """Return whether some word begins with this; a plain substring search comes first, as it is fast on large
+    """Return whether some word in the text begins with `word`. A substring search comes first: it is fast on large
     texts.
     """
     return word in text and re.search(rf"\b{re.escape(word)}", text) is not None
 
 
 class TableCounter:
-    """Count tables in the order in which they appear on the page."""
+    """Numbers tables in the order in which they appear on the page."""
 
     def __init__(self) -> None:
         self._tables = 0
 
     def table(self, table: Table | None) -> NumberedTable | None:
-        """Return the table with its number; None, without using up a number, if there is none."""
+        """Return the table, evenly rounded, with the next number; None for None, which uses up no number."""
         if table is None:
             return None
         self._tables += 1
         return NumberedTable(number=self._tables, table=table.evenly_rounded())
 
     def sure(self, table: Table) -> NumberedTable:
-        """Return `table` for a table that exists."""
+        """Like `table`, for a table that is not None."""
         numbered = self.table(table)
         assert numbered is not None
         return numbered
 
 
 def labelled(picture: Picture) -> Picture:
-    """Return the picture with its label added to heading and alternative text, unless they contain it
-    already.
+    """Return the picture with its label added to the alternative text, and to the heading where it lacks the label's
+    words.
     """
     return replace(
         picture,
@@ -158,20 +159,20 @@ def _labelled(picture: Picture, but: Collection[str] = ()) -> str:
 
 
 _PLAIN = "=:/;,'{}.*!-+@"
-"""Characters that an address may contain unescaped, in an attribute and in a list of sources."""
+"""Characters that a data URL may contain unescaped, both in an attribute and in a list of sources."""
 
 
 def _data_image(svg: bytes) -> Markup:
-    """Return an image as a data address: text, which is a quarter shorter than base64."""
+    """Return an SVG as a data URL of percent-encoded text, which is a quarter shorter than base64."""
     text = svg.decode("utf-8").replace('"', "'")
     return Markup("data:image/svg+xml," + quote(text, safe=_PLAIN))
 
 
 def data_address(kind: str, text: str) -> str:
-    """Return a text as a data address for a download link, which no content security policy needs to allow."""
+    """Return a text as a base64 data URL for a download link, which no content security policy needs to allow."""
     return f"data:{kind};base64,{base64.b64encode(clean_bytes(text)).decode('ascii')}"
 
 
 def clean_bytes(text: str) -> bytes:
-    """Return UTF-8, with a question mark for everything that is not a character."""
+    """Return the text in UTF-8, with a question mark for each character that cannot be encoded."""
     return text.encode("utf-8", "replace")

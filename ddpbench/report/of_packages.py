@@ -1,5 +1,5 @@
-"""Sections that installed packages register: each is checked, drawn and rendered separately before it is on
-the page.
+"""Sections that installed packages register: each is checked, drawn and rendered separately before it goes on the
+page.
 
 A section that fails at any of these steps is replaced by the reason, and the rest of the page is unaffected.
 """
@@ -42,7 +42,7 @@ class Taken:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OfPackage:
-    """A section of a package with its pictures drawn, in their order."""
+    """A package's section with its pictures drawn, in the section's order."""
 
     section: Section
     drawn: Sequence[DrawnPicture] = ()
@@ -66,13 +66,14 @@ def sections_of_packages(
     environment: jinja2.Environment,
     draw: Callable[[Picture], DrawnPicture],
 ) -> Iterator[OfPackage]:
-    """Yield the sections that installed packages register, drawn; a failed one is replaced by the reason.
+    """Yield the sections that installed packages register, drawn; in place of a failed one, a section with the
+    reason.
 
     Args:
-        given: the run's summary and its rows, which each section's function is called with.
-        taken: the ids and names of the page without these sections.
+        given: the run's summary and its rows, the arguments of each section's function.
+        taken: the ids and file names that the page uses without these sections.
         environment: the environment of the page's templates.
-        draw: draws one picture like those of the page.
+        draw: draws a picture in the same way as the page's own.
     """
     ids, names = {*taken.ids}, {name.lower() for name in taken.file_names}
     for number, make in enumerate(functions("section")):
@@ -100,11 +101,11 @@ def _made(
     environment: jinja2.Environment,
     draw: Callable[[Picture], DrawnPicture],
 ) -> OfPackage | None:
-    """Return a section in its final form; None if the package has no section for this run.
+    """Make, check and draw a package's section; return None if the package has none for this run.
 
     Raises:
-        RequestError: its function or its drawing fails, or it cannot be rendered.
-        TypeError: it has a value of a wrong type.
+        RequestError: the section's function or its drawing fails, or the section cannot be rendered.
+        TypeError: the section, or a value in it, has a wrong type.
     """
     section = make(*given)
     if section is None:
@@ -125,7 +126,7 @@ def _made(
 
 
 def _problem(section: Section, ids: Collection[str], names: Collection[str]) -> str:
-    """Return which part of a section the page has already, or cannot have; empty if there is none."""
+    """Return words on the first id or file name of a section that is invalid or taken; empty if there is none."""
     row_ids = [one for table in _tables(section) for one in table.row_ids]
     own = [section.anchor, *row_ids]
     for one in own:
@@ -146,7 +147,7 @@ def _problem(section: Section, ids: Collection[str], names: Collection[str]) -> 
 
 
 def _free(anchor: str, ids: Collection[str]) -> str:
-    """Return an anchor that is not taken, made from this one."""
+    """Return the anchor without spaces, and lengthened until it is not among `ids`."""
     anchor = "-".join(anchor.split())
     while anchor in ids:
         anchor += "-"
@@ -167,7 +168,7 @@ _NAMES = {
 
 
 def _wrong(value: object, kind: Any, where: str) -> Iterator[str]:
-    """Yield in words each value in a part of a page whose type is not that of its field."""
+    """Yield words on each value whose type does not match its annotation `kind`; `where` is the path to `value`."""
     origin, among = typing.get_origin(kind), typing.get_args(kind)
     if origin in (Union, types.UnionType):
         if all(any(True for _ in _wrong(value, one, where)) for one in among):
@@ -192,7 +193,7 @@ def _is_of(value: object, kind: Any) -> bool:
 
 
 def _wrong_within(value: object, kind: Any, where: str) -> Iterator[str]:
-    """Yield `_wrong` for the values in a mapping or a part of a page."""
+    """Yield the results of `_wrong` for the values in a mapping or in a dataclass of `parts`."""
     if isinstance(value, Mapping):
         for key, one in value.items():
             for each, of in zip((key, one), typing.get_args(kind), strict=True):

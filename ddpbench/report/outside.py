@@ -1,4 +1,4 @@
-"""Texts of a picture outside the page: the conditions under which its numbers hold, and their origin."""
+"""Texts for pictures used outside the page: the conditions under which their numbers hold, and their source."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from ddpbench.text_safety import clean
 def dressed(
     summary: RunSummary, rows: Sequence[Row], pictures: Iterable[Picture], wanted: PictureFormats
 ) -> list[Picture]:
-    """Return the pictures with their subtitle, source line and the file formats that are wanted."""
+    """Return the pictures with their subtitles, source line and `wanted` formats, and with captions that repeat
+    nothing.
+    """
     every, source = conditions(rows), source_line(summary)
     return [
         replace(
@@ -35,8 +37,9 @@ def dressed(
 
 
 def conditions(rows: Sequence[Row]) -> list[str]:
-    """Return the conditions that all cases of a run share, without virtual ones (pictures state those), and
-    the launches.
+    """Return phrases for the conditions that all cases of a run share, and for the number of launches.
+
+    What was emulated is left out, because each picture states it.
     """
     measured = [row for row in rows if row.launches]
     if not measured:
@@ -45,7 +48,7 @@ def conditions(rows: Sequence[Row]) -> list[str]:
 
 
 def source_line(summary: RunSummary) -> str:
-    """Return the machine, the run and the program, in one line; no host name."""
+    """Return one line that names the program, the run, its date and the machine, but no host."""
     identity, context = (_part(summary.about.machine, name) for name in ("identity", "context"))
     cores, torch, commit = identity.get("cores"), identity.get("torch"), context.get("git_commit")
     gpus = identity.get("gpus")
@@ -64,13 +67,17 @@ def source_line(summary: RunSummary) -> str:
 
 
 def _stated_in(picture: Picture, every: Sequence[str]) -> set[str]:
-    """Return the conditions that the subtitle and the heading state."""
+    """Return the words of the caption's setting that the subtitle or the heading states; `every` holds the shared
+    conditions.
+    """
     own = picture.caption.conditions if isinstance(picture.caption, Sentence) else ()
     return {*every, *picture.label, *(word for word in own if word in picture.heading)}
 
 
 def _subtitle(picture: Picture, every: Sequence[str]) -> str:
-    """Return the conditions that the heading does not state, including those in its brackets."""
+    """Return a subtitle: the conditions that the heading does not state, and what brackets mean if the heading has
+    any.
+    """
     words = [*every[:-1], *picture.label, *every[-1:]]
     outside = [word for word in dict.fromkeys(words) if word not in picture.heading]
     brackets = ["brackets: 95 % intervals"] if "[" in picture.heading else []

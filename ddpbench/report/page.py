@@ -1,6 +1,4 @@
-"""Assemble the page: sections in their order, tables numbered, figures drawn and embedded. No numbers are
-computed.
-"""
+"""Assemble the page: order its sections, number its tables, draw and embed its figures. Computes no results."""
 
 from __future__ import annotations
 
@@ -97,12 +95,12 @@ FIGURES: Mapping[str, Callable[[RunSummary, Sequence[Row]], Section | None]] = {
     "checkpoints": lambda run, rows: checkpoints.section(run.checkpoints, rows),
     "startup": lambda _, rows: startup.section(rows),
 }
-"""The sections with figures, in the page's order: each has one file or folder, and one entry here."""
+"""Functions that make the page's sections, in the page's order. Each section has one file or folder."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Page:
-    """The finished page, and its figures by their path in the run directory."""
+    """The finished page, and its picture files by path in the run directory."""
 
     html: str
     figures: Mapping[str, bytes]
@@ -113,7 +111,7 @@ _Placed = list[tuple[Section, list[Embedded], list[NumberedTable]]]
 
 
 def build(summary: RunSummary, painter: Painter | None = None, wanted: PictureFormats = ONLY_PNG) -> Page:
-    """Return the page of a run, and its pictures' files. Equal summaries give equal bytes."""
+    """Return the page of a run and its picture files. Equal summaries give equal bytes."""
     rows = rows_of(summary)
     numbers = TableCounter()
     shared = shared_words(rows)
@@ -123,7 +121,7 @@ def build(summary: RunSummary, painter: Painter | None = None, wanted: PictureFo
     drawing = dressed(summary, rows, [labelled(picture) for picture in pictures], wanted)
     if painter is not None:
         painter.start(drawing)
-    # While the other process draws, the rest of the page is made here.
+    # While other processes draw, this one makes the rest of the page.
     all_cases = summary_table(summary, rows)
     own_phases = data_parallel_section(summary.steps.phases, rows)
     core = [*found, *([own_phases] if own_phases is not None else [])]
@@ -175,7 +173,7 @@ def build(summary: RunSummary, painter: Painter | None = None, wanted: PictureFo
 
 
 def sections_of(summary: RunSummary, rows: Sequence[Row]) -> list[Section]:
-    """Return the sections that ddpbench has, in the page's order."""
+    """Return the sections that ddpbench itself makes for this run, in the page's order."""
     made = (make(summary, rows) for make in with_features("section", FIGURES).values())
     return [section for section in made if section is not None]
 
@@ -188,8 +186,8 @@ def _of_packages(
     ids: Iterable[str],
     wanted: PictureFormats,
 ) -> list[OfPackage]:
-    """Return the sections that installed packages register, drawn; `core` are the page's others, `ids` those
-    of its rows.
+    """Return the sections that installed packages register, drawn. `core` holds the page's other sections, `ids` the
+    ids of its table rows.
     """
     taken = Taken(
         ids=ids_of_page() | ids_of(core) | {*ids},
@@ -204,7 +202,7 @@ def _of_packages(
 
 
 def _downloads(summary: RunSummary) -> Mapping[str, str]:
-    """Return the run's numbers as addresses of files to download."""
+    """Return data URLs of the run's numbers as CSV and JSON, to download."""
     return {
         "csv": data_address("text/csv", csv_of(summary.cases)),
         "json": data_address("application/json", embedded_json(summary)),
@@ -212,7 +210,7 @@ def _downloads(summary: RunSummary) -> Mapping[str, str]:
 
 
 def _placed(made: Sequence[Section], numbers: TableCounter, shared: Collection[str]) -> _Placed:
-    """Return the sections with places for figures; figures and tables are numbered in the order of the page."""
+    """Return the sections with placeholders for figures; figures and tables are numbered in the order of the page."""
     count = itertools.count(1)
     sections: _Placed = []
     for section in made:
@@ -225,7 +223,7 @@ def _placed(made: Sequence[Section], numbers: TableCounter, shared: Collection[s
 
 
 def _missing_from(sections: _Placed) -> Mapping[str, Sequence[int]]:
-    """Return the numbers of the figures that lack a case, by the case's id."""
+    """Return, by case id, the numbers of the figures from which a case is missing."""
     affected: dict[str, list[int]] = {}
     for _, embedded, _ in sections:
         for one in embedded:
@@ -237,9 +235,9 @@ def _missing_from(sections: _Placed) -> Mapping[str, Sequence[int]]:
 def _anchored(
     findings: Iterable[Finding], sections: Sequence[Section], shared: Collection[str]
 ) -> Sequence[tuple[Finding, str]]:
-    """Return each finding with the anchor of its evidence, or of the summary if its section does not exist.
+    """Return each finding with the anchor of its evidence, or of the summary if the page has no such section.
 
-    Words that all cases share are left out.
+    The words in `shared` are left out of the findings.
     """
     anchors = {"summary", "method", "provenance", "validity"} | {section.anchor for section in sections}
     return [
@@ -256,7 +254,7 @@ def _anchored(
 
 
 def _once(answer: Iterable[Finding]) -> list[Finding]:
-    """Return an answer's lines without the words that an earlier line contains too."""
+    """Return the findings of an answer, each without the tags that an earlier one has too."""
     known: list[str] = []
     lines = []
     for finding in answer:
@@ -266,9 +264,7 @@ def _once(answer: Iterable[Finding]) -> list[Finding]:
 
 
 def _qualified_once(answer: Iterable[Finding]) -> set[str]:
-    """Return the qualifying words that need no repetition: all except counts of an answer's own launches, and
-    doubts.
-    """
+    """Return the tags that other findings need not repeat: all of the answer's, except on launches and late replays."""
     return {
         tag for finding in answer for tag in finding.tags if "launch" not in tag and not tag.startswith(LATE)
     }
@@ -277,7 +273,9 @@ def _qualified_once(answer: Iterable[Finding]) -> set[str]:
 def _closing_tables(
     summary: RunSummary, rows: Sequence[Row], affected: Mapping[str, Sequence[int]], numbers: TableCounter
 ) -> Mapping[str, NumberedTable | None]:
-    """Return the tables after the sections, numbered in the order in which they appear on the page."""
+    """Return the tables after the sections, by template variable, numbered in the order in which they appear on the
+    page.
+    """
     of_cores = (
         " (of cores, in how many there are)" if "slots" in _part(summary.about.machine, "identity") else ""
     )
@@ -316,7 +314,7 @@ def _words_on_run(summary: RunSummary) -> Mapping[str, object]:
 
 
 def _style_and_script() -> Mapping[str, str]:
-    """Return the page's style and its script, with the hash that its policy allows."""
+    """Return the page's style and its script, with the script's hash for the content security policy."""
     script = (_HERE / "page.js").read_text(encoding="utf-8")
     return {
         "style": page_style(),
@@ -343,7 +341,7 @@ def _in_short(summary: RunSummary) -> str:
 
 
 def count_words(summary: RunSummary) -> Sequence[tuple[str, str]]:
-    """Return the counts at the head of the page, which every other count repeats."""
+    """Return the labels and values of the counts at the head of the page."""
     counts = summary.course.counts
     return (
         ("Launches planned", f"{counts.planned:,}"),
@@ -366,7 +364,7 @@ def _environment(shared: Collection[str]) -> jinja2.Environment:
 
 
 def _exactly(text: str) -> Markup:
-    """Return a text that can be copied unchanged from the page."""
+    """Return a text as HTML from which it can be copied unchanged."""
     return Markup(escape(clean(text)))
 
 
@@ -376,7 +374,9 @@ def _part(machine: Mapping[str, object], name: str) -> Mapping[str, object]:
 
 
 def _resumes(summary: RunSummary) -> str:
-    """Return the command that continues the run; for nodes of a launcher, the one that prints their lines."""
+    """Return the command that continues the run; for nodes of a launcher, the command that prints what to run on
+    them.
+    """
     context = _part(summary.about.machine, "context")
     if "submitted_nodes" in context:
         return command("ddpbench", "submit", str(Path(summary.about.run_path).parent))
@@ -386,7 +386,7 @@ def _resumes(summary: RunSummary) -> str:
 
 
 def _experiment(summary: RunSummary) -> Mapping[str, object]:
-    """Return the experiment as in its file; empty if the text cannot be read."""
+    """Return the parsed experiment file; empty if it cannot be parsed."""
     try:
         return parse(summary.about.experiment_toml)
     except ValueError:
@@ -394,9 +394,9 @@ def _experiment(summary: RunSummary) -> Mapping[str, object]:
 
 
 def used_words(summary: RunSummary) -> str:
-    """Return a sentence on how much of the machine the largest case used; empty if its parts are unknown.
+    """Return a sentence on how many cores and GPUs the largest case used; empty if the machine's are not known.
 
-    They are unknown for several machines or jobs, whose nodes may differ.
+    They are unknown for a run on several machines or jobs, whose nodes may differ.
     """
     identity = _part(summary.about.machine, "identity")
     cases = [summary.planned[one.case_id] for one in summary.by_case if one.status != "skipped"]
@@ -427,9 +427,7 @@ def used_words(summary: RunSummary) -> str:
 
 
 def _used_cores(case: Case, here: int) -> int:
-    """Return on how many of the cores here a case's ranks and their loader workers may run; a replay may use
-    all.
-    """
+    """Return how many of the `here` cores a case's ranks and loader workers may run on; a replay may use all."""
     if case.compute != "real":
         return here
     processes = 1 if traits_of(case).one_process else case.world_size

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 FEW_COLUMNS, SEVERAL_COLUMNS, MANY_COLUMNS = 4, 9, 12
-"""Above these numbers of columns a table becomes cards on a phone, is set closer, and is set closest."""
+"""Above these numbers of columns a table is shown as cards on a phone, is set closer, and is set closest."""
 LONGEST_INTERVAL = 24
 """Most characters of an interval, such as `[1,234,000, 1,235,000]`."""
 LONGEST_WORD = 24
@@ -23,7 +23,7 @@ LONGEST_WORD = 24
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
-    """A field of a table. `under` is a second, quieter line: an interval or a badge."""
+    """A cell of a table. `under` is a second, less prominent line, such as an interval or a badge."""
 
     text: str
     under: str = ""
@@ -33,25 +33,25 @@ class Cell:
     strong: bool = False
     link: str = ""
     measured: Interval | None = None
-    """The value with its interval from which the text and its second line are made."""
+    """The value and interval from which `text` and `under` are made."""
     null: float | None = None
-    """The value without a difference, such as a ratio of 1, to which no end of the interval is rounded."""
+    """The value that means no difference, such as a ratio of 1. No end of the interval is rounded to it."""
 
     @property
     def has_words(self) -> bool:
-        """Return whether `under` is more than an interval: words, which may continue in another line."""
+        """Return whether `under` is too long for an interval, so that its words may be broken into lines."""
         return len(self.under) > LONGEST_INTERVAL
 
     @property
     def unbroken(self) -> bool:
-        """Return whether it has a word, such as a path, that is too long for a column and may be broken
+        """Return whether the cell has a word, such as a path, that is too long for a column and may be broken
         anywhere.
         """
         return any(len(word) > LONGEST_WORD for word in f"{self.text} {self.under}".split())
 
     @classmethod
     def estimate(cls, value: Interval | None, *, strong: bool = False, null: float | None = None) -> Cell:
-        """Return a value with its interval beneath; empty if it was not measured."""
+        """Return a cell with a value and its interval beneath; an empty cell for None."""
         if value is None:
             return cls(text="", number=True)
         text, under = value.texts(null)
@@ -67,14 +67,14 @@ class Cell:
 
     @classmethod
     def ms(cls, seconds: float | None) -> Cell:
-        """Return a time in milliseconds without an interval."""
+        """Return a cell with a time in milliseconds, without an interval; an empty cell for None."""
         if seconds is None:
             return cls(text="", number=True)
         return cls(text=milliseconds(seconds), key=seconds, number=True)
 
     @classmethod
     def count(cls, value: int) -> Cell:
-        """Return a whole number."""
+        """Return a cell with a whole number."""
         return cls(text=f"{value:,}", key=value, number=True)
 
 
@@ -88,7 +88,9 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """A table. The first cell of a row is its header. `row_ids` are anchors, if rows are linked to."""
+    """A table of the page. The first cell of each row is the row's header; `row_ids` are anchors, if anything links
+    to rows.
+    """
 
     caption: str
     columns: tuple[Column, ...]
@@ -98,10 +100,10 @@ class Table:
     mixed: bool = False
     """True if one column holds different quantities, which are rounded separately."""
     fold: str = ""
-    """The text shown until it is opened; empty for a table that is always open."""
+    """The text shown until the table is opened; empty for a table that is always open."""
 
     def evenly_rounded(self) -> Table:
-        """Return the table with one rounding within each column of measured values."""
+        """Return the table with the measured values of each column rounded alike."""
         if self.mixed:
             return self
         columns: dict[int, list[Interval]] = {}
@@ -138,9 +140,7 @@ class Table:
 
     @property
     def width(self) -> str:
-        """Return how closely it is set, so that all columns are visible at 1280 pixels: "", `wide` or
-        `widest`.
-        """
+        """Return how closely the columns are set to be visible at 1280 pixels: as usual (empty), `wide` or `widest`."""
         count = len(self.columns)
         return "widest" if count > MANY_COLUMNS else "wide" if count > SEVERAL_COLUMNS else ""
 
@@ -157,8 +157,8 @@ def _at(cell: Cell, decimals: int) -> Cell:
 class Picture:
     """A figure before it is drawn: all its words, its data, and how to paint it.
 
-    `paint` gets a sheet of `width_in` x `height_in`. `missing` maps the cases that belong into the figure and
-    are not in it to the reason. `alt` has all words except the table's number, which the page adds.
+    `paint` gets a sheet of `width_in` x `height_in`. `missing` has the reason for each case that belongs in the
+    figure but is not shown, by case id. `alt` is the alternative text, to which the page adds the table's number.
     """
 
     file_name: str
@@ -171,19 +171,19 @@ class Picture:
     paint: Callable[[Sheet], None]
     missing: Mapping[str, str]
     narrow: Callable[[Sheet], None] | None = None
-    """Paint the form for a phone, panels above each other, on a sheet of `narrow_in`."""
+    """Paints the form for a phone, with panels above each other, on a sheet of `narrow_in`."""
     narrow_in: tuple[float, float] = (0.0, 0.0)
     label: tuple[str, ...] = ()
-    """Label in the heading: in which way its numbers are not the machine's own."""
+    """Words for the heading on what was emulated."""
     subtitle: str = ""
-    """Subtitle of its files: the conditions that the heading does not state (`report/outside.py`)."""
+    """Subtitle of the picture's files: the conditions that the heading does not state (`report/outside.py`)."""
     source: str = ""
-    """Source line of its files: the machine, the run and the program."""
+    """Source line of the picture's files: the machine, the run and the program."""
     wanted: PictureFormats = ONLY_PNG
 
     @property
     def size(self) -> tuple[int, int]:
-        """Return its width and height on a page, in CSS pixels."""
+        """Return the picture's width and height on a page, in CSS pixels."""
         return round(self.width_in * 100), round(self.height_in * 100)
 
 
@@ -202,5 +202,5 @@ class Section:
 
     @property
     def shows(self) -> bool:
-        """Return whether it has something to look at; if not, a line at the page's end says why."""
+        """Return whether the section has a picture or a table; if not, a line at the page's end says why."""
         return bool(self.pictures or self.tables)

@@ -21,36 +21,38 @@ class Row(CaseSummary):
 
     case: Case
     numbers: str = ""
-    """The type of its parameters, and the autocast type."""
+    """The type of the parameters, and the autocast type."""
     names: Namer = field(default=Namer(()), repr=False, compare=False)
-    """Names of all cases of the page; drawing processes do not have it."""
+    """Names of all cases of the page; drawing processes do not have these."""
     strategy_name: str = ""
     """The strategy as figures name it."""
     name: str = ""
-    """Strategy and ranks, and what distinguishes it from others of its strategy in its panel."""
+    """Strategy and ranks, and what distinguishes the case from others with the same strategy in its panel."""
     workload_name: str = ""
-    """Its workload: a user's own by its class name, unless another workload has this name."""
+    """The workload; a user's own by its class name, unless another workload has this name."""
     layout: str = ""
-    """`2 x 2` (nodes x ranks) or `on 2 nodes`, if its strategy ran a number of ranks in several layouts."""
+    """`2 x 2` (nodes x ranks) or `on 2 nodes`, if the strategy ran the same number of ranks in several layouts."""
 
     @property
     def ok(self) -> bool:
-        """Return whether its numbers may be shown."""
+        """Return whether the case's numbers may be shown."""
         return self.status == "ok"
 
     @property
     def emulated(self) -> bool:
-        """Return whether a link was shaped or computation replayed, dilated or shrunk: hollow markers."""
+        """Return whether a link was shaped, or computation replayed, dilated or shrunk, which hollow markers show."""
         return is_virtual(self.case)
 
     @property
     def needs_no_link(self) -> bool:
-        """Return whether it would be the same on any fabric: one rank, or ranks that exchange nothing."""
+        """Return whether the case would be the same on any fabric: it has one rank, or ranks that exchange nothing,
+        and no fabric.
+        """
         return not self.case.fabric and (self.case.world_size == 1 or not traits_of(self.case).exchanges)
 
     @property
     def same_buckets(self) -> str:
-        """Return the other bucket caps that make the same buckets, for which it stands: `1 MiB, 2 MiB`."""
+        """Return the other bucket caps that make the same buckets, which this case stands for: `1 MiB, 2 MiB`."""
         return ", ".join(f"{cap} MiB" for cap in self.same_caps)
 
     @property
@@ -60,7 +62,7 @@ class Row(CaseSummary):
 
     @property
     def badges(self) -> str:
-        """Return the words that must accompany its numbers."""
+        """Return the words that must accompany the case's numbers."""
         return "; ".join(word for word in (*virtual_words(self.case), self.flaws) if word)
 
     @property
@@ -96,7 +98,7 @@ class Row(CaseSummary):
 
     @property
     def variant(self) -> GroupKey:
-        """Return the key that separates two series of one panel, without the bucket cap."""
+        """Return the key that distinguishes the series of one panel; it does not include the bucket cap."""
         return (*grouping.variant(self.case), self.layout)
 
 
@@ -123,7 +125,7 @@ def _row(summary: CaseSummary, case: Case, names: Namer, machine: Mapping[str, o
 
 
 def _with_layouts(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows, with their layout on nodes if their strategy ran a number of ranks in several layouts."""
+    """Return the rows, with `layout` set if their strategy ran the same number of ranks in several layouts."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.panel, row.variant), []).append(row)
@@ -145,7 +147,7 @@ def _with_layouts(rows: Sequence[Row]) -> list[Row]:
 def raw_launches(
     launches: Iterable[LaunchResult], of: Literal["step_time_s", "samples_per_s"] = "step_time_s"
 ) -> dict[str, list[float]]:
-    """Return the measurements of the ok launches, by case and in order of their rounds."""
+    """Return the values `of` the ok launches, by case id and in the order of rounds."""
     values: dict[str, list[float]] = {}
     for one in sorted(launches, key=lambda one: (one.case_id, one.round)):
         value = one.step_time_s if of == "step_time_s" else one.samples_per_s

@@ -1,6 +1,4 @@
-"""Rows sorted into panels that may be compared and series that may be joined; a figure takes its rows from a
-panel.
-"""
+"""Sort rows into panels, whose rows may be compared, and series, whose points may be joined by a line."""
 
 from __future__ import annotations
 
@@ -20,39 +18,37 @@ from ddpbench.strategies.traits import Traits, traits_of
 BY_CAP = "Step time by bucket cap"
 """The title of the section to which notes on bucket caps refer."""
 MOST_SERIES = 8
-"""More than these, in addition to the bounds, cannot be distinguished in one pair of axes."""
+"""Most series in one pair of axes, besides upper bounds. More cannot be distinguished."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Series:
-    """Rows of one strategy at one setting, by world size; `name` distinguishes it from the others of its
-    panel.
-    """
+    """Rows of one strategy at one setting, by world size; `name` distinguishes the series from others of its panel."""
 
     name: str
     strategy: str
     variant: int
-    """Number of this variant of its strategy and algorithm in the panel, from 0: variants share a colour, not
-    a marker.
+    """Number of the variant among those of the same strategy and algorithm, from 0. Variants share a colour, not a
+    marker.
     """
     rows: tuple[Row, ...]
     words: str = ""
-    """The part of its name that distinguishes it from other variants of its strategy."""
+    """The part of the name that distinguishes the variant from others of its strategy."""
 
     @property
     def traits(self) -> Traits:
-        """Return the traits of its strategy."""
+        """Return the traits of the series' strategy."""
         return traits_of(self.rows[0].case)
 
     @property
     def look(self) -> Look:
-        """Return its colour and marker."""
+        """Return the series' colour and marker."""
         return look(self.rows[0].case, self.variant)
 
 
 def _most_ranks(every: Sequence[Series]) -> int:
-    """Return the largest number of ranks at which one was measured, without oversubscription if there is such
-    a case.
+    """Return the largest number of ranks at which a case was measured, without oversubscription if there is such a
+    case.
     """
     rows = [row for series in every for row in series.rows if row.ok and row.samples_per_s is not None]
     shared = {row.case.world_size for row in rows if row.oversubscribed}
@@ -61,7 +57,7 @@ def _most_ranks(every: Sequence[Series]) -> int:
 
 
 def _rate_at(series: Series, size: int) -> float:
-    """Return the samples/s at `size` ranks; 0 if it is unknown."""
+    """Return a series' samples/s at `size` ranks; 0 if unknown."""
     rates = (row.samples_per_s for row in series.rows if row.ok and row.case.world_size == size)
     return next((rate.value for rate in rates if rate is not None), 0.0)
 
@@ -86,10 +82,9 @@ class Panel:
         return sorted({row.case.world_size for row in self.rows if row.oversubscribed})
 
     def of_strategies(self, most: int = MOST_SERIES) -> tuple[list[Series], list[str]]:
-        """Return one series per strategy and variant, at one bucket cap each, and sentences on what is left
-        out.
+        """Return one series per strategy and variant, at one bucket cap each, and sentences on what is left out.
 
-        The cap is DDP's default if it was measured, otherwise the smallest measured one: a fixed choice,
+        The cap is DDP's default if that was measured, otherwise the smallest measured cap. The choice is fixed,
         because taking each strategy's best cap would favour the strategy with the most caps.
         """
         groups: dict[tuple[Any, ...], dict[float | str | None, list[Row]]] = {}
@@ -138,8 +133,9 @@ class Panel:
 
 
 def panels_of(rows: Iterable[Row]) -> list[Panel]:
-    """Return the rows in groups that may be compared, the largest first; groups of base cases alone are left
-    out.
+    """Return panels of rows that may be compared, the largest first.
+
+    Panels whose cases exchange nothing are left out, unless all panels are such.
     """
     rows = list(rows)
     groups: dict[tuple[Any, ...], list[Row]] = {}
@@ -162,8 +158,10 @@ def panels_of(rows: Iterable[Row]) -> list[Panel]:
 
 
 def joined(members: Sequence[Row], rows: Sequence[Row]) -> tuple[Row, ...]:
-    """Return rows of one fabric, preceded by those of all `rows` that use no link and share every other
-    setting.
+    """Return the members, rows of one fabric, after those of `rows` that use no link and share all their other
+    settings.
+
+    Without a fabric, return the members alone.
     """
     if not members[0].case.fabric:
         return tuple(members)
@@ -181,10 +179,10 @@ def _but_links(row: Row) -> GroupKey:
 
 
 def variant_words(rows: Iterable[Row], *, layouts: bool = True) -> dict[str, str]:
-    """Return, by case, words that distinguish it from other variants of its strategy; empty if there is only
+    """Return, by case id, words that distinguish a case from other variants of its strategy; empty if there is only
     one.
 
-    With `layouts`, they include its layout on nodes.
+    With `layouts`, the words include the case's layout on nodes.
     """
     every = list(rows)
     names = every[0].names.of(row.case for row in every) if every else Namer(())
@@ -198,7 +196,5 @@ def variant_words(rows: Iterable[Row], *, layouts: bool = True) -> dict[str, str
 
 
 def alike_but(row: Row, *but: str) -> GroupKey:
-    """Return the key shared by cases that differ in these fields alone, such as links and options of the
-    workload.
-    """
+    """Return the key that a row shares with all cases that differ from it only in the fields `but`."""
     return grouping.alike(row.case, but=but)

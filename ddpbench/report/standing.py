@@ -11,9 +11,9 @@ METHOD = (
     f"Best: every other is shown to be slower (Tukey's all pairs). As good as best: shown to be within {MARGIN_WORDS} "
     "of it. Intervals hold for all cases at one number of ranks at once, with 95 % confidence."
 )
-"""Explanation of the words, for a caption."""
+"""Explanation of the verdicts, for a caption."""
 
 
 def stands(comparisons: Iterable[Compared], topic: str) -> dict[str, Standing]:
-    """Return the standing of each case of a topic, by its id."""
+    """Return each case's standing in the comparisons of a topic, by case id."""
     return {one.case_id: one.standing for one in comparisons if one.topic == topic}

@@ -1,4 +1,4 @@
-"""Rendering of page templates: all text from a run is escaped, and an undefined name is an error."""
+"""Render page templates: all text from a run is escaped, and an undefined name is an error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HERE = Path(__file__).parent
 
 
 def environment(folder: Path = _HERE) -> jinja2.Environment:
-    """Return the environment of the templates in a folder, which may use those of the report."""
+    """Return the Jinja environment for the templates in a folder, which may also use the report's templates."""
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader([folder, _HERE]),
         autoescape=True,
@@ -29,7 +29,7 @@ def environment(folder: Path = _HERE) -> jinja2.Environment:
 
 
 def page_style() -> Markup:
-    """Return the style sheet of every page."""
+    """Return the style sheet that all pages have."""
     return Markup((_HERE / "page.css").read_text(encoding="utf-8"))
 
 

@@ -1,4 +1,4 @@
-"""Numbers, sizes and cases as words: rounding to the interval's precision, names. No statistics."""
+"""Write numbers, times and counts as words, rounded as they are shown. No statistics."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def signed_percent(fraction: float) -> str:
 
 
 def moment(utc: object) -> str:
-    """Return an ISO time as `2026-03-04 09:12 UTC`; other texts are returned unchanged."""
+    """Return an ISO time as `2026-03-04 09:12 UTC`, `not recorded` if it is empty, or any other text unchanged."""
     if not utc:
         return "not recorded"
     time = utc_of(utc)
@@ -48,7 +48,9 @@ def ranks(world_size: int) -> str:
 
 
 def valued(name: str, value: object) -> str:
-    """Return `DDP 409`; or `DDP on nodes of 1: 409`, so that the two numbers are not read as one."""
+    """Return `DDP 409`, or with a colon after a digit, `DDP on nodes of 1: 409`, so that the numbers are not read as
+    one.
+    """
     return f"{name}{':' if name[-1:].isdigit() else ''} {value}"
 
 

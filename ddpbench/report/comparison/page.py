@@ -1,4 +1,4 @@
-"""A comparison as one HTML page that looks like a report: its result, a table, the launches of both sides."""
+"""A comparison as one HTML page that looks like a report: the result, a table, and the launches of both sides."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ddpbench.version import VERSION
 
 
 def comparison_page(changes: Changes) -> str:
-    """Return the page; it loads nothing, and everything from a run is escaped."""
+    """Return a comparison as an HTML page, which loads nothing; everything from a run is escaped."""
     title = headline(changes)
     picture = launches_picture(changes, title)
     data = json.dumps(to_json(changes), indent=1).encode()
@@ -41,9 +41,9 @@ def comparison_page(changes: Changes) -> str:
 
 
 def write_comparison(changes: Changes, path: Path) -> None:
-    """Write the page.
+    """Write the page of a comparison to a file.
 
     Raises:
-        OutputError: it cannot be written.
+        OutputError: the file cannot be written.
     """
     write_output(path, comparison_page(changes))

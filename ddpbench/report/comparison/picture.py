@@ -22,7 +22,7 @@ _BASE, _NEW = "#6B7280", "#0072B2"
 
 
 def launches_picture(changes: Changes, heading: str) -> Picture | None:
-    """Return the figure; None if no case has launches on both sides."""
+    """Return the figure of launches on both sides; None if no case has launches on both."""
     able = [one for one in changes.changes if one.base_launches and one.new_launches]
     if not able:
         return None

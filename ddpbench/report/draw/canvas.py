@@ -57,7 +57,9 @@ class DrawnPicture:
 
 
 def error_bars(estimates: Iterable[Interval | None]) -> list[list[float]]:
-    """Return how far intervals extend below and above their values, for `Axes.errorbar`; 0 without ends."""
+    """Return how far intervals extend below and above their values, for `Axes.errorbar`; 0 for intervals without
+    ends.
+    """
     pairs = [
         (
             one.value - one.low if one and one.low is not None else 0.0,
@@ -108,7 +110,9 @@ def mark(
 
 
 def spread(wanted: list[float], *, gap: float, low: float, high: float) -> list[float]:
-    """Return positions for labels in the given order, at least `gap` apart and within low to high."""
+    """Move labels apart: return positions in the given order, at least `gap` apart and within low to high if there is
+    room.
+    """
     order = sorted(range(len(wanted)), key=lambda index: wanted[index])
     placed = [min(max(wanted[index], low), high) for index in order]
     for _ in range(50):
@@ -131,8 +135,9 @@ def spread(wanted: list[float], *, gap: float, low: float, high: float) -> list[
 
 
 def decades(axes: Axes, values: Sequence[float]) -> None:
-    """Set a logarithmic y axis around some values: ticks at 1, 2 and 5 times powers of ten or closer, in
-    plain numbers.
+    """Set the limits and ticks of a logarithmic y axis around some values.
+
+    Ticks are at 1, 2 and 5 times powers of ten, closer for a small range, and are written as plain numbers.
     """
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
@@ -150,22 +155,21 @@ def decades(axes: Axes, values: Sequence[float]) -> None:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Return lines of at most `width` characters. No-break spaces keep `shrunk /4`, `8 x 1` and `1 Gbit/s` on
-    one line.
+    """Break a text into lines of at most `width` characters. No-break spaces keep `shrunk /4`, `8 x 1` and `1 Gbit/s`
+    on one line.
 
-    The middle of a text of thousands of characters is left out: each of its lines would make the picture
-    higher.
+    The middle of a text of thousands of characters is left out, because each line makes the picture higher.
     """
     return textwrap.wrap(_WHOLE.sub("\N{NO-BREAK SPACE}", within(clean(text), _MOST_CHARACTERS)), width)
 
 
 @contextmanager
 def drawing(families: Sequence[str] = ()) -> Iterator[set[str]]:
-    """Draw within it with matplotlib's defaults and `style.SETTINGS`, so that figures look alike everywhere.
+    """Set matplotlib's defaults and `style.SETTINGS` for what is drawn within, so that figures look alike everywhere.
 
-    It yields a set that holds, afterwards, the characters that were drawn as boxes because neither the
-    figures' own font nor one of `families` has them. Texts are cleaned, as matplotlib also writes them into
-    an SVG's comments.
+    The context manager yields a set. Afterwards the set holds the characters that were drawn as boxes, because
+    neither the figures' own font nor one of `families` has them. Texts are cleaned, as matplotlib also writes them
+    into an SVG's comments.
     """
     import matplotlib as mpl
 
@@ -207,8 +211,9 @@ def _clean_texts() -> Iterator[None]:
 
 
 def with_glyphs(draw_with: Callable[[Sequence[str]], tuple[T, set[str]]]) -> tuple[T, set[str]]:
-    """Draw, and draw again with other installed fonts if the figures' own lacks characters; return also those
-    none has.
+    """Call `draw_with`, and again with further font families if the figures' own font lacks characters.
+
+    Return the drawing, and the characters that no installed font has.
     """
     drawn, missing = draw_with(())
     if missing and (families := fonts_with(missing)):
@@ -248,8 +253,7 @@ def _pixels(figure: Figure, dpi: float) -> NDArray[np.uint8]:
 
 
 def draw(picture: Picture) -> DrawnPicture:
-    """Draw a picture once and save it twice: the SVG bare, the PNG with title, conditions, caption and
-    source.
+    """Draw a picture as a bare SVG, and as a PNG with title, conditions, caption and source.
 
     Other `wanted` files have the same contents as the PNG.
     """
@@ -306,13 +310,13 @@ def _draw(picture: Picture, families: Sequence[str]) -> tuple[DrawnPicture, set[
         body = Bbox.from_extents(0, below, picture.width_in, below + picture.height_in)
         svg = slim(themed(saved(figure, "svg", part=body)))
         narrow = narrow_form(picture) if picture.narrow is not None else b""
-    png = stamped(png, digest_of(svg))  # a test uses this to compare a kept picture with its page
+    png = stamped(png, digest_of(svg))  # a test uses this to compare a stored picture with its page
     files[f"figures/{picture.file_name}.png"] = png
     return DrawnPicture(narrow=narrow, svg=svg, png=png, files=files), missing
 
 
 def narrow_form(picture: Picture) -> bytes:
-    """Draw a picture's narrow form for a phone, within `drawing`: SVG alone, as the PNG is the full figure's."""
+    """Return the SVG of a picture's narrow form for a phone. Must be called within `drawing`."""
     from matplotlib.figure import Figure
 
     assert picture.narrow is not None
@@ -326,9 +330,7 @@ _COLOUR = re.compile(r"#[0-9a-f]{6}\b")
 
 
 def themed(svg: bytes) -> bytes:
-    """Return a figure that changes its colours with the page: each becomes a variable with a value for dark
-    ground.
-    """
+    """Return an SVG that follows the page's theme: its colours become variables, with other values on a dark ground."""
     text = svg.decode("utf-8")
     text = re.sub(r' fill="(#[0-9a-f]{6})"', r' style="fill: \1"', text)  # var() works only in styles
     used = sorted({"#000000", *_COLOUR.findall(text)})

@@ -1,6 +1,4 @@
-"""Characters that the figures' own font lacks: installed fonts that have them, and characters that no font
-has.
-"""
+"""Find installed fonts for characters that the figures' own font lacks, and characters that no font has."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ def missing_glyphs(messages: Iterable[str]) -> set[str]:
 
 
 def fonts_with(characters: Collection[str]) -> Sequence[str]:
-    """Return the fewest installed fonts, by family, that have as many of these characters as possible."""
+    """Return as few installed font families as possible that have as many of these characters as possible."""
     left, families = set(characters), []
     fonts = list(_installed())
     while left and fonts:
@@ -32,8 +30,9 @@ def fonts_with(characters: Collection[str]) -> Sequence[str]:
 
 
 def _installed() -> Iterator[tuple[str, set[str]]]:
-    """Yield installed families with the characters that each has; bitmap fonts, such as emoji, cannot be
-    drawn.
+    """Yield installed font families with the characters that each has.
+
+    Bitmap fonts, such as those of emoji, are left out, because they cannot be drawn.
     """
     from matplotlib import font_manager
     from matplotlib.ft2font import FT2Font

@@ -1,4 +1,4 @@
-"""Texts in lines that fit a figure. Widths are estimated rather too large than too small."""
+"""Break texts into lines that fit a figure. Widths are estimated rather too large than too small."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ _MOST_LINES = 6
 
 
 def text_width_in(text: str, points: float) -> float:
-    """Return about how wide a text in DejaVu Sans is, by its longest line; rather too wide than too narrow."""
+    """Return the estimated width, inches, of a text's longest line in DejaVu Sans, rather too wide than too narrow."""
     return max(map(len, text.splitlines()), default=0) * points * _CHARACTER_EM / 72
 
 
 def in_lines(text: str, room_in: float, points: float) -> str:
-    """Return a text in at most six lines that fit into `room_in` inches; the rest of a longer text is left
-    out.
-    """
+    """Break a text into at most six lines that fit into `room_in` inches; the rest of a longer text is left out."""
     across = int(72 * room_in / (points * _CHARACTER_EM))
     lines = textwrap.wrap(text, across, max_lines=_MOST_LINES, placeholder=" \N{HORIZONTAL ELLIPSIS}")
     return "\n".join(lines)
@@ -31,7 +29,7 @@ def height_in(texts: Iterable[str], points: float) -> float:
 
 
 def in_legend(name: str) -> str:
-    """Return a name in the form of a phone's legend, which has one name per line."""
+    """Break a name into lines that fit a phone's legend, which has one column."""
     return in_lines(name, style.NARROW_WIDTH_IN - 0.15, style.NOTE_PT)
 
 

@@ -1,7 +1,7 @@
-"""Draw a page's figures in several processes: drawing is most of a report's time.
+"""Draw a page's figures in several processes, because drawing takes most of a report's time.
 
-The processes are started before the analysis, which they share too (`ddpbench.helper_process.for_report`):
-all of them read records.
+The processes are started before the analysis (`ddpbench.helper_process.for_report`), for which they read records,
+too.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from ddpbench.report.draw.canvas import DrawnPicture, draw
 from ddpbench.report.parts import Picture
 
 WORTH_SHARING = 4
-"""Fewer figures are drawn here: handing them over costs as much as drawing one."""
+"""Fewer figures are drawn in this process: handing them over costs as much as drawing one."""
 
 
 class Painter:
-    """Draw pictures, here and in other processes if there are cores for them: an idle process takes the next
+    """Draws pictures in this process and, if there are cores for them, in others: an idle process takes the next
     picture.
 
-    Pictures that fail elsewhere are drawn here. Pictures that the same code drew before are read from the
-    user's cache.
+    Pictures that fail in another process are drawn in this one. Pictures that the same code drew before are read from
+    the user's cache.
     """
 
     def __init__(self, others: Others = NOBODY, progress: OnProgress = ignore_progress) -> None:
-        """Draw with these `others`, which the caller ends; report to `progress` how many pictures are drawn."""
+        """`others` are the other processes, which the caller ends; `progress` is told how many pictures are drawn."""
         self.others = others
         self._progress = progress
         self._pictures: Sequence[Picture] = ()
@@ -41,7 +41,7 @@ class Painter:
         """Numbers of pictures that were not in the cache."""
         self._dealt: Dealt[Picture, DrawnPicture] | None = None
         self._names: dict[int, str] = {}
-        """Names in the cache of the pictures that are drawn now."""
+        """Names under which pictures that are drawn now will be cached."""
         self._code = b""
 
     def start(self, pictures: Sequence[Picture]) -> None:
@@ -59,7 +59,7 @@ class Painter:
         self._dealt = Dealt(_drawn, asked, self.others if len(left) >= WORTH_SHARING else NOBODY)
 
     def drawn(self) -> list[DrawnPicture]:
-        """Return the pictures of `start` in their order, once every process has finished."""
+        """Wait until all pictures of `start` are drawn; return them in their order."""
         assert self._dealt is not None, "`start` comes before"
         before, count = len(self._kept), len(self._pictures)
         new = self._dealt.answers(lambda done: self._progress("drawing figures", before + done, count))
@@ -74,14 +74,12 @@ class Painter:
 
 
 def _area(picture: Picture) -> float:
-    """Return about how long a picture takes to draw, in arbitrary units."""
+    """Return a picture's area, which tells about how long it takes to draw."""
     return picture.width_in * picture.height_in
 
 
 def _name(picture: Picture) -> str:
-    """Return a digest of everything that a picture is drawn from; empty if it holds something that cannot be
-    pickled.
-    """
+    """Return the picture's name in the cache, a digest of all that it is drawn from; empty if it cannot be pickled."""
     wanted = picture.wanted
     try:
         # the order of sets differs from process to process
@@ -96,7 +94,7 @@ def _name(picture: Picture) -> str:
 
 
 def draw_all(pictures: Sequence[Picture]) -> list[DrawnPicture]:
-    """Return the pictures, drawn by this process."""
+    """Draw these pictures in this process."""
     return [_drawn(picture) for picture in pictures]
 
 

@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 _LEVEL = 3
-"""Level of zlib: above it the time doubles, for a tenth of the size."""
+"""Level of zlib: a higher one doubles the time, and saves a tenth of the size."""
 _RGB = 2
 _IN_PER_M = 1 / 0.0254
 
 
 def png_of(pixels: NDArray[np.uint8], dpi: float) -> bytes:
-    """Return opaque pixels, shape (height, width, 3 or 4), as a file that states its size in print.
+    """Return opaque pixels, shape (height, width, 3 or 4), as a PNG file that states its resolution.
 
     The fourth value of a pixel, its opacity, is left out.
     """
@@ -46,7 +46,7 @@ _MADE_OF = b"made-of"
 
 
 def digest_of(shown: bytes) -> str:
-    """Return the digest of a picture's contents as a page has them; there, an SVG has no double quotes."""
+    """Return the digest of a picture as a page contains it, with single in place of double quotes."""
     return hashlib.sha256(shown.replace(b'"', b"'")).hexdigest()
 
 

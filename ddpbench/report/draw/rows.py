@@ -1,4 +1,4 @@
-"""Horizontal rows of bars or points, their words next to them or, for a phone, above them."""
+"""Draw horizontal rows of bars or points, their words next to them or, on a phone, above them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ drawn.
 
 
 def block(axes: Axes, fill: style.Fill, when: tuple[float, float], *, centre: float, height: float) -> None:
-    """Draw a part of a bar between two values along x, whose limits are set; a part that is too thin has no
-    edge.
+    """Draw the part of a bar between two values along x, without an edge if it is too thin.
+
+    The axes' limits along x must be set before.
     """
     start, end = sorted(when)
     low, high = axes.get_xlim()
@@ -41,7 +42,7 @@ def block(axes: Axes, fill: style.Fill, when: tuple[float, float], *, centre: fl
 
 
 def axis_end(longest: float) -> float:
-    """Return where an axis of bars ends: at 1 if no bar has a length, as in a stranger's records."""
+    """Return where an axis of bars ends: at the longest bar, or at 1 if none has a length, as in unusual records."""
     return longest if longest > 0 else 1.0
 
 
@@ -69,9 +70,9 @@ def whiskers(axes: Axes, place: float, estimate: Interval) -> None:
 def over_bar(
     axes: Axes, place: float, name: str, value: str, *, ground: str = style.GROUND, **options: Any
 ) -> None:
-    """Write a row's name at its left and its measurement at its right, above its bar at a place along y.
+    """Write a row's name at the left and its measurement at the right, above its bar, at a place along y.
 
-    A ground keeps lines off the words.
+    A box in the colour `ground` keeps lines off the words.
     """
     for x, side, text, more in ((0.0, "left", name, {}), (1.0, "right", value, options)):
         axes.text(
@@ -102,7 +103,7 @@ class Point:
 
     @property
     def lines(self) -> str:
-        """Return its name, wrapped to fit next to the axes."""
+        """Return the point's name, wrapped to fit next to the axes."""
         return in_lines(self.name, NAMES_IN, style.TICK_PT)
 
 
@@ -117,7 +118,7 @@ def rows_taken(groups: Groups, *, above: int = 0) -> int:
 
 
 def _rows(point: Point, above: int) -> int:
-    """Return how many rows a point takes: up to two lines of a name fit in one."""
+    """Return how many rows a point takes. Next to the axes, up to two lines of a name fit in one row."""
     if not above:
         return max(1, point.lines.count("\n"))
     return 2 if above == 1 else 3 + _stacked(point.name).count("\n")
@@ -128,7 +129,7 @@ def _stacked(name: str) -> str:
 
 
 def _heading(heading: str, over: bool, above: int) -> str:
-    """Return a group's heading in lines; bold letters are wider."""
+    """Return a group's heading, broken into lines; bold letters are wider."""
     text = f"{heading}{', oversubscribed' if over else ''}"
     return in_lines(text, (_PHONE_ROW_IN if above else _HEADINGS_IN) / 1.1, style.LABEL_PT)
 
@@ -136,8 +137,8 @@ def _heading(heading: str, over: bool, above: int) -> str:
 def grouped_rows(axes: Axes, groups: Groups, xlabel: str, *, above: int = 0) -> None:
     """Draw points on horizontal rows from 0 on, under a heading for each group.
 
-    A point's words are at its right if `above` is 0. Otherwise they are above it, which leaves it the full
-    width: in one line if `above` is 1; if it is 2, the name has separate lines.
+    If `above` is 0, a point's words are to its right. If `above` is 1, its name and words are above it in one line,
+    which leaves the point the full width. If `above` is 2, the name has separate lines.
     """
     place = 0.0
     ticks: list[tuple[float, str]] = []
@@ -190,7 +191,7 @@ def grouped_rows(axes: Axes, groups: Groups, xlabel: str, *, above: int = 0) -> 
 
 
 def _head(axes: Axes, place: float, heading: str, rows: int, *, over: bool, inset: int) -> None:
-    """Write a group's heading above its rows, and shade them if it ran oversubscribed."""
+    """Write a group's heading above its rows, and shade the group if it ran oversubscribed."""
     further = heading.count("\n")
     if over:
         axes.axhspan(

@@ -46,10 +46,9 @@ class Sheet:
         self.figure.text(*self._place(x, y), text, **options)
 
     def legend(self, handles: Sequence[Any], *, columns: int, length: float = 1.6) -> None:
-        """Draw a legend along the sheet's upper edge, read row by row; `length` of its lines in units of the
-        font size.
+        """Draw a legend along the sheet's upper edge, read row by row, with lines of `length` font sizes.
 
-        In one column on a phone, long names are in several lines: see `legend_lines`.
+        On a phone, a legend with one column breaks long names into lines, which `legend_lines` counts.
         """
         # matplotlib fills columns first, so the handles are dealt out to its columns
         handles = [handle for column in range(columns) for handle in handles[column::columns]]
@@ -71,7 +70,7 @@ class Sheet:
 
 
 def _with_thousands() -> ScalarFormatter:
-    """Return the usual labels of a linear axis, with thousands separated as in texts and tables."""
+    """Return matplotlib's usual formatter of linear axes, but with thousands separated as in texts and tables."""
     from matplotlib.ticker import ScalarFormatter
 
     class WithThousands(ScalarFormatter):

@@ -1,6 +1,4 @@
-"""A picture as a slide: 16:9, type as large as possible without colliding texts, its finding as title, no
-caption.
-"""
+"""Draw a picture as a 16:9 slide: its heading as title, no caption, and text as large as fits without collisions."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ PIXELS_PER_IN = 144
 _MARGIN_IN = 0.45
 _TITLE_PT, _SUBTITLE_PT, _SOURCE_PT = 25.0, 14.0, 11.0
 _LARGER = (1.5, 1.35, 1.2, 1.1)
-"""Factors by which type is larger than in the figure; the first that fits is used."""
+"""Factors by which text is larger than in the figure; the first that fits is used."""
 _APART, _EDGE = 3.0, 12.0
 """Least distance between texts, and of texts from the slide's edge, in points."""
 _LINE = 1.3
@@ -32,7 +30,7 @@ _MEASURED_PT = 100.0
 
 
 def draw_slide(picture: Picture, formats: Iterable[str]) -> dict[str, bytes]:
-    """Return the slide by format: png, svg, pdf."""
+    """Return a picture's slide as files, by format: png, svg or pdf."""
     kinds = list(formats)
 
     def drawn(families: Sequence[str]) -> tuple[dict[str, bytes], set[str]]:
@@ -45,7 +43,7 @@ def draw_slide(picture: Picture, formats: Iterable[str]) -> dict[str, bytes]:
 
 
 def _inch_of(figure: Figure) -> float:
-    """Return how long an inch of the slide is in the figure's inches; below 1 the picture is reduced."""
+    """Return how many inches of the slide an inch of the figure takes; below 1 the picture is reduced."""
     return WIDTH_IN / figure.get_figwidth()
 
 
@@ -60,7 +58,9 @@ def _fitting(picture: Picture) -> Figure:
 
 
 def _laid(picture: Picture, larger: float) -> Figure:
-    """Return the slide painted in inches of the picture's own size, to be scaled as a figure."""
+    """Return the slide as a figure in inches of the picture, to be scaled when saved; the picture's text is `larger`
+    times.
+    """
     from matplotlib.figure import Figure
     from matplotlib.text import Text
 
@@ -107,7 +107,7 @@ def _laid(picture: Picture, larger: float) -> Figure:
 
 
 def _title(heading: str) -> tuple[list[str], float]:
-    """Return the title's lines and its size, which is smaller if it would take more than two lines."""
+    """Return the title's lines and their font size, which is reduced if they would be more than two."""
     size = _TITLE_PT
     while len(lines := _lines(heading, size, "bold")) > 2 and size > _TITLE_PT / 1.5:
         size -= 1
@@ -115,7 +115,7 @@ def _title(heading: str) -> tuple[list[str], float]:
 
 
 def _lines(text: str, points: float, weight: Literal["normal", "bold"] = "normal") -> list[str]:
-    """Return a text in lines as wide as the slide."""
+    """Break a text into lines that fit the slide's width."""
     room = 72 * (WIDTH_IN - 2 * _MARGIN_IN)
     lines: list[str] = []
     for word in " ".join(wrapped(text, len(text) + 1)).split(" "):
@@ -129,7 +129,7 @@ def _lines(text: str, points: float, weight: Literal["normal", "bold"] = "normal
 
 @cache
 def _width(text: str, weight: str) -> float:
-    """Return the width of a text in the figures' font, relative to its size."""
+    """Return the width of a text in the figures' font, relative to the font's size."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
 
@@ -139,7 +139,7 @@ def _width(text: str, weight: str) -> float:
 
 
 def _collisions(figure: Figure) -> int:
-    """Return how many pairs of texts overlap, and how many texts are cut off by the edge."""
+    """Return the number of pairs of texts that overlap, plus the number of texts that are cut off by the edge."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.text import Text
 

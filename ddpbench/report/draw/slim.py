@@ -1,4 +1,4 @@
-"""Shrink an SVG of matplotlib's without changing its look: what only an editor needs is left out."""
+"""Shrink a matplotlib SVG without changing its look, by leaving out what only an editor needs."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ _USED = re.compile(r"url\(#([^)]+)\)")
 
 
 def slim(svg: bytes) -> bytes:
-    """Return the image without metadata and unused names, outlines relative and rounded, each style written
-    once.
-    """
+    """Return the image without metadata and unused ids, with relative, rounded outlines and each style written once."""
     root = ElementTree.fromstring(svg)
     _drop(root)
     _name_shortly(root)
@@ -54,7 +52,7 @@ def _drop(node: Element) -> None:
 
 
 def _name_shortly(root: Element) -> None:
-    """Rename elements that are referred to, and remove all other names."""
+    """Shorten the ids of elements that are referred to, and remove all other ids."""
     used: dict[str, str] = {}
 
     def short(name: str) -> str:
@@ -74,12 +72,12 @@ def _name_shortly(root: Element) -> None:
 
 
 def _letters(number: int) -> str:
-    """Return the name of a number: a to z, then a0 to z0, a1 ..."""
+    """Return a short name for a number: a to z, then a0 to z0, a1 ..."""
     return chr(ord("a") + number % 26) + (str(number // 26 - 1) if number >= 26 else "")
 
 
 def _rounded(text: str) -> str:
-    """Return lengths with few decimals, but scales unchanged: those are factors."""
+    """Return the text of an attribute with its lengths rounded; scales are factors and stay unchanged."""
     kept = _SCALE.findall(text)
     parts = [_NUMBER.sub(lambda match: _short(float(match[0])), part) for part in _SCALE.split(text)]
     return "".join(part + scale for part, scale in zip(parts, [*kept, ""], strict=True))
@@ -92,7 +90,7 @@ def _short(value: float) -> str:
 
 @lru_cache(maxsize=4096)
 def _relative(path: str) -> str:
-    """Return a path with each point relative to the one before; rounding errors do not add up along it.
+    """Return an SVG path with each point relative to the one before, so rounded that errors do not add up.
 
     Most paths are letters' outlines, which all figures share.
     """
@@ -121,7 +119,7 @@ def _relative(path: str) -> str:
 
 
 def _joined(values: Iterable[float]) -> str:
-    """Return numbers with commas, except before a sign, which separates them too."""
+    """Return numbers separated by commas, except before a minus sign, which separates them too."""
     text = ""
     for value in values:
         word = _short(value)
@@ -130,7 +128,7 @@ def _joined(values: Iterable[float]) -> str:
 
 
 def _place_by_attributes(node: Element) -> None:
-    """Turn the translation of a letter or a marker into its position, which is shorter."""
+    """Replace the translation of a letter or a marker by its position in x and y, which is shorter."""
     if node.tag != f"{_SVG}use" or "x" in node.attrib:
         return
     translation = _TRANSLATE.fullmatch(node.attrib.get("transform", ""))
@@ -142,7 +140,7 @@ def _place_by_attributes(node: Element) -> None:
 
 
 def _write_styles_once(root: Element) -> None:
-    """Turn styles into classes; one that occurs once stays where it is."""
+    """Turn styles into classes, except those that occur only once."""
     counts = Counter(
         node.attrib["style"] for node in root.iter() if "style" in node.attrib and node is not root
     )

@@ -46,19 +46,19 @@ class Look:
 
     @property
     def ink(self) -> str:
-        """Return the colour of its thin lines: a light one would be invisible on white."""
+        """Return the colour of thin lines: the outline's for a light colour, which would be invisible on white."""
         return self.outline or self.colour
 
 
 OTHER_COLOUR, OTHER_MARKER = "#E69F00", "X"
-"""For a strategy without a look. The palette has eight colours (Okabe & Ito): related ones share one, and
-differ in marker.
+"""Colour and marker of strategies that do not state their own. The palette has eight colours (Okabe & Ito), so
+related strategies share one and differ in their markers.
 """
 _LIGHT = 0.35
 
 
 def _light(colour: str) -> bool:
-    """Return whether a colour needs an outline on white: by its relative luminance (WCAG 2)."""
+    """Return whether a colour is so light that it needs an outline on white, by its relative luminance (WCAG 2)."""
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     red, green, blue = (
         part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
@@ -75,7 +75,7 @@ ALGORITHMS: dict[str, Look] = {
     "sharded_master": Look("sharded master", "#E69F00", "d", OUTLINE),
     "hierarchical": Look("hierarchical", "#F0E442", "h", OUTLINE),
 }
-"""Looks of algorithms other than a strategy's default: figures that compare algorithms use them."""
+"""Looks of DDP's algorithms other than the default, for figures that compare algorithms."""
 
 _OWN_MARKERS = "PpH8"
 """Markers of users' own algorithms, chosen by the name."""
@@ -88,10 +88,11 @@ def base_look() -> Look:
 
 
 def look(case: Case, variant: int = 0) -> Look:
-    """Return a case's look: its strategy's colour and marker, or those of "other" if its file gives none.
+    """Return a case's look: its strategy's colour and marker, or OTHER_COLOUR and OTHER_MARKER if the strategy has
+    none.
 
-    Under DDP, algorithms other than the default have their own colour and marker. Further variants (schedules
-    or options, from 1) keep the colour and get another marker.
+    Under DDP, algorithms other than the default have their own colour and marker. Further variants (schedules or
+    options, from 1) keep the colour and get a different marker.
     """
     return _look(traits_of(case), case.algorithm, variant)
 
@@ -110,17 +111,15 @@ def _look(own: Traits, algorithm: str, variant: int) -> Look:
 
 GROUND = "#FFFFFF"
 DARK_TEXT, LIGHT_TEXT = "#15181C", "#FEFEFE"
-"""On fills, regardless of the page's ground."""
+"""Colours of text on fills, regardless of the page's theme."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """A phase of a step: its name in the legend, its fill, and its edge, in which its hatch is drawn too.
+    """How a part of a step is drawn: its name in the legend, its fill, and its edge, whose colour its hatch has, too.
 
-    `head` is its name at a column.
-
-    A fill contrasts with the ground, and a gap in the ground's colour separates it from its neighbours. A
-    `hollow` one does not; its edge does.
+    `head` is the name at the head of a column. A fill contrasts with the ground, and an edge in the ground's colour
+    separates it from its neighbours. A `hollow` fill does not contrast with the ground, but its edge does.
     """
 
     name: str
@@ -133,12 +132,12 @@ class Fill:
 
     @property
     def hollow(self) -> bool:
-        """Return whether its edge shows where it is, and not its fill."""
+        """Return whether the edge, not the fill, shows where the part is."""
         return self.edge != GROUND
 
     @property
     def outline(self) -> dict[str, Any]:
-        """Return its edge and hatch in matplotlib's keywords, for bars and for the legend's patches."""
+        """Return the edge and hatch as matplotlib's keywords, for bars and for the legend's patches."""
         return {
             "edgecolor": self.edge,
             "hatch": self.hatch or None,
@@ -182,7 +181,7 @@ _RAMP_LIGHT, _RAMP_DARK = ((0xFF, 0xFF, 0xFF), (0x8F, 0xBB, 0xDD)), ((0x15, 0x18
 
 
 def on_dark(colour: str) -> str:
-    """Return a figure's colour on a dark ground; input and result are `#rrggbb`."""
+    """Return the colour that replaces a figure's colour on a dark ground; both are `#rrggbb`."""
     if colour in _ON_DARK:
         return _ON_DARK[colour]
     mine = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]

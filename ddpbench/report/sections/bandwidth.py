@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from ddpbench.report.draw.sheet import Sheet
 
 MIN_RATES = 3
-"""Fewer bandwidths are drawn as categories."""
+"""Least number of bandwidths for a line. Fewer are drawn as categories."""
 
 
 _PHONE_PANEL_IN = 3.2
 
 
 def _rate(row: Row) -> float | None:
-    """Return the bandwidth, bit/s, of links that are all alike; None for other links."""
+    """Return the bandwidth, bit/s, of a case's links if they are all alike; else None."""
     links = links_of(row.case.fabric)
     return links.bandwidth[0] if links is not None and len(links.bandwidth) == 1 else None
 
@@ -48,8 +48,9 @@ def _rates(rows: Sequence[Row]) -> list[float]:
 
 
 def by_rate(rows: Sequence[Row]) -> list[list[Series]]:
-    """Return groups of lines over three or more bandwidths, one line per strategy and bucket cap; the most
-    ranks first.
+    """Return groups of lines over three or more bandwidths, with one line per strategy and bucket cap.
+
+    Groups with most cases come first, then those with most ranks.
     """
     groups: dict[tuple[Any, ...], dict[tuple[Any, ...], list[Row]]] = {}
     for row in rows:
@@ -95,7 +96,7 @@ def by_rate(rows: Sequence[Row]) -> list[list[Series]]:
 
 
 def name_of(lines: Sequence[Series]) -> str:
-    """Return in a few words what the lines of a figure share."""
+    """Return a few words for what all lines of a figure share."""
     row = lines[0].rows[0]
     return row.names.short(row.case, (), layouts=False)
 
@@ -107,8 +108,9 @@ def of_caps(lines: Sequence[Series]) -> bool:
 
 
 def picture(lines: Sequence[Series], index: int, standings: Mapping[str, Standing]) -> Picture:
-    """Return the figure of one of `by_rate`'s groups; `standings`, by case id, are among cases at the same
-    link.
+    """Return the figure of step time by bandwidth for one group of `by_rate`; `index` counts the figures from 0.
+
+    `standings`, by case id, are from comparisons of cases with the same links.
     """
     shown = [row for line in lines for row in line.rows]
     heading = _heading(lines, standings)
@@ -151,8 +153,9 @@ def picture(lines: Sequence[Series], index: int, standings: Mapping[str, Standin
 
 
 def _heading(lines: Sequence[Series], standings: Mapping[str, Standing]) -> str:
-    """Return, from the fastest to the slowest link, how much longer a step takes, and whether the best line
-    changes.
+    """Return a heading on whether the best line differs between the fastest and the slowest link.
+
+    For a single line, the heading says how much longer a step takes on the slowest link.
     """
     slow, *_, fast = _rates([row for line in lines for row in line.rows])
     ends = f"at {format_bit_rate(slow)} as at {format_bit_rate(fast)}"
@@ -175,7 +178,7 @@ def _heading(lines: Sequence[Series], standings: Mapping[str, Standing]) -> str:
 
 
 def _shown_best(lines: Sequence[Series], rate: float, standings: Mapping[str, Standing]) -> Series | None:
-    """Return the line that is shown to be best at a bandwidth; None if there is none."""
+    """Return the line that is shown to be best at a bandwidth; None if none is."""
     return next(
         (
             line
@@ -338,7 +341,7 @@ def _mark_shortest(axes: Axes, lines: Sequence[Series], rates: Sequence[float]) 
 
 
 def _name_lines(axes: Axes, lines: Sequence[Series], value: _Value) -> None:
-    """Write each line's name to the right of the plot, as close to the height of its end as others allow."""
+    """Write each line's name to the right of the plot, as close to the line's end as the other names allow."""
     from ddpbench.report.draw.canvas import spread
 
     ends = [value(line.rows[-1]) for line in lines]

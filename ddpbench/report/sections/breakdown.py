@@ -28,40 +28,38 @@ MOST_BARS = 14
 _PITCH_IN = 0.48
 _NARROW_PITCH_IN = 0.7
 _BAR, _STRIP, _LIFT, _STRIP_AT = 0.45, 0.16, 0.12, 0.3
-"""Heights of a bar and a strip, and their distances above and beneath their row's middle, in rows."""
+"""Heights of a bar and of the strip beneath it, and their distances above and beneath the row's middle, in rows."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bar:
-    """Parts of one case's step, seconds."""
+    """The parts of one case's step, seconds, drawn as a bar."""
 
     row: Row
     step: StepParts
     parts: Mapping[str, float]
     """Parts in the order in which they are stacked."""
     apart: bool = False
-    """True if instrumented steps take longer or shorter than timed ones: then they do not describe timed
-    steps.
-    """
+    """True if instrumented steps take so much longer or shorter than timed ones that they do not describe these."""
 
     @property
     def name(self) -> str:
-        """Return its full name."""
+        """Return the case's name."""
         return self.row.name
 
     @property
     def exposed_s(self) -> float:
-        """Return its exposed communication."""
+        """Return the exposed communication of a step, seconds."""
         return self.step.parts.exposed_comm.value
 
     @property
     def overlapped_s(self) -> float:
-        """Return its communication overlapped with computation."""
+        """Return the communication of a step that is overlapped with computation, seconds."""
         return self.step.overlapped_comm.value
 
     @property
     def overhead(self) -> float | None:
-        """Return instrumented over timed step time, minus 1."""
+        """Return the time of an instrumented step divided by that of a timed one, minus 1."""
         return self.step.instrumentation_overhead
 
 
@@ -74,7 +72,7 @@ def section(breakdown: Sequence[StepParts], checks: Checked, rows: Sequence[Row]
     panels = panels_of(rows)
     panel = max(panels, key=lambda panel: sum(row.case_id in bars for row in panel.rows))
     here = [bars[row.case_id] for row in panel.rows if row.case_id in bars]
-    if not here:  # only base cases were instrumented, and they are not in a panel alone
+    if not here:  # only base cases were instrumented, and these alone make no panel
         here = list(bars.values())
     chosen, notes = _choose(here, len(bars))
     missing = {
@@ -95,7 +93,7 @@ def section(breakdown: Sequence[StepParts], checks: Checked, rows: Sequence[Row]
 
 
 def _apart(bars: Iterable[Bar]) -> list[str]:
-    """Return the note on marked cases; empty if instrumented steps are like timed ones."""
+    """Return a note on cases whose instrumented steps differ in length from timed ones; empty if there are none."""
     every = list(bars)
     marked = [bar for bar in every if bar.apart and bar.overhead is not None]
     if not marked:
@@ -116,17 +114,16 @@ def _apart(bars: Iterable[Bar]) -> list[str]:
 
 
 _CRUSHED = 4.0
-"""A bar that is this many times as long as others is drawn in a separate figure, if it is not the only one.
-"""
+"""Bars this many times as long as others are drawn in a separate figure, if there are several such bars."""
 _FEWEST = 2
-"""Fewest bars of a figure."""
+"""Fewest bars for a separate figure."""
 _SEEN = 0.001
-"""Least share of the longest bar: thinner parts cannot be seen, and the legend leaves them out."""
+"""Least visible part, as a fraction of the longest bar. The legend leaves thinner parts out."""
 _TIGHT = 1.1
 """Least width of a part relative to its text: a number that fills its part to the edges cannot be read."""
 _STAR = "*"
 MARK = f" {_STAR}"
-"""Mark behind the name of a case whose breakdown does not describe its timed steps."""
+"""Mark after the name of a case whose breakdown does not describe its timed steps."""
 _QUESTION = "What fills a step?"
 
 
@@ -148,8 +145,9 @@ def _bars(breakdown: Sequence[StepParts], checks: Checked, rows: Sequence[Row]) 
 
 
 def _choose(bars: Sequence[Bar], of: int) -> tuple[list[Bar], list[str]]:
-    """Return at most MOST_BARS bars: the largest world sizes first, and cases that are not oversubscribed
-    before others.
+    """Return at most MOST_BARS bars, in order of length, and a note if some are left out.
+
+    Cases that are not oversubscribed come first, then those with most ranks. `of` counts all instrumented cases.
     """
     order = sorted(bars, key=lambda bar: (bar.row.oversubscribed, -bar.row.case.world_size))
     chosen = order[:MOST_BARS]
@@ -163,8 +161,9 @@ def _choose(bars: Sequence[Bar], of: int) -> tuple[list[Bar], list[str]]:
 
 
 def _scales(bars: Sequence[Bar]) -> list[Sequence[Bar]]:
-    """Return the bars in groups, with those separate that the longest would crush; `bars` are in the order of
-    lengths.
+    """Return the bars in one group or two: short bars have a separate group if long ones would crush them.
+
+    `bars` must be in order of length.
     """
     short = [bar for bar in bars if bar.step.step_time_s < bars[-1].step.step_time_s / _CRUSHED]
     tall = bars[len(short) :]
@@ -245,7 +244,7 @@ class _Texts:
 
 
 def _texts(bars: Sequence[Bar]) -> list[_Texts]:
-    """Return each bar's parts as in its table, milliseconds: figure and heading show the same digits."""
+    """Return the times of each bar's parts, ms, rounded as in the table, so that the figure shows the same digits."""
     texts = []
     for row in _table(bars).evenly_rounded().rows:
         *parts, overlapped = (cell.text for cell in row[2 : 3 + len(style.PHASES)])
@@ -378,9 +377,9 @@ def _finish(axes: Axes) -> None:
 
 
 def _stack(axes: Axes, place: float, bar: Bar, words: _Texts, longest: float, *, scale: float = 1.0) -> float:
-    """Draw a case's bar and the strip beneath, reduced by `scale` in height; return where the bar ends.
+    """Draw a case's bar and the strip beneath, both `scale` times as high; return where the bar ends along x.
 
-    Parts that are wide enough show their length, as the table does.
+    Parts that are wide enough show their time, as the table has it.
     """
     from ddpbench.report.draw.lines import text_width_in
 
@@ -429,14 +428,14 @@ def _stack(axes: Axes, place: float, bar: Bar, words: _Texts, longest: float, *,
 
 
 def _total(bar: Bar) -> str:
-    """Return a bar's length, and the same case's timed steps."""
+    """Return words for the length of a bar, and for the time of the same case's timed steps."""
     estimate = bar.row.step_time_s.scaled(1e3) if bar.row.step_time_s else None
     timed = f"\ntimed {estimate}" if estimate is not None else ""
     return f"{milliseconds(bar.step.step_time_s)} ms{timed}"
 
 
 def _legend(sheet: Sheet, bars: Sequence[Bar], *, columns: int) -> None:
-    """Draw all parts that occur, in stacking order, above the bars."""
+    """Draw a legend of the parts that occur, in stacking order."""
     from matplotlib.patches import Patch
 
     patches = [Patch(facecolor=fill.colour, label=fill.name, **fill.outline) for fill in _fills(bars)]

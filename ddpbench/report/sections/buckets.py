@@ -121,13 +121,14 @@ def _picture(
 
 
 def _judged(rows: Sequence[Row], standings: Mapping[str, Standing]) -> bool:
-    """Return whether any of these was compared with the others in pairs of launches."""
+    """Return whether any of these cases was compared with others in pairs of launches."""
     return any(row.case_id in standings and standings[row.case_id].ratio.has_ends for row in rows)
 
 
 def _sizes(rows: Sequence[Row]) -> tuple[list[int], list[int]]:
-    """Return the numbers of ranks drawn, those with several caps and the largest first, and those omitted;
-    ascending.
+    """Return the numbers of ranks to draw, and those to omit, both ascending.
+
+    Numbers of ranks with several caps are drawn rather than others, and large ones rather than small ones.
     """
     sizes = sorted({row.case.world_size for row in rows if _has(row)}, reverse=True)
     several = [
@@ -178,7 +179,7 @@ def _caption(shown: Sequence[Row], marks: Sequence[str]) -> str:
 
 
 def _heading(panel_name: str, shown: Sequence[Row], standings: Mapping[str, Standing]) -> str:
-    """Return the finding on caps at the most ranks that were not oversubscribed."""
+    """Return a heading with the finding on caps at the most ranks that were not oversubscribed."""
     prefix = f"{panel_name} · " if panel_name else ""
     fair = [row for row in shown if not row.oversubscribed]
     if not fair:
@@ -195,7 +196,7 @@ def _heading(panel_name: str, shown: Sequence[Row], standings: Mapping[str, Stan
 
 
 def _compared(timed: Sequence[tuple[Row, Interval]], standings: Mapping[str, Standing], fastest: str) -> str:
-    """Return the comparison of several caps at one number of ranks, whose `fastest` is in words."""
+    """Return words that compare the caps at one number of ranks; `fastest` says which has the shortest step."""
     judged = [(row, standings[row.case_id]) for row, _ in timed if row.case_id in standings]
     if not judged:
         return fastest
@@ -267,7 +268,7 @@ def _longer(stand: Standing | None) -> Interval | None:
 
 
 def _digits(rows: Sequence[Row], standings: Mapping[str, Standing]) -> int:
-    """Return the decimals of the table's column of differences."""
+    """Return how many decimals the table's column of differences has."""
     decimals = [
         longer.decimals_in_column()
         for row in rows

@@ -1,4 +1,4 @@
-"""The section on claims: for each the pairs of cases that decide it. Only if the experiment has claims."""
+"""The section on claims, with the pairs of cases that decide each. Only if the experiment has claims."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_ROWS = 200
 
 
 def section(claims: Sequence[DecidedClaim], rows: Sequence[Row]) -> Section | None:
-    """Return a table for each claim; None without claims."""
+    """Return the section on claims, with a table for each; None without claims."""
     if not claims:
         return None
     tables = tuple(_table(one) for one in claims if one.pairs)
@@ -47,7 +47,7 @@ def _table(one: DecidedClaim) -> Table:
 
 
 def _earlier(claims: Sequence[DecidedClaim]) -> Table | None:
-    """Return earlier claims with their verdicts; None without any."""
+    """Return a table of these claims' earlier wordings and verdicts; None without claims."""
     if not claims:
         return None
     return Table(
@@ -76,7 +76,9 @@ def _numbered(says: str, number: int | None) -> str:
 
 
 def _caption(one: DecidedClaim, more: int) -> Iterator[str]:
-    """Yield the claim with its verdict, its source, the condition on each pair, and what the numbers are."""
+    """Yield the sentences of a caption: the claim with its verdict, its source, the condition on each pair, and the
+    numbers.
+    """
     yield f"{one.says}: {one.verdict}."
     if one.source:
         yield f"Claimed in {one.source}."

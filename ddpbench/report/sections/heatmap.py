@@ -1,4 +1,4 @@
-"""The heat map of step time over bucket cap and ranks, or links: which cap is safe in every line?"""
+"""The heat map of step time by bucket cap and ranks, or links: which cap is safe in every row?"""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def picture(
     *,
     across: Across = "ranks",
 ) -> Picture | None:
-    """Return the heat map of one strategy's caps; None unless two or more caps ran at two or more world
-    sizes.
+    """Return the heat map of one strategy's bucket caps; None unless two or more caps ran in two or more rows of the
+    map.
 
-    `standings` are those of caps within their line, by case id. `across="link"`: a line is a fabric, the
-    fastest first, and all cases have one world size.
+    A row is a number of ranks. With `across="link"` it is a fabric, the fastest first, and all cases have one world
+    size. `standings`, by case id, are from comparisons of the caps of a row.
     """
     every = sorted({_key(row, across) for row in rows}, key=_order)
     sizes = _drawn_sizes(every, across)
@@ -98,9 +98,7 @@ def picture(
 
 
 def _drawn_sizes(every: Sequence[int | str], across: Across) -> Sequence[int | str]:
-    """Return the lines of the map: of many numbers of ranks the largest powers of two, of many links the
-    fastest.
-    """
+    """Return the rows of the map: if there are too many, the largest powers of two of ranks, or the fastest links."""
     if len(every) <= MOST_ROWS:
         return every
     powers = [key for key in every if isinstance(key, int) and key & (key - 1) == 0]
@@ -108,7 +106,7 @@ def _drawn_sizes(every: Sequence[int | str], across: Across) -> Sequence[int | s
 
 
 def _comparable(shown: Sequence[Row], across: Across) -> bool:
-    """Return whether two lines of the map or more have several caps."""
+    """Return whether two or more rows of the map have several caps."""
     caps: dict[int | str, set[BucketCap]] = {}
     for row in shown:
         caps.setdefault(_key(row, across), set()).add(row.case.bucket_cap_mb)
@@ -116,7 +114,7 @@ def _comparable(shown: Sequence[Row], across: Across) -> bool:
 
 
 def _frame_words(shown: Sequence[Row], standings: Mapping[str, Standing]) -> str:
-    """Return what frames around cells mean, or why there are none."""
+    """Return sentences on what frames around cells mean, or on why there are none."""
     stood = {standings[row.case_id].verdict for row in shown if row.case_id in standings} - {TOO_FEW}
     if stood & {BEST, AS_GOOD}:
         return f"Solid frame: best in its row. Dashed frame: as good as best. {METHOD}"
@@ -126,7 +124,7 @@ def _frame_words(shown: Sequence[Row], standings: Mapping[str, Standing]) -> str
 
 
 def _gap_words(missing: Sequence[str], empty: bool) -> list[str]:
-    """Return which cells have no time: cases that did not end well, and combinations that were not run."""
+    """Return sentences on cells without a time: cases that did not end well, and combinations that were not run."""
     words = [f"Crosshatched: {'; '.join(missing)}."] if missing else []
     return [*words, *(["Grey: not run."] if empty else [])]
 
@@ -158,7 +156,7 @@ def _file_name(index: int, across: Across) -> str:
 
 
 def _key(row: Row, across: Across) -> int | str:
-    """Return its line of the map: its number of ranks, or its links."""
+    """Return the row of the map that a case is in: its number of ranks, or its links."""
     return row.case.world_size if across == "ranks" else row.case.fabric
 
 
@@ -180,7 +178,7 @@ def _heading(
     standings: Mapping[str, Standing],
     across: Across,
 ) -> str:
-    """Return the caps that are shown to be best, or as good as best, in every line without oversubscription."""
+    """Return a heading with the caps that are best, or as good as best, in every row without oversubscription."""
     prefix = f"{panel_name} · " if panel_name else ""
     name = shown[0].strategy_name
     known = {case_id for case_id, one in standings.items() if one.verdict != TOO_FEW}
@@ -217,9 +215,10 @@ _Cells = Mapping[tuple[int | str, BucketCap], Row]
 
 
 def _longer(row: Row, sizes_rows: Sequence[Row], standings: Mapping[str, Standing]) -> float | None:
-    """Return how much longer its step is than the shortest of its line, as a fraction; 0 for the shortest.
+    """Return how much longer a case's step is than the shortest in its row of the map, as a fraction; None without a
+    time.
 
-    It is paired within rounds, as in the other figures, if the two were compared; else the quotient of the
+    The difference is paired within rounds if the two cases were compared; otherwise it is from the quotient of the
     means.
     """
     times = {
@@ -300,11 +299,11 @@ def _paint(
 
 
 _LEFT_IN, _NARROW_CELL_IN = 0.8, 0.68
-"""Room for a line's name, and a cell's least width, on a phone, inches."""
+"""Room for a row's name, and a cell's least width, on a phone, inches."""
 
 
 def _blocks(caps: Sequence[BucketCap]) -> list[Sequence[BucketCap]]:
-    """Return the caps that are next to each other on a phone: equally many in each block, except the last."""
+    """Return the caps in blocks that fit next to each other on a phone, equally many in each except the last."""
     most = int((style.NARROW_WIDTH_IN - _LEFT_IN) / _NARROW_CELL_IN)
     each = math.ceil(len(caps) / math.ceil(len(caps) / most))
     return [caps[at : at + each] for at in range(0, len(caps), each)]
@@ -335,7 +334,7 @@ def _paint_narrow(
 
 
 def _names(sizes: Sequence[int | str], cells: _Cells, *, width: int = 18) -> list[str]:
-    """Return the lines' names, broken into lines of `width` characters."""
+    """Return the rows' names, broken into lines of `width` characters."""
     over = [size for size in sizes if any(row.oversubscribed for row in _of_size(cells, size))]
     mark = "oversubscribed" if width > 14 else "over-\nsubscribed"
     return [
@@ -384,14 +383,16 @@ def _paint_map(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Look:
-    """The look of a cell: how much slower than the lowest of its line it is, and the slowest of all."""
+    """The look of a cell: how much slower it is than the lowest of its row, and how much slower the slowest of all
+    is.
+    """
 
     slower: float | None
     worst: float
     verdict: str
     points: float
     alone: bool
-    """True if no other cap was measured in its line."""
+    """True if no other cap was measured in the same row."""
 
 
 def _cell(axes: Axes, place: tuple[int, int], row: Row | None, look: _Look) -> None:
@@ -451,7 +452,7 @@ def _write_cell(axes: Axes, place: tuple[int, int], row: Row | None, look: _Look
 
 
 def _draw_frame(axes: Axes, place: tuple[int, int], verdict: str) -> None:
-    """Draw a frame within a cell: solid around the best, dashed around one as good."""
+    """Draw a frame within a cell: solid around the best cap, dashed around one that is as good."""
     from matplotlib.patches import Rectangle
 
     axes.add_patch(

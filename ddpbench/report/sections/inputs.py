@@ -34,7 +34,7 @@ _QUESTION = "Is training waiting for its input, and how many loader workers are 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputBar:
-    """A data setting of a group. `ratio` is its step time over that with data in memory."""
+    """One data setting of a group. `ratio` is its step time divided by the step time with data in memory."""
 
     row: Row
     waited_s: float | None
@@ -103,7 +103,7 @@ def _source(bar: InputBar) -> str:
 
 
 def _heading(groups: Sequence[Sequence[InputBar]]) -> str:
-    """Return the first group's verdict, and how many others share it."""
+    """Return a heading with the first group's verdict."""
     first = groups[0]
     bound = [bar for bar in first if bar.verdict in ("input-bound", "looks input-bound")]
     bound.sort(key=lambda bar: bar.ratio.value if bar.ratio is not None else bar.waited_share or 0.0)
@@ -262,14 +262,14 @@ def _paint_narrow(sheet: Sheet, *, groups: Sequence[Sequence[InputBar]]) -> None
 
 
 def _longest_ms(groups: Sequence[Sequence[InputBar]]) -> float:
-    """Return the end of the longest whisker, unless that is more than twice as long as all bars."""
+    """Return the end of the axis, ms: that of the longest whisker, but at most twice the longest bar."""
     steps = [bar.row.step_time_s for group in groups for bar in group if bar.row.step_time_s is not None]
     longest = min(max(step.high or step.value for step in steps), 2 * max(step.value for step in steps))
     return axis_end(longest * 1e3)
 
 
 def _in_lines(group: Sequence[InputBar], room_in: float) -> str:
-    """Return a group's name in lines that fit into `room_in` inches; bold letters are wider."""
+    """Break a group's name into lines that fit into `room_in` inches; bold letters are wider."""
     return in_lines(_name(group), (room_in - 0.25) / 1.1, style.LABEL_PT)
 
 
@@ -298,7 +298,10 @@ def _head(axes: Axes, place: float, name: str, aside: float) -> None:
 def _grounds(
     axes: Axes, group: Sequence[InputBar], over: tuple[float, float], bars: tuple[float, float]
 ) -> None:
-    """Draw the grey ground of a group that ran oversubscribed, and the line at its step with data in memory."""
+    """Draw the grey ground of an oversubscribed group, and a line at the group's step time with data in memory.
+
+    `over` and `bars` are where the ground and the line extend along y.
+    """
     if group[0].row.oversubscribed:
         axes.axhspan(*over, color=style.OVERSUBSCRIBED_GROUND, linewidth=0, zorder=0)
     memory = next((bar.row.step_time_s for bar in group if bar.verdict == "memory"), None)
@@ -329,7 +332,7 @@ def _bar(axes: Axes, place: float, bar: InputBar, *, height: float) -> None:
 
 
 def _step_words(bar: InputBar) -> str:
-    """Return a bar's step with the part spent waiting and, beneath, its ratio to data in memory."""
+    """Return words for a bar's step time and wait for data; a second line compares the step with data in memory."""
     step = bar.row.step_time_s
     assert step is not None
     gap = "" if bar.ratio is None else signed(bar.ratio)

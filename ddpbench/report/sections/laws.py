@@ -118,7 +118,9 @@ def _label(group: Sequence[CurveLaws], by_id: Mapping[str, Row]) -> tuple[str, .
 
 
 def _picture(group: Sequence[CurveLaws], index: int, emulated: set[str], panel: str) -> Picture:
-    """Return the figure of comparable curves; `panel` distinguishes them from the other figures', if there are any."""
+    """Return the figure of comparable curves; `panel` distinguishes it from other figures, and is empty if there are
+    none.
+    """
     curves = list(group[:MOST_CURVES])
     heading = f"{panel} · {_heading(curves)}" if panel else _heading(curves)
     names = series_of([curve.name for curve in curves])
@@ -158,7 +160,7 @@ def _picture(group: Sequence[CurveLaws], index: int, emulated: set[str], panel: 
 
 
 def _heading(curves: Sequence[CurveLaws]) -> str:
-    """Return, for each curve, the law that fits, preferring fewer parameters."""
+    """Return a heading with the law that fits each curve, preferring laws with fewer parameters."""
     fitting = [
         next((fit for fit in curve.laws.fits if fit.goodness == "within error"), None) for curve in curves
     ]
@@ -185,7 +187,7 @@ def _heading(curves: Sequence[CurveLaws]) -> str:
 
 
 def _missed(curve: CurveLaws) -> list[Law]:
-    """Return the laws that do not fit, except those with as many parameters as there are points."""
+    """Return the laws that are shown not to fit. A law with too few points to judge it is not among them."""
     return [fit.law for fit in curve.laws.fits if fit.goodness == "beyond error"]
 
 
@@ -237,7 +239,7 @@ def _table(group: Sequence[CurveLaws]) -> Table:
 
 
 def _scaled(interval: Interval) -> Interval:
-    """Return a fraction in per cent; rounding left by an exact fit is 0."""
+    """Return a fraction in per cent; the rounding error of an exact fit becomes 0."""
 
     def cent(value: float | None) -> float | None:
         return None if value is None else 0.0 if abs(value) < 1e-9 else 100 * value
@@ -353,12 +355,12 @@ _HELD = "Where coherency β is held at 0, the other intervals take it to be 0: t
 
 
 _AT_ONE = 0.005
-"""Largest distance from 1 at which a line is still seen to start there."""
+"""Largest distance from 1 at which a line still appears to start at 1."""
 _MARKS = {"within error": "fits", "beyond error": "does not fit", "undetermined": "not judged"}
 
 
 def _texts(curve: CurveLaws) -> list[tuple[str, str]]:
-    """Return the parameters beneath the axes, one line each, with the law's colour."""
+    """Return the lines of text beneath the axes, one for each parameter, with its law's colour."""
     lines: list[tuple[str, str]] = []
     for fit in curve.laws.fits:
         shown = [(name, value) for name, value in fit.parameters.items() if name in _SYMBOLS]

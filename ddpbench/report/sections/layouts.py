@@ -39,7 +39,7 @@ _UNIT = "ms per step"
 
 
 def section(steps: StepResults, rows: Sequence[Row]) -> Section | None:
-    """Return the section on layouts; None if no strategy ran one number of ranks in several."""
+    """Return the section on layouts; None if no strategy ran the same number of ranks in several layouts."""
     groups = _groups(rows)
     if not groups:
         return None
@@ -64,8 +64,8 @@ def _has(row: Row) -> bool:
 
 
 def _groups(rows: Sequence[Row]) -> list[list[Row]]:
-    """Return groups of rows that differ only in nodes; the most ranks first, without oversubscription if
-    possible.
+    """Return groups of rows that differ only in their layout: not oversubscribed ones first, then those with most
+    ranks.
     """
     groups: dict[GroupKey, list[Row]] = {}
     for row in rows:

@@ -32,7 +32,7 @@ _UNIT = "ms per step"
 
 
 def section(steps: StepResults, rows: Sequence[Row]) -> Section | None:
-    """Return the section on links and replays' options; None if neither varies."""
+    """Return the section on links and on options of replays; None if neither varies."""
     raw = raw_launches(steps.launches)
     able = [row for row in rows if _has(row) and traits_of(row.case).exchanges and row.case.world_size > 1]
     by_rate = bandwidth.by_rate(able)
@@ -71,7 +71,10 @@ def _has(row: Row) -> bool:
 
 
 def _maps(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
-    """Return a strategy's bucket caps over several fabrics, at one world size: the one with most cases first."""
+    """Return the rows of each heat map, which shows a strategy's bucket caps over several fabrics at one world size.
+
+    Maps with most cases come first. Each has an empty panel name.
+    """
     groups: dict[GroupKey, list[Row]] = {}
     for row in rows:
         if row.case.fabric and row.case.bucket_cap_mb is not None and row.case.world_size > 1:
@@ -81,7 +84,7 @@ def _maps(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
 
 
 def _with_caps(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows over links that more than one cap was run over."""
+    """Return the rows whose links were run with more than one bucket cap."""
     caps: dict[str, set[float | str | None]] = {}
     for row in rows:
         caps.setdefault(row.case.fabric, set()).add(row.case.bucket_cap_mb)
@@ -89,11 +92,10 @@ def _with_caps(rows: Sequence[Row]) -> list[Row]:
 
 
 def _groups(rows: Sequence[Row]) -> list[list[Row]]:
-    """Return groups of cases of one strategy, cap and layout that differ only in links or in options of the
-    workload.
+    """Return groups of cases of one strategy, cap and layout that differ only in links or in options of the workload.
 
-    If both vary, the options of one fabric are in one group. Groups that are not oversubscribed, and those
-    with the most ranks, come first.
+    If both vary, each fabric has a separate group. Groups that are not oversubscribed come first, then those with
+    most ranks.
     """
     groups: dict[GroupKey, list[Row]] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""The table of a rank's memory, for runs whose strategies differ in it."""
+"""The section on a rank's memory, for runs whose strategies differ in it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _MIB = 2**20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryRow:
-    """Memory of the rank that holds most, for cases that are alike in it."""
+    """A row of the memory table: memory of the rank with most, for a case or several cases with the same memory."""
 
     row: Row
     words: str
-    """Words that distinguish its variant from others of its strategy."""
+    """Words that distinguish the case's variant from others of its strategy."""
     held: tuple[int, int, int]
     """Parameters, gradients and optimizer state, bytes."""
     peak: int | None
@@ -31,7 +31,7 @@ class MemoryRow:
 
 
 def section(rows: Sequence[Row]) -> Section | None:
-    """Return the section on memory; None if all cases of a model hold the same."""
+    """Return the section on memory; None if the ranks of all cases of a model have the same memory."""
     kept = _kept(rows)
     models: dict[tuple[Any, ...], set[tuple[int, int, int]]] = {}
     for one in kept:
@@ -108,7 +108,7 @@ def _kept(rows: Sequence[Row]) -> list[MemoryRow]:
 
 
 def _model(row: Row) -> GroupKey:
-    """Return the key that cases must share for their models' states to be the same."""
+    """Return the key that cases must share to have the same model state, before a strategy divides it among ranks."""
     return grouping.deciding("state", row.case)
 
 

@@ -38,7 +38,7 @@ _OWN_LINKS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NetworkPoint:
-    """Transfer time of a case's step, measured and by the formula; milliseconds."""
+    """Network time of a case's step, measured and by the formula, milliseconds."""
 
     row: Row
     time_ms: Interval
@@ -51,7 +51,9 @@ class NetworkPoint:
     rounds: int
 
     def per_byte(self, time_ms: float | None) -> Cell:
-        """Return a time per byte of the gradients, ns."""
+        """Return a cell with a time divided by the bytes of the gradients, ns; an empty cell if one of them is
+        unknown.
+        """
         if time_ms is None or not self.gradient_bytes:
             return Cell(text="", number=True)
         value = 1e6 * time_ms / self.gradient_bytes
@@ -60,7 +62,7 @@ class NetworkPoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NetworkCurve:
-    """A strategy over numbers of nodes, on one fabric."""
+    """A strategy's points by number of nodes, on one fabric."""
 
     name: str
     strategy: str
@@ -69,7 +71,7 @@ class NetworkCurve:
 
     @property
     def look(self) -> style.Look:
-        """Return its colour and marker."""
+        """Return the curve's colour and marker."""
         return style.look(self.points[0].row.case, self.variant)
 
 
@@ -122,9 +124,7 @@ def _points(network: Sequence[NetworkResult], rows: Sequence[Row]) -> dict[str, 
 
 
 def _lines(panel: Panel, points: Mapping[str, NetworkPoint]) -> list[NetworkCurve]:
-    """Return a panel's strategies with two or more numbers of nodes at equal ranks per node; each world size
-    once.
-    """
+    """Return a curve for each strategy of a panel with two or more numbers of nodes at the same ranks per node."""
     lines: list[NetworkCurve] = []
     for item in panel.of_strategies()[0]:
         by_shape: dict[int, list[NetworkPoint]] = {}
@@ -208,8 +208,10 @@ def _picture(panel: Panel, lines: Sequence[NetworkCurve], index: int) -> Picture
 
 
 def _heading(lines: Sequence[NetworkCurve]) -> str:
-    """Return the network times of the slowest and the fastest strategy, at the largest number of nodes of all of
-    them.
+    """Return a heading with the network times of the slowest and the fastest strategy, at the most nodes that all of
+    them have.
+
+    For a single strategy, the times at its most and its fewest nodes.
     """
     shared = set.intersection(*({point.row.case.nodes for point in line.points} for line in lines))
     if len(lines) > 1 and shared:
@@ -228,8 +230,8 @@ def _heading(lines: Sequence[NetworkCurve]) -> str:
 
 
 def _table(lines: Sequence[NetworkCurve], panel: Panel) -> Table:
-    """Return the table. The caption states the rounds if they are alike, and the links, which a panel's cases
-    share.
+    """Return the table of network times. Its caption states the links, which a panel's cases share, and the rounds if
+    alike.
     """
     every = [point for line in lines for point in line.points]
     links = link_words(every[0].row.case.fabric)
@@ -284,7 +286,7 @@ def _table(lines: Sequence[NetworkCurve], panel: Panel) -> Table:
 
 
 def _traffic(rows: Sequence[Row]) -> Table | None:
-    """Return the traffic per step on the busiest node's link, by case; None if nothing was counted."""
+    """Return a table of the traffic per step on the busiest node's link, by case; None if nothing was counted."""
     several = len({row.case.workload for row in rows}) > 1
     lines = []
     for row in rows:
@@ -341,7 +343,7 @@ def _size(value: float | None) -> Cell:
 
 
 def _paint(sheet: Sheet, *, lines: Sequence[NetworkCurve]) -> None:
-    """Paint the lines, with their names at the right, as close to the height of their ends as others allow."""
+    """Paint the lines, with their names at the right, as close to the lines' ends as the other names allow."""
     from ddpbench.report.draw.canvas import spread
 
     axes = sheet.axes(0.75, 0.55, sheet.width_in - 2.75, sheet.height_in - 0.75)

@@ -1,4 +1,4 @@
-"""The picture of one step: two lanes per rank on one clock. Why is communication exposed?"""
+"""The figure of one step, with two lanes per rank on one clock: why is communication exposed?"""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from ddpbench.report.draw.sheet import Sheet
 
 MOST_ROWS = 4
-"""Most rows for transfers that are under way at once, drawn beneath each other."""
+"""Most rows of a lane for transfers that are under way at the same time."""
 _COMPUTE_IN, _TRANSFER_IN, _BELOW_IN = 0.24, 0.19, 0.45
 _SHOWN = 0.004
-"""Shortest part of the step that can be seen, as a fraction."""
+"""Shortest part of the step that can be seen, as a fraction of the step."""
 _SYNCHRONIZE = "synchronize"
 _PARTS: Mapping[str, str] = {
     "forward": "forward",
@@ -38,9 +38,7 @@ _PARTS: Mapping[str, str] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Frame:
-    """The room around and between lanes, inches; the legend's columns, and the lines of the words at the
-    end's mark.
-    """
+    """Room around and between lanes, inches; columns of the legend, and lines of the note on the end of backward."""
 
     left: float
     right: float
@@ -153,7 +151,7 @@ def _caption(step: OneStep, row: Row, name: str) -> str:
 
 
 def _listed(ranks: Sequence[int]) -> str:
-    """Return ranks with runs of neighbours drawn together: `1 to 4 and 6`."""
+    """Return ranks in words, with runs of neighbours joined: `ranks 1 to 4 and 6`."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][-1] + 1:
@@ -254,7 +252,7 @@ def _paint_narrow(sheet: Sheet, *, step: OneStep) -> None:
 
 
 def _rank(lane: Lane, step: OneStep) -> list[str]:
-    """Return a lane's rank, the time of its step, and why it is shown if not all are."""
+    """Return words for a lane: its rank with the time of its step, and why this rank is shown if not all are."""
     mark = ", longest" if lane.rank == step.slowest and len(step.lanes) > 1 else ""
     return [
         f"rank {lane.rank}{mark}: {milliseconds(lane.length_s)} ms",
@@ -263,7 +261,7 @@ def _rank(lane: Lane, step: OneStep) -> list[str]:
 
 
 def _lanes(sheet: Sheet, step: OneStep, frame: _Frame) -> tuple[Axes, list[float]]:
-    """Draw everything except the ranks' names, and return where those belong: the lanes' middles."""
+    """Draw everything except the ranks' names; return the axes, and the lanes' middles, where the names belong."""
     body = frame.body_in(step)
     width = sheet.width_in - frame.left - frame.right
     axes = sheet.axes(frame.left, _BELOW_IN, width, body)
@@ -330,7 +328,7 @@ def _communicate(axes: Axes, lane: Lane, top: float, per_in: float, *, labels: b
 
 
 def _queue(axes: Axes, when: tuple[float, float], y: float) -> None:
-    """Draw a transfer in its queue, as a line."""
+    """Draw a transfer's time in its queue as a line."""
     axes.plot(when, [y, y], color=style.MUTED, linewidth=_QUEUE_PT, solid_capstyle="butt", zorder=2)
 
 
@@ -349,7 +347,10 @@ def _inside(
     left: bool = False,
     colour: str = style.INK,
 ) -> bool:
-    """Write the first of the words that fits between two times, if one does; a ground keeps hatches off it."""
+    """Write the first of `words` that fits between the two times `when`; return whether one fits.
+
+    A box in the colour `ground` keeps hatches off the text.
+    """
     from ddpbench.report.draw.lines import text_width_in
 
     room = (when[1] - when[0]) / per_in
@@ -422,7 +423,7 @@ def _hidden_s(one: Transfer, lane: Lane) -> float:
 
 
 def _keys(step: OneStep) -> list[style.Fill | str]:
-    """Return what the legend explains: fills, and the names of lines."""
+    """Return what the legend explains: fills, and the names of lines and ticks."""
     spans = {
         _PARTS.get(name, "other_compute")
         for lane in step.lanes

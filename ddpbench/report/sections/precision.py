@@ -28,11 +28,11 @@ _PITCH_IN = 0.3
 _UNIT = "ms per step"
 _ORDER = ("full", "bf16", "fp16")
 _Words = Mapping[str, Judgement]
-"""Result of each case's comparison with full precision."""
+"""Result of each case's comparison with full precision, by case id."""
 
 
 def section(steps: StepResults, rows: Sequence[Row]) -> Section | None:
-    """Return the section on precision; None if every case has the same."""
+    """Return the section on precision; None if no cases differ only in precision."""
     groups = _groups(rows)
     if not groups:
         return None
@@ -54,7 +54,7 @@ def section(steps: StepResults, rows: Sequence[Row]) -> Section | None:
 
 
 def _groups(rows: Sequence[Row]) -> list[list[Row]]:
-    """Return groups of rows that differ only in precision; not oversubscribed ones and the most ranks first."""
+    """Return groups of rows that differ only in precision; not oversubscribed ones first, then the most ranks first."""
     groups: dict[GroupKey, list[Row]] = {}
     for row in rows:
         key = alike_but(row, "precision")

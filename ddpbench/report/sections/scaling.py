@@ -68,7 +68,7 @@ def _can_draw(panel: Panel) -> bool:
 def _series(panel: Panel) -> tuple[list[Series], list[str]]:
     """Return a panel's curves that have a point, and sentences on what is left out.
 
-    The base case is the start of the ideal at (1, 1), and the caption names it.
+    The base case has no curve: it is where the ideal starts, at (1, 1), and the caption names it.
     """
     series, notes = panel.of_strategies()
     drawn = [item for item in series if item.traits.role != "base" and any(_has(row) for row in item.rows)]
@@ -131,7 +131,9 @@ def _picture(panel: Panel, index: int, by_id: Mapping[str, Row], claims: Sequenc
 
 
 def _base_text(shown: Sequence[Row], by_id: Mapping[str, Row]) -> str:
-    """Return the base case with its throughput; if there are several, which series each belongs to."""
+    """Return a sentence that names the base case and its throughput; if there are several, also the strategies of
+    each.
+    """
     over: dict[str, list[str]] = {}
     for row in shown:
         over.setdefault(row.baseline_case_id, []).append(row.strategy_name)
@@ -153,9 +155,7 @@ def _base_text(shown: Sequence[Row], by_id: Mapping[str, Row]) -> str:
 
 
 def _without_base(panel: Panel, by_id: Mapping[str, Row]) -> list[str]:
-    """Return a sentence per launcher on cases without speed-up because no base case in this run used that
-    launcher.
-    """
+    """Return a sentence for each launcher whose cases have no speed-up because it started no base case in this run."""
     lacking: dict[str, list[str]] = {}
     for row in panel.rows:
         if row.ok and row.speedup is None and row.baseline_case_id not in ("", *by_id):
@@ -167,7 +167,7 @@ def _without_base(panel: Panel, by_id: Mapping[str, Row]) -> list[str]:
 
 
 def _heading(panel: Panel, series: Sequence[Series]) -> str:
-    """Return efficiencies at the most ranks that were not oversubscribed."""
+    """Return a heading with the efficiencies at the most ranks that were not oversubscribed."""
     eligible = [
         (item, row)
         for item in series
@@ -266,7 +266,7 @@ def _legend_lines(series: Sequence[Series]) -> int:
 
 
 def _name_with_value(name: str, estimate: Interval) -> str:
-    """Return a name with its value; a phone has no room for the interval, which is in the table."""
+    """Return a name with its value, and with the value's interval if both fit on a phone."""
     whole = f"{name}: {estimate}"
     return whole if len(whole) <= _LEGEND_CHARACTERS else f"{name}: {estimate.number}"
 
@@ -274,7 +274,7 @@ def _name_with_value(name: str, estimate: Interval) -> str:
 def _paint_panels(
     left: Axes, right: Axes, series: Sequence[Series], panel: Panel
 ) -> list[tuple[Series, float, Interval, float]]:
-    """Draw both, and return the result of `_paint_efficiency`."""
+    """Draw both panels, and return the result of `_paint_efficiency`."""
     sizes = panel.world_sizes
     _paint_speedup(left, series, sizes, panel.oversubscribed_sizes)
     ends = _paint_efficiency(right, series, sizes, panel.oversubscribed_sizes)
@@ -317,7 +317,9 @@ def _on_grid(
 
 
 _APART = 0.05
-"""Octaves between points that would otherwise hide each other: as few as show both, so close is the ideal."""
+"""Octaves between points that would otherwise hide each other: just enough to show both, because the ideal is so
+close.
+"""
 
 
 def _overlap(lines: Sequence[Sequence[Interval | None]]) -> bool:
@@ -373,7 +375,9 @@ def _paint_speedup(
 
 
 def _runs(sizes: Sequence[int], oversubscribed: Sequence[int]) -> list[tuple[int, int]]:
-    """Return first and last of each unbroken run of oversubscribed sizes: one grey ground, one label."""
+    """Return the first and last of each unbroken run of oversubscribed sizes; each run gets one grey ground and one
+    label.
+    """
     runs: list[tuple[int, int]] = []
     for before, size in zip((0, *sizes), sizes, strict=False):
         if size in oversubscribed:
@@ -392,7 +396,7 @@ def _thinned(sizes: Sequence[int]) -> list[int]:
 def _paint_efficiency(
     axes: Axes, series: Sequence[Series], sizes: Sequence[int], oversubscribed: Sequence[int]
 ) -> list[tuple[Series, float, Interval, float]]:
-    """Draw, and return each series with its last point's x, its estimate there and its ranks."""
+    """Draw the efficiencies; return each series with the x, the estimate and the ranks of its labelled point."""
     logs = [math.log2(size) for size in sizes]
     gaps = [after - before for before, after in pairwise(logs)] or [1.0]
     step = min(0.09, 0.5 * min(gaps) / max(len(series), 1))
@@ -440,8 +444,8 @@ def _paint_efficiency(
 
 
 def _in_lines(item: Series) -> str:
-    """Return a long series name as strategy and variant; each loses its middle if the margin is too narrow
-    for it.
+    """Return a series' name for the margin; a long one in two lines, strategy and variant, without their middle if
+    need be.
     """
     variant = item.words
     if len(item.name) <= 26 or not variant:

@@ -1,4 +1,4 @@
-"""The time to start ranks, by launcher and number of ranks. Only if several launchers were used."""
+"""The section on the time to start ranks, by launcher and number of ranks. Only if several launchers were used."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ if TYPE_CHECKING:
     from ddpbench.report.rows import Row
 
 _PARTS = ("Process", "Imports", "Data and model", "Rendezvous", "First step")
-"""Parts of a start, in their order."""
+"""Parts of start-up, in their order."""
 
 
 def section(rows: Sequence[Row]) -> Section | None:
-    """Return a table without a figure; None with one launcher, or if no launch recorded its start."""
+    """Return the section on start-up, a table without a figure.
+
+    None if only one launcher was used, or if no launch recorded its start-up.
+    """
     if len({row.case.launcher for row in rows}) < 2:
         return None
     starts = [(row, row.start) for row in rows if row.start is not None]

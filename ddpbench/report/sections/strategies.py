@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ddpbench.report.draw.sheet import Sheet
 
 MOST_ROWS = 16
-"""Most strategies with their variants: each has a separate line, unlike a curve."""
+"""Most strategies, with their variants, in a figure: each takes a separate row."""
 MOST_SIZES = 4
 _PITCH_IN = 0.27
 _UNIT = "samples/s"
@@ -40,7 +40,7 @@ def section(launches: Sequence[LaunchResult], findings: Sequence[Finding], rows:
     raw = raw_launches(launches, "samples_per_s")
     panels = panels_of(rows)
     drawable = [panel for panel in panels if _can_draw(panel)]
-    # Until something fails all train alike.
+    # Cases that differ in their recovery train alike until something fails.
     sound = [panel for panel in drawable if any(row.case.recovery in UNDISTURBED for row in panel.rows)]
     drawable = sound or drawable
     drawn, rest = split(drawable)
@@ -56,7 +56,7 @@ def section(launches: Sequence[LaunchResult], findings: Sequence[Finding], rows:
 
 
 def _ratios(findings: Sequence[Finding], rows: Sequence[Row]) -> tuple[Table, ...]:
-    """Return tables of the step-time ratios behind findings on strategies; empty if there are none."""
+    """Return a table, in a tuple, of the step-time ratios behind findings on strategies; empty if there are none."""
     by_id = {row.case_id: row for row in rows}
     ratios = [
         (by_id[case], by_id[one.cases[-1]], ratio, one.badge)
@@ -90,8 +90,8 @@ def _ratios(findings: Sequence[Finding], rows: Sequence[Row]) -> tuple[Table, ..
 
 
 def _stated(rows: Sequence[Row]) -> list[str]:
-    """Return facts that strategies state about themselves and that belong with their numbers, without
-    DataParallel's.
+    """Return what strategies state about themselves and belongs with their numbers, without DataParallel's
+    statements.
     """
     notes = {
         row.strategy_name: traits_of(row.case).note
@@ -168,7 +168,7 @@ _Groups = Sequence[tuple[int, Sequence[tuple[Series, Row]]]]
 
 
 def _heading(panel: Panel, groups: _Groups) -> str:
-    """Return throughputs at the most ranks that were not oversubscribed, with the upper bound."""
+    """Return a heading with the throughputs at the most ranks that were not oversubscribed, and the upper bound."""
     prefix = f"{panel.name} · " if panel.name else ""
     most = max(size for size, _ in groups)
     for size, members in groups:
@@ -196,16 +196,16 @@ def _heading(panel: Panel, groups: _Groups) -> str:
 
 
 def _bound_of(row: Row, bounds: Mapping[Hashable, Row]) -> Interval | None:
-    """Return the throughput of the independent ranks that compute as a case does; None if there are none."""
+    """Return the throughput of the independent ranks that compute as the case does; None if there are none."""
     bound = bounds.get(grouping.deciding("compute", row.case))
     return bound.samples_per_s if bound is not None else None
 
 
 def _beside(shown: Sequence[tuple[str, Row]], rows: Sequence[Row]) -> str:
-    """Return what independent ranks measured, and whether it bounds the throughputs shown.
+    """Return words for what independent ranks measured, and for whether it bounds the throughputs shown.
 
-    A value is not called an upper bound if a number shown is above it; the result is empty if the cases have
-    several bounds.
+    It is not called an upper bound if a throughput shown is above it. The words are empty if the cases have no bound,
+    or several.
     """
     bounds = bounds_of(rows)
     values = {bound.value: bound for _, row in shown if (bound := _bound_of(row, bounds)) is not None}
@@ -225,7 +225,7 @@ def _beside(shown: Sequence[tuple[str, Row]], rows: Sequence[Row]) -> str:
 
 
 def _about_bounds(groups: _Groups) -> list[str]:
-    """Return what independent ranks are for, where they were slower than what they bound, and what they do
+    """Return sentences on what independent ranks are for, where they were slower than a strategy, and what they do
     not bound.
     """
     beaten: list[int] = []
@@ -258,7 +258,7 @@ def _about_bounds(groups: _Groups) -> list[str]:
 
 
 def _unbounded(cases: Mapping[str, Case]) -> str:
-    """Return which of these independent ranks are not a bound, by name, and why not."""
+    """Return words that name these cases, and say why independent ranks are no bound for them."""
     by: dict[str, list[str]] = {}
     for name, case in cases.items():
         engine = traits_of(case).engine

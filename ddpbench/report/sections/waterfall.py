@@ -1,4 +1,4 @@
-"""The waterfall: where did efficiency go? From the ideal's 1 to the measured value, one loss below the other."""
+"""The waterfall: where did efficiency go? From 1, the ideal, to the measured value, with one loss below the other."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 MOST_FIGURES = 3
 MOST_NOT_ATTRIBUTED = 0.05
-"""Above this unexplained part, no main cause is named."""
+"""Unexplained fraction of a step above which no main cause is named."""
 _MOST_NAMED = 2
 _PITCH_IN = 0.27
 _NARROW_PITCH_IN, _NARROW_BAR = 0.4, 0.4
-"""A row's height, inches, and the part of it that its bar takes, on a phone."""
+"""Height of a row on a phone, inches, and the fraction of it that the row's bar takes."""
 _QUESTION = "Where did efficiency go?"
 
 NAMES: Mapping[str, str] = {
@@ -70,19 +70,18 @@ _IDEAL, _MEASURED = "ideal", "measured"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fall:
-    """Losses of one case. `rounds` are those with everything that an interval needs."""
+    """Losses of one case. `rounds` counts the rounds with everything that an interval needs."""
 
     row: Row
     name: str
     panel: str
-    """Words that distinguish its group of comparable cases from others of the run; empty if there is only
-    one.
+    """Words that distinguish the case's group of comparable cases from others of the run; empty if there is only one.
     """
     base: str
-    """The case that it is compared with, in a few words."""
+    """The name of the base case."""
     losses: Mapping[str, Interval]
     timed: Interval
-    """The loss `timed`: timed against instrumented steps."""
+    """The loss `timed`: the difference between timed and instrumented steps."""
     efficiency: Interval
     rounds: int
     split: bool
@@ -91,7 +90,7 @@ class Fall:
 
     @property
     def unexplained(self) -> tuple[str, float]:
-        """Return the largest loss that explains nothing, and its size without its sign."""
+        """Return the name of the largest loss that explains nothing, and its size without its sign."""
         known = {
             name: abs(self.losses[name].value) for name in ("not_attributed", "rest") if name in self.losses
         }
@@ -101,20 +100,20 @@ class Fall:
 
     @property
     def largest(self) -> str:
-        """Return the loss with the largest median among those that explain something."""
+        """Return the name of the loss with the largest median among those that explain something."""
         able = [name for name in self.weighed if name not in _UNEXPLAINED]
         return max(able, key=lambda name: self.weighed[name].value)
 
     @property
     def weighed(self) -> Mapping[str, Interval]:
-        """Return the losses to choose from: contention and own computation are added if one of them is a
+        """Return the losses to choose a cause from. Contention and own computation are summed if one of them is a
         gain.
         """
         crowded, own = (self.losses.get(name) for name in ("contention", "own_computation"))
         if crowded is None or own is None or all(one.high is None or one.high >= 0 for one in (crowded, own)):
             return self.losses
-        # Each is computed against the other, so that their errors cancel: the sum's interval is at least as
-        # wide as theirs.
+        # Both are differences from independent ranks, whose errors cancel in the sum. So the sum's interval is
+        # wide enough if it has the width of both.
         both = Interval(
             crowded.value + own.value, _added(crowded.low, own.low), _added(crowded.high, own.high)
         )
@@ -125,14 +124,14 @@ class Fall:
 
     @property
     def cause(self) -> str | None:
-        """Return the largest loss if its interval is above 0 and above those of all others, and it may be
-        named.
-        """
+        """Return the name of the main cause: the largest loss, if it may be `named` and has no `rivals`; else None."""
         return self.largest if self.named and not self.rivals else None
 
     @property
     def named(self) -> bool:
-        """Return whether the largest loss may be named: its interval is above 0."""
+        """Return whether the largest loss may be named: its interval is above 0, rounds suffice, and little is
+        unexplained.
+        """
         if self.rounds < MIN_ROUNDS or self.unexplained[1] > MOST_NOT_ATTRIBUTED:
             return False
         low = self.weighed[self.largest].low
@@ -140,15 +139,17 @@ class Fall:
 
     @property
     def rivals(self) -> list[str]:
-        """Return the other losses whose intervals overlap with the largest's: they may be larger."""
+        """Return the names of other losses whose intervals overlap with that of the largest, so that they may be
+        larger.
+        """
         low = self.weighed[self.largest].low
         others = [name for name in self.weighed if name not in (self.largest, "not_attributed", "rest")]
         return [name for name in others if low is None or (self.weighed[name].high or 0.0) >= low]
 
     @property
     def unsure(self) -> list[str]:
-        """Return the rivals whose interval includes 0 and reaches above the largest's median: too wide for a
-        decision.
+        """Return the rivals whose intervals are too wide to decide: they include 0 and reach above the largest loss's
+        median.
         """
         most = self.weighed[self.largest].value
         return [
@@ -159,8 +160,8 @@ class Fall:
 
 
 def section(losses: Sequence[EfficiencyLoss], rows: Sequence[Row]) -> Section:
-    """Return the section on lost efficiency: first a figure for the case that others are compared with, then
-    for others.
+    """Return the section on lost efficiency, with figures for the first cases of `losses`, and a note that names the
+    others.
     """
     falls = _falls(losses, rows)
     absent = ""
@@ -230,12 +231,15 @@ def _includes_zero(loss: Interval) -> bool:
 
 
 def _text(loss: Interval) -> str:
-    """Return three decimals: less than a thousandth of the step does not matter. An exact zero is `0`."""
+    """Return a loss with three decimals, and its interval. Less than a thousandth of a step does not matter.
+
+    An exact zero is `0`.
+    """
     return " ".join(filter(None, [_fixed(loss.value), _ends(loss)]))
 
 
 def _ends(loss: Interval) -> str:
-    """Return the interval in brackets; empty without an interval, or for an exact zero."""
+    """Return the interval of a loss in brackets; empty without an interval, or for an exact zero."""
     known = loss.has_ends and not loss.value == loss.low == loss.high == 0
     return f"[{_fixed(loss.low)}, {_fixed(loss.high)}]" if known else ""
 
@@ -390,9 +394,7 @@ def _paint_narrow(sheet: Sheet, *, fall: Fall) -> None:
 
 
 def _stairs(axes: Axes, fall: Fall, *, height: float = 0.62) -> list[tuple[str, str, dict[str, Any]]]:
-    """Draw the bars from the ideal to the measured value; return each one's name, its number and its text
-    style.
-    """
+    """Draw the bars from the ideal to the measured value; return each bar's name, number and text style."""
     start = _start(fall)
     at = highest = 1.0
     for loss in fall.losses.values():
@@ -431,7 +433,9 @@ def _stairs(axes: Axes, fall: Fall, *, height: float = 0.62) -> list[tuple[str, 
 
 
 def _start(fall: Fall) -> float:
-    """Return where the axis begins: at 0, or higher, so that losses take half of it."""
+    """Return where the axis begins: above 0 if losses would else take less than half of it, below 0 if a bar ends
+    there.
+    """
     at = lowest = 1.0
     for loss in fall.losses.values():
         at -= loss.value

@@ -22,14 +22,12 @@ from ddpbench.spec.links import link_words
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Settings:
-    """Settings that differ among the cases, which have columns, and those of all of them, which the caption
-    states.
-    """
+    """Settings of the cases: those that differ have columns, and the caption states those that all share."""
 
     caps: Collection[str]
-    """The bucket caps."""
+    """The bucket caps, in words."""
     tells_caps: bool
-    """True if caps have a column: if there are several, or one stands for others."""
+    """True if bucket caps have a column: if there are several, or one stands for others."""
     launches: Collection[int]
     """Numbers of launches per case; a column if they differ."""
     extra: Sequence[Setting]
@@ -39,15 +37,16 @@ class _Settings:
     shared: Sequence[str]
     """Words on emulation that hold for all cases."""
     links: str
-    """The links of all cases that use any, if those are the same; empty otherwise."""
+    """The links, in words, of all cases that use any; empty if these differ."""
     flaws: Sequence[str]
-    """Words that must accompany the numbers of each of several cases."""
+    """Words that must accompany the numbers of all cases."""
 
 
 def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
-    """Return one row per case, failed and skipped ones included; columns for every setting that varies.
+    """Return a table with a row per case, failed and skipped ones included, and a column for every setting that
+    varies.
 
-    The caption states bucket caps and launches that are alike: notes need the room.
+    The caption states bucket caps and launches if they are alike, because the column of notes needs the room.
     """
     settings = _settings(rows)
     best = {
@@ -107,7 +106,7 @@ def _settings(rows: Sequence[Row]) -> _Settings:
 
 
 def _of_all(words: Sequence[Sequence[str]]) -> list[str]:
-    """Return the words that all of several rows have: a column with one value throughout is useless."""
+    """Return the words that several rows all have: a column with one value throughout would be useless."""
     return [word for word in words[0] if all(word in others for others in words)] if len(words) > 1 else []
 
 
@@ -166,7 +165,9 @@ def _backend(row: Row, settings: _Settings) -> Cell:
 _TOLD_BESIDE = ("fabric", "compute", "dilation", "shrink")
 """Settings that are shown with the backend."""
 _MOST_COLUMNS = 13
-"""More do not fit next to each other at 1280 pixels: further settings that vary then share the last one."""
+"""Most columns that fit next to each other at 1280 pixels. Further settings that vary share the last column for
+settings.
+"""
 _ALWAYS = 9
 """Columns that every summary has."""
 
@@ -197,11 +198,9 @@ def _numbers(row: Row, *, strong: bool) -> Iterator[Cell]:
 
 
 def _ties(summary: RunSummary, oversubscribed: Collection[str]) -> dict[str, str]:
-    """Return words for the best of each compared group, for those as good as it, and for those that are
-    undecided.
+    """Return, by case id, words for the best of each compared group, for those as good as it, and for undecided ones.
 
-    Steps of `oversubscribed` cases may have waited for cores: they, and cases compared with them, get no
-    words.
+    Steps of `oversubscribed` cases may have waited for cores, so these and cases compared with them get no words.
     """
     words: dict[str, list[str]] = {}
     for topic, what in _TOPICS.items():
@@ -219,4 +218,4 @@ _TOPICS = {
     "layouts": "layout",
     "ranks": "case of its ranks",
 }
-"""Comparisons, the widest group last: it is used for cases that are in no other."""
+"""Kinds of comparisons in words, the widest group last: it is used only for cases that are in no other."""

@@ -1,4 +1,4 @@
-"""Phases of data_parallel, and their times."""
+"""The section on phases of the strategy data_parallel, and the table of all phases that strategies note."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from ddpbench.strategies.traits import traits_of
 
 
 def is_data_parallel(case: Case) -> bool:
-    """Return whether one process drives torch replicas by threads: such strategies have a separate section."""
+    """Return whether a case's strategy drives torch replicas by threads of one process, as DataParallel does."""
     traits = traits_of(case)
     return traits.one_process and traits.engine == "torch"
 
 
 def data_parallel_section(phases: Sequence[StrategyPhase], all_rows: Sequence[Row]) -> Section | None:
-    """Return the section on data_parallel's phases; other strategies' spans have no words. None without
-    phases.
+    """Return the section on DataParallel's phases.
+
+    If only other strategies noted phases, return a section without words for their table; without any, None.
     """
     anchor, title = "data-parallel", "DataParallel's phases"
     rows = [row for row in all_rows if is_data_parallel(row.case)]
@@ -44,7 +45,11 @@ def data_parallel_section(phases: Sequence[StrategyPhase], all_rows: Sequence[Ro
 
 
 def phases_table(phases: Sequence[StrategyPhase], rows: Sequence[Row]) -> Table | None:
-    """Return the time of each named span, one column per case, in the order in which they occur."""
+    """Return a table of the time of each named span, with a column for each of up to eight cases; None without
+    phases.
+
+    The spans are in the order in which they occur.
+    """
     if not phases:
         return None
     by_id = {row.case_id: row for row in rows}

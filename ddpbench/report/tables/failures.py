@@ -13,7 +13,9 @@ from ddpbench.report.words import series_of
 def failures_table(
     failures: Sequence[CaseFailure], rows: Sequence[Row], affected: Mapping[str, Sequence[int]]
 ) -> Table | None:
-    """Return the cases that are not ok, and the figures from which they are missing (`affected`, by case)."""
+    """Return a table of failures, with the figures from which cases are missing (`affected`, by case id); None
+    without any.
+    """
     if not failures:
         return None
     status = {row.case_id: row for row in rows}

@@ -13,8 +13,8 @@ from ddpbench.units import counted
 
 
 def proofs_table(proofs: Sequence[Proved], rows: Sequence[Row]) -> Table | None:
-    """Return the largest error of each comparison by strategy, its tolerance, and how many cases were
-    compared.
+    """Return a table of comparisons by strategy: the largest error, its tolerance, and how many were made; None
+    without any.
     """
     if not proofs:
         return None
@@ -54,7 +54,7 @@ def proofs_table(proofs: Sequence[Proved], rows: Sequence[Row]) -> Table | None:
 
 
 def proofs_line(proofs: Sequence[Proved]) -> str:
-    """Return one line on the proofs: how many comparisons, and how many were left out or did not pass."""
+    """Return one line on the proofs: how many comparisons passed, failed or were left out; empty without proofs."""
     if not proofs:
         return ""
     made = [one for one in proofs if was_made(one.tolerance)]

@@ -12,7 +12,7 @@ from ddpbench.units import format_bit_rate, with_minus
 
 
 def machine_table(machine: Mapping[str, object], part: str, caption: str) -> Table:
-    """Return `identity` or `context` of machine.json, flattened."""
+    """Return a table of one part of machine.json, `identity` or `context`, flattened."""
     facts = machine.get(part)
     pairs = list(_flat(facts)) if isinstance(facts, Mapping) else []
     rows = tuple((Cell(text=name), Cell(text=value)) for name, value in pairs)
@@ -31,9 +31,7 @@ def _flat(data: Mapping[Any, object], prefix: str = "") -> Iterator[tuple[str, s
 
 
 def fabrics_table(fabrics: Sequence[FabricRun]) -> Table | None:
-    """Return how the emulated networks were made and what their links reached in the proof; None if there are
-    none.
-    """
+    """Return a table of how emulated networks were made and what their links reached in the proof; None without any."""
     if not fabrics:
         return None
     rows = tuple(

@@ -37,9 +37,7 @@ def whiskered(
 
 
 def right_end(estimates: Sequence[Interval]) -> float:
-    """Return the end of an axis with room for all bars, and for whiskers as long as they leave the bars
-    visible.
-    """
+    """Return the end of an axis with room for all bars and whiskers, but at most about twice the longest bar."""
     longest = max(estimate.value for estimate in estimates)
     return 1.04 * axis_end(min(max(estimate.high or estimate.value for estimate in estimates), 2 * longest))
 

@@ -1,4 +1,4 @@
-"""The figure of checkpoints: the time of one, and their share of the time by how often they are taken."""
+"""The figure on checkpoints: the time that one takes, and the share of the time that they take by how often."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from ddpbench.report.draw.sheet import Sheet
 
 _PITCH_IN, _NARROW_PITCH_IN, _SHARES_IN = 0.4, 0.56, 3.2
-"""Least height of a bar; on a phone for one with its words, and of the plot beneath, inches."""
+"""Least height of a bar's row, the same on a phone with its words, and on a phone the height of the lower plot,
+inches.
+"""
 _PHONE_IN = style.NARROW_WIDTH_IN - 0.3
 _METHODS = {"plain": "rank 0, torch.save", "dcp": "all ranks, DCP"}
 _MARKERS = {"plain": "o", "dcp": "s"}
@@ -35,7 +37,7 @@ _COLOURS = {"plain": "#0072B2", "dcp": "#D55E00"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointCosts:
-    """Cost of a case's checkpoints by one method. Times are seconds; shares are of `mean_s` and
+    """Cost of a case's checkpoints by one method. Times are seconds; `shares` are computed from `mean_s` and
     `step_mean_s`.
     """
 
@@ -55,7 +57,9 @@ class CheckpointCosts:
 
 
 def costs_of(saved: Sequence[CheckpointCost], rows: Sequence[Row]) -> list[CheckpointCosts]:
-    """Return checkpoint costs by case and method: not oversubscribed cases and the most ranks first."""
+    """Return checkpoint costs by case and method: first cases that are not oversubscribed, then those with most
+    ranks.
+    """
     by_id = {row.case_id: row for row in rows if row.ok}
     costs: list[CheckpointCosts] = []
     for cost in saved:
@@ -83,7 +87,7 @@ def costs_of(saved: Sequence[CheckpointCost], rows: Sequence[Row]) -> list[Check
 
 
 def checkpoint_picture(costs: Sequence[CheckpointCosts]) -> Picture:
-    """Return the figure of the time of a checkpoint, and of its share of the time."""
+    """Return the figure of the time that a checkpoint takes, and of the share of the time that checkpoints take."""
     heading = _heading(costs)
     sizes = sorted({round(cost.size_bytes / 1e6, 1) for cost in costs})
     megabytes = f"{sizes[0]:,g}" if len(sizes) == 1 else f"{sizes[0]:,g} to {sizes[-1]:,g}"

@@ -13,12 +13,12 @@ from ddpbench.units import format_bytes
 
 MIB = 2**20
 _HALF = 0.5
-"""A part of a transfer's time above this fraction bounds it."""
+"""Latency bounds a transfer if it takes at least this fraction of the time; otherwise bandwidth does."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransferPoint:
-    """Transfers of one size: time in milliseconds, busbw in GB/s (None if no factor is known)."""
+    """Transfers of one size, with their time in milliseconds and busbw in GB/s (None if no factor is known)."""
 
     bytes: int
     time_ms: Interval
@@ -26,24 +26,24 @@ class TransferPoint:
     rounds: int
     transfers: int
     call_ms: Interval | None = None
-    """The time by nccl-tests' clock, and the busbw that follows from it."""
+    """The time by nccl-tests' clock, from which `call_busbw` follows."""
     call_busbw: Interval | None = None
     latency_share: float | None = None
-    """Share of latency in its time, by the line through its curve; None if no line fits."""
+    """Fraction of the time that is latency, by the line fitted to the curve; None if no line fits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransferCurve:
-    """An operation on one number of ranks, by size."""
+    """An operation's transfers on one number of ranks, by size."""
 
     op: str
     world_size: int
     variant: int
     points: tuple[TransferPoint, ...]
     latency_ms: Interval | None = None
-    """Time at zero bytes, by the line through its points; None if sizes are too few or too close."""
+    """Time at zero bytes, by the line fitted to the points; None if sizes are too few or too close."""
     mib_ms: float = 0.0
-    """Time of each further MiB, by that line."""
+    """Time of each further MiB, by the same line."""
     misfit: float = 0.0
 
     @property
@@ -53,13 +53,13 @@ class TransferCurve:
 
 
 def curves_of(results: Sequence[TransferResult]) -> list[TransferCurve]:
-    """Return the transfers of one strategy as curves, their sizes ascending."""
+    """Return the transfers of one strategy as curves, with sizes ascending."""
     by_curve: dict[tuple[str, int], list[TransferResult]] = {}
     for one in results:
         by_curve.setdefault((one.op, one.world_size), []).append(one)
     curves = []
     for index, ((op, world_size), sizes) in enumerate(sorted(by_curve.items())):
-        line = sizes[-1]  # equal in each of them
+        line = sizes[-1]  # the curve's line is the same in each
         curves.append(
             TransferCurve(
                 op=op,
@@ -88,9 +88,7 @@ def _point(one: TransferResult) -> TransferPoint:
 
 
 def answer_of(curve: TransferCurve) -> str:
-    """Return whether latency or bandwidth bounds a curve's transfers, in a few words; empty if sizes are too
-    few.
-    """
+    """Return a few words on whether latency or bandwidth bounds a curve's transfers; empty if sizes are too few."""
     latency, first, last = curve.latency_ms, curve.points[0], curve.points[-1]
     if latency is None:
         return ""
@@ -104,10 +102,10 @@ def answer_of(curve: TransferCurve) -> str:
 
 
 def bound_by(of: str, curve: TransferCurve) -> str:
-    """Return whether latency or bandwidth takes most of the time at the smallest and the largest size, or why
-    that is unknown; `of` names the strategy.
+    """Return a sentence on how much of the time is latency at the smallest and the largest size, or why that is
+    unknown.
 
-    Empty if sizes are too few or too close for a line.
+    `of` names the strategy. The sentence is empty if sizes are too few or too close for a line.
     """
     latency, first, last = curve.latency_ms, curve.points[0], curve.points[-1]
     if latency is None:

@@ -24,7 +24,7 @@ from ddpbench.units import counted, format_bytes
 def picture(
     row: Row, cases: Sequence[Row], rows: Sequence[Row], curves: Sequence[TransferCurve], index: int
 ) -> Picture:
-    """Return the figure of the curves of one strategy's `cases`, of which `row` is one, among all `rows`."""
+    """Return the figure of the curves of one strategy's `cases`, among which is `row`; `rows` are all of the run."""
     panels = panels_of(rows)
     panel_name, name = names_of(row, panels, variant_words(rows))
     drawn = curves[:MOST_SERIES]
@@ -57,7 +57,9 @@ def picture(
 
 
 def names_of(row: Row, panels: Sequence[Panel], words: Mapping[str, str]) -> tuple[str, str]:
-    """Return the name of a row's panel, empty if there is one alone, and that of its strategy with its own `words`."""
+    """Return the name of a row's panel, empty if there is only one, and its strategy's name with the variant's
+    `words`.
+    """
     panel = _panel_of(row, panels)
     name = f"{row.strategy_name} {words[row.case_id]}".strip()
     return ("" if panel is None else panel.name), name
@@ -68,7 +70,7 @@ def _panel_of(row: Row, panels: Sequence[Panel]) -> Panel | None:
 
 
 def _caps_run(row: Row, rows: Sequence[Row]) -> list[BucketCap]:
-    """Return the bucket caps with which its strategy was run among these."""
+    """Return the bucket caps at which the row's strategy and variant was measured among `rows`."""
     same = [one for one in rows if one.case.strategy == row.case.strategy]
     return sorted(
         {one.case.bucket_cap_mb for one in same if one.variant == row.variant and one.ok}, key=cap_order
@@ -109,7 +111,7 @@ def _marks(
 
 
 def _caption(name: str, row: Row, curves: Sequence[TransferCurve], marks: Sequence[str]) -> str:
-    """Return the definitions of a transfer's time and its busbw, and the number of rounds of the medians."""
+    """Return a caption that defines a transfer's time and busbw, and states the number of rounds."""
     factors = [f"{op}: {FACTORS[op][0]}" for op in dict.fromkeys(c.op for c in curves) if op in FACTORS]
     rounds = sorted({point.rounds for curve in curves for point in curve.points})
     return captioned(
@@ -138,7 +140,7 @@ def _caption(name: str, row: Row, curves: Sequence[TransferCurve], marks: Sequen
 
 
 def _heading(name: str, curves: Sequence[TransferCurve]) -> str:
-    """Return what bounds the transfers on the most ranks, with times and busbw of the smallest and the
+    """Return a heading on what bounds transfers on the most ranks, with times and busbw of the smallest and the
     largest.
     """
     curve = max(curves, key=lambda one: (one.world_size, len(one.points)))
@@ -156,7 +158,7 @@ def _time(point: TransferPoint) -> str:
 
 
 def _cap_lines(caps: Sequence[BucketCap], curves: Sequence[TransferCurve]) -> dict[BucketCap, float]:
-    """Return the caps near the sizes drawn, each with its bytes; the default's is 25 MiB."""
+    """Return the bytes of the caps that are near the sizes drawn, by cap; the default counts as 25 MiB."""
     sizes = [point.bytes for curve in curves for point in curve.points]
     low, high = min(sizes) / 2, max(sizes) * 2
     cap_bytes = {cap: MIB * (25.0 if isinstance(cap, str) else cap) for cap in caps if cap is not None}
@@ -164,7 +166,7 @@ def _cap_lines(caps: Sequence[BucketCap], curves: Sequence[TransferCurve]) -> di
 
 
 def _looks_alike(point: TransferPoint, curve: TransferCurve) -> bool:
-    """Return whether another of its curve's sizes rounds to the same words."""
+    """Return whether the size of another point of the curve rounds to the same words."""
     return sum(format_bytes(one.bytes) == format_bytes(point.bytes) for one in curve.points) > 1
 
 

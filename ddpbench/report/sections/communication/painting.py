@@ -101,15 +101,15 @@ def _name_caps(axes: Axes, caps: Mapping[BucketCap, float], middle: float) -> No
 
 
 def slowest_rate(rows: Iterable[Row]) -> float | None:
-    """Return the smallest `link_rate` of these cases, which are of one figure."""
+    """Return the smallest `link_rate` of these cases; None if no case has one."""
     return min((rate for row in rows if (rate := link_rate(row)) is not None), default=None)
 
 
 def link_rate(row: Row) -> float | None:
-    """Return the rate of the slowest link that a ring of all ranks crosses, GB/s: the bound of its busbw.
+    """Return the rate of the slowest link that a ring of all ranks crosses, GB/s, which bounds the ring's busbw.
 
-    Between nodes that is a node's rate; within a node its ranks' rate, or None if they do not have separate
-    links.
+    With several nodes this is the slowest node's link. Within one node it is a rank's link. None if there is no such
+    link.
     """
     links = links_of(row.case.fabric)
     if links is None:

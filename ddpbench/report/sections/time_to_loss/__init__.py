@@ -18,7 +18,7 @@ MOST_FIGURES = 3
 
 
 def section(training: TrainingResults, rows: Sequence[Row]) -> Section | None:
-    """Return the section on trainings to a loss; None if no case was trained to one."""
+    """Return the section on training to a loss; None if no case was trained to one."""
     groups = groups_of(training, rows)
     if not groups:
         return None

@@ -25,8 +25,9 @@ TOLD_POINTS = 10
 
 
 def drawn_lines(group: Sequence[TrainedCase]) -> tuple[list[TrainedCase], list[TrainedCase]]:
-    """Return the lines that are drawn, and those without room: one bucket cap each, and one device once per
-    batch.
+    """Return the lines to draw, and those left out for lack of room.
+
+    A strategy is drawn at one bucket cap, and a single device once per batch.
     """
     chosen: dict[tuple[Any, ...], TrainedCase] = {}
     batches = ("local_batch", "global_batch", "scaling")
@@ -54,7 +55,10 @@ def drawn_lines(group: Sequence[TrainedCase]) -> tuple[list[TrainedCase], list[T
 def picture(
     place: int, lines: Sequence[TrainedCase], group: Sequence[TrainedCase], rows: Sequence[Row], apart: str
 ) -> Picture:
-    """Return the figure of a group, with the cases in `lines`; `place` counts the figures from 0."""
+    """Return the figure of a group in which `lines` are drawn; `place` counts the figures from 0.
+
+    `apart` distinguishes the group from those of other figures.
+    """
     heading = _heading(group) + (f" ({apart})" if apart else "")
     members = [line.row for line in lines]
     missing = {

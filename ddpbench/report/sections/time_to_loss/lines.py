@@ -1,4 +1,4 @@
-"""The cases that were trained to a loss, in groups for which this loss means the same."""
+"""Group the cases that were trained to a loss, so that this loss means the same for all cases of a group."""
 
 from __future__ import annotations
 
@@ -21,15 +21,13 @@ from ddpbench.strategies.traits import traits_of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainedCase:
-    """A case that was trained to a loss. Times are seconds; its points are (step, samples, time, finite mean
-    loss).
-    """
+    """A case that was trained to a loss. Times are seconds; `points` are (step, samples, time, finite mean loss)."""
 
     row: Row
     words: str
-    """Its name without the scaling."""
+    """The case's name without the scaling."""
     scaling: str
-    """Ends its name if another line has the same one; otherwise empty."""
+    """Words for the scaling, which end the name if several lines have the same `words`; otherwise empty."""
     target: float
     window: int
     batch: int
@@ -48,17 +46,17 @@ class TrainedCase:
 
     @property
     def name(self) -> str:
-        """Return its name in tables, which have one device for each kind of scaling."""
+        """Return the case's name in tables, which list a single device once for each kind of scaling."""
         return f"{self.words}{self.scaling}"
 
     @property
     def drawn_name(self) -> str:
-        """Return its name in the figure, where one device stands once for both kinds of scaling."""
+        """Return the case's name in the figure, where a single device stands once for both kinds of scaling."""
         return self.words if traits_of(self.row.case).role == "base" else self.name
 
 
 def groups_of(training: TrainingResults, rows: Sequence[Row]) -> list[list[TrainedCase]]:
-    """Return the cases trained to a loss in groups for which it means the same; the largest groups first."""
+    """Return the cases trained to a loss in groups for which the loss means the same; the largest groups first."""
     if not training.time_to_loss:
         return []
     by_id = {row.case_id: row for row in rows if row.ok}
@@ -79,7 +77,7 @@ def groups_of(training: TrainingResults, rows: Sequence[Row]) -> list[list[Train
 
 
 def task(row: Row) -> GroupKey:
-    """Return the key that cases must share for one loss to mean the same for all of them."""
+    """Return the key that cases must share for a loss to mean the same for all of them."""
     return grouping.deciding("loss", row.case)
 
 
@@ -112,10 +110,10 @@ def _line(
 
 
 def _names(rows: Sequence[Row]) -> dict[str, tuple[str, str]]:
-    """Return each case's name and its addition, by case id.
+    """Return, by case id, the `words` and `scaling` of a TrainedCase.
 
-    The name has the strategy, ranks and samples per step; caps, links, threads and loaders if cases differ in
-    them. The addition is the scaling if two cases have one name, and empty otherwise.
+    The words state the strategy, ranks and samples per step, and other settings, such as links, if cases differ in
+    them. The scaling is empty unless several cases have the same words.
     """
     namer = rows[0].names.of(row.case for row in rows)
     settings = [name for name in EVERY if name not in ("local_batch", "global_batch", "scaling")]
@@ -133,12 +131,12 @@ def _names(rows: Sequence[Row]) -> dict[str, tuple[str, str]]:
 
 
 def setting_words(group: Sequence[TrainedCase]) -> tuple[str, ...]:
-    """Return the setting in words, without scaling and batch, which differ from line to line."""
+    """Return a group's setting in words, without scaling and batch, which differ from line to line."""
     return setting_of(fullest([line.row for line in group]), but=("scaling",))
 
 
 def apart_words(groups: Sequence[Sequence[TrainedCase]]) -> list[str]:
-    """Return words that distinguish the groups; empty if there is only one."""
+    """Return for each group words that distinguish it from the others; empty if there is only one."""
     cases = [fullest([line.row for line in group]).case for group in groups]
     names = [name for name in PANEL if name not in ("local_batch", "global_batch", "scaling")]
     namer = Namer(cases)

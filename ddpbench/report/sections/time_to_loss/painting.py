@@ -23,14 +23,17 @@ _ROW = 0.055
 
 
 def names_of(lines: Sequence[TrainedCase], across: int) -> list[str]:
-    """Return the lines' names for a legend of `across` columns: one on a phone."""
+    """Return the lines' names, broken to fit a legend of `across` columns; a phone's has one."""
     if across == 1:
         return [in_legend(line.drawn_name) for line in lines]
     return [in_lines(line.drawn_name, style.FULL_WIDTH_IN / across - 0.6, style.NOTE_PT) for line in lines]
 
 
 def lines_above(names: Sequence[str], across: int) -> int:
-    """Return how many lines of text such a legend has; each of its rows is as high as its highest name."""
+    """Return how many lines of text a legend of these names takes in `across` columns.
+
+    Each row of the legend is as high as its highest name.
+    """
     heights = [name.count("\n") + 1 for name in names]
     return sum(max(heights[at : at + across]) for at in range(0, len(heights), across))
 
@@ -91,7 +94,7 @@ def paint(sheet: Sheet, *, lines: Sequence[TrainedCase], stacked: bool = False) 
 
 
 def _looks(lines: Sequence[TrainedCase]) -> list[tuple[style.Look, Any]]:
-    """Return colours and markers by strategy; lines of one colour have different dashes and markers."""
+    """Return each line's look, and its dashes; lines of one colour differ in marker and dashes."""
     seen: dict[str, int] = {}
     looks = []
     for line in lines:
@@ -108,7 +111,7 @@ def _exact(value: float | None) -> Interval | None:
 
 
 def _range(lines: Sequence[TrainedCase]) -> float:
-    """Return the range from the target, or the lowest loss that is drawn, to the highest."""
+    """Return how far the losses extend: from the target, or the lowest loss that is drawn, to the highest loss."""
     losses = [lines[0].target, *(point[3] for line in lines for point in line.points)]
     return max(losses) - min(losses)
 

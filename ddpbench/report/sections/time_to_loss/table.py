@@ -12,7 +12,7 @@ from ddpbench.units import counted, format_number
 
 
 def loss_table(group: Sequence[TrainedCase], apart: str) -> Table:
-    """Return what each case needs to reach the loss, with its speed-up in samples/s."""
+    """Return a table of the steps, samples and time that each case needs to reach the loss, and of its speed-ups."""
     notes = {line.row.case_id: _notes(line) for line in group}
     noted = any(notes.values())
     held = any(line.apart is not None for line in group)
@@ -63,7 +63,7 @@ def _mean_cell(value: float | None) -> Cell:
 
 
 def _notes(line: TrainedCase) -> str:
-    """Return whether it was oversubscribed, and how far it got if it did not reach the loss in every launch."""
+    """Return words on whether a case was oversubscribed, and on how far it got if not every launch reached the loss."""
     words = ["oversubscribed"] if line.row.oversubscribed else []
     if line.time_s is None:
         steps = counted(line.steps_trained, "step")
