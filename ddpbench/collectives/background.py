@@ -29,8 +29,7 @@ class Background:
         done: Callable[[int], None] | None = None,
         begins: Callable[[], None] | None = None,
     ) -> torch.futures.Future[torch.Tensor]:
-        """Replace a tensor by its sum over all ranks in the background; return a future of the tensor, or of the
-        error.
+        """Replace a tensor by its sum over all ranks in the background; return a future of the tensor or the error.
 
         The background thread calls `begins` when it starts this all-reduce. It calls `done` right before the future
         gets its result, with the number of bytes that this rank sent for the all-reduce.

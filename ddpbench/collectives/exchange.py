@@ -122,11 +122,10 @@ def whole(value: Any, most: int) -> int:
 
 
 def type_of_numbers(name: Any) -> torch.dtype:
-    """Return the torch type with a name such as `float32`. Types whose numbers take less than a byte are not
-    accepted.
+    """Return the torch dtype with this name, such as `float32`.
 
     Raises:
-        TypeError: `name` is not the name of such a type.
+        TypeError: `name` is not the name of a dtype that ranks exchange.
     """
     found = getattr(torch, name) if isinstance(name, str) and name in _TYPES else None
     if found is None:
@@ -135,7 +134,7 @@ def type_of_numbers(name: Any) -> torch.dtype:
 
 
 def name_of_type(dtype: torch.dtype) -> str:
-    """Return a type's name, such as `float32`; empty for a type that `type_of_numbers` does not accept."""
+    """Return a dtype's name, such as `float32`; empty for one that `type_of_numbers` does not return."""
     name = str(dtype).removeprefix("torch.")
     return name if name in _TYPES else ""
 

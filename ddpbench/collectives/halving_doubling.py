@@ -10,8 +10,8 @@ from ddpbench.collectives.base import Collective
 class HalvingDoubling(Collective):
     """Recursive halving, then doubling: the same bytes as in a ring, in 2 log2 n hops, if n is a power of two.
 
-    Otherwise the ranks beyond the next lower power of two first send their gradients to a neighbour, and receive the
-    result from this neighbour at the end. This costs two more hops of the full gradients.
+    Otherwise the ranks beyond the next lower power of two first send their gradients to a neighbour. At the end they
+    receive the result from it. This costs two more hops of the full gradients.
     """
 
     name = "halving_doubling"

@@ -12,8 +12,8 @@ from ddpbench.collectives.transport import Transport
 class Hierarchical(Collective):
     """Reduce-scatters within each node, runs a ring across nodes for each share, and all-gathers within each node.
 
-    For S bytes of gradients, m nodes and r ranks per node, each node's link carries 2(m-1)/m · S bytes, the minimum,
-    and all ranks of a node use the link at once. Within a node each rank sends 2(r-1)/r · S bytes.
+    With S bytes of gradients, m nodes and r ranks per node, each node's link carries 2(m-1)/m · S bytes, the minimum.
+    All ranks of a node use the link at once. Within a node each rank sends 2(r-1)/r · S bytes.
     """
 
     name = "hierarchical"

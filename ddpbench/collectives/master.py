@@ -8,9 +8,7 @@ from ddpbench.collectives.base import Collective
 
 
 class Master(Collective):
-    """For n ranks and S bytes of gradients, the master's link carries (n-1) · S bytes each way, every other link S
-    bytes.
-    """
+    """With n ranks and S bytes of gradients, the master's link carries (n-1) · S bytes each way, every other link S."""
 
     name = "master"
 

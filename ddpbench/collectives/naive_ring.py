@@ -8,10 +8,10 @@ from ddpbench.collectives.base import Collective
 
 
 class NaiveRing(Collective):
-    """For n ranks and S bytes of gradients, every link carries (n-1) · S bytes, n/2 times as many as in `Ring`.
+    """With n ranks and S bytes of gradients, every link carries (n-1) · S bytes, n/2 times as many as in `Ring`.
 
-    If sums were added up on the way, their last bits would differ from rank to rank, because each rank would start
-    with its own gradients. So each rank stores the gradients of all n ranks and adds them in rank order.
+    If sums were added up on the way, each rank would start with its own gradients, so the last bits would differ from
+    rank to rank. Therefore each rank stores the gradients of all n ranks and adds them in rank order.
     """
 
     name = "naive_ring"

@@ -25,7 +25,7 @@ AHEAD = 2
 
 
 class Ring(Collective):
-    """For n ranks and S bytes of gradients, every link carries 2(n-1)/n · S bytes, the minimum, in 2(n-1) hops."""
+    """With n ranks and S bytes of gradients, every link carries 2(n-1)/n · S bytes, the minimum, in 2(n-1) hops."""
 
     name = "ring"
 
@@ -37,8 +37,9 @@ class Rounds:
     """The rounds in which some ranks, in a ring, all-reduce a tensor.
 
     In round t the rank at position i of the ring sends share i - t and receives share i - t - 1, which it sends in
-    the next round. In the first n - 1 rounds, the reduce-scatter, it adds the received share to its own, and ends
-    with the sum of share i + 1. In the next n - 1 rounds, the all-gather, the received share replaces its own.
+    the next round. The first n - 1 rounds are the reduce-scatter: the rank adds the received share to its own, and
+    ends with the sum of share i + 1. The next n - 1 rounds are the all-gather: the received share replaces the rank's
+    own.
     """
 
     def __init__(self, collective: Collective, tensor: torch.Tensor, ring: Sequence[int]) -> None:

@@ -8,8 +8,9 @@ from ddpbench.collectives.base import Collective, shares
 
 
 class ShardedMaster(Collective):
-    """Sends the same bytes as a ring, 2(n-1)/n of the gradients, in two hops, but each rank exchanges with all others
-    at once.
+    """Sends the same bytes as a ring, 2(n-1)/n of the gradients, in two hops.
+
+    In each hop a rank exchanges messages with all others at once.
     """
 
     name = "sharded_master"

@@ -43,8 +43,7 @@ def setns(descriptor: int, kind: int) -> None:
 
 
 def stay_readable() -> None:
-    """Keep /proc/self owned by this user, so that the user's other processes can write its maps and open its
-    descriptors.
+    """Keep /proc/self owned by this user, so that the user's other processes can write its maps and open descriptors.
 
     A change of credentials, such as entering a user namespace, may change the owner.
     """

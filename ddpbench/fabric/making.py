@@ -1,7 +1,7 @@
 """Makes the namespaces and links of a wiring through netlink. Linux only; nothing made here has a name on the host.
 
 Every rate is enforced by tbf, the token bucket filter, at the interface that sends. tbf counts a large TCP segment
-with the headers that each of its frames will have, and cuts up a segment that is larger than the bucket.
+with the headers that each of its frames will have. It cuts up a segment that is larger than the bucket.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ plugins["tbf"] = _Tbf
 
 @dataclass(frozen=True, slots=True)
 class Spaces:
-    """Descriptors that hold namespaces open; `user` is None if the host's user namespace owns the others."""
+    """Descriptors that hold namespaces open; `user` is None if no user namespace was made for them."""
 
     net: tuple[int, ...]
     user: int | None
@@ -264,9 +264,7 @@ def delay(netlink: IPRoute, index: int, latency_s: float, loss: float) -> None:
 
 
 def prompt(netlink: IPRoute, index: int) -> None:
-    """Remove an interface's latency and loss, because TCP's throughput over a lossy link does not show the link's
-    rate.
-    """
+    """Remove an interface's latency and loss. TCP's throughput over a lossy link would not show the link's rate."""
     netlink.tc("replace", "pfifo", index=index, parent=0x10001, handle=0x30000, limit=_DELAYED_PACKETS)
 
 
@@ -307,9 +305,7 @@ def make(wiring: Wiring, spaces: Spaces) -> None:
 
 
 def _refuse_without_netem(netlink: IPRoute) -> None:
-    """Raise FabricError if the kernel has no netem. This is tried on the switch's loopback before anything else is
-    made.
-    """
+    """Raise FabricError if the kernel has no netem, which is tried on the loopback before anything else is made."""
     shape(netlink, 1, 1e9, 65536)
     delay(netlink, 1, 1e-3, 0.0)
     netlink.tc("del", index=1, parent=0xFFFFFFFF)

@@ -29,13 +29,13 @@ that was reached is recorded. A link must never be too fast.
 SHARED_TRIES = 3
 HOPELESS = 1 / 3
 """Links that together carry less than this fraction of what was asked for, in the second try or later, are not tried
-again. Nor are links that carry too much, because no other work causes that.
+again. Nor are links that carry too much, because other work cannot cause that.
 """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkProof:
-    """One direction of a link: the rate asked of it, and the rate that it carried while the others were busy, too."""
+    """One direction of a link: the rate asked of it, and the rate it carried while the others were busy as well."""
 
     label: str
     """Such as `node 3`."""
@@ -121,7 +121,7 @@ def held(
     *,
     shared_cores: bool = False,
 ) -> tuple[LinkProof, ...]:
-    """Try until all links carry what was asked for, and return the links of the best try.
+    """Repeat a proof until all links carry what was asked for, or tries run out; return the links of the best try.
 
     `carry` makes a try with a given number of windows. With `shared_cores` there are fewer tries, and links that are
     too slow by less than a third are accepted.

@@ -20,9 +20,7 @@ def listening(port: int) -> socket.socket:
 
 
 def serve(listener: socket.socket) -> None:
-    """Answer each connection in a thread of its own, until the process ends. The bytes sent are zeros, and never
-    copied.
-    """
+    """Answer each connection in a separate thread, until the process ends. The bytes sent are zeros, never copied."""
     payload = os.memfd_create("ddpbench-store")
     os.ftruncate(payload, _CHUNK_BYTES)
     while True:

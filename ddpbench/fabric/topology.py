@@ -64,7 +64,7 @@ def window_bytes(rate: float, latency_s: float = 0.0) -> int:
     """Return the initial window, bytes, that a connection offers its sender: a power of two.
 
     From there, TCP's scaling lets the window grow to the data of `WINDOW_S` and one round trip at this rate, bit/s,
-    or to twice as much at most. A round trip has four delays.
+    or up to twice as much. A round trip has four delays.
     """
     wanted = rate / 8 * (WINDOW_S + 4 * latency_s)
     return int(2 ** (max(16, math.ceil(math.log2(wanted))) - 1))
@@ -166,9 +166,7 @@ class _Drawing:
         return tuple(found)
 
     def lay_network(self, network: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Add the cables of a network; return the indexes of the nodes' cables, and those of the ranks' if they have
-        any.
-        """
+        """Add the cables of a network; return the indexes of the nodes' cables, and of the ranks' cables, if any."""
         links = self.links
         kind, suffix = ("n", "") if network == 0 else ("s", ", storage")
         if network:
@@ -265,8 +263,9 @@ def _check(links: Links, nodes: int, ranks_per_node: int) -> None:
 
 
 def phases(topology: Topology) -> tuple[FlowPhase, ...]:
-    """Return the phases of traffic that load each shaped cable to its rate: within nodes, between nodes, between
-    racks.
+    """Return the phases of traffic that load each shaped cable to its rate.
+
+    They load cables within nodes, then between nodes, then between racks.
     """
     made = (
         _within_nodes(topology),
@@ -316,9 +315,8 @@ def _classes(capacity: dict[int, float]) -> list[list[int]]:
 def _between_nodes(topology: Topology) -> FlowPhase:
     """Return traffic in rings, one for all nodes with the same rate; all rings run at once.
 
-    In a single ring over all nodes, the data that a fast node sends to a slow one would queue and delay
-    acknowledgements, so that the slow node's link would not stay busy. Nodes whose rate no other node has get
-    separate phases.
+    In a single ring over all nodes, a fast node's data would queue at a slow node and delay acknowledgements. The
+    slow node's link would then not stay busy. Nodes whose rate no other node has get separate phases.
     """
     flows: list[TcpFlow] = []
     expected: dict[tuple[int, CableSide], float] = {}
@@ -349,7 +347,10 @@ def _without_equal(topology: Topology) -> FlowPhase:
 
 
 def _at_the_fastest(topology: Topology) -> FlowPhase:
-    """Return traffic of a node that is faster than all others of its group, to and from each of them and the store."""
+    """Return traffic between the fastest node of a group and its other nodes and the store.
+
+    Groups in which several nodes are the fastest have none.
+    """
     flows: list[TcpFlow] = []
     expected: dict[tuple[int, CableSide], float] = {}
     for network, cables in enumerate(topology.node_cables):

@@ -47,9 +47,7 @@ class Port:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cable:
-    """A pair of interfaces: `near` is the end at the node, rank or rack that the cable belongs to, `far` the other
-    end.
-    """
+    """A pair of interfaces: `near` at the node, rank or rack that the cable belongs to, and `far` at the other end."""
 
     label: str
     """Such as `node 3`."""

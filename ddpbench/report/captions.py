@@ -16,8 +16,9 @@ from ddpbench.units import counted, format_two_digits
 
 
 def label_of(rows: Iterable[Row]) -> tuple[str, ...]:
-    """Return the label of a figure of these rows, which says what was emulated: the longest of theirs; empty if none
-    has one.
+    """Return the label of a figure of these rows: words on what was emulated, the longest of any row's.
+
+    Empty if nothing was emulated.
     """
     return max((tuple(virtual_words(row.case)) for row in rows), key=_count, default=())
 
@@ -27,15 +28,14 @@ def _count(words: tuple[str, ...]) -> int:
 
 
 def fullest(rows: Sequence[Row]) -> Row:
-    """Return the row whose setting stands for all: the one with most words on emulation. One rank, using no link, has
-    fewer.
-    """
+    """Return the row whose setting stands for the setting of all: the one with most words on emulation."""
     return max(rows, key=lambda row: len(virtual_words(row.case)))
 
 
 def setting_of(row: Row, *, but: Collection[str] = ()) -> tuple[str, ...]:
-    """Return the words of a row's setting for captions: workload, scaling, batch, links and so on, without the fields
-    `but`.
+    """Return the words of a row's setting for captions: workload, scaling, batch, links and so on.
+
+    The fields in `but` are left out.
     """
     case = row.case
     by_field = {
@@ -100,8 +100,9 @@ def shared_words(rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def emulation_words(rows: Sequence[Row], cores: object) -> list[str]:
-    """Return phrases on what an emulation lacks: added latency, and a core for each rank. `cores` are the host's, as
-    recorded.
+    """Return phrases on what an emulation lacks: added latency, and a core for each rank.
+
+    `cores` are the host's, as recorded.
     """
     sentences = ["no latency added"] if without_latency({row.case.fabric for row in rows}) else []
     most = max((row.case.world_size for row in rows if row.case.compute != "real"), default=0)
@@ -138,10 +139,9 @@ def settings_apart(rows: Sequence[Row]) -> dict[str, str]:
 def marks_of(
     rows: Sequence[Row], missing: Mapping[str, str], *, ground: Sequence[Row] | None = None
 ) -> list[str]:
-    """Return sentences that explain a figure's grey ground and hollow markers, if it has them, and name missing
-    cases.
+    """Return sentences that explain a figure's grey ground and hollow markers, if it has any, and name missing cases.
 
-    `ground` holds the rows that decide where the ground is grey, by default the rows shown.
+    `ground` holds the rows that decide where the ground is grey, by default `rows`.
     """
     hollow = ["Hollow markers: emulated or dilated."] if any(row.emulated for row in rows) else []
     return [*grey_ground(rows if ground is None else ground), *hollow, *not_shown(missing)]

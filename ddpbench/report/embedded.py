@@ -115,8 +115,9 @@ def with_terms(html: str) -> str:
 
 
 def _has(text: str, word: str) -> bool:
-    """Return whether some word in the text begins with `word`. A substring search comes first: it is fast on large
-    texts.
+    """Return whether some word in the text begins with `word`.
+
+    A substring search comes first, because it is fast on large texts.
     """
     return word in text and re.search(rf"\b{re.escape(word)}", text) is not None
 
@@ -142,8 +143,9 @@ class TableCounter:
 
 
 def labelled(picture: Picture) -> Picture:
-    """Return the picture with its label added to the alternative text, and to the heading where it lacks the label's
-    words.
+    """Return the picture with its label in the heading and in the alternative text.
+
+    Words that the heading has already are not added to it.
     """
     return replace(
         picture,

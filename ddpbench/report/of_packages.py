@@ -1,5 +1,4 @@
-"""Sections that installed packages register: each is checked, drawn and rendered separately before it goes on the
-page.
+"""Sections that installed packages register: each is checked, drawn and rendered before it goes on the page.
 
 A section that fails at any of these steps is replaced by the reason, and the rest of the page is unaffected.
 """
@@ -66,8 +65,7 @@ def sections_of_packages(
     environment: jinja2.Environment,
     draw: Callable[[Picture], DrawnPicture],
 ) -> Iterator[OfPackage]:
-    """Yield the sections that installed packages register, drawn; in place of a failed one, a section with the
-    reason.
+    """Yield the sections that installed packages register, drawn; a failed one is replaced by one with the reason.
 
     Args:
         given: the run's summary and its rows, the arguments of each section's function.

@@ -20,9 +20,7 @@ from ddpbench.text_safety import clean
 def dressed(
     summary: RunSummary, rows: Sequence[Row], pictures: Iterable[Picture], wanted: PictureFormats
 ) -> list[Picture]:
-    """Return the pictures with their subtitles, source line and `wanted` formats, and with captions that repeat
-    nothing.
-    """
+    """Return the pictures with subtitles, source line and `wanted` formats, and with captions that repeat nothing."""
     every, source = conditions(rows), source_line(summary)
     return [
         replace(
@@ -67,17 +65,16 @@ def source_line(summary: RunSummary) -> str:
 
 
 def _stated_in(picture: Picture, every: Sequence[str]) -> set[str]:
-    """Return the words of the caption's setting that the subtitle or the heading states; `every` holds the shared
-    conditions.
+    """Return the words that a picture's subtitle or heading states, so that its caption need not.
+
+    `every` holds the conditions that all cases share.
     """
     own = picture.caption.conditions if isinstance(picture.caption, Sentence) else ()
     return {*every, *picture.label, *(word for word in own if word in picture.heading)}
 
 
 def _subtitle(picture: Picture, every: Sequence[str]) -> str:
-    """Return a subtitle: the conditions that the heading does not state, and what brackets mean if the heading has
-    any.
-    """
+    """Return a subtitle: the conditions that the heading does not state, and the meaning of its brackets, if any."""
     words = [*every[:-1], *picture.label, *every[-1:]]
     outside = [word for word in dict.fromkeys(words) if word not in picture.heading]
     brackets = ["brackets: 95 % intervals"] if "[" in picture.heading else []

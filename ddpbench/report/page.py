@@ -107,7 +107,7 @@ class Page:
 
 
 _Placed = list[tuple[Section, list[Embedded], list[NumberedTable]]]
-"""Sections with their figures drawn and numbered, and their other tables."""
+"""Sections, each with its numbered figures and its other tables."""
 
 
 def build(summary: RunSummary, painter: Painter | None = None, wanted: PictureFormats = ONLY_PNG) -> Page:
@@ -186,8 +186,9 @@ def _of_packages(
     ids: Iterable[str],
     wanted: PictureFormats,
 ) -> list[OfPackage]:
-    """Return the sections that installed packages register, drawn. `core` holds the page's other sections, `ids` the
-    ids of its table rows.
+    """Return the sections that installed packages register, drawn.
+
+    `core` holds the page's other sections, `ids` the ids of its table rows.
     """
     taken = Taken(
         ids=ids_of_page() | ids_of(core) | {*ids},
@@ -273,9 +274,7 @@ def _qualified_once(answer: Iterable[Finding]) -> set[str]:
 def _closing_tables(
     summary: RunSummary, rows: Sequence[Row], affected: Mapping[str, Sequence[int]], numbers: TableCounter
 ) -> Mapping[str, NumberedTable | None]:
-    """Return the tables after the sections, by template variable, numbered in the order in which they appear on the
-    page.
-    """
+    """Return the tables after the sections, by template variable, numbered in the order of the page."""
     of_cores = (
         " (of cores, in how many there are)" if "slots" in _part(summary.about.machine, "identity") else ""
     )
@@ -324,7 +323,7 @@ def _style_and_script() -> Mapping[str, str]:
 
 
 def _in_short(summary: RunSummary) -> str:
-    """Return one line on the run: how much of it was done, when, and on what."""
+    """Return one line on the run: how much of it was done, when it started, and how long it took."""
     counts, context = summary.course.counts, _part(summary.about.machine, "context")
     failed = f"{counts.failed:,} failed" if counts.failed else "none failed"
     made = counts.succeeded + counts.failed
@@ -364,7 +363,7 @@ def _environment(shared: Collection[str]) -> jinja2.Environment:
 
 
 def _exactly(text: str) -> Markup:
-    """Return a text as HTML from which it can be copied unchanged."""
+    """Return the HTML of a text that readers can copy unchanged from the page."""
     return Markup(escape(clean(text)))
 
 
@@ -374,8 +373,9 @@ def _part(machine: Mapping[str, object], name: str) -> Mapping[str, object]:
 
 
 def _resumes(summary: RunSummary) -> str:
-    """Return the command that continues the run; for nodes of a launcher, the command that prints what to run on
-    them.
+    """Return the command that continues the run.
+
+    For nodes of a launcher, return the command that prints what to run on them.
     """
     context = _part(summary.about.machine, "context")
     if "submitted_nodes" in context:

@@ -44,7 +44,7 @@ class Cell:
 
     @property
     def unbroken(self) -> bool:
-        """Return whether the cell has a word, such as a path, that is too long for a column and may be broken
+        """Return whether the cell has a word that is too long for a column, such as a path, and may be broken
         anywhere.
         """
         return any(len(word) > LONGEST_WORD for word in f"{self.text} {self.under}".split())
@@ -88,8 +88,9 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """A table of the page. The first cell of each row is the row's header; `row_ids` are anchors, if anything links
-    to rows.
+    """A table of the page. The first cell of each row is the row's header.
+
+    `row_ids` are the rows' anchors, if they have any.
     """
 
     caption: str
@@ -174,7 +175,7 @@ class Picture:
     """Paints the form for a phone, with panels above each other, on a sheet of `narrow_in`."""
     narrow_in: tuple[float, float] = (0.0, 0.0)
     label: tuple[str, ...] = ()
-    """Words for the heading on what was emulated."""
+    """Words on what was emulated, which are added to the heading."""
     subtitle: str = ""
     """Subtitle of the picture's files: the conditions that the heading does not state (`report/outside.py`)."""
     source: str = ""
@@ -198,7 +199,7 @@ class Section:
     notes: tuple[str, ...] = ()
     absent: str = ""
     tables: tuple[Table, ...] = ()
-    """Tables shown beneath the figures that are not the data of a figure."""
+    """Tables beneath the figures; the tables with the figures' own data are not among them."""
 
     @property
     def shows(self) -> bool:

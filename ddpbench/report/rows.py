@@ -45,9 +45,7 @@ class Row(CaseSummary):
 
     @property
     def needs_no_link(self) -> bool:
-        """Return whether the case would be the same on any fabric: it has one rank, or ranks that exchange nothing,
-        and no fabric.
-        """
+        """Return whether the case has no fabric and needs none: it has one rank, or ranks that exchange nothing."""
         return not self.case.fabric and (self.case.world_size == 1 or not traits_of(self.case).exchanges)
 
     @property
@@ -67,9 +65,7 @@ class Row(CaseSummary):
 
     @property
     def flaws(self) -> str:
-        """Return `badges` without what was emulated, replayed or dilated, for places that state this
-        elsewhere.
-        """
+        """Return `badges` without the words on emulation, for places that state these elsewhere."""
         return "; ".join(self.flaw_words)
 
     @property
@@ -147,7 +143,7 @@ def _with_layouts(rows: Sequence[Row]) -> list[Row]:
 def raw_launches(
     launches: Iterable[LaunchResult], of: Literal["step_time_s", "samples_per_s"] = "step_time_s"
 ) -> dict[str, list[float]]:
-    """Return the values `of` the ok launches, by case id and in the order of rounds."""
+    """Return the step times, or the samples/s, of the ok launches, by case id and in the order of rounds."""
     values: dict[str, list[float]] = {}
     for one in sorted(launches, key=lambda one: (one.case_id, one.round)):
         value = one.step_time_s if of == "step_time_s" else one.samples_per_s

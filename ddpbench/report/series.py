@@ -47,9 +47,7 @@ class Series:
 
 
 def _most_ranks(every: Sequence[Series]) -> int:
-    """Return the largest number of ranks at which a case was measured, without oversubscription if there is such a
-    case.
-    """
+    """Return the largest number of ranks that was measured, without oversubscription if possible."""
     rows = [row for series in every for row in series.rows if row.ok and row.samples_per_s is not None]
     shared = {row.case.world_size for row in rows if row.oversubscribed}
     sizes = {row.case.world_size for row in rows}
@@ -64,8 +62,9 @@ def _rate_at(series: Series, size: int) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Panel:
-    """Rows that differ only in strategy, ranks, bucket cap and options; `name` distinguishes them from other
-    panels.
+    """Rows that differ only in strategy, ranks, bucket cap and options.
+
+    `name` distinguishes them from the rows of other panels.
     """
 
     name: str
@@ -112,8 +111,8 @@ class Panel:
                 )
                 shown = cap_words(cap) or "no"
                 notes.append(f"{name} is shown with {shown} buckets; {others}: see {BY_CAP}.")
-        # headings must not name what does not fit: those with the least throughput at the most ranks are left
-        # out
+        # Series that do not fit, with the least throughput at the most ranks, are left out, so that no heading
+        # names them.
         most_ranks = _most_ranks([series for series in chosen if series.traits.exchanges])
         chosen.sort(
             key=lambda series: (
@@ -158,8 +157,7 @@ def panels_of(rows: Iterable[Row]) -> list[Panel]:
 
 
 def joined(members: Sequence[Row], rows: Sequence[Row]) -> tuple[Row, ...]:
-    """Return the members, rows of one fabric, after those of `rows` that use no link and share all their other
-    settings.
+    """Return the members, rows of one fabric, after those of `rows` that use no link and share all other settings.
 
     Without a fabric, return the members alone.
     """
@@ -169,7 +167,7 @@ def joined(members: Sequence[Row], rows: Sequence[Row]) -> tuple[Row, ...]:
     layouts = {
         grouping.variant(row.case): row.layout
         for row in sorted(members, key=lambda row: sum(other.layout == row.layout for other in members))
-    }  # among several layouts, one rank starts the longest series
+    }  # with several layouts, one rank is the start of the longest series
     free = [replace(row, layout=layouts.get(grouping.variant(row.case), "")) for row in linkless]
     return (*free, *members)
 
@@ -179,10 +177,9 @@ def _but_links(row: Row) -> GroupKey:
 
 
 def variant_words(rows: Iterable[Row], *, layouts: bool = True) -> dict[str, str]:
-    """Return, by case id, words that distinguish a case from other variants of its strategy; empty if there is only
-    one.
+    """Return, by case id, words that distinguish a case from other variants of its strategy.
 
-    With `layouts`, the words include the case's layout on nodes.
+    They are empty if there is only one variant. With `layouts`, they include the case's layout on nodes.
     """
     every = list(rows)
     names = every[0].names.of(row.case for row in every) if every else Namer(())

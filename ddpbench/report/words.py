@@ -1,4 +1,4 @@
-"""Write numbers, times and counts as words, rounded as they are shown. No statistics."""
+"""Format numbers, times and counts as text. No statistics."""
 
 from __future__ import annotations
 
@@ -48,9 +48,7 @@ def ranks(world_size: int) -> str:
 
 
 def valued(name: str, value: object) -> str:
-    """Return `DDP 409`, or with a colon after a digit, `DDP on nodes of 1: 409`, so that the numbers are not read as
-    one.
-    """
+    """Return a name and a value: `DDP 409`, or `DDP on nodes of 1: 409` to keep two numbers apart."""
     return f"{name}{':' if name[-1:].isdigit() else ''} {value}"
 
 

@@ -57,9 +57,7 @@ class DrawnPicture:
 
 
 def error_bars(estimates: Iterable[Interval | None]) -> list[list[float]]:
-    """Return how far intervals extend below and above their values, for `Axes.errorbar`; 0 for intervals without
-    ends.
-    """
+    """Return how far intervals extend below and above their values, for `Axes.errorbar`; 0 where ends are unknown."""
     pairs = [
         (
             one.value - one.low if one and one.low is not None else 0.0,
@@ -81,8 +79,7 @@ def mark(
     aside: float,
     sideways: bool = False,
 ) -> None:
-    """Draw an estimate with whiskers at a place on the category axis, and single launches as dots to either
-    side of it.
+    """Draw an estimate with whiskers at a place on the category axis, with its launches as dots to either side.
 
     The categories are along x, or along y if `sideways`; `aside` is the distance of the dots from the place.
     """
@@ -110,8 +107,9 @@ def mark(
 
 
 def spread(wanted: list[float], *, gap: float, low: float, high: float) -> list[float]:
-    """Move labels apart: return positions in the given order, at least `gap` apart and within low to high if there is
-    room.
+    """Move labels apart: return positions in the given order, at least `gap` apart.
+
+    They are within `low` and `high` if there is room.
     """
     order = sorted(range(len(wanted)), key=lambda index: wanted[index])
     placed = [min(max(wanted[index], low), high) for index in order]
@@ -155,21 +153,22 @@ def decades(axes: Axes, values: Sequence[float]) -> None:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Break a text into lines of at most `width` characters. No-break spaces keep `shrunk /4`, `8 x 1` and `1 Gbit/s`
-    on one line.
+    """Break a text into lines of at most `width` characters.
 
-    The middle of a text of thousands of characters is left out, because each line makes the picture higher.
+    No-break spaces keep `shrunk /4`, `8 x 1` and `1 Gbit/s` on one line. The middle of a text of thousands of
+    characters is left out, because each line makes the picture higher.
     """
     return textwrap.wrap(_WHOLE.sub("\N{NO-BREAK SPACE}", within(clean(text), _MOST_CHARACTERS)), width)
 
 
 @contextmanager
 def drawing(families: Sequence[str] = ()) -> Iterator[set[str]]:
-    """Set matplotlib's defaults and `style.SETTINGS` for what is drawn within, so that figures look alike everywhere.
+    """Draw within this context with `style.SETTINGS` and matplotlib's defaults, so that figures look alike
+    everywhere.
 
-    The context manager yields a set. Afterwards the set holds the characters that were drawn as boxes, because
-    neither the figures' own font nor one of `families` has them. Texts are cleaned, as matplotlib also writes them
-    into an SVG's comments.
+    The context yields a set. Afterwards it holds the characters that were drawn as boxes, because neither the
+    figures' own font nor one of `families` has them. Texts are cleaned, as matplotlib also writes them into an SVG's
+    comments.
     """
     import matplotlib as mpl
 
@@ -193,9 +192,7 @@ def drawing(families: Sequence[str] = ()) -> Iterator[set[str]]:
 
 @contextmanager
 def _clean_texts() -> Iterator[None]:
-    """Make matplotlib draw and measure every text, including labels, ticks and legends, as `clean` returns
-    it.
-    """
+    """Make matplotlib draw and measure every text, including labels and ticks, as `clean` returns the text."""
     from matplotlib.text import Text
 
     before = Text.set_text
@@ -229,8 +226,9 @@ _NO_DATE: dict[str, dict[str, None]] = {
 
 
 def saved(figure: Figure, kind: str, *, dpi: float = style.PNG_DPI, part: Bbox | None = None) -> bytes:
-    """Return a figure as a file of this kind: png, svg or pdf. For svg and pdf, `part` limits it to a part of
-    the figure.
+    """Return a figure as a file of this kind: png, svg or pdf.
+
+    For svg and pdf, `part` limits the file to a part of the figure.
     """
     if kind == "png":
         return png_of(_pixels(figure, dpi), dpi)

@@ -1,4 +1,4 @@
-"""Break texts into lines that fit a figure. Widths are estimated rather too large than too small."""
+"""Break texts into lines that fit a figure. Estimates of widths err on the large side."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOST_LINES = 6
 
 
 def text_width_in(text: str, points: float) -> float:
-    """Return the estimated width, inches, of a text's longest line in DejaVu Sans, rather too wide than too narrow."""
+    """Estimate the width of a text in DejaVu Sans, inches, by its longest line; too wide rather than too narrow."""
     return max(map(len, text.splitlines()), default=0) * points * _CHARACTER_EM / 72
 
 

@@ -1,7 +1,6 @@
 """Draw a page's figures in several processes, because drawing takes most of a report's time.
 
-The processes are started before the analysis (`ddpbench.helper_process.for_report`), for which they read records,
-too.
+The processes are started before the analysis, where they help to read records (`ddpbench.helper_process.for_report`).
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ WORTH_SHARING = 4
 
 
 class Painter:
-    """Draws pictures in this process and, if there are cores for them, in others: an idle process takes the next
-    picture.
+    """Draws pictures in this process and, if there are cores for them, in others. An idle process takes the next one.
 
     Pictures that fail in another process are drawn in this one. Pictures that the same code drew before are read from
     the user's cache.
@@ -74,7 +72,7 @@ class Painter:
 
 
 def _area(picture: Picture) -> float:
-    """Return a picture's area, which tells about how long it takes to draw."""
+    """Return a picture's area, a rough measure of the time to draw it."""
     return picture.width_in * picture.height_in
 
 

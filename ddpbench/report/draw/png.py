@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _LEVEL = 3
-"""Level of zlib: a higher one doubles the time, and saves a tenth of the size."""
+"""Level of zlib: a higher one would double the time to save a tenth of the size."""
 _RGB = 2
 _IN_PER_M = 1 / 0.0254
 
@@ -46,7 +46,7 @@ _MADE_OF = b"made-of"
 
 
 def digest_of(shown: bytes) -> str:
-    """Return the digest of a picture as a page contains it, with single in place of double quotes."""
+    """Return the digest of a picture as a page contains it, with its double quotes replaced by single ones."""
     return hashlib.sha256(shown.replace(b'"', b"'")).hexdigest()
 
 

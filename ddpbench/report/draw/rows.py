@@ -28,7 +28,7 @@ drawn.
 
 
 def block(axes: Axes, fill: style.Fill, when: tuple[float, float], *, centre: float, height: float) -> None:
-    """Draw the part of a bar between two values along x, without an edge if it is too thin.
+    """Draw the part of a bar between two values `when` along x, without an edge if the part is too thin.
 
     The axes' limits along x must be set before.
     """
@@ -129,7 +129,7 @@ def _stacked(name: str) -> str:
 
 
 def _heading(heading: str, over: bool, above: int) -> str:
-    """Return a group's heading, broken into lines; bold letters are wider."""
+    """Return a group's heading, broken into lines that fit in bold type."""
     text = f"{heading}{', oversubscribed' if over else ''}"
     return in_lines(text, (_PHONE_ROW_IN if above else _HEADINGS_IN) / 1.1, style.LABEL_PT)
 
@@ -223,7 +223,7 @@ def _words_above(axes: Axes, place: float, point: Point, above: int, *, over: bo
 
 
 def on_phone(groups: Groups, xlabel: str) -> dict[str, Any]:
-    """Return a picture's `narrow` and `narrow_in` for grouped rows."""
+    """Return the arguments `narrow` and `narrow_in` of a Picture that shows these groups of rows."""
     words = [f"{point.name}   {point.words}" for _, _, points in groups for point in points]
     above = 1 if max(text_width_in(each, style.NOTE_PT) for each in words) <= _PHONE_ROW_IN else 2
     rows = rows_taken(groups, above=above)

@@ -58,8 +58,9 @@ def _fitting(picture: Picture) -> Figure:
 
 
 def _laid(picture: Picture, larger: float) -> Figure:
-    """Return the slide as a figure in inches of the picture, to be scaled when saved; the picture's text is `larger`
-    times.
+    """Return the slide as a figure in the picture's inches, to be scaled when saved.
+
+    The picture's text is enlarged by the factor `larger`.
     """
     from matplotlib.figure import Figure
     from matplotlib.text import Text

@@ -1,8 +1,7 @@
-"""The style of figures: colours, markers, hatches and matplotlib's settings. No data, and no matplotlib
-import.
+"""The style of figures: colours, markers, hatches and matplotlib's settings. Imports no matplotlib.
 
-Several of the colours merge in greyscale, so a marker and a direct label always go with them. Contrast and
-separation under colour-blindness were computed for this set; change it as a whole or not at all.
+Several of the colours merge in greyscale, so a marker and a direct label always go with them. Contrast and separation
+under colour-blindness were computed for this set; change it as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -88,8 +87,7 @@ def base_look() -> Look:
 
 
 def look(case: Case, variant: int = 0) -> Look:
-    """Return a case's look: its strategy's colour and marker, or OTHER_COLOUR and OTHER_MARKER if the strategy has
-    none.
+    """Return a case's look: its strategy's colour and marker, or OTHER_COLOUR and OTHER_MARKER if it has none.
 
     Under DDP, algorithms other than the default have their own colour and marker. Further variants (schedules or
     options, from 1) keep the colour and get a different marker.
@@ -116,7 +114,7 @@ DARK_TEXT, LIGHT_TEXT = "#15181C", "#FEFEFE"
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """How a part of a step is drawn: its name in the legend, its fill, and its edge, whose colour its hatch has, too.
+    """How a part of a step is drawn: its name in the legend, its fill and its edge. The hatch has the edge's colour.
 
     `head` is the name at the head of a column. A fill contrasts with the ground, and an edge in the ground's colour
     separates it from its neighbours. A `hollow` fill does not contrast with the ground, but its edge does.

@@ -1,6 +1,4 @@
-"""The figure of step time by bandwidth: how much does a faster link help, and does the best choice change
-with it?
-"""
+"""The figure of step time by bandwidth: how much does a faster link help, and does it change the best choice?"""
 
 from __future__ import annotations
 

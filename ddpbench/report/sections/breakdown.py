@@ -145,9 +145,9 @@ def _bars(breakdown: Sequence[StepParts], checks: Checked, rows: Sequence[Row]) 
 
 
 def _choose(bars: Sequence[Bar], of: int) -> tuple[list[Bar], list[str]]:
-    """Return at most MOST_BARS bars, in order of length, and a note if some are left out.
+    """Return at most MOST_BARS bars, in order of step time, and a note if some are left out.
 
-    Cases that are not oversubscribed come first, then those with most ranks. `of` counts all instrumented cases.
+    Cases that are not oversubscribed are preferred, then those with most ranks. `of` counts all instrumented cases.
     """
     order = sorted(bars, key=lambda bar: (bar.row.oversubscribed, -bar.row.case.world_size))
     chosen = order[:MOST_BARS]
@@ -163,7 +163,7 @@ def _choose(bars: Sequence[Bar], of: int) -> tuple[list[Bar], list[str]]:
 def _scales(bars: Sequence[Bar]) -> list[Sequence[Bar]]:
     """Return the bars in one group or two: short bars have a separate group if long ones would crush them.
 
-    `bars` must be in order of length.
+    `bars` must be in order of step time.
     """
     short = [bar for bar in bars if bar.step.step_time_s < bars[-1].step.step_time_s / _CRUSHED]
     tall = bars[len(short) :]

@@ -354,8 +354,9 @@ def _differences(
     standings: Mapping[str, Standing],
     digits: int,
 ) -> None:
-    """Draw each cap's paired difference from the fastest other one, around a line at 0, rounded as in the
-    table.
+    """Draw each cap's paired difference from the fastest other cap, around a line at 0.
+
+    Numbers are rounded to `digits` decimals, as in the table.
     """
     from ddpbench.report.draw.canvas import mark
     from ddpbench.report.draw.lines import text_width_in

@@ -76,9 +76,7 @@ def _numbered(says: str, number: int | None) -> str:
 
 
 def _caption(one: DecidedClaim, more: int) -> Iterator[str]:
-    """Yield the sentences of a caption: the claim with its verdict, its source, the condition on each pair, and the
-    numbers.
-    """
+    """Yield a caption's sentences: the claim with its verdict, its source, the condition on each pair, the numbers."""
     yield f"{one.says}: {one.verdict}."
     if one.source:
         yield f"Claimed in {one.source}."

@@ -48,11 +48,10 @@ def picture(
     *,
     across: Across = "ranks",
 ) -> Picture | None:
-    """Return the heat map of one strategy's bucket caps; None unless two or more caps ran in two or more rows of the
-    map.
+    """Return the heat map of one strategy's bucket caps; None unless two or more of its rows have several caps.
 
-    A row is a number of ranks. With `across="link"` it is a fabric, the fastest first, and all cases have one world
-    size. `standings`, by case id, are from comparisons of the caps of a row.
+    A row of the map is a number of ranks. With `across="link"` it is a fabric, the fastest first, and all cases have
+    one world size. `standings`, by case id, are from comparisons of the caps of a row.
     """
     every = sorted({_key(row, across) for row in rows}, key=_order)
     sizes = _drawn_sizes(every, across)
@@ -215,11 +214,10 @@ _Cells = Mapping[tuple[int | str, BucketCap], Row]
 
 
 def _longer(row: Row, sizes_rows: Sequence[Row], standings: Mapping[str, Standing]) -> float | None:
-    """Return how much longer a case's step is than the shortest in its row of the map, as a fraction; None without a
-    time.
+    """Return how much longer a case's step is than the shortest in its row of the map, as a fraction.
 
-    The difference is paired within rounds if the two cases were compared; otherwise it is from the quotient of the
-    means.
+    None if the case has no time. The difference is paired within rounds if the two cases were compared; otherwise it
+    is from the quotient of the means.
     """
     times = {
         one.case_id: one.step_time_s.value for one in sizes_rows if one.ok and one.step_time_s is not None
@@ -383,8 +381,8 @@ def _paint_map(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Look:
-    """The look of a cell: how much slower it is than the lowest of its row, and how much slower the slowest of all
-    is.
+    """The look of a cell. `slower` is how much slower it is than the lowest of its row; `worst` is the most of all
+    cells.
     """
 
     slower: float | None

@@ -269,7 +269,7 @@ def _longest_ms(groups: Sequence[Sequence[InputBar]]) -> float:
 
 
 def _in_lines(group: Sequence[InputBar], room_in: float) -> str:
-    """Break a group's name into lines that fit into `room_in` inches; bold letters are wider."""
+    """Break a group's name into lines that fit into `room_in` inches in bold type."""
     return in_lines(_name(group), (room_in - 0.25) / 1.1, style.LABEL_PT)
 
 

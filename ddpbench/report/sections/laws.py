@@ -118,8 +118,9 @@ def _label(group: Sequence[CurveLaws], by_id: Mapping[str, Row]) -> tuple[str, .
 
 
 def _picture(group: Sequence[CurveLaws], index: int, emulated: set[str], panel: str) -> Picture:
-    """Return the figure of comparable curves; `panel` distinguishes it from other figures, and is empty if there are
-    none.
+    """Return the figure of comparable curves.
+
+    `panel` distinguishes this figure from others, and is empty if there are none.
     """
     curves = list(group[:MOST_CURVES])
     heading = f"{panel} · {_heading(curves)}" if panel else _heading(curves)
@@ -192,7 +193,7 @@ def _missed(curve: CurveLaws) -> list[Law]:
 
 
 def _without(curve: CurveLaws) -> str:
-    """Return the words of a heading for a curve that no law was seen to fit."""
+    """Return words for the heading about a curve that no law is shown to fit."""
     missed = _missed(curve)
     if not missed:
         return "not judged"

@@ -1,6 +1,4 @@
-"""The figure on layouts: does the number of nodes matter for the same ranks? Only if several layouts were
-run.
-"""
+"""The figure on layouts: does the number of nodes matter for the same ranks? Only if there are several layouts."""
 
 from __future__ import annotations
 
@@ -64,8 +62,9 @@ def _has(row: Row) -> bool:
 
 
 def _groups(rows: Sequence[Row]) -> list[list[Row]]:
-    """Return groups of rows that differ only in their layout: not oversubscribed ones first, then those with most
-    ranks.
+    """Return groups of rows that differ only in their layout.
+
+    Groups that are not oversubscribed come first, then those with most ranks.
     """
     groups: dict[GroupKey, list[Row]] = {}
     for row in rows:

@@ -71,9 +71,9 @@ def _has(row: Row) -> bool:
 
 
 def _maps(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
-    """Return the rows of each heat map, which shows a strategy's bucket caps over several fabrics at one world size.
+    """Return the cases of each heat map of bucket caps over fabrics, with an empty panel name.
 
-    Maps with most cases come first. Each has an empty panel name.
+    A map has one strategy and one world size. Maps with most cases come first.
     """
     groups: dict[GroupKey, list[Row]] = {}
     for row in rows:

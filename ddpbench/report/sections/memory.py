@@ -19,7 +19,7 @@ _MIB = 2**20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryRow:
-    """A row of the memory table: memory of the rank with most, for a case or several cases with the same memory."""
+    """A row of the memory table: what the rank with most memory holds. It stands for all cases that hold the same."""
 
     row: Row
     words: str
@@ -31,7 +31,7 @@ class MemoryRow:
 
 
 def section(rows: Sequence[Row]) -> Section | None:
-    """Return the section on memory; None if the ranks of all cases of a model have the same memory."""
+    """Return the section on memory; None if, for each model, ranks hold the same in all cases."""
     kept = _kept(rows)
     models: dict[tuple[Any, ...], set[tuple[int, int, int]]] = {}
     for one in kept:

@@ -51,9 +51,7 @@ class NetworkPoint:
     rounds: int
 
     def per_byte(self, time_ms: float | None) -> Cell:
-        """Return a cell with a time divided by the bytes of the gradients, ns; an empty cell if one of them is
-        unknown.
-        """
+        """Return a cell with a time divided by the bytes of the gradients, ns; an empty cell if either is unknown."""
         if time_ms is None or not self.gradient_bytes:
             return Cell(text="", number=True)
         value = 1e6 * time_ms / self.gradient_bytes
@@ -208,10 +206,10 @@ def _picture(panel: Panel, lines: Sequence[NetworkCurve], index: int) -> Picture
 
 
 def _heading(lines: Sequence[NetworkCurve]) -> str:
-    """Return a heading with the network times of the slowest and the fastest strategy, at the most nodes that all of
-    them have.
+    """Return a heading with the network times of the slowest and the fastest strategy.
 
-    For a single strategy, the times at its most and its fewest nodes.
+    The times are at the most nodes that all strategies have. A single strategy has the times at its most and fewest
+    nodes.
     """
     shared = set.intersection(*({point.row.case.nodes for point in line.points} for line in lines))
     if len(lines) > 1 and shared:
@@ -230,8 +228,9 @@ def _heading(lines: Sequence[NetworkCurve]) -> str:
 
 
 def _table(lines: Sequence[NetworkCurve], panel: Panel) -> Table:
-    """Return the table of network times. Its caption states the links, which a panel's cases share, and the rounds if
-    alike.
+    """Return the table of network times.
+
+    The caption states the links, which a panel's cases share, and the rounds if they are alike.
     """
     every = [point for line in lines for point in line.points]
     links = link_words(every[0].row.case.fabric)

@@ -1,5 +1,6 @@
-"""The figure on precision: how much does autocast gain, and is it faster on this device? Only if several were
-run.
+"""The figure on precision: how much does autocast gain, and is it faster on this device?
+
+Only if several precisions were run.
 """
 
 from __future__ import annotations
@@ -54,7 +55,10 @@ def section(steps: StepResults, rows: Sequence[Row]) -> Section | None:
 
 
 def _groups(rows: Sequence[Row]) -> list[list[Row]]:
-    """Return groups of rows that differ only in precision; not oversubscribed ones first, then the most ranks first."""
+    """Return groups of rows that differ only in precision.
+
+    Groups that are not oversubscribed come first, then those with most ranks.
+    """
     groups: dict[GroupKey, list[Row]] = {}
     for row in rows:
         key = alike_but(row, "precision")

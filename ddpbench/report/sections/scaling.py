@@ -131,8 +131,9 @@ def _picture(panel: Panel, index: int, by_id: Mapping[str, Row], claims: Sequenc
 
 
 def _base_text(shown: Sequence[Row], by_id: Mapping[str, Row]) -> str:
-    """Return a sentence that names the base case and its throughput; if there are several, also the strategies of
-    each.
+    """Return a sentence that names the base case and its throughput.
+
+    If there are several base cases, it also names the strategies of each.
     """
     over: dict[str, list[str]] = {}
     for row in shown:
@@ -317,8 +318,8 @@ def _on_grid(
 
 
 _APART = 0.05
-"""Octaves between points that would otherwise hide each other: just enough to show both, because the ideal is so
-close.
+"""Octaves between points that would otherwise hide each other. Few, so that points do not seem to leave the ideal
+line.
 """
 
 
@@ -375,9 +376,7 @@ def _paint_speedup(
 
 
 def _runs(sizes: Sequence[int], oversubscribed: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the first and last of each unbroken run of oversubscribed sizes; each run gets one grey ground and one
-    label.
-    """
+    """Return the first and last size of each unbroken run of oversubscribed sizes, which gets one grey ground."""
     runs: list[tuple[int, int]] = []
     for before, size in zip((0, *sizes), sizes, strict=False):
         if size in oversubscribed:
@@ -444,8 +443,9 @@ def _paint_efficiency(
 
 
 def _in_lines(item: Series) -> str:
-    """Return a series' name for the margin; a long one in two lines, strategy and variant, without their middle if
-    need be.
+    """Return a series' name for the margin. A long name takes two lines, for strategy and variant.
+
+    A line that is still too long loses its middle.
     """
     variant = item.words
     if len(item.name) <= 26 or not variant:

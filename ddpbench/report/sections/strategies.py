@@ -90,9 +90,7 @@ def _ratios(findings: Sequence[Finding], rows: Sequence[Row]) -> tuple[Table, ..
 
 
 def _stated(rows: Sequence[Row]) -> list[str]:
-    """Return what strategies state about themselves and belongs with their numbers, without DataParallel's
-    statements.
-    """
+    """Return the notes that strategies have on themselves, to be shown with their numbers, except DataParallel's."""
     notes = {
         row.strategy_name: traits_of(row.case).note
         for row in rows
@@ -225,8 +223,9 @@ def _beside(shown: Sequence[tuple[str, Row]], rows: Sequence[Row]) -> str:
 
 
 def _about_bounds(groups: _Groups) -> list[str]:
-    """Return sentences on what independent ranks are for, where they were slower than a strategy, and what they do
-    not bound.
+    """Return sentences on independent ranks as an upper bound.
+
+    They say where independent ranks were slower than a strategy, and which strategies they do not bound.
     """
     beaten: list[int] = []
     less: dict[str, Case] = {}

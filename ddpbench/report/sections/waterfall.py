@@ -106,8 +106,9 @@ class Fall:
 
     @property
     def weighed(self) -> Mapping[str, Interval]:
-        """Return the losses to choose a cause from. Contention and own computation are summed if one of them is a
-        gain.
+        """Return the losses to choose a cause from.
+
+        Contention and own computation are summed if one of them is a gain.
         """
         crowded, own = (self.losses.get(name) for name in ("contention", "own_computation"))
         if crowded is None or own is None or all(one.high is None or one.high >= 0 for one in (crowded, own)):
@@ -129,8 +130,9 @@ class Fall:
 
     @property
     def named(self) -> bool:
-        """Return whether the largest loss may be named: its interval is above 0, rounds suffice, and little is
-        unexplained.
+        """Return whether the largest loss may be named as a cause.
+
+        Its interval must be above 0, rounds must suffice, and little may be unexplained.
         """
         if self.rounds < MIN_ROUNDS or self.unexplained[1] > MOST_NOT_ATTRIBUTED:
             return False
@@ -139,17 +141,16 @@ class Fall:
 
     @property
     def rivals(self) -> list[str]:
-        """Return the names of other losses whose intervals overlap with that of the largest, so that they may be
-        larger.
-        """
+        """Return the names of losses that may be larger than the largest: their intervals overlap with its interval."""
         low = self.weighed[self.largest].low
         others = [name for name in self.weighed if name not in (self.largest, "not_attributed", "rest")]
         return [name for name in others if low is None or (self.weighed[name].high or 0.0) >= low]
 
     @property
     def unsure(self) -> list[str]:
-        """Return the rivals whose intervals are too wide to decide: they include 0 and reach above the largest loss's
-        median.
+        """Return the rivals whose intervals are too wide to decide.
+
+        These intervals include 0 and reach above the median of the largest loss.
         """
         most = self.weighed[self.largest].value
         return [
@@ -160,9 +161,7 @@ class Fall:
 
 
 def section(losses: Sequence[EfficiencyLoss], rows: Sequence[Row]) -> Section:
-    """Return the section on lost efficiency, with figures for the first cases of `losses`, and a note that names the
-    others.
-    """
+    """Return the section on lost efficiency, with figures for the first cases and a note that names the others."""
     falls = _falls(losses, rows)
     absent = ""
     if not falls:
@@ -433,8 +432,9 @@ def _stairs(axes: Axes, fall: Fall, *, height: float = 0.62) -> list[tuple[str, 
 
 
 def _start(fall: Fall) -> float:
-    """Return where the axis begins: above 0 if losses would else take less than half of it, below 0 if a bar ends
-    there.
+    """Return where the axis begins: above 0 if losses would otherwise take less than half of the axis.
+
+    It begins below 0 if a bar ends there.
     """
     at = lowest = 1.0
     for loss in fall.losses.values():

@@ -22,7 +22,7 @@ from ddpbench.spec.links import link_words
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Settings:
-    """Settings of the cases: those that differ have columns, and the caption states those that all share."""
+    """Settings of the cases: those that differ have columns, and the caption states the shared ones."""
 
     caps: Collection[str]
     """The bucket caps, in words."""
@@ -43,8 +43,7 @@ class _Settings:
 
 
 def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
-    """Return a table with a row per case, failed and skipped ones included, and a column for every setting that
-    varies.
+    """Return a table with a row per case, even if it failed or was skipped, and a column per setting that varies.
 
     The caption states bucket caps and launches if they are alike, because the column of notes needs the room.
     """
@@ -106,7 +105,7 @@ def _settings(rows: Sequence[Row]) -> _Settings:
 
 
 def _of_all(words: Sequence[Sequence[str]]) -> list[str]:
-    """Return the words that several rows all have: a column with one value throughout would be useless."""
+    """Return the words that all of several rows have: a column with one value throughout would be useless."""
     return [word for word in words[0] if all(word in others for others in words)] if len(words) > 1 else []
 
 
@@ -154,7 +153,7 @@ def _columns(settings: _Settings) -> tuple[Column, ...]:
 
 
 def _backend(row: Row, settings: _Settings) -> Cell:
-    """Return its backend, and its emulation as far as the caption does not state it."""
+    """Return a cell with a case's backend, and with the words on emulation that the caption does not state."""
     emulated = virtual_words(row.case)
     under = [
         "emulated" if word == settings.links else word for word in emulated if word not in settings.shared
@@ -165,9 +164,7 @@ def _backend(row: Row, settings: _Settings) -> Cell:
 _TOLD_BESIDE = ("fabric", "compute", "dilation", "shrink")
 """Settings that are shown with the backend."""
 _MOST_COLUMNS = 13
-"""Most columns that fit next to each other at 1280 pixels. Further settings that vary share the last column for
-settings.
-"""
+"""Most columns that fit next to each other at 1280 pixels. If more settings vary, the last ones share a column."""
 _ALWAYS = 9
 """Columns that every summary has."""
 

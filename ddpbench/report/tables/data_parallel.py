@@ -21,7 +21,7 @@ def is_data_parallel(case: Case) -> bool:
 def data_parallel_section(phases: Sequence[StrategyPhase], all_rows: Sequence[Row]) -> Section | None:
     """Return the section on DataParallel's phases.
 
-    If only other strategies noted phases, return a section without words for their table; without any, None.
+    If only other strategies noted phases, return a section with a title only; if none did, None.
     """
     anchor, title = "data-parallel", "DataParallel's phases"
     rows = [row for row in all_rows if is_data_parallel(row.case)]
@@ -45,10 +45,9 @@ def data_parallel_section(phases: Sequence[StrategyPhase], all_rows: Sequence[Ro
 
 
 def phases_table(phases: Sequence[StrategyPhase], rows: Sequence[Row]) -> Table | None:
-    """Return a table of the time of each named span, with a column for each of up to eight cases; None without
-    phases.
+    """Return a table of the time of each named span, in the order in which they occur; None without phases.
 
-    The spans are in the order in which they occur.
+    It has a column for each of up to eight cases.
     """
     if not phases:
         return None

@@ -13,8 +13,9 @@ from ddpbench.report.words import series_of
 def failures_table(
     failures: Sequence[CaseFailure], rows: Sequence[Row], affected: Mapping[str, Sequence[int]]
 ) -> Table | None:
-    """Return a table of failures, with the figures from which cases are missing (`affected`, by case id); None
-    without any.
+    """Return a table of failures, with the figures from which cases are missing (`affected`, by case id).
+
+    None without failures.
     """
     if not failures:
         return None

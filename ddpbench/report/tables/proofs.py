@@ -13,8 +13,9 @@ from ddpbench.units import counted
 
 
 def proofs_table(proofs: Sequence[Proved], rows: Sequence[Row]) -> Table | None:
-    """Return a table of comparisons by strategy: the largest error, its tolerance, and how many were made; None
-    without any.
+    """Return a table of comparisons by strategy: the largest error, its tolerance, and how many were made.
+
+    None without proofs.
     """
     if not proofs:
         return None

@@ -31,7 +31,10 @@ def _flat(data: Mapping[Any, object], prefix: str = "") -> Iterator[tuple[str, s
 
 
 def fabrics_table(fabrics: Sequence[FabricRun]) -> Table | None:
-    """Return a table of how emulated networks were made and what their links reached in the proof; None without any."""
+    """Return a table of how emulated networks were made and what their links reached in the proof.
+
+    None if no network was emulated.
+    """
     if not fabrics:
         return None
     rows = tuple(

@@ -43,7 +43,7 @@ def right_end(estimates: Sequence[Interval]) -> float:
 
 
 def finish(axes: Axes, names: Sequence[str], unit: str) -> None:
-    """Write the rows' names, the first on top, and the unit beneath."""
+    """Set the limits along y, and write the rows' names, the first on top, and the unit beneath."""
     axes.set_ylim(len(names) - 0.45, -0.55)
     axes.set_yticks(range(len(names)), names)
     axes.tick_params(axis="y", length=0)

@@ -1,4 +1,4 @@
-"""The figure on checkpoints: the time that one takes, and the share of the time that they take by how often."""
+"""The figure on checkpoints: how long one takes, and which share of the time they take, by how often they are made."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     from ddpbench.report.draw.sheet import Sheet
 
 _PITCH_IN, _NARROW_PITCH_IN, _SHARES_IN = 0.4, 0.56, 3.2
-"""Least height of a bar's row, the same on a phone with its words, and on a phone the height of the lower plot,
-inches.
-"""
+"""Least height of a bar's row, on a page and on a phone; and the height of the lower plot on a phone; inches."""
 _PHONE_IN = style.NARROW_WIDTH_IN - 0.3
 _METHODS = {"plain": "rank 0, torch.save", "dcp": "all ranks, DCP"}
 _MARKERS = {"plain": "o", "dcp": "s"}
@@ -37,8 +35,9 @@ _COLOURS = {"plain": "#0072B2", "dcp": "#D55E00"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointCosts:
-    """Cost of a case's checkpoints by one method. Times are seconds; `shares` are computed from `mean_s` and
-    `step_mean_s`.
+    """Cost of a case's checkpoints by one method. Times are in seconds.
+
+    `shares` are computed from `mean_s` and `step_mean_s`.
     """
 
     row: Row
@@ -57,8 +56,9 @@ class CheckpointCosts:
 
 
 def costs_of(saved: Sequence[CheckpointCost], rows: Sequence[Row]) -> list[CheckpointCosts]:
-    """Return checkpoint costs by case and method: first cases that are not oversubscribed, then those with most
-    ranks.
+    """Return checkpoint costs by case and method.
+
+    Cases that are not oversubscribed come first, then those with most ranks.
     """
     by_id = {row.case_id: row for row in rows if row.ok}
     costs: list[CheckpointCosts] = []
@@ -87,7 +87,7 @@ def costs_of(saved: Sequence[CheckpointCost], rows: Sequence[Row]) -> list[Check
 
 
 def checkpoint_picture(costs: Sequence[CheckpointCosts]) -> Picture:
-    """Return the figure of the time that a checkpoint takes, and of the share of the time that checkpoints take."""
+    """Return the figure of how long a checkpoint takes, and which share of the time checkpoints take."""
     heading = _heading(costs)
     sizes = sorted({round(cost.size_bytes / 1e6, 1) for cost in costs})
     megabytes = f"{sizes[0]:,g}" if len(sizes) == 1 else f"{sizes[0]:,g} to {sizes[-1]:,g}"

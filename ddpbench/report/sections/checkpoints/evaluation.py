@@ -142,7 +142,7 @@ def _paint_narrow(sheet: Sheet, *, rows: Sequence[Row]) -> None:
 
 
 def _bars(axes: Axes, rows: Sequence[Row], *, aside: float, height: float, lower: float = 0.0) -> None:
-    """Draw each case's two bars, to either side of a place that is `lower` below its row's middle."""
+    """Draw each case's two bars, `aside` above and below a place that is `lower` beneath its row's middle."""
     for place, row in enumerate(rows):
         if row.oversubscribed:
             axes.axhspan(place - 0.5, place + 0.5, color=style.OVERSUBSCRIBED_GROUND, linewidth=0, zorder=0)

@@ -1,6 +1,4 @@
-"""The section on transfers: time and bus bandwidth against size. Is communication bound by latency or
-bandwidth?
-"""
+"""The section on transfers: time and bus bandwidth by size. Does latency or bandwidth bound communication?"""
 
 from __future__ import annotations
 

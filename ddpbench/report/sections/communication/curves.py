@@ -102,10 +102,10 @@ def answer_of(curve: TransferCurve) -> str:
 
 
 def bound_by(of: str, curve: TransferCurve) -> str:
-    """Return a sentence on how much of the time is latency at the smallest and the largest size, or why that is
-    unknown.
+    """Return a sentence on how much of the time is latency, at the smallest and the largest size.
 
-    `of` names the strategy. The sentence is empty if sizes are too few or too close for a line.
+    If that is unknown, the sentence says why. It is empty if sizes are too few or too close for a line. `of` names
+    the strategy.
     """
     latency, first, last = curve.latency_ms, curve.points[0], curve.points[-1]
     if latency is None:

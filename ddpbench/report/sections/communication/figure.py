@@ -57,8 +57,9 @@ def picture(
 
 
 def names_of(row: Row, panels: Sequence[Panel], words: Mapping[str, str]) -> tuple[str, str]:
-    """Return the name of a row's panel, empty if there is only one, and its strategy's name with the variant's
-    `words`.
+    """Return the name of a row's panel, and the name of its strategy with the variant's `words`.
+
+    The panel's name is empty if there is only one.
     """
     panel = _panel_of(row, panels)
     name = f"{row.strategy_name} {words[row.case_id]}".strip()
@@ -140,8 +141,9 @@ def _caption(name: str, row: Row, curves: Sequence[TransferCurve], marks: Sequen
 
 
 def _heading(name: str, curves: Sequence[TransferCurve]) -> str:
-    """Return a heading on what bounds transfers on the most ranks, with times and busbw of the smallest and the
-    largest.
+    """Return a heading on what bounds transfers on the most ranks.
+
+    It has times and busbw of the smallest and the largest transfers.
     """
     curve = max(curves, key=lambda one: (one.world_size, len(one.points)))
     first, last = curve.points[0], curve.points[-1]
