@@ -1,4 +1,4 @@
-"""Blocks of steps, the end of the warm-up, and when to stop: a rank's timing logic, without training."""
+"""A rank's timing logic, without training: blocks of steps, the end of the warm-up, and when to stop."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ from ddpbench.records import Block, Warmup
 from ddpbench.trend import TOLERANCE, change_of
 
 MIN_BLOCK_STEPS = 10
-"""Fewest steps of a timed block; a replay's has at least `REPLAYING.timed`."""
+"""Fewest steps of a timed block; `IN_TURN` and `REPLAYING` allow fewer."""
 BLOCKS_A_LAUNCH = 8
 """Blocks into which a launch's measured time is cut, if steps are fast enough."""
 BLOCKS_IN_TURN = 24
-"""Blocks of a launch where another side's come in between: a disturbance of a second then hits both sides."""
+"""Blocks of a launch that takes turns with another launch: so short that a disturbance of a second hits both."""
 WARMUP_SHARE = 0.2
-"""Share of the measured time for which the warm-up continues while it is open whether steps still change."""
+"""Share of the measured time up to which the warm-up continues while it is undecided whether step times still change.
+"""
 WARMUP_BLOCK_STEPS = 4
 """Fewest steps of a warm-up block."""
 WARMUP_BLOCKS = 3
-"""Fewest blocks of the warm-up; it looks back on as many steps as these have, or on half of all."""
+"""Fewest blocks of the warm-up, which is judged by the last half of its steps, but by at least this number of blocks.
+"""
 MAX_STEPS_UNTIL_READY = 20
 
 
@@ -36,20 +38,20 @@ class Least:
 
     warmup: int = WARMUP_BLOCK_STEPS
     persist: int = 4 * MIN_BLOCK_STEPS
-    """Steps up to which a warm-up continues beyond its share if its steps are found to change."""
+    """Steps up to which a warm-up continues beyond `WARMUP_SHARE` if step times are found to change."""
     timed: int = MIN_BLOCK_STEPS
     instrumented: int = MIN_BLOCK_STEPS
 
 
 TRAINING = Least()
 IN_TURN = Least(timed=3)
-"""Steps of a block in turn with another side's: it is compared with its neighbours, and the shorter, the nearer they
-are.
+"""Fewest steps per block in a launch that takes turns with another: short blocks lie close to those they are compared
+with.
 """
 REPLAYING = Least(warmup=1, persist=0, timed=4, instrumented=4)
-"""Steps of a replay's blocks: each takes the same time, maybe seconds, so that four per timed block are enough.
+"""Fewest steps per block of a replay: all its steps take the same time, maybe seconds, so four are enough.
 
-A block's time is of whole steps by each rank's own clock, so that a short block is as unbiased as a long one.
+A block's time covers whole steps by each rank's own clock, so a short block is as unbiased as a long one.
 """
 
 
@@ -76,24 +78,25 @@ def _at_once(*, meet: bool) -> int:
 
 
 class AwaitTurn(Protocol):
-    """Wait of rank 0 before a block if another side's blocks come in between; the other ranks wait for rank 0."""
+    """Rank 0's wait before each block if the launch takes turns with another; the other ranks wait for rank 0."""
 
     def __call__(self, *, meet: bool) -> int:
-        """Return once this job may continue, with how long that took, ns; with `meet` once the other side is there."""
+        """Return the time waited, ns, once this job may continue; with `meet`, only once the other launch is there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stepper:
-    """The timed step and what times it: its samples on this rank, the clock and the control."""
+    """The timed step, its samples on this rank, and the clock and control that time it."""
 
     step: Callable[[], None]
     samples_per_step: int
     clock: Clock
     control: Control
     period: int = 1
-    """Steps are counted in multiples of this: if only some exchange data, a block has its share of those."""
+    """Steps are counted in multiples of this: if only some steps exchange data, each block has its proportion of them.
+    """
     at_edge: Callable[[], None] = _nothing
-    """Called right before a block's first moment and right after its last, outside the timed part: to read counters."""
+    """Called right before a block's first moment and right after its last, outside the timed part, to read counters."""
     turn: AwaitTurn = _at_once
     """Called before a block; returns once this job may continue."""
 
@@ -101,10 +104,10 @@ class Stepper:
 def run_block(
     stepper: Stepper, steps: int, index: int, phase: Literal["warmup", "timed", "instrumented", "evaluation"]
 ) -> Block:
-    """Run `steps` steps, or more to fill a period, after a barrier and one uncounted step; ranks agree on the number.
+    """Run `steps` steps, rounded up to whole periods, after a barrier and an uncounted step; ranks agree on how many.
 
-    Returns when all ranks have made their last step. The clock is read once per step and resolved after the last;
-    nothing else happens in between.
+    Returns when all ranks have made their last step. The clock is read once per step, and its marks are resolved after
+    the last step; nothing else happens in between.
     """
     waited_ns = stepper.turn(meet=phase == "timed" and index == 0)
     stepper.clock.anchor()
@@ -119,7 +122,7 @@ def run_block(
         marks.append(mark())
     faults, cpu_ns = _minor_faults() - faults, time.process_time_ns() - cpu_ns
     stepper.at_edge()
-    stepper.control.agree(0)  # what this rank does next must not take a core from one still in its last step
+    stepper.control.agree(0)  # what comes next must not take a core from a rank still in its last step
     times = stepper.clock.resolve(marks)
     return Block(
         phase=phase,
@@ -140,7 +143,10 @@ def _minor_faults() -> int:
 
 
 def _until_ready(stepper: Stepper, ready: Callable[[], bool]) -> tuple[int, bool]:
-    """Step until all ranks' one-time work is done; return the number of steps, with the first, and if it is done."""
+    """Step until one-time work is done on all ranks; return the number of steps and whether the work is done.
+
+    The number includes the first step, which the caller has made.
+    """
     steps, control = 1, stepper.control
     is_ready = bool(control.agree(int(ready())))
     while not is_ready and steps < MAX_STEPS_UNTIL_READY:
@@ -153,13 +159,14 @@ def _until_ready(stepper: Stepper, ready: Callable[[], bool]) -> tuple[int, bool
 def warm_up(
     stepper: Stepper, ready: Callable[[], bool], measured_s: float, least: Least = TRAINING
 ) -> Warmup:
-    """Step until one-time work is done, and then until steps no longer change, as far as that shows in time.
+    """Step until one-time work is done, and then until step times are steady or the warm-up's time is used up.
 
     After each block from the third on, rank 0 looks at the last half of the steps (`ddpbench.trend`). If a change of
-    more than the tolerance is ruled out, the warm-up ends. If it is neither ruled out nor found, the warm-up continues
-    for `WARMUP_SHARE` of `measured_s`, counted from the end of the one-time work; if it is found, also until there are
-    `least.persist` steps. `steady` says whether none was found at the end: the launch is judged by its timed steps,
-    which are more (`analysis/statistics/steady.py`).
+    more than the tolerance is ruled out, the warm-up ends. If a change is neither ruled out nor found, the warm-up
+    continues for `WARMUP_SHARE` of `measured_s`, counted from the end of the one-time work. If a change is found, it
+    also continues until there are `least.persist` steps. The result's `steady` is False if a change was found at the
+    end, or if one-time work was not done. The launch itself is judged by its timed steps, which are more
+    (`analysis/statistics/steady.py`).
     """
     clock, control = stepper.clock, stepper.control
     start_ns = clock.now()
@@ -217,7 +224,7 @@ _REASONS = {
 
 
 def _verdict(times: Sequence[int], late: bool, least: Least) -> int:
-    """Return whether the warm-up continues, or how it ends, from all its steps' times."""
+    """Judge the warm-up by the times of all its steps; return `_GO_ON`, or how it ends. `late`: its time is used up."""
     change = change_of(times[-max(WARMUP_BLOCKS * least.warmup, len(times) // 2) :])
     if change is None or change.excluded:
         return _STEADY
@@ -233,9 +240,9 @@ def timed_blocks(
     least: Least = TRAINING,
     blocks: int = BLOCKS_A_LAUNCH,
 ) -> Iterator[Block]:
-    """Yield timed blocks until their sum reaches `measured_s`; rank 0 decides for all, between blocks.
+    """Yield timed blocks until their times sum to `measured_s`; rank 0 decides for all ranks, between blocks.
 
-    `first_step_ns` is a step's time from the warm-up; with `blocks` it sets a block's length.
+    `first_step_ns` is a step's time from the warm-up. A block takes about `measured_s` / `blocks`.
     """
     wanted = math.ceil(measured_s * 1e9 / blocks / max(first_step_ns, 1.0))
     steps = max(least.timed, wanted)
@@ -248,6 +255,6 @@ def timed_blocks(
         rest_ns = measured_s * 1e9 - spent_ns
         step_ns = (block.end_ns - block.start_ns) / block.steps
         steps = max(least.timed, math.ceil(min(rest_ns, measured_s * 1e9 / blocks) / max(step_ns, 1.0)))
-        # Half a block more or less: stop where the sum is nearest to the time asked for.
+        # Stop where the sum is nearest to the time asked for, within half a block.
         if stepper.control.agree(int(rest_ns < step_ns * least.timed / 2)):
             return

@@ -1,4 +1,4 @@
-"""The only reader of time in a rank: host clock and CUDA events behind one interface, and a fake."""
+"""How a rank times its work: the host's clock and CUDA events behind one interface."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 Mark = Any
-"""A moment in a clock's form: nanoseconds, or a CUDA event not yet reached."""
+"""A moment as a clock notes it: nanoseconds, or a CUDA event that may not have happened yet."""
 
 
 class Clock(Protocol):
-    """Notes moments cheaply; turns them into nanoseconds of the host's monotonic clock later."""
+    """Notes moments cheaply, and turns them into nanoseconds of the host's monotonic clock later."""
 
     def anchor(self) -> None:
-        """Tie the device's clock to the host's again.
+        """Relate the device's clock to the host's anew.
 
-        May wait for the device; earlier marks must be resolved before.
+        May wait for the device. Earlier marks must be resolved first.
         """
 
     def mark(self) -> Mark:
-        """Note this moment of the device's work; costs well under a microsecond on the CPU."""
+        """Note this moment in the device's work; costs well under a microsecond on the CPU."""
 
     def resolve(self, marks: Sequence[Mark]) -> list[int]:
         """Return the moments as nanoseconds. May wait for the device: call it outside timed regions."""
 
     def now(self) -> int:
-        """Return the host's monotonic clock, nanoseconds."""
+        """Return the time on the host's monotonic clock, nanoseconds."""
 
 
 class HostClock:
@@ -48,11 +48,11 @@ _ANCHOR_TRIES = 10
 
 
 class CudaClock:
-    """CUDA events on the current stream, placed on the host's clock by a reference event.
+    """CUDA events on the current stream, mapped to the host's clock by a reference event.
 
-    `anchor` renews the reference while the device is idle; `elapsed_time` is a float32 of milliseconds, so that half a
-    minute after the reference a moment is known to about 2 µs. The reference's own place on the host's clock is known
-    to half the narrowest of several brackets, some 10 µs.
+    `anchor` renews the reference while the device is idle. `elapsed_time` is a float32 of milliseconds: half a minute
+    after the reference, it resolves about 2 µs. The reference's own time on the host's clock is known to half the
+    narrowest of several brackets, some 10 µs.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class CudaClock:
             event.record()
             event.synchronize()
             after = time.perf_counter_ns()
-            # The event happened in between: the nearer the two, the better its time is known.
+            # The event happened between the two readings: the closer they are, the better its time is known.
             if narrowest is None or after - before < narrowest:
                 narrowest = after - before
                 self._reference, self._reference_ns = event, (before + after) // 2

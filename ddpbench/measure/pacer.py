@@ -1,4 +1,4 @@
-"""Keep replayed computation in time: sleep to absolute moments and note how late it came.
+"""Keep replayed computation on time: sleep until absolute moments and note the lateness.
 
 A sleeping rank uses no core. Its work in between (filling gradients, copying them into buckets) shortens the sleep and
 adds no time, as long as it is done before the moment is due.
@@ -15,12 +15,12 @@ from typing import Any
 
 _PR_SET_TIMERSLACK = 29
 _NEARLY_NS = 10_000
-"""Distance of a moment below which it is not slept to: falling asleep and waking takes as long."""
+"""The rank does not sleep for less than this time: falling asleep and waking takes that long."""
 _LEAD_NS = 400_000
-"""Time before a phase's end at which a sleeping rank wakes early."""
+"""How long before a phase's end a sleeping rank wakes early."""
 _LEARNING = 1 / 8
 _LEARNING_NS = 5_000
-"""The share and the limit of what is learned from a sleep that was longer than expected: an interrupted one says
+"""Share of a sleep's unexpected length that is learned, and the most learned from one sleep: an interrupted sleep tells
 little.
 """
 _MOST_OVERSLEPT_NS = 500_000
@@ -31,14 +31,14 @@ def _sleep(nanoseconds: int) -> None:
 
 
 class Pacer:
-    """The pacer of one rank. Active by `active`; otherwise it neither waits nor notes.
+    """Paces one rank's replay. Unless `active`, it neither waits nor notes anything.
 
     Waking takes 50 µs and more on a virtual machine, even with the least timer slack, and longer the longer the core
-    was idle: this delay is learned, for sleeps of about the same length, and subtracted, so that moments are met on
-    average and not always missed.
+    was idle. This delay is learned for sleeps of about the same length and subtracted, so that moments are met on
+    average rather than always missed.
 
-    Code after a long sleep runs slowly at first (measured: 15 µs become 150 after 5 ms, since its caches are others' by
-    then), and such work follows a phase's end. So a sleeping rank may wake early.
+    Code after a long sleep runs slowly at first (measured: 15 µs become 150 after 5 ms, since other code has filled the
+    caches), and such code follows a phase's end. So a sleeping rank may wake early.
     """
 
     def __init__(
@@ -51,16 +51,16 @@ class Pacer:
         """Take `clock`, which returns nanoseconds, and `sleep`, which takes them."""
         self.active = active
         self.update_due_ns = 0
-        """Time of the profile's update of the parameters in the replay; set by the code that replays it."""
+        """Duration of a parameter update in the replayed profile; set by the code that replays it."""
         self._clock, self._sleep = clock, sleep
         self._overslept_ns: dict[int, int] = {}
-        self._late: list[int] = []  # several passes append to it, each in its thread
+        self._late: list[int] = []  # passes append to it from several threads
         self._steps: list[int] = []
         self._updates: list[int] = []
         self._threads: set[int] = set()
 
     def begin(self, scale: float = 1.0) -> Pass:
-        """Return a pass that starts now and whose moments come `scale` times later than given."""
+        """Return a pass that starts now; `scale` multiplies the offsets of its moments."""
         if self.active and (thread := threading.get_ident()) not in self._threads:
             self._threads.add(thread)
             _wake_on_time()
@@ -69,13 +69,16 @@ class Pacer:
     def wait(
         self, deadline_ns: int, grain_ns: int = 0, wake_early: Callable[[], object] | None = None
     ) -> None:
-        """Sleep until then, unless it is past or less than `grain_ns` ahead; note how late it came."""
+        """Sleep until `deadline_ns`, unless it is past or less than `grain_ns` ahead; note the lateness.
+
+        Before a long wait ends, `wake_early` is called, about `_LEAD_NS` ahead of the deadline.
+        """
         ahead = deadline_ns - self._clock()
         if wake_early is not None and ahead > 2 * _LEAD_NS:
             self._sleep(ahead - _LEAD_NS)
             wake_early()
             ahead = deadline_ns - self._clock()
-        length = ahead.bit_length()  # sleeps of a length within a factor of two
+        length = ahead.bit_length()  # groups sleeps whose lengths differ by less than a factor of two
         expected = self._overslept_ns.get(length, 0)
         if ahead > max(grain_ns, expected + _NEARLY_NS):
             self._sleep(ahead - expected)
@@ -86,25 +89,25 @@ class Pacer:
         self._late.append(max(-ahead, 0))
 
     def updated(self, update_ns: int) -> None:
-        """Note the time of an update of the parameters: one per step, none, or on a server many."""
+        """Note how long an update of the parameters took; a step has one, none, or on a server several."""
         if self.active:
             self._updates.append(update_ns)
 
     def end_step(self) -> None:
-        """End a step."""
+        """End a step, and note its worst lateness."""
         if not self.active:
             return
         late, self._late = self._late, []
         self._steps.append(max(late, default=0))
 
     def take(self) -> tuple[tuple[int, ...], int]:
-        """Return each step's worst lateness since the last call, and the updates' mean time; nanoseconds."""
+        """Return each step's worst lateness and the updates' mean duration since the last call, nanoseconds."""
         steps, updates = tuple(self._steps), self._updates
         self._steps, self._updates = [], []
         return steps, round(statistics.fmean(updates)) if updates else 0
 
     def now(self) -> int:
-        """Return the pacer's clock, nanoseconds."""
+        """Return the time on the pacer's clock, nanoseconds."""
         return self._clock()
 
     def __deepcopy__(self, memo: Any) -> Pacer:
@@ -112,7 +115,7 @@ class Pacer:
 
 
 class Pass:
-    """A device's work on a batch: moments after its start, each waited for in turn."""
+    """A device's work on one batch, as moments after its start that are waited for in turn."""
 
     __slots__ = ("_pacer", "_scale", "_start_ns")
 
@@ -120,22 +123,24 @@ class Pass:
         self._pacer, self._start_ns, self._scale = pacer, start_ns, scale
 
     def until(self, offset_ns: float, grain_ns: float = 0) -> None:
-        """Wait until this long after the pass's start; at most `grain_ns` early."""
+        """Wait until `offset_ns` after the pass's start; at most `grain_ns` early."""
         if self._pacer.active:
             scale = self._scale
             self._pacer.wait(self._start_ns + round(offset_ns * scale), round(grain_ns * scale))
 
     def end(self, offset_ns: float, wake_early: Callable[[], object]) -> None:
-        """Wait until this long after the pass's start, a phase's end; `wake_early` does a little of what follows."""
+        """Wait for a phase's end, `offset_ns` after the pass's start; `wake_early` does a little of the next phase's
+        work.
+        """
         if self._pacer.active:
             self._pacer.wait(self._start_ns + round(offset_ns * self._scale), wake_early=wake_early)
 
     def resume(self, offset_ns: float) -> None:
-        """Count from here on as if exactly this much of the pass were done now: the rank had waited for others."""
+        """Continue as if exactly `offset_ns` of the pass were done now, after the rank has waited for others."""
         if self._pacer.active:
             self._start_ns = self._pacer.now() - round(offset_ns * self._scale)
 
 
 def _wake_on_time() -> None:
-    """Remove the 50 µs by which the kernel lets this thread's sleeps end late."""
+    """Remove the 50 µs by which the kernel may delay the ends of this thread's sleeps."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)

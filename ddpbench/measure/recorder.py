@@ -17,35 +17,35 @@ class TransferFacts(TypedDict, total=False):
     """Optional facts about a transfer."""
 
     sent: int | None
-    """Bytes that the rank passed to the network for it, if they were counted."""
+    """Bytes that the rank passed to the network for this transfer, if counted."""
     ranks: int | None
     """The number of ranks that take part, if not all do."""
     message: int | None
-    """A number by which two ranks identify an exchange between them that may be in steps of different numbers."""
+    """A number by which two ranks identify an exchange between them that may fall in steps of different numbers."""
     begun: Mark
-    """The time at which a rank that queues transfers began this one."""
+    """The moment at which a rank that queues transfers began this one."""
     root: int | None
-    """The rank that a gather, scatter or broadcast goes to or comes from."""
+    """The root rank of a gather, scatter or broadcast."""
 
 
 class Recorder(Protocol):
-    """The interface by which strategies and the loop note their parts."""
+    """The interface by which strategies and the training loop note the parts of a step."""
 
     @property
     def active(self) -> bool:
-        """Return whether anything is kept."""
+        """Return whether notes are recorded."""
 
     def span(self, name: str) -> AbstractContextManager[None]:
-        """Note the enclosed work under this name; see `ddpbench.records.COMPUTE_SPANS`.
+        """Note the enclosed work under this name, such as one of `ddpbench.records.COMPUTE_SPANS`.
 
-        A `synchronize` span within another interrupts it: time in which the rank is blocked is not its work.
+        A `synchronize` span within another span interrupts it, since a blocked rank does no work.
         """
 
     def mark(self) -> Mark:
         """Return this moment, for `add_span` and `add_transfer`."""
 
     def add_span(self, name: str, start: Mark, end: Mark) -> None:
-        """Note a span whose ends are known."""
+        """Note a span whose start and end are known."""
 
     def add_transfer(
         self,
@@ -59,18 +59,20 @@ class Recorder(Protocol):
     ) -> None:
         """Note this rank's part in one transfer of `size` bytes, from the call to its result.
 
-        May be called from another thread than the step's.
+        May be called from a thread other than the step's.
         """
 
     def add_later(self, note: Callable[[], None]) -> None:
-        """Note something of this step when its records are asked for: `note` then calls `add_span` and the like."""
+        """Have `note` called once the step's records are asked for, to note more of this step by `add_span` and the
+        like.
+        """
 
 
 class _Nothing:
-    """A span that is not noted.
+    """The context manager of a span that is not noted.
 
-    C code enters and leaves it, without a Python function's cost: after a model has been through the caches, each
-    Python function that a step calls takes a microsecond, not the tenth that a loop of calls shows.
+    Its methods are C functions, which are cheaper than Python ones: after a model has run through the caches, each
+    Python function called in a step takes a microsecond, ten times what a loop of calls shows.
     """
 
     __slots__ = ()
@@ -82,7 +84,7 @@ _NOTHING = cast("AbstractContextManager[None]", _Nothing())
 
 
 class NullRecorder:
-    """A recorder that keeps nothing, for timed steps."""
+    """A recorder that records nothing, for timed steps."""
 
     active = False
 
@@ -122,7 +124,7 @@ class _Step:
 
 
 class StepRecorder:
-    """Keeps the spans and transfers of the steps between `begin_step` and `end_step`."""
+    """Collects the spans and transfers of the steps between `begin_step` and `end_step`."""
 
     active = True
 
@@ -137,7 +139,7 @@ class StepRecorder:
         self._step = -1
 
     def begin_step(self, number: int) -> None:
-        """Assign all that is noted from here on to this step."""
+        """Assign all that is noted from here on to the step of this number."""
         self._step = number
         self._steps.append(_Step(number, self._clock.mark(), None))
 
@@ -164,21 +166,21 @@ class StepRecorder:
         end: Mark,
         **known: Unpack[TransferFacts],
     ) -> None:
-        # Nothing is computed from it yet: this is in the step's time.
+        # Nothing is computed here, since that would take the step's time.
         self._transfers.append(((self._step, bucket, op, size), start, end, known))
 
     def add_later(self, note: Callable[[], None]) -> None:
         self._later.append((self._step, note))
 
     def forget(self) -> None:
-        """Drop all notes so far: those of a warm-up, whose steps have no numbers."""
+        """Drop all notes so far, such as those of a warm-up."""
         self._steps, self._spans, self._transfers, self._later = [], [], [], []
 
     def records(self) -> list[StepRecord | CommRecord]:
-        """Return the steps' records, each followed by its transfers; forget them. Waits for the device.
+        """Return the steps' records, each followed by its transfers, and forget them. Waits for the device.
 
         Raises:
-            ValueError: an operation was noted without saying when its data flow.
+            ValueError: the name of a transfer's operation doesn't say when its data flow.
             TypeError: a transfer was noted with a field that transfers do not have.
         """
         later, self._later = self._later, []
@@ -235,7 +237,7 @@ class StepRecorder:
 
 
 def interrupted(spans: Sequence[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
-    """Return spans by start time, each cut at a `synchronize` within it: the rank was blocked there."""
+    """Return spans by start time, cut where a `synchronize` span within them blocked the rank."""
     blocked = sorted((start, end) for name, start, end in spans if name == "synchronize")
     pieces: list[tuple[str, int, int]] = []
     for name, start, end in spans:

@@ -1,4 +1,4 @@
-"""`python -m ddpbench.worker`, under any launcher: a slot of a plan, one rank of one launch, or the fork server."""
+"""`python -m ddpbench.worker`, under any launcher: runs a slot of a plan, a rank of a launch, or the fork server."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def main() -> None:
         "--serve", nargs=4, metavar=("SOCKET", "PAGE", "PARENT", "FOLDER"), help=argparse.SUPPRESS
     )
     arguments = parser.parse_args()
-    del sys.argv[1:]  # the words of this process, not those of a user's code that parses a command line in it
+    del sys.argv[1:]  # a user's code that parses a command line must not see this process's arguments
     if arguments.serve:
         from ddpbench.worker import server
 
@@ -69,7 +69,7 @@ def _be_slot(run_dir: Path, *, retry_failed: bool) -> NoReturn:
     )
     from ddpbench.worker.slot import entry
 
-    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun reads it from its command line, for this process alone
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun got it for this process alone
         os.environ.pop(SAFE_PATH, None)
     # A job that Slurm has restarted already reran its failed launches the first time.
     retry = retry_failed and os.environ.get("SLURM_RESTART_COUNT", "0") == "0"
@@ -95,7 +95,7 @@ def _be_rank(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> 
         parser.exit(2, f"ddpbench: {error}\n")
     wanted = request.case.env
     if any(os.environ.get(name, environment.UNSET) != value for name, value in wanted.items()):
-        # Restarted with these variables: what reads one may have done so before this line.
+        # Restart with these variables, since something may have read one before this line.
         os.execve(sys.executable, sys.orig_argv, applied(os.environ, wanted))
 
     if table is not None and not table.get("safe_path"):
@@ -111,7 +111,8 @@ def _be_rank(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> 
     if not table.get("gangs"):
         supervised(run.path, rank, partial(note_end, shared_page(Path(table["page"])), place.rank))
 
-    # Its agent must see its exit and be able to end it, as with users' own scripts: no process stands between them.
+    # The agent must see this rank exit and be able to end it, as with users' own scripts, so no process
+    # stands between them.
     die_with_parent(os.getppid())
     code = rank()
     flush()
@@ -119,7 +120,7 @@ def _be_rank(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> 
 
 
 def _started_again(place: JobPlace, directory: LaunchDir, gangs: Path) -> JobPlace:
-    """Return the place with the number of this rank's starts, which agents don't tell each other.
+    """Return `place` with `attempt` set to how often this rank started earlier, which agents don't tell each other.
 
     Raises:
         ValueError: the earlier ranks ended before there was a state to continue from.

@@ -1,7 +1,7 @@
-"""`python -m ddpbench.worker.agent ...`: torchrun, which also tells its ranks when it noticed others' failure.
+"""`python -m ddpbench.worker.agent ...`: torchrun that also tells its ranks when it noticed a failure and restarted.
 
-It is `torch.distributed.run` unchanged. The moments are read from what its agent logs (torch 2.13,
-`elastic/agent/server/api.py`); they go into the environment, which the ranks that it starts next inherit.
+It runs `torch.distributed.run` unchanged. The moments are read from its agent's log lines (torch 2.13,
+`elastic/agent/server/api.py`) and put into the environment, which the ranks started next inherit.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ _MOMENTS = {
     "Rendezvous'ing worker group": "STOPPED",
     "Starting worker group": "PLACED",
 }
-"""The variable of each moment, by words of the agent's log line. A stop counts only after a failure was noticed: a
-starting agent has nothing to stop.
+"""The middle of each moment's variable name, by words of the agent's log line. A stop counts only after a noticed
+failure, since an agent that is just starting has nothing to stop.
 """
 
 
 class Moments(logging.Handler):
-    """A log handler that notes in the environment when the agent does what its log says."""
+    """A log handler that puts the times of the agent's actions into the environment."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Note the moment, if the line reports one."""
+        """Note the time if the log line reports one of the actions."""
         for words, name in _MOMENTS.items():
             if words in str(record.msg) and (name != "STOPPED" or "DDPBENCH_AGENT_NOTICED_NS" in os.environ):
                 os.environ[f"DDPBENCH_AGENT_{name}_NS"] = str(time.perf_counter_ns())
 
 
 def main() -> None:
-    """Run torchrun with these arguments."""
+    """Run torchrun with this process's arguments."""
     import torch.distributed.run
 
     os.environ["DDPBENCH_AGENT"] = str(os.getpid())

@@ -1,6 +1,6 @@
-"""Print what torch reports of itself here, as JSON on standard output: `python -m ddpbench.worker.checkup`.
+"""Print what torch reports about itself on this machine, as JSON: `python -m ddpbench.worker.checkup`.
 
-For `ddpbench doctor`: lighter than a rank, without torch._dynamo, and covering all that is built in, used or not.
+For `ddpbench doctor`. It is lighter than a rank, without torch._dynamo, and covers all that is built in, used or not.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def check_up() -> dict[str, Any]:
         ImportError: torch cannot be imported.
     """
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")  # why CUDA cannot be used is a warning
+        warnings.simplefilter("always")  # torch explains in a warning why CUDA cannot be used
         facts = _facts()
     # Torch's own deprecations don't concern the user.
     facts["warnings"] = [
@@ -52,7 +52,7 @@ def _facts() -> dict[str, Any]:
             "mpi": dist.is_mpi_available(),
             "ucc": dist.is_ucc_available(),
         },
-        "rpc": hasattr(torch._C, "_rpc_init"),  # what rpc.is_available() asks, without its import
+        "rpc": hasattr(torch._C, "_rpc_init"),  # what rpc.is_available() checks, without importing it
         "driver_cuda": _driver_cuda(torch),
         "architectures": list(torch.cuda.get_arch_list()),
         "other_devices": [
@@ -67,7 +67,7 @@ def _facts() -> dict[str, Any]:
 
 
 def _mpi() -> tuple[str | None, str]:
-    """Return the MPI library that ranks would use; without one, None and the reason."""
+    """Return the MPI library that ranks would use and an empty text; without one, None and the reason."""
     from ddpbench.errors import MachineError
     from ddpbench.worker.mpi.library import checked_version
 
@@ -78,7 +78,7 @@ def _mpi() -> tuple[str | None, str]:
 
 
 def _driver_cuda(torch: Any) -> str | None:
-    """Return the newest CUDA the driver can run, such as `12.4`; None without a driver or in a CPU build."""
+    """Return the newest CUDA version the driver supports, such as `12.4`; None without a driver or in a CPU build."""
     ask = getattr(torch._C, "_cuda_getDriverVersion", None)
     number = ask() if ask is not None else 0
     return f"{number // 1000}.{number % 1000 // 10}" if number else None

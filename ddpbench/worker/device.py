@@ -1,4 +1,4 @@
-"""The device on which a case's process computes; all others are hidden. Imports torch at once."""
+"""The device on which a case's process computes. Imports torch at once."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ddpbench.spec import Case
 def device_of(case: Case, local_rank: int = 0) -> torch.device:
     """Return the device of a case's rank, after making it the current one.
 
-    A case on a CPU sees no GPU from here on, since libraries take one if there is one (torch's own PowerSGD waits for
-    the GPU of tensors that are on none). Call it before anything asks CUDA for its devices.
+    A case on a CPU hides all GPUs, since libraries use a GPU if they see one (torch's PowerSGD waits for the GPU even
+    if its tensors are on the CPU). Call it before anything asks CUDA for its devices.
     """
     if case.device == "cuda":
         torch.cuda.set_device(local_rank)
@@ -23,5 +23,5 @@ def device_of(case: Case, local_rank: int = 0) -> torch.device:
 
 
 def hide_gpus() -> None:
-    """Hide all GPUs from all code of this process that looks for one from here on."""
+    """Hide all GPUs from code of this process that looks for one later."""
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"

@@ -1,8 +1,7 @@
 """`python -m ddpbench.worker.elastic RESTARTS N M FOLDER RUN_DIR CASE_ID ROUND`: N agents of torchrun, M ranks each.
 
-Each agent stands for a node, and this process for the scheduler that starts nodes: an agent that was killed is
-restarted at once, one that has left as soon as the mark `join` is in the folder. Agent 0 holds the store in which they
-meet.
+Each agent stands for a node, and this process for the scheduler that starts nodes. It restarts a killed agent at once,
+and an agent that has left the job as soon as the file `join` is in FOLDER. Agent 0 hosts the store in which they meet.
 """
 
 from __future__ import annotations
@@ -20,15 +19,18 @@ from ddpbench.guard import adopt_orphans, descendants, die_with_parent, kill_all
 from ddpbench.machine.ports import free_port
 
 LAST_CALL_S = 5
-"""Time that nodes wait for more once the minimum is there, where nodes come and go, seconds; torchrun's is 30."""
+"""How long nodes wait for more nodes once the minimum is there, seconds, if nodes come and go; torchrun's default is
+30.
+"""
 _LOOK_S = 0.01
 _END_S = 5.0
 
 
 def gpus_of(number: int, ranks: int, visible: str | None) -> str:
-    """Return one agent's GPUs, one per rank, in the form of CUDA_VISIBLE_DEVICES: those of its node.
+    """Return the GPUs of one agent's node, one per rank, in the form of CUDA_VISIBLE_DEVICES.
 
-    Every agent counts its ranks from 0. `visible` are the GPUs of all agents; None: all that the machine has.
+    Every agent counts its ranks from 0. `visible` lists the GPUs of all agents; None stands for all GPUs of the
+    machine.
     """
     mine = range(number * ranks, (number + 1) * ranks)
     names = [str(index) for index in range(mine.stop)] if visible is None else visible.split(",")
@@ -36,12 +38,12 @@ def gpus_of(number: int, ranks: int, visible: str | None) -> str:
 
 
 class Agents:
-    """The agents of one launch."""
+    """The torchrun agents of one launch."""
 
     def __init__(
         self, count: int, ranks: int, folder: Path, worker: list[str], *, fewest: int, restarts: int
     ) -> None:
-        """Prepare `count` agents; `fewest` are enough to train, and each restarts its ranks `restarts` times."""
+        """Prepare `count` agents, of which training needs `fewest`; each may restart its ranks `restarts` times."""
         self._count, self._ranks, self._folder = count, ranks, folder
         port = free_port()
         nodes = str(count) if fewest == count else f"{fewest}:{count}"
@@ -65,7 +67,8 @@ class Agents:
         """Start the agent of this number."""
         parent = os.getpid()
         options = f"is_host={int(number == 0)},last_call_timeout={LAST_CALL_S}"
-        # With the agents' own store, restarted ranks may read addresses of the earlier ones (torch 2.13, gloo).
+        # If ranks used the agents' store, restarted ones could read addresses of the earlier ones (torch
+        # 2.13, gloo).
         env = os.environ | {
             "DDPBENCH_NODE": str(number),
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
@@ -79,7 +82,7 @@ class Agents:
         )
 
     def run(self) -> int:
-        """Return 0 once all have ended well, 1 when one has not; restart the agents that have to be."""
+        """Return 0 once all agents have ended well, 1 once one has failed; restart those meant to come back."""
         for number in range(self._count):
             self.start(number)
         while self._running:
@@ -103,16 +106,16 @@ class Agents:
         return 0
 
     def _reap(self) -> None:
-        """Wait for ranks whose agent was killed, so that their processor time is counted among this launch's."""
+        """Reap ranks whose agent was killed, so that their processor time is counted for this launch."""
         agents = {process.pid for process in self._running.values()}
         with suppress(ChildProcessError):
             while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
                 if ended.si_pid in agents:
-                    return  # `poll` takes note of it
+                    return  # `poll` reaps it
                 os.waitpid(ended.si_pid, 0)
 
     def end(self) -> None:
-        """Ask the agents that still run to end, and kill those that don't."""
+        """Ask the agents that still run to end, and kill what is left after `_END_S`."""
         for process in self._running.values():
             process.terminate()
         deadline = time.monotonic() + _END_S
@@ -122,7 +125,7 @@ class Agents:
 
 
 def main() -> None:
-    """Run a launch's agents, and end as they do."""
+    """Run a launch's agents, and exit with 0 if all ended well."""
     restarts, count, ranks, folder, *worker = sys.argv[1:]
     fewest, _, most = count.rpartition(":")
     agents = Agents(

@@ -1,4 +1,4 @@
-"""The place of a rank or slot, from the environment that any launcher sets: rank, world, cores, rendezvous."""
+"""A process's rank, world, cores and rendezvous, from the environment that any launcher sets."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ _MASTER = ("MASTER_ADDR", "MASTER_PORT")
 
 
 def host_name() -> str:
-    """Return this host's name, as the records have it."""
+    """Return this host's name as it is recorded: DDPBENCH_HOST, or the system's name."""
     return os.environ.get("DDPBENCH_HOST") or socket.gethostname()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobPlace:
-    """A rank's place in its job. `processes` is WORLD_SIZE: a case of one process has 1 at any world size."""
+    """Where a rank stands in its job. `processes` is WORLD_SIZE, which is 1 for a case of one process at any world
+    size.
+    """
 
     rank: int
     processes: int
@@ -33,14 +35,14 @@ class JobPlace:
     cores: tuple[int, ...]
     loader_cores: tuple[int, ...]
     host: str = field(default_factory=host_name)
-    """The host's name; ranks with the same one share a clock."""
+    """The host's name; ranks with the same name share a clock."""
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str] = os.environ) -> JobPlace:
-        """Return the place given by RANK, WORLD_SIZE and LOCAL_RANK; DDPBENCH_CORES, if set, pins the rank.
+        """Read RANK, WORLD_SIZE and LOCAL_RANK; DDPBENCH_CORES, if set, pins the rank.
 
         Raises:
-            ValueError: only some of the variables are set, or one is not a number; the message names them.
+            ValueError: a variable is missing, out of range, or not a number; the message names it.
         """
         meets_here = "DDPBENCH_RENDEZVOUS" in env or env.get("WORLD_SIZE") == "1"
         values = _variables(env, _RANK if meets_here else (*_RANK, *_MASTER))
@@ -56,10 +58,10 @@ class JobPlace:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlotPlace:
-    """A process that another launcher started: a place for one rank of each launch.
+    """A process that a different launcher started, to run one rank of each launch.
 
-    `node` names its node as the launcher does, and is empty if the launcher doesn't. With `agent_store` torchrun serves
-    the store at `master_addr`:`master_port`; otherwise slot 0 does.
+    `node` is the launcher's name of the node, or empty. If `agent_store`, torchrun serves the store at
+    `master_addr`:`master_port`; otherwise slot 0 does.
     """
 
     rank: int
@@ -70,14 +72,14 @@ class SlotPlace:
     master_port: int
     agent_store: bool
     prefix: str
-    """Prefix of this job's keys in the store: torchrun keeps its store over a restart."""
+    """Prefix of this job's keys in the store, since torchrun's store survives a restart."""
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str]) -> SlotPlace:
-        """Return the place given by RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.
+        """Read RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.
 
         Raises:
-            ValueError: only some of the variables are set, or one is not a number; the message names them.
+            ValueError: a variable is missing, out of range, or not a number; the message names it.
         """
         values = _variables(env, (*_RANK, *_MASTER))
         attempt = f"{env.get('TORCHELASTIC_RUN_ID', 'none')}/{env.get('TORCHELASTIC_RESTART_COUNT', '0')}"
@@ -94,10 +96,10 @@ class SlotPlace:
 
 
 def _variables(env: Mapping[str, str], names: Sequence[str]) -> dict[str, int]:
-    """Return the numbers among these variables.
+    """Return these variables as numbers, without MASTER_ADDR.
 
     Raises:
-        ValueError: one is missing, not a number, or out of range.
+        ValueError: a variable is missing, not a number, or out of range.
     """
     missing = [name for name in names if not env.get(name)]
     if missing:

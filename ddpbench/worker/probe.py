@@ -1,4 +1,4 @@
-"""Facts of this machine that only a process with torch can find out; runs in a short-lived rank."""
+"""Facts about this machine that only a process with torch can find out; runs in a short-lived rank."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def describe() -> dict[str, Any]:
                 "memory_bytes": properties.total_memory,
                 "capability": f"{properties.major}.{properties.minor}",
                 "pci": _pci_address(properties),
-                # instances of one GPU may have its UUID
+                # instances of one GPU may share its UUID
                 "uuid": "" if "MIG" in properties.name else str(getattr(properties, "uuid", "")),
             }
         )
@@ -48,7 +48,7 @@ def _nccl_version() -> str:
 
 
 def _pci_address(properties: Any) -> str | None:
-    """Return the GPU's address as in sysfs, from which its NUMA node is read; None on an older torch."""
+    """Return the GPU's PCI address in the form of sysfs, which has its NUMA node; None if torch is too old to tell."""
     try:
         domain, bus, device = properties.pci_domain_id, properties.pci_bus_id, properties.pci_device_id
     except AttributeError:

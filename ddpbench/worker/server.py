@@ -6,19 +6,19 @@ The first round's server also serves the proofs before it. Messages go over an i
                                 {"do": "launch", "directory": ..., "ranks": [{"env": {...}}, ...],
                                  "request": {...} or null for the one in the directory}
                                 {"do": "probe", "path": ..., "case": {...} or null, "profile": {...} or null,
-                                 "workload": a name or null, "order": whether the case's gradients are asked for,
-                                 "largest": the case of the same workload whose ranks' data are looked at, or null}
+                                 "workload": a name or null, "order": whether the order of gradients is asked for,
+                                 "largest": a case of the same workload whose ranks' data are checked, or null}
     to it                       {"event": "born", "pid": ...}
                                 {"event": "ready", "import_s": ...}
-                                {"event": "imported", "new": whether something was not there yet}
+                                {"event": "imported", "new": whether a module was not imported yet}
                                 {"event": "started", "pids": [...]}
                                 {"event": "exited", "rank": ..., "pid": ..., "code": ...,
-                                 "cpu_s": the rank's, and that of processes that ranks had started and that have
-                                 ended since the last reported exit}
-                                {"event": "refused", "reason": ..., "imported": whether what it imported for this
-                                 case is why: another server that leaves that to its ranks can serve it}
+                                 "cpu_s": of the rank, and of processes started by ranks that have ended since the
+                                 last reported exit}
+                                {"event": "refused", "reason": ..., "imported": whether imports for this case are the
+                                 reason: a server that leaves them to its ranks can then serve the case}
 
-The end of the socket ends it. A guard stands between it and the controlling side: see `ddpbench.guard`.
+The server ends when the socket is closed. A guard stands between it and the controlling side: see `ddpbench.guard`.
 """
 
 from __future__ import annotations
@@ -59,25 +59,27 @@ from ddpbench.worker.variables import complete_alone
 _ASKS_DRIVER = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 _HEARD_BYTES = 1 << 12
-"""Bytes read at once. With a larger buffer, each message would touch another page of the heap."""
+"""Bytes read at once; with a larger buffer, each message would touch another page of the heap."""
 
 
 def _own_modules() -> Iterator[str]:
-    """Yield all strategies and workloads: imported here once, and not in every rank."""
+    """Yield the names of all modules of strategies and workloads, which are imported here once instead of in every
+    rank.
+    """
     for package in (ddpbench.strategies, ddpbench.workloads):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             yield module.name
 
 
 def preload() -> float:
-    """Import what ranks of all cases need, and return how long that took, seconds."""
+    """Import what ranks of all cases need; return how long that took, seconds."""
     start = time.perf_counter()
     gc.disable()  # collections during imports take a seventh of the time, and free nothing
     with _asking_no_gpu():
         for module in RANKS_NEED:
             importlib.import_module(module)
         for module in _own_modules():
-            # A strategy's check reports what only a newer torch has.
+            # A strategy that needs a newer torch reports that itself, in its check.
             with contextlib.suppress(ImportError):
                 importlib.import_module(module)
     gc.enable()
@@ -86,15 +88,15 @@ def preload() -> float:
 
 
 def _import_for(case: Case) -> bool:
-    """Import what a case's listed strategy and workload need; return whether something was not imported yet.
+    """Import what a case's listed strategy and workload need; return whether a module was new.
 
-    If that fails, the ranks of the launch report it better.
+    Failures are ignored, since the launch's ranks report them better.
     """
     new = False
     modules = list(ddpbench.strategies.early_imports(case))
     if not ddpbench.workloads.is_import_path(case.workload):
         modules += ddpbench.workloads.load_workload(case.workload).imports
-    # A library that is too old for another can raise any exception.
+    # A library that is too old for another one can raise any exception.
     with contextlib.suppress(Exception), _asking_no_gpu():
         for module in modules:
             if module not in sys.modules:
@@ -105,7 +107,7 @@ def _import_for(case: Case) -> bool:
 
 @contextlib.contextmanager
 def _asking_no_gpu() -> Iterator[None]:
-    """Keep imports that ask torch for GPUs from asking CUDA, which is unusable in forks afterwards: ask the driver."""
+    """Let imports that look for GPUs ask the driver instead of CUDA, which would be unusable in forks afterwards."""
     given = os.environ.get(_ASKS_DRIVER)
     os.environ[_ASKS_DRIVER] = "1"
     try:
@@ -117,14 +119,14 @@ def _asking_no_gpu() -> Iterator[None]:
 
 
 class _UnforkableError(RuntimeError):
-    """A fork of this process would hang: the reason, and whether it is what was imported for a case."""
+    """A fork of this process would hang. The arguments are the reason, and whether imports for a case caused it."""
 
 
 def _assert_forkable(*, imported: bool = False) -> None:
-    """Refuse to fork a process with threads or a CUDA context: its ranks would hang.
+    """Refuse to fork a process with threads or a CUDA context, since its ranks would hang.
 
     Raises:
-        _UnforkableError: this process has one of them.
+        _UnforkableError: this process has threads or a CUDA context.
     """
     import torch
 
@@ -137,7 +139,7 @@ def _assert_forkable(*, imported: bool = False) -> None:
 
 
 class ForkServer:
-    """Forks ranks on request and reports their ends. Single-threaded, always."""
+    """Forks ranks on request and reports their ends. Must stay single-threaded."""
 
     def __init__(self, connection: socket.socket, page: mmap.mmap, traces: Traces) -> None:
         self._connection = connection
@@ -221,7 +223,7 @@ class ForkServer:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
-        os.setpgid(0, 0)  # a rank and its loader workers are ended together
+        os.setpgid(0, 0)  # so that a rank and its loader workers are ended together
         self._connection.close()
         with open_to_append(log) as output:
             os.dup2(output.fileno(), 1)
@@ -255,7 +257,7 @@ class ForkServer:
             os._exit(code)
 
     def _probe(self, path: Path, asked: Mapping[str, Any]) -> None:
-        """Write what was asked for to `path`: facts on the machine or a case's workload, or that workload's profile."""
+        """Write what was asked for to `path`: facts about the machine or a workload, or a profile."""
         _assert_forkable()
         self._begin()
         pid = os.fork()
@@ -280,13 +282,13 @@ class ForkServer:
         self._send(event="started", pids=[pid])
 
     def _begin(self) -> None:
-        """Begin a launch. A rank of an earlier one that was given up since no signal ends it doesn't count any more."""
+        """Begin a launch, and forget ranks of an earlier launch that no signal could end."""
         self._ranks.clear()
         self._traces.keep()
         self._told_s = _ended_cpu_s()
 
     def _reap(self) -> None:
-        """Report ranks that have ended, each with its process group; after the last, the launch has no process left."""
+        """Report ranks that have ended, and end each one's process group; after the last one, end all descendants."""
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -295,7 +297,7 @@ class ForkServer:
             if ended is None:
                 return
             pid = ended.si_pid
-            if pid in self._ranks:  # its group is ended while its id cannot be another process's
+            if pid in self._ranks:  # its process group is killed while its id cannot be reused
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(pid, signal.SIGKILL)
             _, status = os.waitpid(pid, 0)
@@ -305,14 +307,15 @@ class ForkServer:
             if not self._ranks:
                 self._traces.clear({pid, *end_descendants()})
             code = os.waitstatus_to_exitcode(status)
-            # Loader workers are not the rank's own children, and end with it: orphaned, they become this process's.
+            # Loader workers that outlive their rank become this process's children, and their time counts
+            # here.
             until_now_s = _ended_cpu_s()
             cpu_s, self._told_s = until_now_s - self._told_s, until_now_s
             self._send(event="exited", rank=rank, pid=pid, code=code, cpu_s=cpu_s)
 
 
 def _ended_cpu_s() -> float:
-    """Return the processor time of all children of this process that have ended."""
+    """Return the processor time of all children of this process that have ended, seconds."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
@@ -352,11 +355,11 @@ def _enter_network(env: Mapping[str, str]) -> None:
 
 
 def _note_signal(_number: int, _frame: FrameType | None) -> None:
-    """Do nothing: with a handler, Python writes to the wake-up pipe."""
+    """Do nothing; because a handler is set, Python writes to the wake-up pipe."""
 
 
 def main(connection_fd: int, page_fd: int, parent: int, folder: Path) -> None:
-    """Run a server on inherited descriptors, and its guard. Temporary files go into a folder in `folder`."""
+    """Run a server and its guard on inherited descriptors. Temporary files go into a new folder in `folder`."""
     connection = socket.socket(fileno=connection_fd)
 
     def serve(traces: Traces) -> int:

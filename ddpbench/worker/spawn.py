@@ -1,4 +1,4 @@
-"""`python -m ddpbench.worker.spawn N RUN_DIR CASE_ID ROUND`: the ranks of a launch, by torch.multiprocessing.spawn."""
+"""`python -m ddpbench.worker.spawn N RUN_DIR CASE_ID ROUND`: run a launch's N ranks by torch.multiprocessing.spawn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ ENTERED_NS = time.perf_counter_ns()
 def _rank(number: int, count: int, words: list[str], parent: int) -> None:
     from ddpbench.guard import die_with_parent
 
-    # torch's own bond is SIGINT, which may be ignored, and comes after its import: the parent may have ended by then
+    # torch's own bond sends SIGINT, which may be ignored, and is made after torch's import, when the parent
+    # may be gone.
     die_with_parent(parent, signal.SIGTERM)
     os.environ["DDPBENCH_BEGAN_NS"] = str(ENTERED_NS)
     os.environ |= {"RANK": str(number), "WORLD_SIZE": str(count), "LOCAL_RANK": str(number)}
@@ -25,7 +26,7 @@ def _rank(number: int, count: int, words: list[str], parent: int) -> None:
 
 
 def main() -> None:
-    """Start the ranks, and end with the first that ends badly."""
+    """Start the ranks, and end with the first one that fails."""
     import torch.multiprocessing
 
     count, *words = sys.argv[1:]

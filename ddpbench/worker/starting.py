@@ -1,4 +1,4 @@
-"""The start of a rank that no fork server forked: its request, its launch's settings, its log and its page."""
+"""The start of a rank that no fork server forked: its request, its launch's settings, its log and its shared page."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from ddpbench.worker.place import JobPlace
 
 _ERRORS = 2
-"""The descriptor for stacks: the process that started this one may have replaced `sys.stderr`."""
+"""The descriptor that stacks go to, since the process that started this one may have replaced `sys.stderr`."""
 
 
 def table_of(path: str) -> dict[str, Any] | None:
-    """Return what the controlling side has written for the ranks of a launch; None without a file."""
+    """Return what the controlling side has written for a launch's ranks; None if `path` is empty."""
     if not path:
         return None
     table: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -36,12 +36,12 @@ def table_of(path: str) -> dict[str, Any] | None:
 
 
 def launched(entered_ns: int) -> dict[str, Any] | None:
-    """Return what a sweep whose launcher started this rank says of the launch; apply the rank's own part.
+    """Set this rank's variables from what a sweep wrote for the launch, and return all that it wrote.
 
-    `entered_ns` is the moment this process entered ddpbench's code.
+    Return None if no sweep started the rank. `entered_ns` is the moment this process entered ddpbench's code.
 
     Raises:
-        ValueError: the launch has no such rank.
+        ValueError: the launch has no rank of this number.
     """
     table = table_of(os.environ.get("DDPBENCH_RANKS", ""))
     if table is None:
@@ -58,7 +58,7 @@ def launched(entered_ns: int) -> dict[str, Any] | None:
 
 
 def asked(run: RunDir, case_id: str, what: str) -> tuple[LaunchDir, LaunchRequest]:
-    """Return one launch of a run: as the controlling side has asked for it, or else as in the plan.
+    """Return one launch of a run, as the controlling side asked for it or else as planned.
 
     Raises:
         RequestError: the launch does not exist.
@@ -93,7 +93,7 @@ RANKS_NEED = (
 
 
 def import_for(case: Case) -> None:
-    """Import all that a rank of a case needs, so that no later part of its start, or of a recovery, imports.
+    """Import all that a rank of a case needs, so that neither its start nor a recovery imports anything later.
 
     Failed imports are left to the strategy, which reports them better when it is used.
     """
@@ -113,7 +113,7 @@ def import_for(case: Case) -> None:
 def live(directory: LaunchDir, place: JobPlace, request: LaunchRequest, table: dict[str, Any] | None) -> int:
     """Run the rank to its end, and return its exit code. `table` is what `launched` returned."""
     page: bytearray | mmap.mmap
-    page, slot = bytearray(PAGE_BYTES), 0  # without a watchdog nobody reads its steps
+    page, slot = bytearray(PAGE_BYTES), 0  # without a watchdog, nobody reads the rank's steps
     if table is not None:
         page = shared_page(Path(table["page"]))
         slot = place.rank

@@ -1,7 +1,7 @@
-"""The variables that torchrun sets for its ranks, complete in every process that imports a user's code.
+"""The variables that torchrun sets for its ranks, completed in every process that imports a user's code.
 
-A script that finds RANK takes itself for a rank, and may form its process group right away, as under torchrun: it finds
-an address and a port at which only the ranks of its launch meet.
+A script that finds RANK assumes that it is a rank, and may form its process group right away, as under torchrun. So it
+gets an address and a port at which only the ranks of its launch meet.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from ddpbench.worker.place import JobPlace
 from ddpbench.workloads import is_import_path
 
 STORE_AT = "DDPBENCH_STORE_AT"
-"""Address of the slots' store, once MASTER_ADDR and MASTER_PORT name the rendezvous of one of their launches."""
+"""Address of the slots' store, once MASTER_ADDR and MASTER_PORT were changed to one launch's rendezvous."""
 _MASTER = ("MASTER_ADDR", "MASTER_PORT")
 _USER_MEETS = "the user's code meets at"
 
 
 def complete(env: MutableMapping[str, str], place: JobPlace, case: Case) -> None:
-    """Add the variables that torchrun sets and this rank's launcher has not, if the case has a user's code."""
+    """If the case has a user's code, add the variables that torchrun sets and this rank's launcher has not set."""
     if not (is_import_path(case.workload) or is_import_path(case.strategy)):
         return
     per_node = int(env.get("LOCAL_WORLD_SIZE") or min(case.ranks_per_node, place.processes))
@@ -37,7 +37,7 @@ def complete(env: MutableMapping[str, str], place: JobPlace, case: Case) -> None
 
 
 def complete_alone(env: MutableMapping[str, str]) -> None:
-    """Set all of them, for a process that is the only rank."""
+    """Set all variables that torchrun sets, for a process that is the only rank."""
     alone = JobPlace(rank=0, processes=1, local_rank=0, attempt=0, cores=(), loader_cores=())
     env.update(_torchruns(alone, 1, 1), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
 
@@ -62,7 +62,7 @@ def _torchruns(place: JobPlace, per_node: int, nodes: int) -> dict[str, str]:
 
 
 def _meet_elsewhere(env: MutableMapping[str, str], place: JobPlace) -> None:
-    """Make the ranks of one launch of slots meet at a separate port: the slots' store serves all launches."""
+    """Give the ranks of this launch a separate port to meet at, since the slots' store serves all launches."""
     from torch._C._distributed_c10d import PrefixStore, TCPStore
 
     address, port = env["MASTER_ADDR"], int(env["MASTER_PORT"])
@@ -76,7 +76,7 @@ def _meet_elsewhere(env: MutableMapping[str, str], place: JobPlace) -> None:
 
 
 def _own_address(address: str, port: int) -> str:
-    """Return the address of this host's interface that leads to another host's address."""
+    """Return the address of this host's interface that leads to `address`."""
     with socket.create_connection((address, port)) as probe:
         own: str = probe.getsockname()[0]
         return own

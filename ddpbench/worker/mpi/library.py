@@ -1,4 +1,4 @@
-"""The installed MPI library and its world: found through mpi4py, started over a store of torch's."""
+"""The installed MPI library and its world, loaded through mpi4py and started over one of torch's stores."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def load() -> Any:
         raise MachineError(
             f'backend = "mpi": mpi4py is not here ({error}); {INSTALL} brings mpi4py and MPICH'
         ) from error
-    except RuntimeError as error:  # what mpi4py raises where it finds no library
+    except RuntimeError as error:  # mpi4py's error if it finds no library
         first = (str(error).splitlines() or ["no reason given"])[0]
         raise MachineError(
             f'backend = "mpi": mpi4py finds no MPI library ({first}); {INSTALL} brings MPICH'
@@ -47,7 +47,7 @@ def checked_version() -> str:
     """Return the library's name and version, such as `MPICH 5.0.2`.
 
     Raises:
-        MachineError: no library is installed, or its ranks can't find each other in the way that ddpbench supports.
+        MachineError: no library is installed, or it is Open MPI, whose ranks don't find each other by PMI-1.
     """
     name, numbers = load().get_vendor()
     version = f"{name} {'.'.join(map(str, numbers))}"
@@ -61,10 +61,10 @@ def checked_version() -> str:
 
 @cache
 def start(store: pmi.Store, rank: int, size: int) -> Any:
-    """Start MPI in this process, once, for a world of these ranks; return the communicator of all of them.
+    """Start MPI in this process, once, for a world of `size` ranks; return the communicator of all of them.
 
     Raises:
-        MachineError: no MPI library is installed, or its world is not this one.
+        MachineError: no MPI library is installed, it allows no calls from several threads, or its world differs.
     """
     mpi, version = load(), checked_version()
     _confine()
@@ -81,7 +81,7 @@ def start(store: pmi.Store, rank: int, size: int) -> Any:
     )
     _KEPT.append(kept)
     provided = ctypes.c_int()
-    # By ctypes, which lets the thread that answers run meanwhile; mpi4py's own call would block it.
+    # Called by ctypes, which lets the thread that answers run meanwhile; mpi4py's own call would block it.
     start_mpi = ctypes.CDLL(mpi.__file__).MPI_Init_thread
     failed = start_mpi(None, None, ctypes.c_int(int(mpi.THREAD_MULTIPLE)), ctypes.byref(provided))
     world = mpi.COMM_WORLD
@@ -103,20 +103,20 @@ def start(store: pmi.Store, rank: int, size: int) -> Any:
 
 
 def _confine() -> None:
-    """Keep MPI, where UCX carries it, to the ranks' network: emulated links, or this machine alone."""
+    """Restrict MPI, if UCX carries it, to the ranks' network: emulated links, or this machine alone."""
     interface = os.environ.get("GLOO_SOCKET_IFNAME", "")
-    if "DDPBENCH_NODE" in os.environ:  # emulated nodes share this machine's memory, and must not use it
+    if "DDPBENCH_NODE" in os.environ:  # emulated nodes share this machine's memory, but must not use it
         os.environ |= {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": interface}
-    elif interface == "lo":  # it would listen on every other
+    elif interface == "lo":  # by default, UCX would listen on every other interface too
         os.environ.setdefault("UCX_NET_DEVICES", interface)
 
 
 _KEPT: list[Any] = []
-"""The descriptors that MPI writes to: they stay open as long as the process lives."""
+"""The sockets that MPI writes to, which must stay open as long as the process lives."""
 
 
 def _memory() -> str:
-    """Return what identifies the memory that ranks here share: the machine, and its /dev/shm."""
+    """Return a text that identifies the memory shared by ranks here: the machine's boot, and its /dev/shm."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     try:
         return f"{boot}/{Path('/dev/shm').stat().st_dev}"
@@ -129,7 +129,7 @@ def _nodes(store: pmi.Store, size: int) -> Sequence[str]:
 
 
 def _forget_segments() -> None:
-    """Unlink the memory that ranks share: all have mapped it by now, and it must not outlive a killed rank."""
+    """Unlink MPI's shared memory: all ranks have mapped it by now, and it must not outlive a killed rank."""
     for name in _mapped(Path("/proc/self")):
         with suppress(OSError):
             Path(name).unlink()
@@ -140,7 +140,7 @@ STRAY_S = 60
 
 
 def _forget_strays() -> None:
-    """Remove the shared memory that this user's earlier ranks left because they were killed."""
+    """Remove the shared memory that this user's killed ranks have left behind."""
     old = time.time() - STRAY_S
     strays = set()
     for path in Path(_SEGMENTS).parent.glob(f"{Path(_SEGMENTS).name}*"):
@@ -158,7 +158,7 @@ def _forget_strays() -> None:
 
 
 def _mapped(process: Path) -> set[str]:
-    """Return the names of MPI's memory that a process has mapped; empty if it ended or is another user's."""
+    """Return the names of MPI's shared memory that a process has mapped; empty if it has ended or is another user's."""
     try:
         lines = (process / "maps").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

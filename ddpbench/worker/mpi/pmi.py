@@ -1,7 +1,7 @@
-"""Answers to what an MPI library asks its process manager: PMI-1, simple wire protocol.
+"""Answers to what an MPI library asks its process manager, in PMI-1's simple wire protocol.
 
-An MPI finds its ranks through the launcher's process manager. Ranks of a fork server have none, and torchrun is none;
-so each rank answers its own MPI, over the store in which torch's ranks have met. MPICH and its derivatives (Intel MPI,
+An MPI library finds its ranks through the launcher's process manager. Neither the fork server nor torchrun has one, so
+each rank answers its own MPI, over the store in which torch's ranks have met. MPICH and its derivatives (Intel MPI,
 MVAPICH) speak the protocol: lines of `cmd=NAME key=value ...` over the descriptor PMI_FD (MPICH, src/pmi/src/pmi_v1.c).
 """
 
@@ -19,7 +19,7 @@ _KEY_MAX, _VALUE_MAX = 256, 1024
 
 
 class Store(Protocol):
-    """The methods needed of torch's stores. Blocking calls let other threads run."""
+    """The methods of torch's stores that are used here. Blocking calls let other threads run."""
 
     def set(self, key: str, value: str) -> None: ...
     def get(self, key: str) -> bytes: ...
@@ -28,7 +28,7 @@ class Store(Protocol):
 
 
 def mapping(nodes: Sequence[str]) -> str:
-    """Return the nodes of the ranks in MPICH's form: blocks of (first node, number of nodes, ranks per node).
+    """Return which ranks are on which nodes, in MPICH's form: blocks of (first node, number of nodes, ranks per node).
 
     `nodes` names each rank's node. Ranks of one node may exchange data through its memory.
     """
@@ -48,12 +48,14 @@ class Answers:
     """The answers to one rank's MPI, line by line."""
 
     def __init__(self, store: Store, *, size: int, world: str, nodes: Callable[[], Sequence[str]]) -> None:
-        """Take `nodes`, which names each rank's node and may wait for ranks to say it, and `world`, a unique name."""
+        """Take `world`, a unique name, and `nodes`, which returns each rank's node and may wait until ranks have told
+        it.
+        """
         self._store, self._size, self._world, self._nodes = store, size, world, nodes
         self._barriers = 0
 
     def to(self, line: str) -> str:
-        """Return the answer to a line; both without line ends."""
+        """Return the answer to a request; both are lines without their ends."""
         asked = dict(word.split("=", 1) for word in line.split() if "=" in word)
         command = asked.get("cmd", "")
         match command:
@@ -88,13 +90,13 @@ class Answers:
         opened = f"pmi/open/{self._barriers}"
         if self._store.add(f"pmi/arrived/{self._barriers}", 1) == self._size:
             self._store.set(opened, "yes")
-        self._store.get(opened)  # waits for it
+        self._store.get(opened)  # waits until it is set
 
 
 def environment(descriptor: int, *, rank: int, size: int, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that point an MPI at this descriptor, without those of `given` that point it elsewhere.
+    """Return `given` with the variables that point an MPI at this descriptor, and without any that point it elsewhere.
 
-    mpiexec and srun set their own, for a world that need not be this one.
+    mpiexec and srun set their own variables, for a world that may be a different one.
     """
     others = {name: value for name, value in given.items() if not name.startswith(("PMI_", "PMIX_", "PMI2_"))}
     return {**others, "PMI_FD": str(descriptor), "PMI_RANK": str(rank), "PMI_SIZE": str(size)}
@@ -103,7 +105,10 @@ def environment(descriptor: int, *, rank: int, size: int, given: Mapping[str, st
 def serve(
     store: Store, *, rank: int, size: int, world: str, nodes: Callable[[], Sequence[str]]
 ) -> socket.socket:
-    """Answer this process's MPI in a thread, and point it there; return the socket that has to stay open."""
+    """Answer this process's MPI in a thread, and set the environment so that MPI asks there.
+
+    Return the socket that has to stay open.
+    """
     ours, theirs = socket.socketpair()
     answers = Answers(store, size=size, world=world, nodes=nodes)
 

@@ -1,7 +1,7 @@
 """A process group of torch that passes every call to MPI. Imports torch at once.
 
-Works like torch's own, which only builds from source have (ProcessGroupMPI.cpp): a thread of the group makes the
-collectives as blocking calls, one after the other, so that they overlap with the rank's computation; messages are
+It works like torch's own, which only builds from source have (ProcessGroupMPI.cpp): a thread of the group makes the
+collectives as blocking calls, one after the other, so that they overlap with the rank's computation. Messages use
 MPI_Isend and MPI_Irecv.
 """
 
@@ -21,10 +21,10 @@ from torch.distributed import ReduceOp
 from ddpbench.worker.mpi import library
 
 NAME = "mpi4py"
-"""The backend's name in torch: `mpi` is torch's own, for builds from source."""
+"""The backend's name in torch, where `mpi` is torch's own backend in builds from source."""
 
 HALVES = (torch.float16, torch.bfloat16)
-"""Types that MPI doesn't know; torch adds them for it."""
+"""Types that MPI cannot add; torch computes their sums."""
 
 _Tensors = Sequence[torch.Tensor]
 
@@ -36,7 +36,7 @@ def register() -> None:
 
 
 def _created(options: Any, _: Any) -> MpiGroup:
-    """Return a group of these ranks; the first group is that of all ranks, and starts MPI."""
+    """Return the group of the ranks in `options`. The first group has all ranks, and starts MPI."""
     ranks = list(options.global_ranks_in_group)
     if not _WORLD:
         _WORLD.append(library.start(options.store, options.group_rank, options.group_size))
@@ -48,7 +48,7 @@ def _created(options: Any, _: Any) -> MpiGroup:
 _WORLD: list[Any] = []
 
 
-_Group: Any = dist.ProcessGroup  # its stubs name the methods that it calls differently, overloaded
+_Group: Any = dist.ProcessGroup  # torch's stubs declare these methods under other names, overloaded
 
 
 class MpiGroup(_Group):  # type: ignore[misc]
@@ -66,7 +66,7 @@ class MpiGroup(_Group):  # type: ignore[misc]
             torch.int16: self._mpi.INT16_T,
             torch.int8: self._mpi.INT8_T,
             torch.uint8: self._mpi.UINT8_T,
-            **dict.fromkeys(HALVES, self._mpi.INT16_T),  # as many bits, and our own sum
+            **dict.fromkeys(HALVES, self._mpi.INT16_T),  # of the same size, and summed by `_sum_of`
         }
         self._sums = [
             (ReduceOp.SUM, self._mpi.SUM),
@@ -82,7 +82,7 @@ class MpiGroup(_Group):  # type: ignore[misc]
         self._caller = threading.Thread(target=self._make_calls, name="mpi", daemon=True)
         self._caller.start()
 
-    # Torch's names: a group without one of torch's backends has no others.
+    # Methods under torch's names, which a group without one of torch's backends has to define.
     def getBackendName(self) -> str:  # noqa: N802
         return "mpi"
 
@@ -110,35 +110,37 @@ class MpiGroup(_Group):  # type: ignore[misc]
         while True:
             call, result, future = self._calls.get()
             _make(call, result, future)
-            del call, result, future  # nothing of the last call is kept until the next one
+            del call, result, future  # so that nothing of the last call stays alive until the next one
 
     def _soon(self, call: Callable[[], None], result: Any) -> Work:
-        """Queue a call, and return its work, whose result is `result` once the call is made."""
+        """Queue a call, or make it at once in the calling thread; return its work, which yields `result` once it is
+        made.
+        """
         future: torch.futures.Future[Any] = torch.futures.Future()
         if (
             threading.current_thread() is self._caller
-        ):  # what waits for a call makes another, and waits for that
+        ):  # a callback of a call may make another call and wait for it
             _make(call, result, future)
         else:
             self._calls.put((call, result, future))
         return _Call(future)
 
     def _raw(self, tensor: torch.Tensor) -> list[Any]:
-        """Return a tensor's memory as bytes, for MPI to move."""
+        """Return a tensor's memory as a buffer of bytes, for MPI to move."""
         _refuse_strided(tensor)
         return [self._mpi.buffer.fromaddress(tensor.data_ptr(), tensor.nbytes), self._mpi.BYTE]
 
     def _typed(self, tensor: torch.Tensor) -> list[Any]:
-        """Return a tensor's memory with its type, for MPI to compute with."""
+        """Return a tensor's memory as a buffer of its type, for MPI to compute with."""
         _refuse_strided(tensor)
         if tensor.dtype not in self._types:
             raise TypeError(f"MPI does not compute with {tensor.dtype}")
         return [self._mpi.buffer.fromaddress(tensor.data_ptr(), tensor.nbytes), self._types[tensor.dtype]]
 
     def _operation(self, wanted: Any, dtype: torch.dtype) -> tuple[Any, int]:
-        """Return MPI's operation, and the divisor of its result."""
+        """Return MPI's operation for a reduction of torch, and the divisor of its result."""
         for ours, theirs in self._sums:
-            if wanted == ours:  # not the other way round, nor with `in`: torch answers those wrongly
+            if wanted == ours:  # not `ours == wanted`, nor `in`: torch answers those wrongly
                 if dtype in HALVES:
                     if theirs != self._mpi.SUM:
                         break
@@ -245,7 +247,7 @@ class MpiGroup(_Group):  # type: ignore[misc]
 
         return self._soon(call, list(outputs))
 
-    # A sum of which each rank keeps its part
+    # A sum of which each rank gets its part
 
     def reduce_scatter(self, outputs: _Tensors, inputs: Sequence[_Tensors], opts: Any) -> Work:
         return self.reduce_scatter_single_coalesced(outputs, [_flat(each) for each in inputs], opts)
@@ -265,7 +267,7 @@ class MpiGroup(_Group):  # type: ignore[misc]
 
         return self._soon(call, list(outputs))
 
-    # A tensor from each rank to each other
+    # A tensor from each rank to every other
 
     def all_to_all_single(
         self,
@@ -306,7 +308,7 @@ class MpiGroup(_Group):  # type: ignore[misc]
 
 
 class _Call(Work):
-    """A call under way. `wait` raises the call's exception, which torch's own work of a future doesn't."""
+    """A call under way. Unlike torch's own work of a future, `wait` raises the call's exception."""
 
     def __init__(self, future: torch.futures.Future[Any]) -> None:
         super().__init__()
@@ -343,7 +345,7 @@ class _MpiMessage(Work):
 
 @cache
 def _sum_of(mpi: Any, dtype: torch.dtype) -> Any:
-    """Return MPI's operation for a sum of this type."""
+    """Return an MPI operation that adds tensors of this type by torch."""
 
     def add(some: Any, more: Any, _: Any) -> None:
         total = torch.frombuffer(more, dtype=dtype)
@@ -353,7 +355,7 @@ def _sum_of(mpi: Any, dtype: torch.dtype) -> Any:
 
 
 def _make(call: Callable[[], None], result: Any, future: Any) -> None:
-    """Make a call, and complete its future for those that wait."""
+    """Make a call, and complete its future with `result` or with the call's exception."""
     try:
         call()
     except Exception as error:  # the waiting thread has to see it
@@ -363,7 +365,7 @@ def _make(call: Callable[[], None], result: Any, future: Any) -> None:
 
 
 def _is_part(own: torch.Tensor, whole: torch.Tensor, rank: int) -> bool:
-    """Return whether a rank's part already lies in its place in the whole, as in FSDP: MPI needs a flag for that."""
+    """Return whether `own` already lies at its position in `whole`, as in FSDP; MPI then needs MPI_IN_PLACE."""
     return own.data_ptr() == whole.data_ptr() + rank * own.nbytes
 
 
@@ -387,11 +389,11 @@ def _copy(whole: torch.Tensor, outputs: _Tensors) -> None:
 
 
 def _keep(_: Any) -> None:
-    """Do nothing: a call that names it keeps the tensor alive while MPI reads its memory."""
+    """Do nothing; a call that names a tensor here keeps it alive while MPI reads its memory."""
 
 
 def _counts(tensor: torch.Tensor, sizes: Sequence[int], ranks: int) -> list[int]:
-    """Return each rank's part in bytes; `sizes` are rows, and empty for equal parts."""
+    """Return each rank's part in bytes; `sizes` counts rows, or is empty for equal parts."""
     if not sizes:
         return [tensor.nbytes // ranks] * ranks
     row = tensor.nbytes // tensor.shape[0] if tensor.shape[0] else 0

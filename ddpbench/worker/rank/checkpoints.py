@@ -1,4 +1,4 @@
-"""Checkpoints of model and optimizer to disk, timed from barrier to barrier: by rank 0 alone, and by all (DCP)."""
+"""Checkpoints of model and optimizer to disk, by rank 0 alone and by all ranks (DCP), timed from barrier to barrier."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class CheckpointError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Saver:
-    """A rank's part in a launch's checkpoints, in a folder shared by all ranks or by those of each node."""
+    """A rank's part in a launch's checkpoints, in a folder shared by all ranks or by the ranks of each node."""
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
@@ -45,10 +45,10 @@ class Saver:
     on_checkpoint: Callable[[], None]
 
     def run(self) -> Iterator[Checkpoint]:
-        """Yield `REPETITIONS` checkpoints of each method. The folder is removed at the end, also after an error.
+        """Yield `REPETITIONS` checkpoints of each method. Removes the folder at the end, also after an error.
 
         Raises:
-            CheckpointError: one could not be written, on any of the ranks: all ranks raise it.
+            CheckpointError: a checkpoint could not be written on some rank; all ranks raise it.
         """
         import torch.distributed.checkpoint  # noqa: F401 - before anything is timed
 
@@ -61,7 +61,7 @@ class Saver:
             for index in range(REPETITIONS):
                 yield self._timed("dcp", index)
         finally:
-            for made in own:  # by every rank: each node may have its own folder
+            for made in own:  # on every rank, since each node may have its own folder
                 remove_tree(self.folder, made=made)
 
     def _new_folder(self) -> Identity:
@@ -69,25 +69,25 @@ class Saver:
 
         Raises:
             FileExistsError: another user has a folder of that name.
-            OSError: it cannot be made.
+            OSError: the folder cannot be made.
         """
         remove_tree(self.folder, private=True)
         return make(self.folder, 0o700)
 
     def _join(self) -> list[Identity]:
-        """Make the folder where this node's is not rank 0's, and refuse one that another user made there.
+        """Make the folder on a node that does not share rank 0's, and refuse one that another user made there.
 
-        Return its identity; on rank 0, which has made its own already, an empty list.
+        Return the folder's identity in a list, which is empty on rank 0: it has made its own already.
 
         Raises:
-            CheckpointError: it cannot be made, or is another user's.
+            CheckpointError: the folder cannot be made, or is another user's.
         """
         if self.rank == 0:
             return []
         try:
             with suppress(FileExistsError):
                 self.folder.mkdir(mode=0o700)
-            with tempfile.TemporaryFile(dir=self.folder) as own:  # its owner, as this disk knows users
+            with tempfile.TemporaryFile(dir=self.folder) as own:  # shows this user's id as this disk knows it
                 status = self.folder.lstat()
                 if status.st_uid != os.fstat(own.fileno()).st_uid or status.st_mode & 0o022:
                     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
@@ -104,9 +104,9 @@ class Saver:
         end_ns = self.clock.now()
         self.on_checkpoint()
         size = self._size(path)
-        self.control.agree(0)  # all have looked at their files, which may be removed now
+        self.control.agree(0)  # all ranks have looked at their files, which may be removed now
         if path.is_dir():
-            remove_tree(path)  # ranks of one node do so at once
+            remove_tree(path)  # ranks of one node may do so concurrently
         else:
             path.unlink(missing_ok=True)
         return Checkpoint(
@@ -117,7 +117,10 @@ class Saver:
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
 
     def _plain(self, path: Path) -> int | None:
-        """Time the way of most training scripts: rank 0 writes, and the others wait for it."""
+        """Time saving as in most training scripts, where rank 0 writes and the others wait.
+
+        Return rank 0's time in nanoseconds, and None on the others.
+        """
         start_ns = self.clock.now()
 
         def write() -> None:
@@ -130,7 +133,11 @@ class Saver:
         return took if self.rank == 0 else None
 
     def _agreed(self, act: Callable[[], None], start_ns: int = 0) -> int:
-        """Run `act` on rank 0 while all wait for it; return how long `act` took from `start_ns` on, nanoseconds."""
+        """Run `act` on rank 0 while all ranks wait for it; return the time from `start_ns` to its end, nanoseconds.
+
+        Raises:
+            CheckpointError: `act` failed; all ranks raise it.
+        """
         failure: BaseException | None = None
         if self.rank == 0:
             try:
@@ -138,18 +145,21 @@ class Saver:
             except (
                 OSError,
                 RuntimeError,
-            ) as error:  # torch's zip writer raises a RuntimeError for a full disk
+            ) as error:  # torch's zip writer raises a RuntimeError if the disk is full
                 failure = error
         took = self.clock.now() - start_ns
         number = 0 if failure is None else getattr(_cause(failure), "errno", None) or -1
-        number = self.control.agree(number)  # all ranks report the same error, whichever is heard first
+        number = self.control.agree(number)  # all ranks report the same error
         if number:
             cause = failure or OSError(number, os.strerror(number) if number > 0 else "see rank 0's log")
             raise CheckpointError(sentence(self.folder, cause)) from failure
         return took
 
     def _dcp(self, path: Path) -> int:
-        """Time DCP, called on every rank, which distributes among them the tensors that all ranks hold."""
+        """Time DCP, which all ranks call; return the time in nanoseconds.
+
+        DCP distributes among the ranks the tensors that all of them hold.
+        """
         from torch.distributed.checkpoint.api import CheckpointException
         from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -157,7 +167,7 @@ class Saver:
         group = getattr(self.control, "group", None)  # the default group belongs to the strategy
         try:
             with warnings.catch_warnings():
-                # It warns that it saves in this process alone, which is intended with one process.
+                # DCP warns that it saves in this process alone, which is intended with one process.
                 warnings.filterwarnings("ignore", message="torch.distributed is disabled")
                 alone = self.processes == 1 or not dist.is_initialized()
                 save(self._state(), checkpoint_id=path, process_group=group, no_dist=alone)
@@ -168,7 +178,7 @@ class Saver:
         return took
 
     def _size(self, path: Path) -> int:
-        """Return the bytes this rank wrote; rank 0 wrote DCP's index as well."""
+        """Return the bytes that this rank wrote; on rank 0 they include DCP's index."""
         if not path.is_dir():
             return path.stat().st_size if self.rank == 0 else 0
         own = [file for file in path.iterdir() if file.name.startswith(f"__{self.rank}_")]
@@ -177,7 +187,7 @@ class Saver:
 
 
 def _cause(error: BaseException) -> OSError | None:
-    """Return the operating system's error, which torch's writers wrap: DCP once per rank that failed."""
+    """Return the operating system's error behind `error`, if any; torch's writers wrap it, DCP once per failed rank."""
     for problem in (error, *getattr(error, "failures", {}).values()):
         cause: BaseException | None = problem[0] if isinstance(problem, tuple) else problem
         while cause is not None:
@@ -188,7 +198,7 @@ def _cause(error: BaseException) -> OSError | None:
 
 
 def sentence(folder: Path, error: BaseException) -> str:
-    """Return why a checkpoint could not be written, and what to do."""
+    """Return a sentence that says why a checkpoint could not be written, and what to do."""
     cause = _cause(error)
     here = next(path for path in folder.parents if path.exists())
     free = shutil.disk_usage(here).free

@@ -1,4 +1,4 @@
-"""Counters read right before and after a block of steps, outside the timed part, and the records made of them."""
+"""Counters read right before and after a block of steps, outside the timed part, and the records made from them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from ddpbench.worker.rank.traffic import LinkCounters
 
 
 class Edges:
-    """A rank's counters at a block's edges. Also turns a replay's pacer on: measured steps are paced."""
+    """Reads a rank's counters at the edges of a block. Also activates a replay's pacer: measured steps are paced."""
 
     def __init__(self, pacer: Pacer | None, link: LinkCounters | None = None) -> None:
-        """Take the emulated `link` that this rank reads for its node, or its own."""
+        """Take the emulated `link` that this rank reads: its node's or its own."""
         self._pacer = pacer
         self._link = link
         self._carried = [(0, 0), (0, 0)]
@@ -28,7 +28,7 @@ class Edges:
             self._lateness_ns, self._optimizer_ns = self._pacer.take()
 
     def records(self, block: Block) -> list[Record]:
-        """Return records of what the counters say of the block that has just ended."""
+        """Return records of what the counters show for the block that has just ended."""
         records: list[Record] = []
         if self._pacer is not None:
             records.append(

@@ -1,4 +1,4 @@
-"""Evaluation: forward and loss without gradients, timed in blocks as training is; after all training."""
+"""Evaluation after all training: forward and loss without gradients, timed in blocks as training is."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ddpbench.records import Block
 from ddpbench.strategies import Replica
 
 EVALUATION_SHARE = 0.25
-"""Share of the timed training steps' time for which evaluation is timed."""
+"""Time spent on timed evaluation, as a share of the timed training steps' time."""
 BLOCKS = 4
-"""Blocks into which that time is cut where steps are fast enough; `MIN_BLOCKS` at least."""
+"""Blocks into which evaluation's time is cut if steps are fast enough; `MIN_BLOCKS` at least."""
 MIN_BLOCKS = 2
 WARM_UP_STEPS = 3
 
@@ -29,12 +29,12 @@ def evaluate(
     measured_s: float,
     on_step: Callable[[], None],
 ) -> list[Block]:
-    """Evaluate a replica's model on the rank's own batches: a warm-up block, then those that count.
+    """Evaluate a replica's model on the rank's own batches; return a warm-up block, then the blocks that count.
 
-    `training` is the stepper that timed the training steps; `measured_s` their time in a launch, seconds. The model is
-    the module beneath any wrapper, on this rank's own device: DDP's forward would broadcast buffers, whereas here ranks
-    exchange nothing between the barriers. Every module is in eval mode meanwhile, so that BatchNorm's running
-    statistics stay as they are, and afterwards in the mode it was in.
+    `training` is the stepper that timed the training steps, and `measured_s` the time they took in a launch, seconds.
+    The model is the module beneath any wrapper, on this rank's own device: DDP's forward would broadcast buffers,
+    whereas evaluating ranks exchange nothing between the barriers. Every module is in eval mode meanwhile, so that
+    BatchNorm's running statistics don't change; afterwards it returns to its earlier mode.
     """
     model, loss = replica.job.model, replica.job.loss
 
@@ -54,7 +54,7 @@ def evaluate(
 
 
 def evaluation_blocks(stepper: Stepper, measured_s: float) -> list[Block]:
-    """Return a short warm-up block, then at least `MIN_BLOCKS` until `EVALUATION_SHARE` of `measured_s` is spent.
+    """Return a short warm-up block, then `MIN_BLOCKS` or more until `EVALUATION_SHARE` of `measured_s` is spent.
 
     Rank 0 decides for all ranks how many steps a block has and when to stop.
     """

@@ -45,12 +45,12 @@ from ddpbench.worker.training.training import DivergedError, StepLoop, Training,
 from ddpbench.worker.verify.written import late_sentence, writes_sentence, written_by
 
 INSTRUMENTED_SHARE = 0.15
-"""Share of the timed steps' time that instrumented steps take, about."""
+"""Time of the instrumented steps as a share of the timed steps' time, about."""
 
 
 @dataclass(slots=True)
 class Known:
-    """Facts on a rank's training that are known by the time it ends, however it ends."""
+    """Facts about a rank's training that are recorded however it ends; filled in as they become known."""
 
     params_checksum: str = ""
     final_loss: float | None = None
@@ -58,7 +58,7 @@ class Known:
 
 
 class Measurement:
-    """A measuring launch on one rank, with one replica after another. Records everything."""
+    """A measuring launch on one rank, with one replica after the other; records everything."""
 
     def __init__(
         self,
@@ -72,18 +72,18 @@ class Measurement:
         writer: RecordWriter,
         known: Known,
     ) -> None:
-        """Take `known`, which is filled in as the launch learns things."""
+        """Take `known`, which is filled in during the launch."""
         self._training, self._model, self._control = training, model, control
         self._heartbeat, self._writer = heartbeat, writer
         self._checkpoints = directory.checkpoints(request.case.checkpoint_dir, request.run_id)
         self._measured_s, self._target_loss = request.measured_s, request.target_loss
         self._case, self._known = training.case, known
-        # A workload's own loader may have workers that keep fetching: such a launch keeps its turn.
+        # A workload's own loader may have workers that never stop fetching: such a launch takes no turns.
         in_turn = TURN in os.environ and not getattr(training.loader, "num_workers", 0)
         turn = turn_from(TURN) if in_turn and training.place.rank == 0 else None
         in_step = (
             training.strategy.replicas_equal
-        )  # all others begin each block in step, which they are not for long
+        )  # ranks of other strategies drift apart soon after a block's beginning
         short = IN_TURN if in_turn and in_step else TRAINING
         self._least = short if self._case.compute == "real" else REPLAYING
         self._blocks = BLOCKS_IN_TURN if in_turn else BLOCKS_A_LAUNCH
@@ -107,7 +107,7 @@ class Measurement:
         warm_step_ns = self._warm_up()
         timed_ns, step_ns = self._time_steps(warm_step_ns)
         self._check_ranks_agree()
-        self._known.peak_memory_bytes = peak_memory(self._case.device)  # a second replica follows
+        self._known.peak_memory_bytes = peak_memory(self._case.device)  # before a second replica is made
         self._instrument_steps(wanted=round(timed_ns * INSTRUMENTED_SHARE / step_ns))
         if self._training.strategy.whole_state:
             self._evaluate()
@@ -117,7 +117,7 @@ class Measurement:
         return step_ns / 1e9
 
     def _batches_from_the_first(self) -> Iterator[tuple[Any, Any]]:
-        """Return the rank's batches from the first on, in the form that the case wants."""
+        """Return the rank's batches from the first on, held in memory or fetched from storage if the case says so."""
         batches = self._training.batches()
         if self._case.data == "memory":
             batches = in_memory(batches, self._heartbeat.beat)
@@ -126,7 +126,7 @@ class Measurement:
         return batches
 
     def _replica_and_loop(self, recorder: Recorder) -> tuple[Replica, StepLoop]:
-        """Return a replica of the model whose steps this recorder records, and its training loop."""
+        """Return a replica of the model whose steps `recorder` records, and the replica's training loop."""
         training = self._training
         replica = training.replica(self._model, recorder, distributed=self._distributed)
         pacer = training.workload.pacer
@@ -138,13 +138,13 @@ class Measurement:
         self._heartbeat.enter("warm-up")
         warmup = warm_up(self._stepper, self._replica.ready, self._measured_s, self._least)
         self._loop.check_loss()
-        self._replica.notes()  # the warm-up's
+        self._replica.notes()  # drops the warm-up's
         self._writer.write(warmup)
         reset_peak_memory(self._case.device)
         return warmup.step_ns
 
     def _time_steps(self, warm_step_ns: float) -> tuple[int, float]:
-        """Time the steps that count; return the time of all and that of one of the last block's, ns."""
+        """Time the steps that count; return the time of all of them, and a step's time in the last block, ns."""
         loop, replica, edges = self._loop, self._replica, self._edges
         has_loss = self._training.workload.has_loss
         self._heartbeat.enter("timed steps")
@@ -158,7 +158,7 @@ class Measurement:
         return timed_ns, step_ns
 
     def _check_ranks_agree(self) -> None:
-        """Compare the lengths of the ranks' data, and their parameters where the strategy keeps those equal.
+        """Check that the ranks' data have equal lengths, and their parameters equal values if the strategy ensures it.
 
         Raises:
             DivergedError: parameters differ.
@@ -182,8 +182,8 @@ class Measurement:
     def _instrument_steps(self, *, wanted: int) -> None:
         """Train at least `wanted` steps with a new replica that records their spans and transfers.
 
-        Where the transfers of other ranks cannot be timed, no step is recorded: an empty list would claim that there
-        are none.
+        If transfers between ranks cannot be timed, no step is recorded, since an empty list would claim that there are
+        no transfers.
         """
         self._heartbeat.enter("instrumented steps")
         if self._distributed and not _times_transfers(self._case):
@@ -207,7 +207,7 @@ class Measurement:
         turn = self._stepper.turn
         self._stepper = Stepper(instrumented_step, samples, clock, self._control, period, turn=turn)
         block = run_block(self._stepper, max(self._least.instrumented, wanted), 0, "instrumented")
-        # Step 0 follows the barrier: it doesn't count, but what it has sent may still be on its way in step 1.
+        # Step 0 follows the barrier and doesn't count, but its transfers may last into step 1.
         records = [record for record in recorder.records() if record.step > 0 or record.kind == "comm"]
         buckets = self._replica.bucket_bytes()
         made = [Buckets(bytes=tuple(buckets))] if buckets is not None else []
@@ -215,7 +215,7 @@ class Measurement:
         self._loop.check_loss()
 
     def _held(self) -> Held:
-        """Return what the rank holds of the model's state between backward and update, from one more step."""
+        """Make one more step; return the bytes of model state that the rank holds between backward and update."""
         replica = self._replica
         if replica.job.step is not None:
             return self._held_in_own_step()
@@ -240,14 +240,16 @@ class Measurement:
         return Held(parameter_bytes=parameters, gradient_bytes=gradients, optimizer_bytes=optimizer)
 
     def _evaluate(self) -> None:
-        """Time forward and loss without gradients, if asked for; with an own step only if its class has a loss too."""
+        """Time forward and loss without gradients, if asked for and the workload has a loss."""
         if self._case.evaluation and self._training.workload.evaluates:
             self._heartbeat.enter("evaluation")
             beat = self._heartbeat.beat
             self._writer.write(*evaluate(self._replica, self._batches, self._stepper, self._measured_s, beat))
 
     def _save(self) -> None:
-        """Time checkpoints, if asked for. Ranks that each train a different model have no common state to save."""
+        """Time checkpoints, if asked for. Ranks that each train a different model are left out: they share no state to
+        save.
+        """
         strategy, case, place = self._training.strategy, self._case, self._training.place
         if not case.checkpoint or not (strategy.replicas_equal or case.world_size == 1):
             return
@@ -265,12 +267,12 @@ class Measurement:
         self._writer.write(*saver.run())
 
     def _train_to_the_loss(self) -> None:
-        """Train a fresh model down to the loss, if one is asked for; the measured replica is freed for it."""
+        """Free the measured replica and train a fresh model down to `target_loss`, if one is asked for."""
         training, clock = self._training, self._stepper.clock
         if self._target_loss is None or training.strategy.promise(training.options) == "nothing":
             return
         self._heartbeat.enter("training to a loss")
-        del self._replica, self._loop, self._stepper  # another model's state has to fit now
+        del self._replica, self._loop, self._stepper  # the fresh model's state has to fit into memory
         self._batches = self._batches_from_the_first()
         for part in train_to(
             self._target_loss,
@@ -284,9 +286,9 @@ class Measurement:
 
 
 def _offered(turn: Turn | None, control: Control, heartbeat: Heartbeat, *, meet: bool) -> int:
-    """Offer the turn once all ranks rest, and return for how long it was away, ns. Only the first rank has one.
+    """Once all ranks rest, let the other launch take its turn; return how long that took, ns.
 
-    The watchdog gets heartbeats meanwhile.
+    Only rank 0 has a `turn`; the others return 0 at once. The watchdog gets heartbeats meanwhile.
     """
     control.agree(0)
     if turn is None:
@@ -299,7 +301,7 @@ def _offered(turn: Turn | None, control: Control, heartbeat: Heartbeat, *, meet:
 
 
 def _warm_again(loop: StepLoop, recorder: StepRecorder, stepper: Stepper) -> Block:
-    """Return a new replica's warm-up: its one-time work and two more steps. Nothing of it is recorded."""
+    """Return the block of a new replica's warm-up: its one-time work and two more steps. The recorder forgets them."""
     clock, more = stepper.clock, 2
     clock.anchor()
     marks = [clock.mark()]
@@ -326,13 +328,13 @@ def _warm_again(loop: StepLoop, recorder: StepRecorder, stepper: Stepper) -> Blo
 
 
 def trained_late(training: Training, model: torch.nn.Module) -> list[str]:
-    """Return the parameters that did not train when the model was made, and do now."""
+    """Return the names of parameters that train now, but did not when the model was made."""
     names = [name.removeprefix("network.") for name, each in model.named_parameters() if each.requires_grad]
     return [name for name in names if name not in training.trained_names]
 
 
 def _written_by_forward(training: Training, model: torch.nn.Module, batches: Iterator[Any]) -> list[str]:
-    """Return the parameters that a forward writes to; empty if the workload's class has no forward."""
+    """Return the names of parameters that a forward writes to; empty if the workload makes its own steps."""
     if training.workload.owns_step:
         return []
     inputs, targets = next(batches)
@@ -340,5 +342,5 @@ def _written_by_forward(training: Training, model: torch.nn.Module, batches: Ite
 
 
 def _times_transfers(case: Case) -> bool:
-    """Return whether the moments when transfers between ranks begin and end can be seen."""
+    """Return whether the begin and end of transfers between ranks can be observed."""
     return case.times_transfers and not hides_transfers(case)

@@ -9,14 +9,16 @@ import torch
 
 
 def reset_peak_memory(device: str) -> None:
-    """Restart the peak: memory needed only at the start, such as a whole model that is then sharded, doesn't count."""
+    """Restart the peak, so that memory needed only at the start, such as a whole model that is then sharded, doesn't
+    count.
+    """
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
         return
     try:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     except OSError:
-        return  # then the peak includes what was shared at the start
+        return  # the peak then includes memory needed only at the start
 
 
 def peak_memory(device: str) -> int | None:

@@ -1,7 +1,7 @@
-"""Measure a workload's profile in a separate process: its step's spans, and when gradients become ready.
+"""Measure a workload's profile in a separate process: a step's spans, and when gradients become ready.
 
-Noting a gradient's moment costs time, so steps with and without notes alternate: the spans are of those without, and
-the cost of the earlier notes is subtracted from each moment.
+Noting when a gradient is ready costs time, so steps with and without notes alternate. Spans come from steps without
+notes; from each gradient's moment, the cost of the notes before it is subtracted.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ from ddpbench.worker.verify.inspection import error_in_words
 from ddpbench.workloads.profile import Parameter, Profile, Provenance, Seconds
 
 WARMUP_S = 10.0
-"""Upper limit of the warm-up, of which it may take a fifth (`ddpbench.measure.blocks.WARMUP_SHARE`), or three blocks of
-steps.
+"""Nominal measured time of the warm-up, seconds: it lasts at most a fifth of this
+(`ddpbench.measure.blocks.WARMUP_SHARE`), or three blocks of steps.
 """
 LEAST_STEPS = 30
 ENOUGH_S = 5.0
-"""Steps, and seconds, that are measured where no number of steps is given."""
+"""Least steps and seconds that are measured if no number of steps is given."""
 MOST_STEPS = 1000
 BLOCK_S = 0.4
-"""Time measured before marks are resolved, about."""
+"""Time after which marks are resolved, about, seconds."""
 
 
 class UnprofiledError(Exception):
-    """The workload has no profile; the message says why."""
+    """The workload cannot be profiled; the message says why."""
 
 
 @dataclass(slots=True)
 class Spans:
-    """Measured steps, seconds: durations of those without notes; of those with notes, when each gradient was ready."""
+    """Measurements, seconds: durations of the steps without notes, and when gradients were ready in the others."""
 
     step_s: list[float]
     forward_s: list[float]
@@ -60,11 +60,11 @@ class Spans:
     optimizer_s: list[float]
     noted_backward_s: list[float]
     ready: list[list[tuple[int, float]]]
-    """For each noted step: (parameter's number, moment since backward's start), in the order of arrival."""
+    """For each noted step: (parameter's number, time since backward's start), in the order of arrival."""
 
 
 class Profiler:
-    """A model in training whose steps are measured, plain and noted in turn."""
+    """A model in training whose steps are measured, with and without notes in turn."""
 
     def __init__(self, training: Training, clock: Clock) -> None:
         if training.workload.owns_step:
@@ -95,7 +95,7 @@ class Profiler:
         return warm.step_ns / 1e9
 
     def block(self, pairs: int) -> None:
-        """Train steps in pairs, after one that is not counted; which of a pair is noted alternates."""
+        """Train `pairs` pairs of a plain and a noted step, in alternating order, after one step that is not counted."""
         self._clock.anchor()
         notes: list[list[tuple[int, Mark]] | None] = []
         self._step(-1)
@@ -115,7 +115,7 @@ class Profiler:
         self._loop.check_loss()
 
     def forget(self) -> None:
-        """Drop all measurements so far, which were the warm-up's."""
+        """Drop all measurements so far."""
         self.spans = Spans([], [], [], [], [], [])
 
     def profile(self) -> Profile:
@@ -201,7 +201,7 @@ class Profiler:
 def ready_moments(spans: Spans, parameters: int) -> list[list[float]]:
     """Return each parameter's moments in the noted steps, without the cost of the notes before them, seconds.
 
-    Every note is assumed to cost the same: what a noted backward takes longer, divided by the number of notes.
+    Every note is assumed to cost the same: the additional time of a noted backward, divided by the number of notes.
     """
     longer = statistics.fmean(spans.noted_backward_s) - statistics.fmean(spans.backward_s)
     cost = longer / parameters
@@ -222,10 +222,10 @@ def interval(values: Sequence[float], end: float = math.inf) -> Seconds:
 
 
 def measure(training: Training, steps: int | None) -> Profile:
-    """Return the profile of a case's workload, from this many plain steps (None: from about `ENOUGH_S`).
+    """Measure the profile of a case's workload in `steps` plain steps, or for about `ENOUGH_S` if None.
 
     Raises:
-        UnprofiledError: a parameter got no gradient in some step.
+        UnprofiledError: the workload makes its own steps, or a parameter got no gradient in some step.
     """
     case = training.case
     clock: Clock = CudaClock() if case.device == "cuda" else HostClock()

@@ -50,11 +50,11 @@ EXIT_NO_RECORD = os.EX_IOERR
 """Exit code of a rank that could not write its records: its outcome is only in its log."""
 
 _OF_FEATURES = loaded("rank")
-"""Trainings after the measurement, imported with this module so that no launch waits for the import."""
+"""Features that train after the measurement, imported with this module so that no launch waits for the import."""
 
 
 class Rank:
-    """A rank, from its start to its end."""
+    """A rank of one launch, from its start to its end."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Rank:
         heartbeat: Heartbeat,
         request: LaunchRequest | None = None,
     ) -> None:
-        """Take the launch's `request`; without one, read the one in the directory."""
+        """Take the launch's `request`, or read it from the directory."""
         self.directory, self.place, self.heartbeat = directory, place, heartbeat
         self.request = request or LaunchRequest.read(directory.request)
         case = self.request.case
@@ -123,7 +123,7 @@ class Rank:
         device = device_of(self.case, self.place.local_rank)
         training = self._training = Training(self.case, self.place, device, self.request.round)
         model = training.fresh_model()
-        # Numbers only: keeping the parameters themselves would keep whole a model that is sharded next.
+        # Numbers only: holding the parameters would keep a whole model in memory that is sharded next.
         sizes = [(each.numel(), each.element_size()) for each in model.parameters() if each.requires_grad]
         types = names_of(types_in(model.parameters()))
         used, faster = _interfaces(self.case, training.strategy.engine)
@@ -161,7 +161,7 @@ class Rank:
         control = meet(self.case, self.place, uses_backend=training.strategy.uses_backend, device=device)
         met_ns = self.host_clock.now()
         backend = dist.get_backend() if dist.is_initialized() and training.strategy.uses_backend else ""
-        backend = "mpi" if backend == "mpi4py" else backend  # torch's name for ddpbench's process group of it
+        backend = "mpi" if backend == "mpi4py" else backend  # torch's name for ddpbench's MPI process group
         writer.write(Met(start_ns=meeting_ns, end_ns=met_ns, backend=backend))
         with self._group_when_asked(control, device):
             self._train(writer, training, model, control, (started_ns, meeting_ns, met_ns))
@@ -169,7 +169,7 @@ class Rank:
         leave(control, borrowed=self.case.launcher in OF_FRAMEWORKS)
 
     def _group_when_asked(self, control: Control, device: torch.device) -> AbstractContextManager[object]:
-        """Return a context that gives the only rank of a user's class a process group, if its loss asks for one."""
+        """Return a context in which the only rank of a user's class gets a process group if its loss asks for one."""
         alone = isinstance(control, AloneControl) and is_import_path(self.case.workload)
         return formed_when_asked(device) if alone else nullcontext()
 
@@ -181,7 +181,10 @@ class Rank:
         control: Control,
         times: tuple[int, int, int],
     ) -> None:
-        """Do what the launch is for; `times` are when this rank started, began the rendezvous and completed it."""
+        """Run the proof, or the measurement and the recovery, as requested.
+
+        `times` are the moments when this rank started, began the rendezvous and completed it, ns.
+        """
         step_s: float | None = None
         if self.request.purpose == "proof":
             self._prove(writer, training, control)
@@ -234,7 +237,7 @@ class Rank:
             raise DivergedError(f"{who}: {'; '.join(failed)}")
 
     def _classify(self, problem: BaseException) -> tuple[Status, str]:
-        """Return a failure's status, and a sentence on it that says what to do."""
+        """Return a failure's status, and a sentence that says what to do."""
         if isinstance(problem, DivergedError):
             return "diverged", str(problem)
         if isinstance(problem, CheckpointError):
@@ -248,7 +251,7 @@ class Rank:
 
 
 def _wrong(case: Case) -> str:
-    """Return how a failed proof's message names the case: by its algorithm, where that is a user's class."""
+    """Return words for a failed proof; they name the algorithm if it is a user's class."""
     if not user_files.is_import_path(case.algorithm):
         return "the strategy does not train as one process does"
     return (
@@ -258,7 +261,7 @@ def _wrong(case: Case) -> str:
 
 
 def out_of_memory(problem: BaseException) -> str:
-    """Return a message on a lack of memory that says what to do; empty if the failure is another."""
+    """Return a message about a lack of memory that says what to do; empty if `problem` is a different failure."""
     text = text_of(problem)
     no_memory = (
         "can't allocate memory",
@@ -275,18 +278,20 @@ def out_of_memory(problem: BaseException) -> str:
 
 
 def _of_as_many(case: Case, ranks: int) -> Case:
-    """Return a case as these ranks train it, maybe fewer than it has; each keeps its local batch."""
+    """Return a case adapted to this number of ranks, maybe fewer than it has; each keeps its local batch."""
     return replace(case, world_size=ranks, global_batch=case.local_batch * ranks)
 
 
 def _told_ns(name: str) -> int | None:
-    """Return a moment that the process which started this rank has passed on, ns of this host's monotonic clock."""
+    """Return a moment that the process which started this rank set in variable `name`, ns; None if unset."""
     text = os.environ.get(name, "")
     return int(text) if text.isdecimal() else None
 
 
 def _interfaces(case: Case, engine: str) -> tuple[str, str]:
-    """Return the interface that gloo uses between nodes, and a faster one; empty if it uses none."""
+    """Return the interface that gloo uses between nodes, and a faster one if there is one; both empty if gloo isn't
+    used.
+    """
     if case.backend != "gloo" or engine != "torch" or case.nodes < 2 or case.fabric:
         return "", ""
     from ddpbench.machine.interfaces import gloo_interfaces  # no other rank needs it

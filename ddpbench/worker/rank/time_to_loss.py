@@ -1,4 +1,4 @@
-"""Training to a loss: a fresh model on the data from their start, until the job's loss is as low as asked for."""
+"""Training to a loss: a fresh model on the data from their start, until the job's loss is low enough."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from ddpbench.worker.training.precision import precision_of
 from ddpbench.worker.training.training import StepLoop, Training, gather_number, gather_numbers
 
 GROUP_S = 0.25
-"""Time after which ranks agree whether to continue, about: rare enough to disturb few steps."""
+"""Time after which ranks agree on whether to continue, about, seconds: rare enough to disturb few steps."""
 LEAST_STEPS = 10
 MOST_STEPS = 100
-"""Most steps in a group, which ranks train without agreeing."""
+"""Most steps that ranks train before they agree on whether to continue."""
 
 
 def train_to(
@@ -36,14 +36,14 @@ def train_to(
     control: Control,
     heartbeat: Heartbeat,
 ) -> Iterator[LossCurve]:
-    """Train until `steps_to` says that `target_loss` is reached, or its steps or seconds are used up.
+    """Train until `steps_to` finds `target_loss` reached, or its steps or seconds are used up; yield groups of steps.
 
-    `batches` are the rank's, from the first on. Within a group of steps ranks only train and note the time; losses stay
-    on the device meanwhile. Rank 0 decides for all, between groups. Where the job's loss becomes NaN or infinite,
-    training ends and drops the group in which that happened.
+    `batches` are the rank's, from the first on. Within a group of steps ranks only train and note the time, and losses
+    stay on the device. Between groups, rank 0 decides for all. If the job's loss becomes NaN or infinite, training ends
+    and the group in which that happened is dropped.
     """
     case, processes = training.case, training.place.processes
-    precision = precision_of(case.precision, training.device)  # fp16's scale restarts
+    precision = precision_of(case.precision, training.device)  # fp16's loss scale restarts
     distributed = dist.is_initialized() and training.strategy.uses_backend
     model = training.fresh_model(precision=precision)
     replica = training.replica(model, NullRecorder(), distributed=distributed, precision=precision)
@@ -55,12 +55,12 @@ def train_to(
     steps = 1  # a step's time is not known yet
     for index in itertools.count():
         times, losses = _train(loop, steps, clock)
-        # in the digits that are recorded, so that readers of the records find the target_loss reached at the same step
+        # Rounded as recorded, so that readers of the records find `target_loss` reached at the same step.
         own = [float(f"{float(loss):.7g}") if replica.knows_loss else 0.0 for loss in losses]
         gathered = gather_numbers(own, control, processes)
         job += mean_losses([losses for losses, knows in zip(gathered, knowing, strict=True) if knows])
         if not all(map(math.isfinite, job[-steps:])):
-            break  # it cannot be reached any more; what was timed before remains valid
+            break  # the loss cannot be reached any more; earlier groups remain valid
         yield LossCurve(
             index=index,
             target=target_loss.loss,
@@ -71,7 +71,7 @@ def train_to(
             losses=tuple(own) if replica.knows_loss else (),
         )
         spent_ns += times[-1] - times[0]
-        wanted = _steps_next(target_loss, made=len(job), spent_ns=spent_ns)  # 0: its steps are used up
+        wanted = _steps_next(target_loss, made=len(job), spent_ns=spent_ns)  # 0: all steps are used up
         recent = job[-(steps + window - 1) :]
         over = spent_ns >= target_loss.seconds * 1e9 or steps_to(target_loss.loss, recent, window) is not None
         steps = control.agree(0 if over else wanted)
@@ -81,7 +81,7 @@ def train_to(
 
 
 def _train(loop: StepLoop, steps: int, clock: Clock) -> tuple[list[int], list[torch.Tensor]]:
-    """Train a group of steps; return the moments between them, and each step's loss, still on its device."""
+    """Train a group of steps; return the moments around them, and each step's loss, still on its device."""
     clock.anchor()
     losses: list[torch.Tensor] = []
     marks = [clock.mark()]
@@ -93,7 +93,7 @@ def _train(loop: StepLoop, steps: int, clock: Clock) -> tuple[list[int], list[to
 
 
 def _steps_next(target_loss: TargetLoss, *, made: int, spent_ns: int) -> int:
-    """Return how many steps the next group has, after `made` steps in `spent_ns`: about `GROUP_S` of them."""
+    """Return the number of steps in the next group, which takes about `GROUP_S`, after `made` steps in `spent_ns`."""
     step_ns = max(spent_ns, 1) / made
     fitting = max(LEAST_STEPS, min(MOST_STEPS, int(GROUP_S * 1e9 / step_ns)))
     fitting = min(fitting, max(1, math.ceil((target_loss.seconds * 1e9 - spent_ns) / step_ns)))

@@ -10,9 +10,9 @@ from ddpbench.worker.place import JobPlace
 
 
 class LinkCounters:
-    """The counters of one interface of the network namespace that this process is in.
+    """The counters of one interface in the network namespace of this process.
 
-    /proc/self/net follows the process into its namespace, whereas /sys shows the one it was mounted in.
+    /proc/self/net always shows the process's current namespace, whereas /sys shows the one in which it was mounted.
     """
 
     def __init__(self, interface: str, node: int, table: Path = Path("/proc/self/net/dev")) -> None:
@@ -33,7 +33,7 @@ class LinkCounters:
 
 
 def link_of(case: Case, place: JobPlace) -> LinkCounters | None:
-    """Return the link that this rank reads: its node's on the node's first rank, or its own; else None."""
+    """Return the link whose counters this rank reads: its own, or the node's on the node's first rank; else None."""
     if not case.fabric or (place.local_rank and Links.parse(case.fabric).local_bandwidth is None):
         return None
     return LinkCounters(os.environ["GLOO_SOCKET_IFNAME"], int(os.environ["DDPBENCH_NODE"]))

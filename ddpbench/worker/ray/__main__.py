@@ -1,7 +1,7 @@
-"""`python -m ddpbench.worker.ray N RUN_DIR CASE_ID ROUND`: the ranks of a launch, by Ray Train's TorchTrainer.
+"""`python -m ddpbench.worker.ray N RUN_DIR CASE_ID ROUND`: run a launch's N ranks by Ray Train's TorchTrainer.
 
-Each launch starts its own Ray on this machine, behind a guard: Ray's servers, and all that they start, end with this
-process, however it ends.
+Each launch starts its own Ray on this machine, behind a guard, so that Ray's servers and all that they start end with
+this process, however it ends.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from ddpbench.spec import Case
 from ddpbench.worker.starting import asked, table_of
 
 _OBJECTS_BYTES = 80 << 20
-"""Ray's memory for objects that processes share: it requires 75 MiB, and ranks share none."""
+"""Memory for objects that processes share, bytes: Ray requires 75 MiB, and ranks share no objects."""
 _NEVER_S = 24 * 3600
-"""Timeout of the process group: the watchdog ends hangs, not the group."""
+"""Timeout of the process group, seconds; the watchdog ends hangs instead."""
 _SETTINGS = {
-    # Set as on systems other than Linux: Ray then uses the loopback address, and listens on no other.
+    # As on systems other than Linux: Ray then uses the loopback address, and listens on no other.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -39,25 +39,25 @@ _SETTINGS = {
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_TRAIN_METRICS_ENABLED": "0",
-    # A busy machine may need longer than Ray's minute; the watchdog ends a launch that hangs.
+    # A busy machine may need longer than Ray's default of a minute; the watchdog ends a launch that hangs.
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "600",
 }
-"""Variables of Ray, unless an experiment sets them itself."""
+"""Ray's variables, unless the environment sets them."""
 
 
 def main() -> None:
-    """Start Ray and the ranks, and end when they have ended."""
+    """Start Ray and the ranks, and end when the ranks have ended."""
     count, *words = sys.argv[1:]
     guarded(None, os.getppid(), Path(words[0]), partial(_launch, int(count), words))
 
 
 def _launch(count: int, words: list[str], _: Traces) -> int:
-    """Return 0 once all ranks have ended well, 1 if one has not or none could be started."""
+    """Run a launch's ranks under Ray; return 0 if all have ended well, 1 if one has not or none could be started."""
     directory, request = asked(RunDir(Path(words[0])), words[1], words[2])
     table = table_of(os.environ.get(RANKS_VARIABLE, ""))
     made = None if table else TemporaryFolder("ddpb-ray-", "/tmp")
     folder = made.path if made else Path(table["folder"] if table else "")
-    own = folder / "t"  # the ranks' temporary files are removed with it
+    own = folder / "t"  # the ranks' temporary files are removed with the folder
     own.mkdir()
     os.environ["DDPBENCH_SOCKETS"] = str(own)
     os.environ.setdefault("TMPDIR", str(own))
@@ -73,13 +73,13 @@ def _launch(count: int, words: list[str], _: Traces) -> int:
 
 
 def _fit(count: int, words: list[str], case: Case, folder: Path) -> None:
-    """Train by Ray.
+    """Start Ray and train with it.
 
     Raises:
         Exception: Ray cannot be started, or a rank has failed.
     """
     for name, value in {**_SETTINGS, "RAY_AUTH_TOKEN": secrets.token_hex(32)}.items():
-        os.environ.setdefault(name, value)  # before it is imported, which reads some of them
+        os.environ.setdefault(name, value)  # before the import of ray, which reads some of them
     import ray
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
@@ -88,7 +88,7 @@ def _fit(count: int, words: list[str], case: Case, folder: Path) -> None:
 
     gpus = case.world_size if case.device == "cuda" else 0
     ray.init(
-        address="local",  # never one that runs here already
+        address="local",  # never a Ray that runs here already
         num_cpus=count,
         num_gpus=gpus,
         include_dashboard=False,
@@ -96,10 +96,10 @@ def _fit(count: int, words: list[str], case: Case, folder: Path) -> None:
         log_to_driver=False,
         logging_level=logging.WARNING,
         _node_ip_address="127.0.0.1",
-        _temp_dir=str(folder / "r"),  # beneath `folder`: Ray opens it to everybody; short, for its sockets
+        _temp_dir=str(folder / "r"),  # in `folder`, since Ray opens it to everybody; short, for sockets
     )
     behind = shlex.join([sys.executable, "-P", "-m", "ddpbench.worker.ray.behind"])
-    # A dictionary: Ray's declared RunConfig is not the one that it uses.
+    # A dictionary, because the RunConfig that Ray declares is not the one that it uses.
     of_run: dict[str, Any] = {
         "storage_path": str(folder / "results"),
         "worker_runtime_env": {"py_executable": behind},
@@ -119,7 +119,7 @@ def _fit(count: int, words: list[str], case: Case, folder: Path) -> None:
 
 
 def _explain(directory: LaunchDir, text: str) -> None:
-    """Write why a launch failed; also into the log of rank 0 if that rank never started."""
+    """Write to stderr why a launch failed, and into the log of rank 0 if that rank never started."""
     sys.stderr.write(text)
     if not directory.log(0).exists():
         with open_to_append(directory.log(0)) as log:

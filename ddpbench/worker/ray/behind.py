@@ -1,7 +1,7 @@
 """`python -m ddpbench.worker.ray.behind ...`: the process that Ray starts for a rank, in place of Python.
 
-Ray doesn't tell how a worker's process ended. So this one becomes its parent, notes that, and ends all that the rank
-has left behind, as with any launcher.
+Ray doesn't report how a worker's process ended. So this process becomes the rank's parent, notes the rank's end, and
+ends all that the rank has left behind, as under any launcher.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ddpbench.worker.starting import table_of
 
 
 def main() -> None:
-    """Run Python with these arguments, and end as it does."""
+    """Run Python with this process's arguments, and end as Python does."""
     # Once a worker's socket is closed, Ray ends its process group, which includes this process: note the end first.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     adopt_orphans()
@@ -32,11 +32,11 @@ def main() -> None:
     code = os.waitstatus_to_exitcode(status)
     _note(rank, code)
     end_descendants()
-    os._exit(code if code >= 0 else 128 - code)  # a signal in a shell's form
+    os._exit(code if code >= 0 else 128 - code)  # a signal as shells report it
 
 
 def _note(pid: int, code: int) -> None:
-    """Note how a rank's process ended, unless the rank has reported its end: then Ray ended the process."""
+    """Note how a rank's process ended, unless the rank has reported its end: after that, Ray ends the process."""
     table = table_of(os.environ.get(RANKS_VARIABLE, ""))
     if table is None:
         return

@@ -1,4 +1,4 @@
-"""The `train_loop_per_worker` of a launch under Ray Train, which turns a worker into a rank. Imports Ray late."""
+"""The `train_loop_per_worker` for Ray Train, which turns a worker into a rank. Imports Ray late."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def train(config: dict[str, Any]) -> None:
     """Run the rank, in the thread in which Ray runs a user's function.
 
     Raises:
-        RankFailedError: it has not ended well.
+        RankFailedError: the rank has not ended well, or Ray has not passed on the case's variables.
     """
     os.environ["DDPBENCH_BEGAN_NS"] = str(time.perf_counter_ns())
     import ray.train
@@ -48,7 +48,8 @@ def train(config: dict[str, Any]) -> None:
     ]
     if lacking:
         raise RankFailedError(f"Ray has not left {', '.join(lacking)} as it was asked for")
-    # Python's own processes, such as loader workers, meet here: a path that is short enough for any TMPDIR.
+    # Python's multiprocessing, such as loader workers, makes its sockets here: the path is short whatever
+    # TMPDIR is.
     current: Any = process.current_process()
     current._config["tempdir"] = os.environ["DDPBENCH_SOCKETS"]
     _pin_all(place.cores)
@@ -60,9 +61,9 @@ def train(config: dict[str, Any]) -> None:
 
 
 def _pin_all(cores: Iterable[int]) -> None:
-    """Pin the threads that exist already to the rank's cores: gloo's, which Ray has made, are among them."""
+    """Pin the threads that exist already to the rank's cores, such as gloo's, which Ray has started."""
     if not cores:
         return
     for thread in Path("/proc/self/task").iterdir():
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the thread has ended
             os.sched_setaffinity(int(thread.name), cores)

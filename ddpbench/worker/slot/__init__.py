@@ -1,1 +1,1 @@
-"""Slots: the processes that another launcher starts, and the slot that leads them."""
+"""Slots, the processes that a launcher such as torchrun or srun starts, and the slot that leads the others."""

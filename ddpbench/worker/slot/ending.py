@@ -1,4 +1,4 @@
-"""The end of a slot: its exit codes, and the sentence that says why."""
+"""A slot's exit codes, and the sentence that says why it ended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EXIT_INTERRUPTED = 130
 
 
 class StoppedError(LaunchError):
-    """Another slot had to leave, and reported why; `code` is the exit code for all."""
+    """Another slot had to leave and reported why; all slots exit with `code`."""
 
     def __init__(self, reason: str, code: int) -> None:
         super().__init__(reason)
@@ -20,7 +20,7 @@ class StoppedError(LaunchError):
 
 
 def explained(error: Exception) -> str:
-    """Return an error as one sentence."""
+    """Return an error's message as one sentence."""
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{explain_os_error(error)}"

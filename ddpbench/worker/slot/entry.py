@@ -57,7 +57,7 @@ def run(run_dir: Path, *, retry_failed: bool = False, env: Mapping[str, str] = o
                     lead=lambda own: Leader(own, retry_failed=retry_failed).lead(), follow=follow
                 )
         finally:
-            _ignore_signals()  # reporting the end takes seconds at most
+            _ignore_signals()  # from here on, reporting the end takes seconds at most
     except StoppedError as error:
         code, reason = error.code, str(error)
     except (DdpbenchError, OSError) as error:
@@ -71,7 +71,7 @@ def run(run_dir: Path, *, retry_failed: bool = False, env: Mapping[str, str] = o
         if meeting is not None:
             why = f"slot {place.rank} on {host_name()} was interrupted"
             meeting.stop(why, EXIT_NOT_OK)
-    except BaseException:  # the others would wait for minutes
+    except BaseException:  # otherwise, the other slots would wait for minutes
         if meeting is not None:
             why = f"slot {place.rank} on {host_name()} failed; its traceback is in its own output"
             meeting.stop(why, EXIT_NOT_OK)
@@ -89,7 +89,7 @@ def _say(code: int, text: str) -> int:
 
 
 def _warn(place: SlotPlace, key: bytes, problem: str) -> None:
-    """Print what must be trusted where jobs cannot be authenticated, or the problem with keeping the key."""
+    """Print that the job is not authenticated and what follows from that, or a problem with keeping its key."""
     if not key:
         say(
             f"ddpbench: jobs are not authenticated, since {problem} and {KEY_VARIABLE} is not set: anybody who reaches "
@@ -101,10 +101,10 @@ def _warn(place: SlotPlace, key: bytes, problem: str) -> None:
 
 
 def _listen() -> None:
-    """Let the first SIGINT or SIGTERM interrupt, and ignore those after it.
+    """Let the first SIGINT or SIGTERM interrupt this process, and ignore later ones.
 
-    Launchers send both: to the terminal's process group and to each process; the second must not cut short the clean-up
-    that the first has begun.
+    Launchers signal both the terminal's process group and each process; the second signal must not cut short the
+    clean-up that the first has begun.
     """
     signal.signal(signal.SIGTERM, _interrupt)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # ignored under nohup, or behind a script's &
@@ -124,8 +124,8 @@ def _ignore_signals() -> None:
 def _launcher_check() -> Callable[[], None]:
     """Return a function that raises once the process that started this one is gone.
 
-    The kernel could kill this process with its parent, but watches only the parent's thread, and a launcher may use
-    many.
+    The kernel could kill this process with its parent, but it watches only the parent's thread, and a launcher may use
+    many threads.
     """
     parent = os.getppid()
 
@@ -137,7 +137,7 @@ def _launcher_check() -> Callable[[], None]:
 
 
 def _meet(place: SlotPlace, lives: Callable[[], None], key: bytes) -> Meeting:
-    """Connect to the store. A wait for a key is not an event, yet torch logs each; its log is off meanwhile."""
+    """Connect to the store. Torch's log is off meanwhile, since it would report every wait for a key."""
     quiet = "TORCH_CPP_LOG_LEVEL" not in os.environ
     if quiet:
         os.environ["TORCH_CPP_LOG_LEVEL"] = "FATAL"  # read once, when torch is imported

@@ -1,6 +1,7 @@
-"""A slot that follows: it carries out the leading slot's orders, job after job, until the end is ordered.
+"""A slot that follows: it carries out the leading slot's orders, job after job, until it is ordered to end.
 
-An order names cases of the plan. This slot takes their settings from its own copy, and runs no other cases.
+An order names cases of the plan. A follower takes their settings from its own copy of the plan, and runs no other
+cases.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ddpbench.worker.slot.slot import BEAT_S, LEADER_LOST_S, Slot, environments
 
 
 def follow(slot: Slot, leader: int) -> int:
-    """Carry out the orders of the slot `leader`; return the exit code with which it ends all slots.
+    """Carry out the orders of the slot `leader`; return the exit code that the leader sends to all slots.
 
     Raises:
         RequestError: the leader refuses to begin.
@@ -48,7 +49,7 @@ def follow(slot: Slot, leader: int) -> int:
 
 
 def _planned(plan: StoredPlan, case_id: str, number: int) -> Case:
-    """Return the case of that id.
+    """Return the plan's case with this id.
 
     Raises:
         StrangerError: the plan has no such case to run.
@@ -62,7 +63,11 @@ def _planned(plan: StoredPlan, case_id: str, number: int) -> Case:
 
 
 def _next_job(slot: Slot, number: int, leader: int) -> dict[str, Any]:
-    """Return the next order; wait as long as it takes, while the leader lives."""
+    """Return the next order; wait without limit, as long as the leader lives.
+
+    Raises:
+        LaunchError: the leader has not been heard of for too long.
+    """
     last, heard = None, time.monotonic()
     while True:
         slot.lives()

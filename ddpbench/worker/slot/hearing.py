@@ -1,4 +1,4 @@
-"""Signs of life of slots that have something to do: each then tells its state at least every `BEAT_S` seconds."""
+"""Signs of life of busy slots, which each report their state at least every `BEAT_S` seconds."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from ddpbench.errors import LaunchError
 from ddpbench.worker.slot.roster import Seat
 
 LOST_S = 20.0
-"""Silence after which a slot with a running rank is lost, perhaps with its node, seconds."""
+"""Silence after which a slot with a running rank counts as lost, perhaps with its node, seconds."""
 LOST_BEFORE_S = 40.0
-"""Silence after which a slot without a rank yet is lost, seconds: it may wait for a file system."""
+"""Silence after which a slot without a rank yet counts as lost, seconds: it may wait for a file system."""
 _AWAY_S = 5.0
-"""Time without a look after which this process counts as stopped, perhaps with the others: silence restarts there."""
+"""Time without a look after which this process was itself stopped, perhaps with the others: it counts silence anew."""
 NOTHING_TOLD = {"tick": -1}
-"""The state of a slot that has not told any yet."""
+"""The state of a slot that has not reported any yet."""
 
 
 class Hearing:
-    """The moments when each of some slots was last heard of. Look about every second."""
+    """The moments when each of some slots was last heard of. Call `note` about every second."""
 
     def __init__(self, seats: Sequence[Seat]) -> None:
         now = time.monotonic()
@@ -29,10 +29,10 @@ class Hearing:
         self._looked_at = [now] * len(seats)
 
     def note(self, number: int, state: dict[str, Any], *, has_rank: bool = False) -> None:
-        """Take the latest state of a slot, given by its place among these.
+        """Take the latest state of the slot at index `number` of the seats.
 
         Raises:
-            LaunchError: it has told nothing new for too long.
+            LaunchError: the slot has reported nothing new for too long.
         """
         now = time.monotonic()
         looked_at, self._looked_at[number] = self._looked_at[number], now

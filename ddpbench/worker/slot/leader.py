@@ -1,7 +1,7 @@
 """The leading slot: decides what is launched next, watches all slots' ranks, and writes every outcome.
 
-The plan gives the order: proofs first, then round after round while `budget.total` lasts, up to `rounds_max`. It
-doesn't look at how narrow the intervals are: rank-side code has no statistics, and the report says it.
+The plan gives the order: proofs first, then round after round while `budget.total` lasts, up to `rounds_max`. The width
+of confidence intervals plays no part, since rank-side code has no statistics; the report shows it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _FILES_S = 3.0
 
 
 class Leader:
-    """A plan that is carried out with the slots that joined."""
+    """Carries out a plan with the slots that joined."""
 
     def __init__(self, slot: Slot, *, retry_failed: bool) -> None:
         self._slot, self._meeting, self._run = slot, slot.meeting, slot.run
@@ -57,7 +57,7 @@ class Leader:
         self._launches = 0
 
     def _take(self, plan: StoredPlan, tried: Mapping[str, Tried]) -> None:
-        """Adopt this plan, with nothing of it done yet."""
+        """Adopt this plan, of which nothing is done yet."""
         self._plan = plan
         self._names = Namer(entry.case for entry in plan.cases)
         self._done = Done(self._run, plan)
@@ -69,7 +69,7 @@ class Leader:
         Raises:
             RequestError: the directory is in use or holds another machine's results, or a user's own workload does not
                 work.
-            LaunchError: the job cannot continue; finished results stay.
+            LaunchError: the job cannot continue; finished results remain.
         """
         with ExitStack() as stack:
             open_run(self._slot, self._plan, stack)
@@ -100,7 +100,7 @@ class Leader:
         return code
 
     def _work(self, when: str) -> str:
-        """Run all launches that are left, and return why no more follow; `when` says what their estimate comes from."""
+        """Run all remaining launches, and return why no more follow; `when` says what their estimate is based on."""
         budget, done = self._plan.budget, self._done
         self._expected.note_finished(done.read())
         if done.endings:
@@ -132,11 +132,11 @@ class Leader:
         self._room.tell(when, self._left_s(), number, self._done, self._expected)
 
     def _round(self, todo: Sequence[PlannedCase], purpose: Purpose, number: int) -> bool:
-        """Return whether all of it was launched; a launch that would end after the budget is not."""
+        """Run a round's launches; return False if one was not started because it would end after the budget."""
         if not todo:
             return True
         envs = environments(entry.case for entry in todo)
-        # Servers that were probed serve the proofs and the first round too; and every round of a plan that times
+        # The probed servers also serve the proofs and the first round, and every round of a plan that times
         # nothing.
         fresh = self._measured and not own_environment_allows_sharing()
         job = self._order({"do": "round", "cases": [entry.case.case_id for entry in todo], "fresh": fresh})
@@ -181,7 +181,7 @@ class Leader:
             time.sleep(QUICK_POLL_S)
 
     def _order(self, job: dict[str, Any]) -> int:
-        """Publish the next order; return its number."""
+        """Publish the next order; return the job's number."""
         number, self._number = self._number, self._number + 1
         self._meeting.put(f"job/{number}", job)
         return number
@@ -202,7 +202,7 @@ class Leader:
         assert members is not None
         watch = Watch(self._slot, job, members, hang_timeout_s=self._plan.budget.hang_timeout)
         while not watch.over:
-            if own is None:  # the leader's node has too few slots for this case
+            if own is None:  # this case doesn't use the leader's slot
                 self._slot.idle(POLL_S)
             else:
                 own.poll(QUICK_POLL_S if own.ended else POLL_S)
@@ -229,7 +229,9 @@ class Leader:
         )
 
     def _gather(self, directory: LaunchDir, job: int, states: Sequence[dict[str, Any]]) -> None:
-        """Write what ranks of other directories sent, and wait for records that a shared directory doesn't show yet."""
+        """Write the files that ranks in separate directories sent, and wait for records that a shared one doesn't show
+        yet.
+        """
         for rank, state in enumerate(states):
             if parts := state.get("files"):
                 for name, path in (("records", directory.records(rank)), ("log", directory.log(rank))):

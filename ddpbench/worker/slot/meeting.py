@@ -1,6 +1,6 @@
 """The store in which the slots of a job meet and talk: torchrun's own, or one that slot 0 serves.
 
-Keys stand under a prefix of this job and attempt; values are JSON objects, sealed (`sealing`) and held to a schema
+Keys have a prefix of this job and attempt; values are JSON objects, sealed (`sealing`) and checked against a schema
 (`messages`). Nothing here blocks longer than its timeout, so that a slot can check its own rank and its launcher in
 between.
 """
@@ -38,18 +38,18 @@ CHUNK_BYTES = 1 << 20  # the store takes no value above 8 MiB
 _BACKLOG = 2048
 _LONGEST_WHY = 4096
 _BEFORE_THE_JOB = ("card/", "verdict", "stop")
-"""Keys that slots write before they have agreed on a job, or when one of them may not have."""
+"""Beginnings of keys that slots may write before they have agreed on a job."""
 
 
 class MeetingGoneError(LaunchError):
-    """The store cannot be reached, or no longer."""
+    """The store cannot be reached, or is gone."""
 
 
 def join_within_s(environment: Mapping[str, str] = os.environ) -> float:
     """Return how long slots wait for each other, in seconds: DDPBENCH_JOIN_TIMEOUT, or `JOIN_S`.
 
     Raises:
-        RequestError: it is not a number of seconds, or more than a day.
+        RequestError: the variable is not a whole number of seconds, or is more than a day.
     """
     text = environment.get("DDPBENCH_JOIN_TIMEOUT", "")
     if not text:
@@ -69,8 +69,8 @@ class Meeting:
     ) -> None:
         """Connect to the store, or serve it.
 
-        `launcher_lives` is called now and then; it raises if the process that started this one is gone. All slots of
-        the job have the same `key`; if it is empty, anybody can write what slots do.
+        `launcher_lives` is called now and then, and raises if the process that started this one is gone. All slots of
+        the job have the same `key`; if it is empty, anybody can write what slots write.
 
         Raises:
             MeetingGoneError: the store cannot be reached or served.
@@ -94,12 +94,12 @@ class Meeting:
             ) from None
 
     def put(self, key: str, value: dict[str, Any]) -> None:
-        """Set a key."""
+        """Set `key` to `value`, sealed."""
         with self._reached():
             self._store.set(key, self._sealed(key, value))  # type: ignore[arg-type]  # bytes are taken as they are
 
     def put_first(self, key: str, value: dict[str, Any]) -> None:
-        """Set a key unless another slot has set it before; does nothing if the store is gone."""
+        """Set a key unless another slot has already set it; do nothing if the store is gone."""
         with contextlib.suppress(MeetingGoneError), self._reached():
             self._store.compare_set(key, "", self._sealed(key, value))  # type: ignore[arg-type]
 
@@ -111,15 +111,15 @@ class Meeting:
         return self.seals.open(key, sealed, any_job=key.startswith(_BEFORE_THE_JOB))
 
     def begin_job(self, cards: Sequence[dict[str, Any]]) -> None:
-        """Bind all that follows to these slots and this job."""
+        """Bind all later messages to these slots and this job."""
         self.seals.begin_job(json.dumps([[card["rank"], card["fresh"]] for card in cards]).encode())
 
     def stop(self, why: str, code: int) -> None:
-        """Tell all slots that they have to leave, unless another slot has done so: the first cause counts."""
+        """Tell all slots why they have to leave, unless another slot has done so: the first cause counts."""
         self.put_first("stop", {"why": why[:_LONGEST_WHY], "code": code})
 
     def leave(self, timeout_s: float) -> None:
-        """Sign off; the slot that serves the store waits for the others to do so, for a limited time."""
+        """Sign off; the slot that serves the store waits up to `timeout_s` for the others to sign off."""
         with contextlib.suppress(MeetingGoneError):
             self.put(f"bye/{self.place.rank}", {})
         if not self.serves:
@@ -147,19 +147,19 @@ class Meeting:
         return [read_message(key, self._opened(key, value)) for key, value in zip(keys, values, strict=True)]
 
     def take(self, key: str, timeout_s: float) -> dict[str, Any] | None:
-        """Return the value of a key once it is set; None if that takes longer."""
+        """Return the value of a key once it is set; None if that takes longer than `timeout_s`."""
         start = time.monotonic()
         try:
             self._store.wait([key], timedelta(seconds=timeout_s))
         except (DistNetworkError, DistStoreError):
-            with self._reached():  # gone, or late?
+            with self._reached():  # is the store gone, or the key late?
                 if not self._store.check([key]):
                     time.sleep(max(0.0, min(0.1, timeout_s - (time.monotonic() - start))))
                     return None
         return self.get(key)[0]
 
     def send(self, key: str, data: bytes) -> int:
-        """Set keys to the parts of a long value, and return how many there are."""
+        """Set keys to the parts of a long value; return the number of parts."""
         parts = [data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES)]
         with self._reached():
             for number, part in enumerate(parts):
@@ -198,7 +198,7 @@ def _opened_store(
     Each attempt is short, so that the launcher is checked in between.
 
     Raises:
-        MeetingGoneError: it cannot be reached or served.
+        MeetingGoneError: the store cannot be reached or served.
     """
     deadline = time.monotonic() + join_s
     while True:
@@ -227,10 +227,10 @@ def _opened_store(
 
 
 def _listener(place: SlotPlace) -> socket.socket | None:
-    """Return a socket on MASTER_ADDR's own interface; torch would listen on all. None leaves it to torch.
+    """Return a socket that listens on MASTER_ADDR's own interface, or None to let torch listen on all.
 
-    It is None where the name has another address here than elsewhere: loopback, as some systems name themselves in
-    /etc/hosts, or one that no interface of this host has.
+    It is None if the name stands for a different address here than elsewhere: for loopback, as some systems name
+    themselves in /etc/hosts, or for an address that no interface of this host has.
     """
     port = place.master_port
     try:

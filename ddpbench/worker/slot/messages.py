@@ -25,7 +25,7 @@ from ddpbench.worker.slot.roster import Card
 from ddpbench.worker.slot.sealing import StrangerError
 
 MAX_PARTS = 1024
-"""Most parts in which a rank's records come through the store."""
+"""Most parts in which a rank's records are sent through the store."""
 _Count = Annotated[int, Field(ge=0, lt=1 << 62)]
 _Rank = Annotated[int, Field(ge=0, lt=MAX_RANKS)]
 _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -46,7 +46,7 @@ class _Message(BaseModel):
 
 
 class _Verdict(_Message):
-    """Slot 0's verdict on all cards."""
+    """Slot 0's verdict on what all slots reported."""
 
     refusal: str
     leader: _Rank = 0
@@ -54,7 +54,7 @@ class _Verdict(_Message):
 
 
 class _Nonce(_Message):
-    """A file of the leader's directory, by which slots learn whether they see that directory."""
+    """The name of a file in the leader's directory: slots that find it see that directory."""
 
     nonce: str = Field(pattern=r"^\.meeting-[0-9a-f]{16}$")
 
@@ -88,7 +88,7 @@ class _End(_Message):
 
 
 class _Order(_Message):
-    """The number of the job whose ranks are to be ended, or nothing."""
+    """The number of the job whose ranks have to end, or None; with `stacks`, they write their stacks first."""
 
     end: _Count | None = None
     stacks: bool = False
@@ -104,7 +104,7 @@ class _Bye(_Message):
 
 
 class _Files(_Message):
-    """The number of parts of each file."""
+    """The number of parts in which each file is sent."""
 
     records: int = Field(ge=0, le=MAX_PARTS)
     log: int = Field(ge=0, le=MAX_PARTS)
@@ -147,10 +147,10 @@ _SCHEMAS: dict[str, TypeAdapter[Any]] = {
 
 
 def read_message(name: str, value: bytes) -> dict[str, Any]:
-    """Return the message of a store key, with defaults for fields that it lacks.
+    """Return the message under a store key, with defaults for missing fields.
 
     Raises:
-        StrangerError: it does not match the schema.
+        StrangerError: the value does not match the schema.
     """
     schema = next(one for pattern, one in _SCHEMAS.items() if re.fullmatch(pattern, name))
     try:

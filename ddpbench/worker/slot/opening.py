@@ -1,4 +1,4 @@
-"""The steps of the leading slot before any launch: the run directory, who sees it, what the nodes are."""
+"""What the leading slot does before any launch: prepare the run directory, learn who sees it, and record the nodes."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ _FACTS = (
     "cpu_capability",
     "python",
 )
-"""Fields of a node in machine.json, taken from the card of its first slot."""
+"""Fields that describe a node in machine.json, taken from what its first slot reported."""
 
 
 def open_run(slot: Slot, plan: StoredPlan, stack: ExitStack) -> None:
-    """Lock and identify the directory, and learn which slots see it; all slots continue or none."""
+    """Lock and identify the run directory, and learn which slots see it; either all slots continue or none."""
     meeting = slot.meeting
     refusal = ""
     try:
@@ -89,7 +89,7 @@ def open_run(slot: Slot, plan: StoredPlan, stack: ExitStack) -> None:
 
 
 def _identify(slot: Slot, plan: StoredPlan) -> None:
-    """Add to machine.json and plan.json what only the nodes know, or compare it with what they hold."""
+    """Add what only the nodes know to machine.json and plan.json, or compare it with what machine.json already has."""
     digests = {
         "experiment_digest": slot.cards[0].experiment,
         "workload_digest": slot.cards[0].workloads,
@@ -133,9 +133,9 @@ def _identify(slot: Slot, plan: StoredPlan) -> None:
 
 
 def _cores_counted(machine: dict[str, Any]) -> dict[str, Any]:
-    """Return machine.json with the number of cores of each node in place of which: a queue gives each job others.
+    """Return machine.json with each node's number of cores in place of the cores, since a queue gives each job others.
 
-    Nodes with unequal numbers of slots come in an order of their cores too.
+    The numbers of slots are sorted, since the nodes' order depends on their cores.
     """
     identity = dict(machine["identity"])
     cores = identity.get("cores")
@@ -147,10 +147,10 @@ def _cores_counted(machine: dict[str, Any]) -> dict[str, Any]:
 
 
 def settled_plan(slot: Slot, plan: StoredPlan) -> tuple[StoredPlan, dict[str, Tried]]:
-    """Try users' own workloads as a sweep does, and leave out equal bucket caps; on the leader's node alone.
+    """Try users' own workloads as a sweep does, and leave out equal bucket caps, on the leader's node alone.
 
-    Return the plan to carry out, which plan.json then holds, and what trying each own workload took; note in
-    machine.json what they are.
+    Return the plan to carry out, which is also written to plan.json, and what trying each own workload took. Note in
+    machine.json what identifies the workloads.
 
     Raises:
         WorkloadError: some cannot be used; nothing is launched, and the other slots get the reason.
@@ -162,7 +162,7 @@ def settled_plan(slot: Slot, plan: StoredPlan) -> tuple[StoredPlan, dict[str, Tr
         server = slot.server(early_env(cases[0]))
         own = inspect_own(server, cases, folder, before_each=slot.beat)
         left = within_own(plan.cases, own)
-        if not any(slot.run.path.glob("cases/*/*/outcome.json")):  # else they were tried before
+        if not any(slot.run.path.glob("cases/*/*/outcome.json")):  # else an earlier session has tried them
             left = tuple(without_equal(left, gradients_in_rank(server, folder, before_each=slot.beat)))
     if own:
         for name, facts in own.items():
@@ -178,7 +178,7 @@ def settled_plan(slot: Slot, plan: StoredPlan) -> tuple[StoredPlan, dict[str, Tr
 
 
 def _taken(slot: Slot, plan: StoredPlan, cases: tuple[PlannedCase, ...]) -> StoredPlan:
-    """Return the plan with these cases, and write it if they differ from its own."""
+    """Return the plan with these cases; write it to plan.json if they differ from the plan's own."""
     if cases == plan.cases:
         return plan
     for sentence in set(sentences(cases)) - set(sentences(plan.cases)):

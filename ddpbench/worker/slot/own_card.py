@@ -1,4 +1,4 @@
-"""This slot's card for the others: its place, its machine, its versions and the plan that it is to run."""
+"""What this slot reports to the others (its card): its place, machine and versions, and the plan it is to run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SLOT_CODE = (*RANK_CODE, "machine", "records", "spec")
 
 
 def own_card(run: RunDir, place: SlotPlace, server: Callable[[Mapping[str, str]], ServerProcess]) -> Card:
-    """Return what this slot reports about its node; `server` returns the fork server of an environment."""
+    """Return what this slot reports about its node; `server` returns the fork server for an environment."""
     problem = ""
     facts: dict[str, Any] = {}
     try:
@@ -79,15 +79,15 @@ def own_card(run: RunDir, place: SlotPlace, server: Callable[[Mapping[str, str]]
 
 
 def _probe(plan: StoredPlan, server: Callable[[Mapping[str, str]], ServerProcess]) -> dict[str, Any]:
-    """Return the facts that a rank with torch finds here."""
+    """Return the facts about this machine that only a process with torch can find out."""
     first = plan.runnable[0].case if plan.runnable else plan.cases[0].case
     with GuardedFolder("ddpbench-") as folder:
         return probed(server(early_env(first)), folder, log_stays=False)
 
 
 def plan_digest(data: Mapping[str, Any]) -> str:
-    """Return a digest of the plan as it was made, without what the leader adds once it knows the nodes."""
-    if "planned_digest" in data:  # written by a leader, whose directory others may not see
+    """Return a digest of the plan as first made, without what the leader adds once it knows the nodes."""
+    if "planned_digest" in data:  # written by a leader, whose directory other slots may not see
         return str(data["planned_digest"])
     cases = [
         {key: value for key, value in entry.items() if key != "oversubscribed"} for entry in data["cases"]

@@ -1,4 +1,4 @@
-"""A slot's own rank in one launch: forked by the slot's server, watched, ended on order, and reported."""
+"""A slot's own rank in one launch: forked by the slot's server, watched, ended on order, and reported on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ddpbench.worker.slot.roster import Seat, members_of, stands
 from ddpbench.worker.slot.slot import BEAT_S, Slot, processes_of
 
 _LOG_TAIL_BYTES = 1 << 16
-"""Bytes of the end of a rank's log that go to the leader from a node with a separate directory."""
+"""Bytes from the end of a rank's log that are sent to the leader if the two have separate directories."""
 
 
 class OwnRank:
@@ -46,7 +46,7 @@ class OwnRank:
         self._told: dict[str, Any] = {}
         self._oom_before = oom_kills()
         self._directory.path.mkdir(parents=True, exist_ok=True)
-        if slot.place.rank in slot.unshared:  # left there by an unfinished try
+        if slot.place.rank in slot.unshared:  # an unfinished attempt left them there
             for stale in (self._directory.records(rank), self._directory.log(rank)):
                 stale.unlink(missing_ok=True)
         self._server = slot.server(early_env(request.case))
@@ -80,7 +80,7 @@ class OwnRank:
 
     @classmethod
     def of(cls, slot: Slot, number: int, request: LaunchRequest) -> OwnRank | None:
-        """Return the slot's started rank of a launch; None if the launch doesn't use this slot."""
+        """Start the slot's rank of a launch and return it; None if the launch doesn't use this slot."""
         members = members_of(request.case, processes_of(request.case), slot.seats)
         assert members is not None  # `check_places` has ensured it
         ranks = [rank for rank, one in enumerate(members) if one.rank == slot.place.rank]
@@ -88,11 +88,11 @@ class OwnRank:
 
     @property
     def ended(self) -> bool:
-        """True once the rank has ended."""
+        """Whether the rank has ended."""
         return self._code is not None or bool(self._gone)
 
     def poll(self, timeout_s: float) -> None:
-        """Wait up to this long for the rank's end, do what is ordered, and tell the rank's state.
+        """Wait up to `timeout_s` for the rank's end, carry out the leader's order, and report the rank's state.
 
         Raises:
             StoppedError: another slot had to leave.
@@ -121,7 +121,7 @@ class OwnRank:
         return self._server.pulse(0)
 
     def _end(self, *, stacks: bool) -> None:
-        """Kill the rank, after it has written its stacks into its log if they show why it hangs."""
+        """Kill the rank; with `stacks`, let it write its stacks into its log first, which show why it hangs."""
         if stacks and not any(is_stopped(pid) for pid in self._server.pids):
             self._server.signal_ranks(signal.SIGUSR1)
             time.sleep(STACKS_S)
@@ -141,7 +141,7 @@ class OwnRank:
         if self.ended:
             self._server.forget()
             case, run_id = self._request.case, self._request.run_id
-            if case.checkpoint:  # what a killed rank could not remove, on any node
+            if case.checkpoint:  # remove what a killed rank could not, on any node
                 with contextlib.suppress(OutputError):  # others can write there meanwhile
                     folder = self._directory.checkpoints(case.checkpoint_dir, run_id)
                     remove_tree(folder, private=True)
@@ -154,12 +154,12 @@ class OwnRank:
                 "files": self._send_files() if self._slot.place.rank in self._slot.unshared else None,
             }
         elif state["phase"] == self._told.get("phase") and time.monotonic() - self._slot.told_at < BEAT_S:
-            return  # steps alone can wait
+            return  # a new number of steps alone can wait
         self._told = state
         self._slot.tell(**state)
 
     def _send_files(self) -> dict[str, int]:
-        """Put records and the end of the log into the store; return how many parts each has."""
+        """Put the rank's records and the end of its log into the store; return how many parts each has."""
         directory, key = self._directory, f"file/{self._number}/{self._rank}"
         parts: dict[str, int] = {}
         for name, path in (

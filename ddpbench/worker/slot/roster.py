@@ -1,6 +1,6 @@
-"""Participants: the slots' cards, whether the slots belong together, and where a case's ranks run.
+"""The slots' cards, whether the slots belong together, and where a case's ranks run.
 
-Pure values; the store that carries them is `meeting`'s.
+Nothing here has side effects; `meeting` carries the cards.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ _MUST_AGREE = {
     "experiment": "experiment.toml, digest",
     "plan": "plan.json, digest",
 }
-"""Fields that all slots must have in common, with the name of each in a sentence."""
+"""Fields in which all slots must agree, with the name of each in messages."""
 _COPIES = ("code", "workloads", "experiment", "plan")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Card:
-    """A slot's facts on itself. `problem` says why it cannot take part; then only its place is known."""
+    """A slot's facts about itself. If it cannot take part, `problem` says why, and only its place is known."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True, extra="ignore")
-    """For `messages`: another version's card may have further fields; `code` shows that it is another version."""
+    """For `messages`, which ignores unknown fields: a card from another version may have more, and `code` shows that.
+    """
 
     rank: int
     local_rank: int
@@ -53,12 +54,12 @@ class Card:
     kernel: str = ""
     driver: str | None = None
     setup: Mapping[str, str] = field(default_factory=dict)
-    """Facts on its machine, outside of any program (`machine/setup.py`)."""
+    """Settings of the slot's machine outside any program (`machine/setup.py`)."""
     gpus: tuple[str, ...] = ()
     gpu_cores: tuple[int, ...] = ()
-    """The cores next to its rank's GPU; empty if the system doesn't say."""
+    """The cores next to the GPU of this slot's rank; empty if the system doesn't say."""
     gpu: str = ""
-    """A text that identifies its rank's GPU on the host; empty if torch doesn't say."""
+    """A text that identifies the GPU of this slot's rank on the host; empty if torch doesn't say."""
     torch: str = ""
     python: str = ""
     cuda: str | None = None
@@ -70,7 +71,7 @@ class Card:
     experiment: str = ""
     plan: str = ""
     finished: int = 0
-    """Launches with an outcome in its copy of the run directory."""
+    """Launches with an outcome in the slot's copy of the run directory."""
     fresh: str = ""
     """A random number of this job."""
     problem: str = ""
@@ -81,16 +82,16 @@ class Card:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Card:
-        """Return the card from what `to_json` returned; unknown keys are another version's, which `code` shows."""
+        """Return the card from what `to_json` returned. Unknown keys come from another version, which `code` shows."""
         names = {field.name for field in fields(cls)}
         return cls(**_tupled({key: value for key, value in data.items() if key in names}))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Seat:
-    """A slot that takes part. `node` counts nodes in the order in which cases fill them.
+    """A slot that takes part in the job. `node` counts nodes in the order in which cases fill them.
 
-    `host` names what shares a clock and cores: two nodes of one host have the same.
+    Slots with the same `host` share a clock and cores; it may have several nodes.
     """
 
     rank: int
@@ -120,8 +121,9 @@ def check(cards: Sequence[Card]) -> None:
     """Check that slots belong together.
 
     Raises:
-        OutputError: one of them has no run directory, or has another copy of the experiment.
-        MachineError: they differ in what runs; the message names every difference, with both nodes and both values.
+        OutputError: a slot has reported a problem, such as a missing run directory.
+        MachineError: slots differ in versions, code, experiment or plan; the message names every difference, with both
+            nodes and both values.
     """
     problems = [card for card in cards if card.problem]
     if problems:
@@ -151,10 +153,10 @@ def _who(card: Card) -> str:
 
 
 def leading(cards: Sequence[Card]) -> int:
-    """Return the slot that leads: among each node's first, the one whose directory holds most, then the lowest.
+    """Return the leading slot's rank: among the first slots of the nodes, the one with the most finished launches.
 
-    torchrun's c10d rendezvous orders nodes differently each time; where they do not share a directory, the records must
-    stay together.
+    Between equals, the lowest rank leads. torchrun's c10d rendezvous orders nodes differently each time; if they do not
+    share a directory, the records must stay together.
     """
     firsts = [members[0] for members in _by_node(cards)]
     return max(firsts, key=lambda card: (card.finished, -card.rank)).rank
@@ -163,7 +165,7 @@ def leading(cards: Sequence[Card]) -> int:
 def seat(cards: Sequence[Card], leader: int) -> list[Seat]:
     """Return the slots' seats, the leader's node first, then nodes by their lowest rank.
 
-    Two hosts of the same name (distinguished by their boot) get different names.
+    Two hosts of the same name (distinguished by their boot ids) get different names.
     """
     nodes = _by_node(cards)
     nodes.sort(key=lambda members: (members[0].rank != leader, members[0].rank))
@@ -193,7 +195,7 @@ def seat(cards: Sequence[Card], leader: int) -> list[Seat]:
 
 
 def _by_node(cards: Sequence[Card]) -> list[list[Card]]:
-    """Return the cards of each node by local rank; nodes are the launcher's, else hosts."""
+    """Return the cards of each node by local rank; without node names from the launcher, each host is a node."""
     nodes: dict[str, list[Card]] = {}
     for card in sorted(cards, key=lambda card: (card.local_rank, card.rank)):
         nodes.setdefault(card.node or card.host, []).append(card)
@@ -201,7 +203,7 @@ def _by_node(cards: Sequence[Card]) -> list[list[Card]]:
 
 
 def members_of(case: Case, processes: int, seats: Sequence[Seat]) -> list[Seat] | None:
-    """Return the seats of a case's ranks, in order: the first nodes with enough places; None if there are too few."""
+    """Return the seats of a case's ranks, in order, on the first nodes with enough slots; None if too few."""
     per_node = 1 if processes == 1 else case.ranks_per_node
     wanted = 1 if processes == 1 else case.nodes
     nodes: dict[int, list[Seat]] = {}
@@ -212,10 +214,10 @@ def members_of(case: Case, processes: int, seats: Sequence[Seat]) -> list[Seat] 
 
 
 def check_places(cases: Iterable[tuple[PlannedCase, int]], seats: Sequence[Seat]) -> None:
-    """Check that every case (given with its number of processes) has its places.
+    """Check that there are enough slots and GPUs for every case, which is given with its number of processes.
 
     Raises:
-        RequestError: there are too few slots, or GPUs.
+        RequestError: there are too few slots or GPUs.
     """
     nodes: dict[int, int] = {}
     for one in seats:
@@ -254,7 +256,7 @@ def _gpus_needed(case: Case, processes: int, seat: Seat) -> int:
 
 
 def _sharing_gpus(members: Sequence[Seat]) -> str:
-    """Return a sentence on which ranks would share a GPU; empty if none would, or if that is unknown."""
+    """Return words on how many slots would share a GPU; empty if none would, or if that is unknown."""
     known = Counter((one.host, one.gpu) for one in members if one.gpu)
     host, count = next(((host, count) for (host, _), count in known.items() if count > 1), ("", 0))
     return f"{count} slots of {host} would use the same one" if count else ""
@@ -267,9 +269,9 @@ def _counts(counts: Sequence[int]) -> str:
 
 
 def stands(case: Case, members: Sequence[Seat]) -> list[Stand]:
-    """Return each rank's cores: those that it shares with other ranks of its host, divided among them.
+    """Return each rank's cores; ranks of a host that may use the same cores get these divided among them.
 
-    Where the launcher bound ranks, each has its own.
+    If the launcher bound each rank to cores of its own, it gets those.
     """
     threads = case.threads_per_rank * (case.world_size // len(members))
     pinned = case.compute == "real"  # a replay's ranks sleep
@@ -293,7 +295,7 @@ def stands(case: Case, members: Sequence[Seat]) -> list[Stand]:
 
 
 def _sharing_cores(members: Sequence[Seat]) -> list[list[int]]:
-    """Return the ranks that may use the same cores of a host, together."""
+    """Return groups of ranks, each of which may use the same cores of a host."""
     together: dict[tuple[str, tuple[int, ...]], list[int]] = {}
     for rank, one in enumerate(members):
         together.setdefault((one.host, one.cores), []).append(rank)
@@ -301,7 +303,7 @@ def _sharing_cores(members: Sequence[Seat]) -> list[list[int]]:
 
 
 def oversubscribed(case: Case, members: Sequence[Seat]) -> bool:
-    """Return whether a host has more of the case's threads than cores for them, or the launcher bound them to fewer."""
+    """Return whether the case has more threads on some host than the cores that its ranks there may use."""
     if case.device != "cpu" or case.compute != "real":
         return False
     threads = case.threads_per_rank * (case.world_size // len(members))

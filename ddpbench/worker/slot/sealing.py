@@ -1,11 +1,11 @@
-"""Seals: they tell values of this job's slots from a stranger's in the store. Pure values, and no torch.
+"""Seals, which tell values that this job's slots wrote into the store from a stranger's. No side effects, no torch.
 
-A sealed value is a line that names the key, counts the writer's values and authenticates all of it, then the value:
+A sealed value is a header that names the key, counts the writer's values and authenticates all of it, then the value:
 
     1 <key's id> <counter> <HMAC-SHA256 of scope, store key, counter and value> <value>
 
-Each job has its key, made of the common one and of random numbers of all slots. A value is refused if it was
-written in another job, under another name, or before the last value read.
+Each job derives its own key from the common key and random numbers of all slots. A value is refused if it was written
+in a different job, under a different name, or before the last value read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class StrangerError(LaunchError):
 
 
 class OtherKeyError(RequestError):
-    """Another slot has a different key, or none; `value` is what it wrote, and may be forged."""
+    """Another slot has a different key, or none; `value` is what that slot wrote, and may be forged."""
 
     def __init__(self, reason: str, value: bytes = b"") -> None:
         super().__init__(reason)
@@ -36,7 +36,7 @@ class OtherKeyError(RequestError):
 
 
 class Seals:
-    """Seals and opens values. `scope` distinguishes this job's values from others' with the same key."""
+    """Seals and opens values. `scope` distinguishes this job's values from those of other jobs with the same key."""
 
     def __init__(self, key: bytes, scope: str) -> None:
         self._key, self._scope = key, scope
@@ -47,26 +47,26 @@ class Seals:
 
     @property
     def strong(self) -> bool:
-        """True if there is a key; without one everybody can seal."""
+        """Whether there is a key; without one, everybody can seal."""
         return bool(self._key)
 
     def begin_job(self, agreed: bytes) -> None:
-        """Bind all that follows to this job: `agreed` holds a random number of each slot."""
+        """Bind all later seals to this job; `agreed` holds a random number of each slot."""
         self._job_key = _mac(self._key, b"job" + hashlib.sha256(agreed).digest())
 
     def seal(self, name: str, value: bytes, *, any_job: bool = False) -> bytes:
-        """Return a store key's value in its sealed form; `any_job` before all slots have begun the job."""
+        """Return the sealed form of a store key's value; `any_job` if some slots may not have begun the job yet."""
         self._written += 1
         counter = b"%016x" % self._written
         mac = self._authenticate(name, counter, value, any_job=any_job)
         return b"1 %s %s %s %s" % (self._id, counter, mac, value)
 
     def open(self, name: str, sealed: bytes, *, any_job: bool = False) -> bytes:
-        """Return the value that was sealed.
+        """Return the value that was sealed under `name`.
 
         Raises:
-            OtherKeyError: it was sealed with another key.
-            StrangerError: no slot of this job has written it, or it is older than the last one read.
+            OtherKeyError: the value was sealed with a different key.
+            StrangerError: no slot of this job has written the value, or it is older than the last one read.
         """
         head = _HEAD.match(sealed[:_HEAD_BYTES]) if len(sealed) <= _HEAD_BYTES + MAX_BYTES else None
         if head is None:
@@ -104,7 +104,7 @@ class Seals:
 
 
 def fresh() -> str:
-    """Return a random number that no earlier job had."""
+    """Return a new random number as hexadecimal digits."""
     return secrets.token_hex(16)
 
 

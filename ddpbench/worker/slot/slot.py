@@ -1,13 +1,13 @@
 """A slot: a process that torchrun, srun or a user started, and that gives every launch of a plan a fresh rank.
 
-Slots meet in a store (`meeting`), check that they belong together (`roster`), and then do (`follower`) what the
-leading slot (`leader`) orders: the slots that a launch needs have their fork server fork a rank, watch it,
-and tell the store how it goes (`own_rank`). A slot trains nothing itself. The keys:
+Slots meet in a store (`meeting`), check that they belong together (`roster`), and then carry out (`follower`) what the
+leading slot (`leader`) orders. For each launch, the slots that it needs have their fork servers fork a rank, watch the
+rank, and report on it in the store (`own_rank`). A slot trains nothing itself. The store's keys:
 
     card/<slot>  verdict  nonce  shared/<slot>  go    the meeting
-    job/<number>                                  what comes next: a round's servers, a launch, or the end
-    order        stop                             end the ranks of a launch; somebody has to leave
-    state/<slot>                                  how a slot and its rank are
+    job/<number>                                  the next order: a round's servers, a launch, or the end
+    order        stop                             end the ranks of a launch; a slot had to leave
+    state/<slot>                                  the state of a slot and its rank
     file/<number>/<rank>/...                      records and log of a rank whose node has its own directory
 """
 
@@ -52,7 +52,7 @@ _SHARED_TRIES = 5
 
 
 class Slot:
-    """A slot. Use it as a context; leaving it leaves no server and no rank behind."""
+    """A slot. Use it as a context manager; leaving it leaves no server and no rank behind."""
 
     def __init__(
         self, run: RunDir, place: SlotPlace, meeting: Meeting, launcher_lives: Callable[[], None]
@@ -63,7 +63,7 @@ class Slot:
         self.cards: list[Card] = []
         self.seats: list[Seat] = []
         self.unshared: set[int] = set()
-        """Slots that do not see the leader's directory."""
+        """Slots that don't see the leader's directory."""
         self._stack = ExitStack()
         self._servers: dict[str, ServerProcess] = {}
         self._ticks = 0
@@ -78,7 +78,7 @@ class Slot:
         self._stack.close()
 
     def attend(self, *, lead: Callable[[Slot], int], follow: Callable[[Slot, int], int]) -> int:
-        """Meet the others, and lead or follow until the plan is carried out; return the exit code.
+        """Meet the other slots, and lead or follow until the plan is carried out; return the exit code.
 
         Calls `lead` if this slot leads, else `follow` with the leading slot's number.
 
@@ -95,7 +95,7 @@ class Slot:
         except OtherKeyError as error:
             raise (
                 OutputError(card.problem) if card.problem else error
-            ) from None  # without a directory it has no key
+            ) from None  # without a directory, this slot has no key
         if verdict["refusal"]:
             raise RequestError(verdict["refusal"])
         self.cards = [Card.from_json(one) for one in verdict["cards"]]
@@ -118,11 +118,11 @@ class Slot:
 
     @property
     def _start_s(self) -> float:
-        """Return how long a slot that came may be starting, seconds."""
+        """Return how long a slot that has connected may take to start, seconds."""
         return min(START_TIMEOUT_S, self.meeting.join_s)
 
     def _gather(self) -> None:
-        """Wait on slot 0 for all cards, and tell all slots whether they belong together."""
+        """On slot 0, wait for all cards and tell all slots whether they belong together."""
         keys = {f"card/{rank}": rank for rank in range(self.place.slots)}
         deadline = time.monotonic() + self.meeting.join_s + self._start_s
         while missing := self.meeting.missing(list(keys)):
@@ -162,10 +162,10 @@ class Slot:
             raise
 
     def await_key(self, key: str, timeout_s: float) -> dict[str, Any]:
-        """Return a key's value, while the launcher lives and no slot has to leave.
+        """Return a key's value once it is set, unless the launcher is gone or another slot had to leave.
 
         Raises:
-            LaunchError: it was not set within this time.
+            LaunchError: the key was not set within `timeout_s`.
         """
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
@@ -178,7 +178,7 @@ class Slot:
         raise LaunchError(f"slot {self.place.rank} waited {timeout_s:.0f} s for {key!r} of the leading slot")
 
     def check_stop(self) -> None:
-        """Raise StoppedError once another slot had to leave."""
+        """Raise StoppedError if another slot had to leave."""
         if self.meeting.has("stop"):
             (stop,) = self.meeting.get("stop")
             resumable = stop["code"] != EXIT_REQUEST
@@ -186,7 +186,7 @@ class Slot:
             raise StoppedError(f"{start}{stop['why']}", stop["code"])
 
     def share(self, nonce: str) -> None:
-        """Tell whether this slot sees the leader's directory, and claim this host's cores."""
+        """Report whether this slot sees the leader's directory; as its host's first slot, also claim the cores."""
         sees = False
         for attempt in range(_SHARED_TRIES):
             sees = (self.run.path / nonce).exists()
@@ -204,7 +204,11 @@ class Slot:
         self.meeting.put(f"shared/{self.place.rank}", {"sees": sees, "problem": problem})
 
     def go(self) -> None:
-        """Wait for the leader's permission before anything runs."""
+        """Wait for the leader's permission to run anything.
+
+        Raises:
+            RequestError: the leader refuses.
+        """
         go = self.await_key("go", LEADER_LOST_S)
         if go["refusal"]:
             raise RequestError(go["refusal"])
@@ -216,14 +220,14 @@ class Slot:
         return next(one for one in self.seats if one.rank == self.place.rank)
 
     def begin_round(self, number: int, envs: Sequence[Mapping[str, str]], *, fresh: bool) -> None:
-        """Ensure that fork servers run; `fresh` ends those of a measured round first: forks share an address layout."""
+        """Ensure that the round's fork servers run; `fresh` replaces earlier ones, as forks share an address layout."""
         if fresh:
             self.close_servers(self.beat)
         started_s = sum(self.server(env).start_s for env in envs)
         self.tell(job=number, ready_s=round(started_s, 3))
 
     def server(self, env: Mapping[str, str]) -> ServerProcess:
-        """Return the fork server of an environment, started when first asked for."""
+        """Return the fork server for an environment, started when first asked for."""
         key = json.dumps(dict(env), sort_keys=True)
         if key not in self._servers or not self._servers[key].alive:
             log = self.run.path / f"server-{self.place.rank:05d}.log"
@@ -231,26 +235,26 @@ class Slot:
         return self._servers[key]
 
     def close_servers(self, closed: Callable[[], None] = lambda: None) -> None:
-        """End the fork servers, and their ranks with them; call `closed` after each."""
+        """End the fork servers and with them their ranks; call `closed` after each server."""
         servers, self._servers = self._servers, {}
         for server in servers.values():
             server.close()
             closed()
 
     def tell(self, **state: Any) -> None:
-        """Set this slot's state."""
+        """Report this slot's state in the store."""
         self._state = state
         self._ticks += 1
         self.told_at = time.monotonic()
         self.meeting.put(f"state/{self.place.rank}", {"tick": self._ticks, **state})
 
     def beat(self) -> None:
-        """Repeat the state now and then, as a sign of life."""
+        """Repeat the last report if it is older than `BEAT_S`, as a sign of life."""
         if self._state and time.monotonic() - self.told_at > BEAT_S:
             self.tell(**self._state)
 
     def idle(self, timeout_s: float) -> None:
-        """Let some time pass while this slot has no rank.
+        """Sleep for `timeout_s` while this slot has no rank.
 
         Raises:
             StoppedError: another slot had to leave.
@@ -263,12 +267,12 @@ class Slot:
 
 
 def processes_of(case: Case) -> int:
-    """Return how many ranks a case has: one, if its strategy holds all replicas in one process."""
+    """Return how many processes a case has: one if its strategy holds all replicas in one process."""
     return 1 if traits_of(case).one_process else case.world_size
 
 
 def environments(cases: Iterable[Case]) -> list[dict[str, str]]:
-    """Return the environments that these cases need a fork server for."""
+    """Return the different environments for which these cases need fork servers."""
     envs: list[dict[str, str]] = []
     for case in cases:
         env = dict(early_env(case))
@@ -278,5 +282,5 @@ def environments(cases: Iterable[Case]) -> list[dict[str, str]]:
 
 
 def say(text: str) -> None:
-    """Print a line for the user who started the slots; control characters in other nodes' texts are made visible."""
+    """Print a line for the user who started the slots, with control characters from other nodes made visible."""
     print(clean(text), file=sys.stderr, flush=True)  # noqa: T201

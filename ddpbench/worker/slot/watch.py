@@ -1,4 +1,4 @@
-"""The leader's watchdog over the slots of one launch: it reads the state of their ranks, and ends them if it must."""
+"""The leader's watchdog over the slots of one launch: it reads their ranks' states, and ends the ranks if it must."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HANG_SETTING = "budget.hang_timeout"
 
 
 class Watch:
-    """The watchdog over all slots of one launch."""
+    """The watchdog over all slots of one launch. Call `look` until `over`."""
 
     def __init__(self, slot: Slot, job: int, members: Sequence[Seat], *, hang_timeout_s: float) -> None:
         now = time.monotonic()
@@ -62,7 +62,7 @@ class Watch:
         self.over = not seen.left or seen.unheard(now)
 
     def _explain_hang(self) -> None:
-        """Note what holds the launch up: a fork server that cannot report its rank's end, or a rank."""
+        """Note what holds the launch up: a rank, or a stopped fork server that cannot report its rank's end."""
         seen = self.seen
         stopped = [rank for rank in seen.left if self.states[rank].get("server_stopped")]
         if stopped:
@@ -82,7 +82,7 @@ class Watch:
 
 
 def noise_of(members: Sequence[Seat], states: Sequence[dict[str, Any]], *, shared_machine: bool) -> Noise:
-    """Return the worst host's noise: the use of each host's watched cores by other processes than its ranks."""
+    """Return the worst host's noise: the use of a host's watched cores by processes other than its ranks."""
     own_s: dict[str, float] = {}
     totals: dict[str, Totals] = {}
     for one, state in zip(members, states, strict=True):

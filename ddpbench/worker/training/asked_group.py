@@ -20,26 +20,26 @@ from torch.distributed import distributed_c10d
 from ddpbench.causes import is_users
 
 _ASKED = "_get_default_group"
-"""Function that torch's collectives, `get_rank` and `get_world_size` call without a `group` argument."""
+"""The function of torch that collectives, `get_rank` and `get_world_size` call if they get no `group`."""
 _OF_WORLD, _READ = type(distributed_c10d.GroupMember), "WORLD"
-"""The class whose property by this name is the default group, which `is_initialized` reads."""
+"""A class and the name of its property that holds the default group, which `is_initialized` reads."""
 _is_users = cache(is_users)
 
 
 @dataclass(slots=True)
 class Asked:
-    """Whether the default process group was asked for."""
+    """Whether the enclosed code asked for the default process group."""
 
     found: bool = False
-    """True once it was, or once a user's code asked whether there is one."""
+    """True once the group was needed, or once a user's code checked whether there is one."""
 
 
 @contextmanager
 def formed_when_asked(device: torch.device) -> Iterator[Asked]:
-    """Form a group of this rank alone as soon as the code run within asks for one and there is none.
+    """Form a group of this rank alone once the enclosed code asks for a process group and there is none.
 
-    A user's code asks by `is_initialized`, too, also through a library: it is about to exchange values if there is one.
-    torch and ddpbench themselves find none by it until then.
+    A user's code also asks by `is_initialized`, maybe through a library: it is about to exchange values if there is a
+    group. In torch's and ddpbench's own code, `is_initialized` returns False until then.
     """
     asked = Asked()
 
@@ -59,13 +59,13 @@ def _calling(before: Callable[[], None]) -> Iterator[None]:
     world: Any = vars(_OF_WORLD)[_READ]
     asking = distributed_c10d.is_initialized.__code__
     within = False
-    lock = threading.RLock()  # replicas in threads ask at the same time
+    lock = threading.RLock()  # replicas in threads may ask at the same time
 
     def call() -> None:
         nonlocal within
         with lock:
             if not within:
-                within = True  # forming a group asks for it too
+                within = True  # forming a group asks for one too
                 try:
                     before()
                 finally:
@@ -82,7 +82,7 @@ def _calling(before: Callable[[], None]) -> Iterator[None]:
         return world.fget(of)
 
     setattr(distributed_c10d, _ASKED, group)
-    setattr(_OF_WORLD, _READ, property(read, world.fset))  # is_initialized may have been imported by name
+    setattr(_OF_WORLD, _READ, property(read, world.fset))  # user code may hold is_initialized
     try:
         yield
     finally:
@@ -91,8 +91,8 @@ def _calling(before: Callable[[], None]) -> Iterator[None]:
 
 
 def _is_asked_by_user(frame: FrameType | None) -> bool:
-    """Return whether a call was made by a user's code, or by a library other than torch that it called."""
-    if frame is not None and _package_of(frame) == "torch":  # SyncBatchNorm, for example
+    """Return whether a call was made by a user's code, or on its behalf by a library other than torch."""
+    if frame is not None and _package_of(frame) == "torch":  # such as SyncBatchNorm
         return False
     while frame is not None and _package_of(frame) != "ddpbench":
         if _is_users(frame.f_code.co_filename):
@@ -107,9 +107,9 @@ def _package_of(frame: FrameType) -> str:
 
 @contextmanager
 def first_of_two() -> Iterator[None]:
-    """Make the default process group one of two ranks within, of which this is the first and the other is missing.
+    """Replace the default process group by one of two ranks, in which this is the first and the other is missing.
 
-    Exchanges return at once, and what they were to fill stays as it was. There is no group afterwards.
+    Exchanges return at once, and leave the tensors that they should fill as they were. Afterwards there is no group.
     """
     from torch.testing._internal.distributed.fake_pg import FakeStore
 

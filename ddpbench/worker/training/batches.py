@@ -1,6 +1,6 @@
 """A rank's share of the workload's data, endlessly: DataLoader and DistributedSampler, epoch after epoch.
 
-A workload's own loader and iterable datasets shard themselves; their batches are checked here as they come.
+A workload's own loader and iterable datasets divide the data themselves; here their batches are only checked.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def make_loader(
     loader_cores: tuple[int, ...] = (),
     collate: Callable[[list[Any]], Any] | None = None,
 ) -> DataLoader[Any]:
-    """Return the loader of one rank. A process that holds all replicas of a case loads the whole global batch.
+    """Return one rank's loader. A process that holds all replicas of a case loads the whole global batch.
 
     Raises:
         ValueError: the dataset has too few samples for one step of the whole job.
@@ -63,10 +63,10 @@ def make_loader(
 
 
 def worker_settings(case: Case, cores: tuple[int, ...]) -> dict[str, Any]:
-    """Return the DataLoader arguments on its processes, their cores and the memory that they load into."""
+    """Return the DataLoader arguments for its worker processes, their cores and pinned memory."""
     workers = case.loader_workers
     if workers:
-        # Workers are forked from a process of the rank's own: otherwise each of them would import torch.
+        # Workers are forked from a separate server process of the rank; otherwise each would import torch.
         preloaded = ["ddpbench.worker.training.loader_server", "torch.utils.data"]
         multiprocessing.get_context("forkserver").set_forkserver_preload(preloaded)
         os.environ |= {PARENT: str(os.getpid()), SHARED: shared_folders()}
@@ -98,14 +98,15 @@ def endless(
     on_batch: Callable[[int], None] = lambda _: None,
     on_cast: Callable[[torch.dtype], object] = lambda _: None,
 ) -> Iterator[Any]:
-    """Yield batches on the device endlessly; each epoch is reshuffled, alike on all ranks (`set_epoch`).
+    """Yield batches on the device endlessly; each epoch is reshuffled in the same way on all ranks (`set_epoch`).
 
-    Values are cast to `dtype` (`trees.cast_type`), or stay as they are if it is None. With a `size` every batch must
-    have as many samples, counted by `count`; a smaller one at the end of a pass is left out. `on_pass` gets the number
-    of steps of a pass, `on_batch` the number of those begun, and `on_cast` the type of each tensor that is cast.
+    Values are cast to `dtype` (`trees.cast_type`), or not if it is None. If `size` is given, every batch must have that
+    many samples, counted by `count`; a smaller one at the end of a pass is skipped. `on_pass` gets the number of steps
+    in a finished pass, `on_batch` the number of steps begun in the current pass, and `on_cast` the type that each cast
+    tensor had.
 
     Raises:
-        ValueError: a pass gave nothing, or batches of another size.
+        ValueError: a pass has no batch, or a batch of a wrong size.
     """
 
     types: dict[torch.dtype, torch.dtype] = {}
@@ -143,14 +144,14 @@ def endless(
 
 
 def _set_epoch(loader: Iterable[Any], epoch: int) -> None:
-    """Tell all objects that shuffle with a seed which pass begins."""
+    """Tell the loader, and its parts that shuffle with a seed, which pass begins."""
     for part in (loader, *(getattr(loader, name, None) for name in ("sampler", "batch_sampler", "dataset"))):
         if callable(set_epoch := getattr(part, "set_epoch", None)):
             set_epoch(epoch)
 
 
 def _nothing(loader: Iterable[Any], epoch: int) -> str:
-    """Return why a pass without a batch cannot be trained on."""
+    """Return a sentence on why a pass had no batch, and what to do."""
     if epoch:
         return (
             f"the data are exhausted after pass {epoch}: they must yield their batches again each time they are "
@@ -176,16 +177,16 @@ def _nothing(loader: Iterable[Any], epoch: int) -> str:
 MEMORY_BATCHES = 32
 """Most batches that `data = "memory"` cycles through: more than fit a processor's cache."""
 MEMORY_BYTES = 256 << 20
-"""Total size from which no further batch is taken, on each rank."""
+"""Total size of the batches on each rank, in bytes, from which no further one is taken."""
 
 
 def in_memory(batches: Iterator[Any], on_batch: Callable[[], None]) -> Iterator[Any]:
-    """Return the next few of these batches, taken now and then cycled through endlessly: no step loads anything.
+    """Take some of these batches, and return an endless iterator over them, so that no step loads anything.
 
-    There is at least one, and at most `MEMORY_BATCHES`; `on_batch` is called after each, as a sign of life.
+    It has at least one batch and at most `MEMORY_BATCHES`; `on_batch` is called after each, as a sign of life.
 
     Raises:
-        ValueError: raised by the iterator, if a step changes the values of a batch that it had changed before.
+        ValueError: raised by the iterator, if a step changes the values of a batch each time.
     """
     kept: list[Any] = []
     size = 0
@@ -201,8 +202,8 @@ def in_memory(batches: Iterator[Any], on_batch: Callable[[], None]) -> Iterator[
 
 
 def _cycled(kept: list[Any]) -> Iterator[Any]:
-    """Yield the batches endlessly. What a step writes into one may stay, if writing it again changes nothing."""
-    versions: list[list[int] | None] = [_versions(batch) for batch in kept]  # None once it was compared
+    """Yield the batches endlessly. A step may write into a batch if writing a second time changes nothing."""
+    versions: list[list[int] | None] = [_versions(batch) for batch in kept]  # None once compared
     for number in itertools.cycle(range(len(kept))):
         batch, before = kept[number], versions[number]
         found = _versions(batch) if before is not None else None
@@ -224,12 +225,12 @@ def _cycled(kept: list[Any]) -> Iterator[Any]:
 
 
 def _versions(batch: Any) -> list[int]:
-    """Return how often each tensor of a batch was written to; tensors made in inference mode cannot be."""
+    """Return how often each tensor of a batch was written to; 0 if made in inference mode, where it cannot be."""
     return [0 if tensor.is_inference() else tensor._version for tensor in tensors(batch)]
 
 
 def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether two tensors have the same values; NaN is the same as NaN."""
+    """Return whether two tensors have the same values, where NaN equals NaN."""
     if one.shape != other.shape:
         return False
     return bool(((one == other) | ((one != one) & (other != other))).all())  # noqa: PLR0124

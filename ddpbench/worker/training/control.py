@@ -1,4 +1,4 @@
-"""Process groups in which ranks meet and agree: those of the strategy, and a separate one of the harness."""
+"""Process groups in which ranks meet and agree: the strategy's, and a separate one of the harness."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ddpbench.worker.mpi import process_group
 from ddpbench.worker.place import JobPlace
 from ddpbench.worker.variables import slots_store
 
-_TIMEOUT = timedelta(hours=24)  # the watchdog ends hangs: it names the rank, which a timeout here cannot
+_TIMEOUT = timedelta(hours=24)  # the watchdog ends hangs and names the rank, which a timeout here cannot
 
 
 class GroupControl:
@@ -34,13 +34,13 @@ class GroupControl:
 
 
 def meet(case: Case, place: JobPlace, *, uses_backend: bool, device: torch.device) -> Control:
-    """Form the process groups this case needs and return the harness's control.
+    """Form the process groups that this case needs, and return the harness's control.
 
-    The default group, of the case's backend, belongs to the strategy alone. A launcher may have formed it, as Ray does,
-    or the user's code during its import: that group is kept if it is what the case needs.
+    The default group, of the case's backend, belongs to the strategy alone. If a launcher such as Ray has formed it, it
+    is used. If the user's code has formed it during its import, it is used if it fits the case, and replaced otherwise.
 
     Raises:
-        RuntimeError: there is a default group, with other ranks or another backend.
+        RuntimeError: the launcher's default group has other ranks or a different backend.
     """
     if not uses_backend and place.processes == 1:
         return AloneControl()
@@ -56,7 +56,8 @@ def meet(case: Case, place: JobPlace, *, uses_backend: bool, device: torch.devic
             return _control(place, uses_backend=uses_backend, timeout=_TIMEOUT)
         dist.destroy_process_group()
     store = _store(place)
-    # A gang must notice by itself, as users' scripts do, that one of its ranks is stopped: that is what is measured.
+    # With recovery, ranks must notice by themselves that one of them is stopped, as in users' scripts: this
+    # is measured.
     timeout = _TIMEOUT if case.recovery == "off" else timedelta(seconds=case.collective_timeout)
     dist.init_process_group(
         backend,
@@ -83,10 +84,10 @@ def _found() -> tuple[str, int, int]:
 
 
 def _check_formed(backend: str, place: JobPlace) -> None:
-    """Check that the default group that exists is the one that this rank would have formed.
+    """Check that the launcher has formed the default group that this rank would have formed.
 
     Raises:
-        RuntimeError: it is not.
+        RuntimeError: the two differ.
     """
     formed = _found()
     wanted = (backend, place.rank, place.processes)
@@ -98,10 +99,10 @@ def _check_formed(backend: str, place: JobPlace) -> None:
 
 
 def _store(place: JobPlace) -> Store | None:
-    """Return the store in which ranks meet; None is the one that MASTER_ADDR and MASTER_PORT name.
+    """Return the store in which ranks meet; None for the one at MASTER_ADDR and MASTER_PORT.
 
-    A fork server's ranks meet in the file DDPBENCH_RENDEZVOUS. Those of slots meet under the prefix DDPBENCH_STORE of
-    the slots' store, which serves all launches.
+    A fork server's ranks meet in the file DDPBENCH_RENDEZVOUS. Ranks of slots meet in the slots' store, which serves
+    all launches, under the prefix DDPBENCH_STORE.
     """
     if file := os.environ.get("DDPBENCH_RENDEZVOUS"):
         return FileStore(file, place.processes)
@@ -114,7 +115,7 @@ def _store(place: JobPlace) -> Store | None:
 def leave(control: Control, *, borrowed: bool = False) -> None:
     """Wait for all ranks, then destroy the groups. gloo may abort a process that skips this.
 
-    With `borrowed` the launcher has formed the default group, and destroys it.
+    If `borrowed`, the launcher has formed the default group, and destroys it.
     """
     control.agree(0)
     if borrowed:

@@ -1,4 +1,4 @@
-"""Exchanges between ranks by a user's code: collectives and messages, but not queries of rank or size."""
+"""Notice exchanges between ranks by a user's code: collectives and messages, but not queries of rank or size."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _EXCHANGE = (
 )
 """Prefixes of the process group methods that exchange values."""
 _WAIT = ("barrier", "monitored_barrier")
-"""Methods that wait for the other ranks and exchange no values."""
+"""Methods that wait for the other ranks but exchange no values."""
 
 
 @dataclass(slots=True)
 class Exchanges:
-    """Exchanges that were seen while watching."""
+    """Exchanges that some code was seen to make."""
 
     largest: int = 0
-    """Number of ranks in the largest group that exchanged values; 0 without any."""
+    """Number of ranks in the largest group that exchanged values; 0 if none did."""
     waited: bool = False
     """True if a barrier was called."""
     _waits: dict[str, int] = field(default_factory=dict)
-    """The part of each group's sequence number that comes from barriers, by the group's name."""
+    """How far barriers advanced each group's sequence number, by the group's name."""
 
     @property
     def found(self) -> bool:
@@ -71,9 +71,9 @@ def noticing_exchanges() -> Iterator[Exchanges]:
 
 @contextmanager
 def alone(device: torch.device, *, says_so: bool) -> Iterator[None]:
-    """Make the default process group one of this rank alone within; all ranks enter it together.
+    """Replace the default process group by one of this rank alone; all ranks must enter the context together.
 
-    With `says_so`, `RANK` and `WORLD_SIZE` are those of this group, too.
+    If `says_so`, `RANK` and `WORLD_SIZE` describe this group too.
     """
     default = distributed_c10d._get_default_group()
     backend = "nccl" if device.type == "cuda" else "gloo"

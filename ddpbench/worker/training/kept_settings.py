@@ -1,4 +1,4 @@
-"""Settings of a rank's process that a user's code may change and the experiment decides: restored and reported."""
+"""Restore and report settings of a rank's process that the experiment decides and a user's code has changed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ddpbench.units import counted
 
 @contextmanager
 def settings_kept(case: Case, on_change: Callable[[str], None]) -> Iterator[None]:
-    """Run a user's code, then restore the threads, cores and variables that the case's settings decide.
+    """Run the enclosed code of a user, then restore the threads, cores and variables that the case's settings decide.
 
-    `on_change` gets a sentence on each that the code changed. A variable such as OMP_NUM_THREADS no longer acts on this
-    process, but on the loader workers that it starts.
+    `on_change` gets a sentence on each change. Changing a variable such as OMP_NUM_THREADS no longer affects this
+    process, but does affect the loader workers that it starts.
     """
     threads, cores = torch.get_num_threads(), os.sched_getaffinity(0)
     variables = {name: os.environ.get(name) for name in early_env(case)}

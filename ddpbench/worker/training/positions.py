@@ -1,8 +1,8 @@
-"""Batches by place in the job's order of samples: an interrupted training continues where it was, at any size.
+"""Batches by position in the job's order of samples, so that training can continue anywhere, on any number of ranks.
 
 The order is the dataset's, reshuffled for each pass from the case's seed, one pass after the other. In a step of n
-ranks, each takes one of the next n local batches, so that a snapshot only has to hold how many samples were trained on.
-The dataset itself tells what a batch holds, not what was asked of it.
+ranks, each takes one of the next n local batches, so a snapshot only has to hold how many samples were trained on.
+Which samples a batch holds is learned from the dataset itself, rather than from what was asked of it.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def _collated(
 
 @dataclass(slots=True)
 class Order:
-    """The job's order of samples: the one at place p has the index `order.index(p)`."""
+    """The job's order of samples, which maps positions over all passes to dataset indices and back."""
 
     samples: int
     seed: int
     _passes: dict[int, tuple[list[int], list[int]]] = field(default_factory=dict)
 
     def _pass(self, number: int) -> tuple[list[int], list[int]]:
-        """Return a pass's indices in order, and each index's place in it; two passes are cached."""
+        """Return a pass's indices in order, and each index's position in it; two passes are cached."""
         if number not in self._passes:
             generator = torch.Generator().manual_seed(self.seed + number)
             order = torch.randperm(self.samples, generator=generator)
@@ -59,15 +59,14 @@ class Order:
         return self._passes[number]
 
     def indices(self, first: int, count: int) -> list[int]:
-        """Return the indices of the samples at `count` places from `first` on."""
+        """Return the dataset indices at `count` positions from `first` on."""
         return [
             self._pass(place // self.samples)[0][place % self.samples]
             for place in range(first, first + count)
         ]
 
     def runs(self, indices: Sequence[int], first: int) -> Runs:
-        """Return, as runs (first, count), the positions in the data of the samples received for requests `first`,
-        `first + 1`, ...
+        """Return the positions of the samples received for requests `first`, `first + 1`, ... as runs (first, count).
 
         A sample received in place of the requested one gets its position within the same pass.
         """
@@ -90,7 +89,7 @@ def _asked(order: Order, first: int, stride: int, count: int) -> Iterator[list[i
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Share:
-    """The samples that a rank takes: from the job's place `first` on, one local batch per rank."""
+    """Which samples a rank takes: in each step, one local batch per rank, from the job's position `first` on."""
 
     first: int
     rank: int
@@ -108,9 +107,9 @@ def batches_from(
     collate: Callable[[list[Any]], Any] | None,
     loader: dict[str, Any],
 ) -> Iterator[tuple[Runs, Any]]:
-    """Yield a rank's batches, each with the places of its samples.
+    """Yield a rank's batches, each with its samples' positions as runs.
 
-    `loader` holds further arguments of the DataLoader. Values are cast to `dtype`, or stay as they are if it is None.
+    `loader` holds further arguments of the DataLoader. Values are cast to `dtype`, or not if it is None.
     """
 
     def placed(tensor: torch.Tensor) -> torch.Tensor:

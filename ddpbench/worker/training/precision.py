@@ -1,9 +1,10 @@
-"""The precision of forward and loss, alike for every strategy: the types as they are, or autocast.
+"""The precision of forward and loss, the same for every strategy: the model's own types, or autocast.
 
-Autocast holds for a thread, and data_parallel runs replicas in separate threads: so the model is wrapped, not the step.
-Under fp16 the loss is scaled before backward and gradients are unscaled before the update, which is skipped if one of
-them is infinite (torch.amp.GradScaler). Ranks decide that alike as long as each holds all averaged gradients: an
-infinite one is infinite in every average it is part of. For shards (DTensor) torch tells every rank what any has found.
+Autocast applies to one thread, and data_parallel runs replicas in separate threads, so the model is wrapped rather than
+the step. Under fp16 the loss is scaled before backward and gradients are unscaled before the update, which is skipped
+if a gradient is infinite (torch.amp.GradScaler). Ranks decide that alike as long as each holds all averaged gradients,
+since an infinite gradient makes every average that includes it infinite. For shards (DTensor), torch tells every rank
+what any rank has found.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ LossFunction = Callable[[Any, Any], torch.Tensor]
 
 
 class PrecisionPolicy:
-    """Full precision: the types that model and data have."""
+    """Full precision: the types of model and data."""
 
     name = "full"
     unit_roundoff = 0.0
-    """The unit roundoff of forward's type, where that is not the parameters' own."""
+    """The unit roundoff of the type in which forward computes, if it is not the parameters' own; else 0."""
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """Return the model with its forward in this precision."""
         return model
 
     def value(self, loss: LossFunction) -> LossFunction:
-        """Return the loss in this precision."""
+        """Return the loss function in this precision."""
         return loss
 
     def loss(self, loss: LossFunction) -> LossFunction:
-        """Return the loss in the form that backward starts from."""
+        """Return the loss function in the form from whose result backward starts."""
         return self.value(loss)
 
     def unscaled(self, loss: torch.Tensor) -> torch.Tensor:
@@ -52,11 +53,11 @@ class PrecisionPolicy:
         replica.apply()
 
     def true_gradient(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Return a copy of a gradient, without the loss's scale."""
+        """Return a copy of a gradient, with the loss's scale divided out."""
         return gradient.clone()
 
     def lower_scale(self) -> bool:
-        """Halve the loss's scale; return False if there is none to halve."""
+        """Halve the loss's scale; return False if the loss has none."""
         return False
 
 
@@ -79,7 +80,7 @@ class Autocast(PrecisionPolicy):
 
 
 class ScaledAutocast(Autocast):
-    """Autocast to fp16, whose smallest gradients would vanish without a scale."""
+    """Autocast to fp16 with a scaled loss, so that the smallest gradients don't vanish."""
 
     def __init__(self, name: str, device_type: str, dtype: torch.dtype) -> None:
         super().__init__(name, device_type, dtype)
@@ -117,12 +118,12 @@ class ScaledAutocast(Autocast):
 
 FULL = PrecisionPolicy()
 _NARROW = {torch.bfloat16: "bf16", torch.float16: "fp16"}
-"""The types that autocast computes in, with their names in a case."""
+"""The types in which autocast computes, with their names in a case."""
 
 
 @contextmanager
 def entered_autocasts() -> Iterator[list[torch.dtype]]:
-    """Yield the types of the autocasts that any code enters meanwhile, in order."""
+    """Yield a list to which the types of all autocasts entered meanwhile are added, in order."""
     seen: list[torch.dtype] = []
     enter = torch.autocast.__enter__
 
@@ -139,18 +140,18 @@ def entered_autocasts() -> Iterator[list[torch.dtype]]:
 
 
 def widest(types: Iterable[torch.dtype]) -> str:
-    """Return the name of the autocast that rounds most among these types; empty if there is none."""
+    """Return the name of the coarsest autocast type among these types; empty if there is none."""
     known = [each for each in types if each in _NARROW]
     return _NARROW[max(known, key=lambda each: torch.finfo(each).eps)] if known else ""
 
 
 def roundoff_of(name: str) -> float:
-    """Return the unit roundoff of the type in which the autocast of that name computes; 0 for none."""
+    """Return the unit roundoff of the autocast of this name; 0 if there is none."""
     return next((torch.finfo(each).eps / 2 for each, own in _NARROW.items() if own == name), 0.0)
 
 
 def precision_of(name: str, device: torch.device) -> PrecisionPolicy:
-    """Return the precision of that name; fp16 comes with its own scaler."""
+    """Return the precision of this name; each one for fp16 has its own scaler."""
     if name == "bf16":
         return Autocast(name, device.type, torch.bfloat16)
     if name == "fp16":
@@ -168,7 +169,7 @@ class _Autocasting(nn.Module):
 
     @property
     def without_autocast(self) -> nn.Module:
-        """Return the model itself, for a strategy that enters autocast in a framework's own way."""
+        """Return the wrapped model, for a strategy that enters autocast in a framework's own way."""
         return self.model
 
     def forward(self, *inputs: Any) -> Any:
@@ -177,7 +178,7 @@ class _Autocasting(nn.Module):
 
 
 class _Update:
-    """A strategy's update in the form of an optimizer, for the scaler: gradients to unscale, a step to take or not."""
+    """A replica's update in the form of an optimizer: the scaler unscales its gradients and may skip its step."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica

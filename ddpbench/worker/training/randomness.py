@@ -1,4 +1,4 @@
-"""The generators that a model or its data may draw from: torch's, the standard library's and NumPy's."""
+"""The random generators that a model or its data may draw from: torch's, the standard library's and NumPy's."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _OWN = struct.Struct("<625I?d")
-"""State of `random`: its words with their place, and the second Gaussian of a pair, if one is left."""
+"""State of `random`: its words and their position, and the second Gaussian of a pair if it is unused."""
 _NUMPYS = struct.Struct("<?624IQ?d")
-"""State of NumPy's generator, if it is the usual one: its words, their place, and such a Gaussian."""
+"""State of NumPy's generator if it is MT19937: its words, their position, and an unused Gaussian."""
 
 
 def seed_all(seed: int) -> None:
-    """Seed torch on every device, `random`, and NumPy's global generator where NumPy is imported."""
+    """Seed torch on every device, `random`, and NumPy's global generator if NumPy is imported."""
     torch.manual_seed(seed)
     random.seed(seed)
     if (numpy := _numpy_random()) is not None:
@@ -27,14 +27,14 @@ def seed_all(seed: int) -> None:
 
 
 def random_state() -> Any:
-    """Return the state of all of them."""
+    """Return the states of torch's generators, `random` and NumPy's generator."""
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     numpy = _numpy_random()
     return torch.get_rng_state(), cuda, random.getstate(), None if numpy is None else numpy.get_state()
 
 
 def set_random_state(state: Any) -> None:
-    """Set all of them to a `random_state`."""
+    """Restore the states that `random_state` returned."""
     cpu, cuda, own, numpys = state
     torch.set_rng_state(cpu)
     if cuda:
@@ -46,7 +46,7 @@ def set_random_state(state: Any) -> None:
 
 
 def have_drawn(before: Any, now: Any) -> bool:
-    """Return whether any of them has drawn between two of their `random_state`s."""
+    """Return whether any generator has drawn between two results of `random_state`."""
     pairs = [(before[0], now[0]), *zip(before[1], now[1], strict=False)]
     if before[2] != now[2] or any(not torch.equal(one, other) for one, other in pairs):
         return True
@@ -54,7 +54,7 @@ def have_drawn(before: Any, now: Any) -> bool:
 
 
 class Draws:
-    """A note that some code has drawn random numbers."""
+    """Whether some code has drawn random numbers."""
 
     found = False
 
@@ -71,7 +71,7 @@ class _Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def noticing_draws() -> Iterator[Draws]:
-    """Note whether random numbers are drawn meanwhile, also from a private generator of torch's."""
+    """Note whether the enclosed code draws random numbers, also from a private generator of torch's."""
     draws, before = Draws(), random_state()
     with _Watched(draws):
         yield draws
@@ -79,7 +79,7 @@ def noticing_draws() -> Iterator[Draws]:
 
 
 def random_bytes() -> torch.Tensor:
-    """Return the states of the CPU's generators and of this process's GPU as bytes, of the same length in each rank."""
+    """Return the states of the CPU's generators and of this process's GPU as bytes, equally long on each rank."""
     _, words, left = random.getstate()
     packed = _OWN.pack(*words, left is not None, left or 0.0) + _packed_numpys()
     parts = [torch.get_rng_state(), torch.frombuffer(bytearray(packed), dtype=torch.uint8)]
@@ -114,10 +114,10 @@ def _packed_numpys() -> bytes:
 
 
 def _numpy_random() -> Any:
-    """Return `numpy.random`, or None if NumPy is not imported and so cannot have drawn from it."""
+    """Return `numpy.random`, or None if NumPy is not imported and so cannot have drawn numbers."""
     return getattr(sys.modules.get("numpy"), "random", None)
 
 
 def _comparable(state: Any) -> tuple[Any, ...]:
-    """Return a state of NumPy's generator as values that can be compared."""
+    """Return a state of NumPy's generator in a form that can be compared."""
     return tuple(each.tolist() if hasattr(each, "tolist") else each for each in state)

@@ -1,4 +1,4 @@
-"""Input that comes over the network: each batch's bytes are fetched from the fabric's store ahead of its step."""
+"""Input over the network: each batch's bytes are fetched from the fabric's store ahead of the batch's step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from ddpbench.strategies.trees import tensors
 
 AHEAD = 2
-"""Batches fetched before they are asked for: the default of a DataLoader's worker (prefetch_factor)."""
+"""Batches fetched ahead, as many as a DataLoader's worker fetches by default (prefetch_factor)."""
 _CHUNK_BYTES = 1 << 20
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ class StoreError(OSError):
 
 
 def fetch(connection: socket.socket, count: int, into: bytearray) -> None:
-    """Ask the store for `count` bytes and receive them, chunk after chunk, into the same buffer.
+    """Ask the store for `count` bytes and receive them in chunks, all into the same buffer.
 
     Raises:
         StoreError: the store closed the connection.
@@ -33,7 +33,7 @@ def fetch(connection: socket.socket, count: int, into: bytearray) -> None:
         connection.sendall(struct.pack(">Q", count))
         while count and (got := connection.recv_into(view[: min(count, len(into))])):
             count -= got
-    except ConnectionError:  # the store closed the connection with a request of ours unread
+    except ConnectionError:  # the store closed the connection before it read our request
         pass
     if count:
         raise StoreError(f"the store hung up with {count} bytes still to come")
@@ -47,8 +47,8 @@ def batch_bytes_of(batch: Any) -> int:
 def fetched(batches: Iterator[T], address: str, batch_bytes: int) -> Iterator[T]:
     """Yield the batches, each after `batch_bytes` have come from the store at `address` (`10.0.0.1:7000`).
 
-    A thread of this rank fetches up to `AHEAD` batches ahead, so that input and gradients share the link as they do
-    where a loader reads from a file server.
+    A thread of this rank fetches up to `AHEAD` batches ahead, so that input and gradients share the link, as with a
+    loader that reads from a file server.
 
     Raises:
         StoreError: the store cannot be reached or closes the connection.
@@ -84,7 +84,7 @@ def fetched(batches: Iterator[T], address: str, batch_bytes: int) -> Iterator[T]
         closed.set()
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
-        while thread.is_alive():  # it may wait for room in the queue
+        while thread.is_alive():  # the thread may wait for room in the queue
             with contextlib.suppress(queue.Empty):
                 ready.get(timeout=0.01)
         connection.close()

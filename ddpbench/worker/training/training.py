@@ -40,10 +40,10 @@ class DivergedError(Exception):
 
 
 class Training:
-    """A rank's workload, data and model of a case, before a strategy is applied to the model."""
+    """A rank's workload, data and model for a case, before a strategy is applied to the model."""
 
     def __init__(self, case: Case, place: JobPlace, device: torch.device, launch: int = 0) -> None:
-        """Take `launch`, the number of the case's launch: random draws for times differ between launches."""
+        """Take `launch`, the number of the case's launch, so that randomly drawn times differ between launches."""
         self.case, self.place, self.device = case, place, device
         self._undone: dict[str, None] = {}
         """Sentences on settings that the user's code had changed and that were restored."""
@@ -53,28 +53,28 @@ class Training:
         self.workload_options = self.workload.options.model_validate(case.workload_options)
         self.options = self.strategy.options.model_validate(case.options)
         self.dtype = type_of(case.dtype)
-        """Type that model and batches are cast to; None: they keep their own types."""
+        """Type that model and batches are cast to; None if they keep their own types."""
         self._given_types: tuple[torch.dtype, ...] | None = None
         self._batch_types: set[torch.dtype] = set()
-        """Types of the batches' tensors that are cast."""
+        """Original types of the batches' tensors that are cast."""
         self.precision = precision_of(case.precision, device)
         if self.workload.owns_step and (reason := own_step_reason(case)):
             raise ValueError(reason)
         dealt = (0, 1) if place.processes == 1 else self.strategy.dealt(case, place.rank)
         self.samples = case.global_batch // dealt[1]
-        """Samples in a batch that this process takes."""
+        """Samples in each batch of this process."""
         self.share = case.global_batch if place.processes == 1 else case.local_batch
-        """Samples of a step that count as this process's: all ranks' shares are the job's batch."""
+        """Samples of a step that count for this process; summed over ranks, they are the job's batch."""
         if place.rank < case.world_size - self.strategy.trainers(case.world_size):
-            self.share = 0  # the first ranks are those that only serve
-        seed_all(case.seed)  # what a user's object draws when it is made is the same on all ranks
+            self.share = 0  # the first ranks only serve
+        seed_all(case.seed)  # a user's object draws the same on all ranks when it is made
         with self._settings_kept():
             own = self.workload.loader(self.workload_options, *dealt, self.samples)
             dataset = self.workload.dataset(self.workload_options) if own is None else None
         self.is_stream = isinstance(dataset, IterableDataset)
-        """True if the dataset has no length, from which each rank's number of samples would follow."""
+        """True if the dataset is a stream, without a length from which each rank's number of samples would follow."""
         self.shards_itself = own is not None or self.is_stream
-        """True if the workload chooses each rank's samples, not ddpbench."""
+        """True if the workload, rather than ddpbench, chooses each rank's samples."""
         if self.is_stream and place.processes > 1 and (reason := stream_reason(case)):
             raise ValueError(reason)
         self.loader = own if own is not None else self._made_loader(dataset, *dealt)
@@ -82,14 +82,16 @@ class Training:
         self.dataset_samples = (
             _length(getattr(self.loader, "dataset", None)) if self.workload.has_loss else None
         )
-        """Samples of the whole dataset; None if it is endless, made up, or doesn't say."""
+        """Samples in the whole dataset; None if it is endless, synthetic, or doesn't say."""
         self.trained_names: tuple[str, ...] = ()
+        """Names of the trainable parameters of the last `fresh_model`, in the module's order."""
         self.sparse_buffers: tuple[str, ...] = ()
         self.undivided: tuple[int, ...] = ()
-        """Lengths of a batch's tensors that are whole in each part of it; set by a proof whose strategy makes some."""
+        """Lengths of a batch's tensors that each part of a divided batch has whole; set by a proof that divides
+        batches.
+        """
         self.hooks_see_outputs = False
         """True if the model has forward hooks."""
-        """The trainable parameters of the last `fresh_model`, under its module's names, in its order."""
         self._passes: list[int] = []
         self._begun = 0
         """Batches taken so far in the current pass."""
@@ -107,10 +109,13 @@ class Training:
     def fresh_model(
         self, dtype: torch.dtype | None = None, precision: PrecisionPolicy | None = None
     ) -> torch.nn.Module:
-        """Return a model in its initial state, the same in every rank: the case's seed decides it.
+        """Return a model in its initial state, which is the same in every rank, by the case's seed.
 
-        Its parameters are cast to `dtype`, or to the case's if None. Its forward runs in `precision`, or the case's if
-        None.
+        Its parameters are cast to `dtype`, or to the case's type if None. Its forward runs in `precision`, or in the
+        case's if None.
+
+        Raises:
+            ValueError: the model has parameters without memory, or none to train.
         """
         seed_all(self.case.seed)
         with self._settings_kept():
@@ -146,7 +151,7 @@ class Training:
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """Return sentences on changes to a user's class so far: types of its model and batches, its settings."""
+        """Return sentences on what was changed of a user's class: types of its model and batches, and settings."""
         if not is_import_path(self.case.workload):
             return ()
         asked = f'dtype = "{self.case.dtype}" casts'
@@ -160,13 +165,13 @@ class Training:
 
     @property
     def given_types(self) -> tuple[torch.dtype, ...]:
-        """Return the types of the parameters that the workload's model has before any cast."""
+        """Return the types of the workload's parameters before any cast."""
         if self._given_types is None:
             self.fresh_model()
         return self._given_types or ()
 
     def batches(self) -> Iterator[tuple[Any, Any]]:
-        """Return the rank's batches, endlessly: inputs and targets, or all as inputs if the model takes all."""
+        """Return the rank's batches, endlessly: inputs and targets, or (batch, None) if the model takes all."""
         size = self.samples if self._own_loader else None
         batches = endless(
             self.loader,
@@ -185,11 +190,11 @@ class Training:
         return samples(batch) if own is None else own
 
     def is_packed(self, batch: Any) -> bool:
-        """Return whether a batch of a user's own class holds its samples otherwise than along its first dimension."""
+        """Return whether a batch of a user's own class holds its samples other than along its first dimension."""
         return is_import_path(self.case.workload) and samples(batch) != self.samples
 
     def batch_bytes(self) -> int:
-        """Return the bytes of a batch's input on its way here, shrunk as the gradients are."""
+        """Return the size of a batch as it is fetched, in bytes, shrunk as the gradients are."""
         size = self.workload.sample_bytes
         whole = batch_bytes_of(next(self.batches())) if size is None else size * self.samples
         return max(1, whole // self.case.shrink)
@@ -200,12 +205,12 @@ class Training:
     def check_even(self, control: Control) -> None:
         """Compare the lengths of the ranks' passes over their data, as far as they are known by now.
 
-        Ranks that cycle through their data never wait for another's end, and so would not notice. A rank that doesn't
-        know its length yet is only compared with one whose pass it has gone beyond: with `data = "memory"` they may
-        stop at different numbers of batches.
+        Ranks that cycle through their data never wait for another rank's end, and so would not notice a difference. A
+        rank whose length is unknown is only compared with one whose pass it has gone beyond: with `data = "memory"`,
+        ranks may stop at different numbers of batches.
 
         Raises:
-            ValueError: they differ; raised on all ranks.
+            ValueError: the lengths differ; raised on all ranks.
         """
         if self.place.processes == 1:
             return
@@ -227,7 +232,9 @@ class Training:
                 )
 
     def make_optimizer(self, parameters: Any) -> torch.optim.Optimizer:
-        """Return the workload's optimizer, with its options; all of a step's own optimizers come as a single one."""
+        """Return the workload's optimizer, with its options; several optimizers of an own step are returned as one
+        object.
+        """
         if not self.workload.owns_step:
             optimizer = self.workload.optimizer(parameters, self.workload_options)
             with_hooks(optimizer)
@@ -245,10 +252,10 @@ class Training:
         distributed: bool,
         precision: PrecisionPolicy | None = None,
     ) -> Replica:
-        """Return the strategy's replica of a `fresh_model` of the same precision.
+        """Return the strategy's replica of `model`, a `fresh_model` of the same precision.
 
         Raises:
-            TypeError: a user's own strategy returns something else.
+            TypeError: a user's own strategy returned something else.
         """
         job = Job(
             case=self.case,
@@ -263,7 +270,7 @@ class Training:
             recorder=recorder,
             step=partial(self.workload.step, model) if self.workload.owns_step else None,
         )
-        if self.case.strategy in SHIPPED:  # a framework installs what it needs
+        if self.case.strategy in SHIPPED:  # a framework sets what it needs
             return self.strategy.build(job, self.options)
         with self._settings_kept():
             built: Any = self.strategy.build(job, self.options)
@@ -298,7 +305,7 @@ class StepLoop:
         *,
         pacer: Pacer | None = None,
     ) -> None:
-        """Take `pacer`, the workload's, if it has one: it is called where steps end."""
+        """Take `pacer`, the workload's, if it has one; it is told when a step ends."""
         self.replica = replica
         self._end_step = pacer.end_step if pacer is not None else None
         self._precision = precision
@@ -329,15 +336,15 @@ class StepLoop:
         self._beat()
 
     def unscaled_loss(self) -> torch.Tensor:
-        """Return the last step's loss on its device: reading it would wait for the device."""
+        """Return the last step's unscaled loss, still on its device, since reading it would wait for the device."""
         assert self.loss is not None
         return self._precision.unscaled(self.loss)
 
     def check_loss(self) -> float:
-        """Return the last step's loss.
+        """Return the last step's loss, or 0 if the replica doesn't know it.
 
         Raises:
-            DivergedError: it is NaN or infinite.
+            DivergedError: the loss is NaN or infinite.
         """
         assert self.loss is not None
         if not self.replica.knows_loss:
@@ -360,7 +367,7 @@ def checksum(model: torch.nn.Module) -> str:
 
 
 def all_equal(text: str, control: Control, processes: int) -> bool:
-    """Return whether all ranks hold the same text of at most 64 characters (a checksum)."""
+    """Return whether all ranks hold the same text, such as a checksum, of at most 64 characters."""
     if processes == 1:
         return True
     group = getattr(control, "group", None)
@@ -372,7 +379,7 @@ def all_equal(text: str, control: Control, processes: int) -> bool:
 
 
 def gather_number(value: int, control: Control, processes: int) -> list[int]:
-    """Return every rank's number, in the order of ranks."""
+    """Return every rank's `value`, in the order of ranks."""
     if processes == 1:
         return [value]
     own = torch.tensor([value])
@@ -382,7 +389,7 @@ def gather_number(value: int, control: Control, processes: int) -> list[int]:
 
 
 def gather_numbers(values: Sequence[float], control: Control, processes: int) -> list[list[float]]:
-    """Return every rank's numbers, as many from each, in the order of ranks."""
+    """Return every rank's `values`, in the order of ranks; all ranks must pass equally many."""
     if processes == 1:
         return [list(values)]
     own = torch.tensor(values, dtype=torch.float64)

@@ -14,7 +14,7 @@ from ddpbench.units import series_of
 
 
 def type_of(case_dtype: str) -> torch.dtype | None:
-    """Return the type that a case's `dtype` casts model and batches to; None if they keep their own."""
+    """Return the type that a case's `dtype` casts model and batches to; None if they keep their own types."""
     if case_dtype == OWN_TYPES:
         return None
     dtype: torch.dtype = getattr(torch, case_dtype)
@@ -22,12 +22,12 @@ def type_of(case_dtype: str) -> torch.dtype | None:
 
 
 def name_of(dtype: torch.dtype) -> str:
-    """Return a type's name: `bfloat16`."""
+    """Return a type's name, such as `bfloat16`."""
     return str(dtype).removeprefix("torch.")
 
 
 def types_in(values: Iterable[torch.Tensor]) -> tuple[torch.dtype, ...]:
-    """Return the types of real and complex numbers among tensors, each once, sorted by name."""
+    """Return the floating-point and complex types among tensors, each once, sorted by name."""
     found = {each.dtype for each in values if each.is_floating_point() or each.is_complex()}
     return tuple(sorted(found, key=name_of))
 
@@ -47,13 +47,13 @@ def cast_model(model: torch.nn.Module, dtype: torch.dtype | None) -> torch.nn.Mo
 
 
 def cast_words(types: Iterable[torch.dtype], dtype: torch.dtype | None) -> str:
-    """Return what a cast changes: `bfloat16 to float32`; empty if it changes nothing."""
+    """Return words for what a cast changes, such as `bfloat16 to float32`; empty if it changes nothing."""
     changed = {each: cast_type(each, dtype) for each in types}
     return series_of([f"{name_of(old)} to {name_of(new)}" for old, new in changed.items() if old != new])
 
 
 def mixed_words(model: torch.nn.Module, batch: Any) -> str:
-    """Return a hint if model and batch have different types of real numbers, as after a failed step; else empty."""
+    """Return a hint for a failed step if model and batch have different types of real numbers; else empty."""
     own = types_in(each for each in model.parameters() if not each.is_complex())
     given = types_in(each for each in tensors(batch) if not each.is_complex())
     if not own or not given or set(given) <= set(own):
@@ -65,7 +65,7 @@ def mixed_words(model: torch.nn.Module, batch: Any) -> str:
 
 
 def narrowest(types: Iterable[torch.dtype]) -> torch.dtype:
-    """Return the real type with the fewest digits among these (complex ones by their parts); float32 for none."""
+    """Return the real type with the fewest digits among these; a complex type counts as its parts, none as float32."""
     return max(
         (each.to_real() for each in types), key=lambda one: torch.finfo(one).eps, default=torch.float32
     )
@@ -76,9 +76,9 @@ class NumberTypes:
     """The types that model and batch have in a proof's comparison."""
 
     cast: torch.dtype | None
-    """Type that both are cast to; None: they keep their own."""
+    """Type that both are cast to; None if they keep their own types."""
     given: tuple[torch.dtype, ...]
-    """The types of the model's parameters before that cast."""
+    """Types of the model's parameters before the cast."""
 
     @property
     def types(self) -> tuple[torch.dtype, ...]:
@@ -87,17 +87,17 @@ class NumberTypes:
 
     @property
     def narrowest(self) -> torch.dtype:
-        """Return the type with the fewest digits among them, which decides the allowed error."""
+        """Return the compared type with the fewest digits, which decides the allowed error."""
         return self.cast or narrowest(self.given)
 
     @property
     def is_double(self) -> bool:
-        """Return whether all is computed in double precision."""
+        """Return whether everything is computed in double precision."""
         return self.narrowest == torch.float64
 
     @property
     def name(self) -> str:
-        """Name the types for a proof: `float32`, `bfloat16 and float32`, `float64 (cast from bfloat16 and float32)`.
+        """Return words for the types: `float32`, `bfloat16 and float32`, `float64 (cast from bfloat16 and float32)`.
 
         Casts of a float32 model to float64 and float32 are not mentioned.
         """
@@ -108,10 +108,10 @@ class NumberTypes:
 
 
 def compared_numbers(dtype: torch.dtype | None, given: tuple[torch.dtype, ...]) -> list[NumberTypes]:
-    """Return the types to prove in: float64, which proves the algorithm, and the type that is trained in.
+    """Return the types to prove in: float64, which proves the algorithm, and the type used in training.
 
-    `dtype` is the type the case casts to, None if the model keeps the types `given`. A case that casts is proved in
-    float32 too.
+    `dtype` is the type that the case casts to, or None if the model keeps the types `given`. A case that casts is also
+    proved in float32.
     """
     double = NumberTypes(cast=torch.float64, given=given)
     if dtype is not None:

@@ -21,8 +21,8 @@ def check_promised(replica: Replica, strategy: str, promise: Promise) -> None:
     """Refuse a replica that lacks what the check of its promise needs.
 
     Raises:
-        TypeError: it is of another class, rounds more than a proof can allow, or is a compensated one that does not say
-            how many of its steps are exact.
+        TypeError: the replica is of a wrong class, rounds more than a proof can allow, or is a compensated one that
+            does not say how many of its steps are exact.
     """
     wanted = _REPLICAS.get(promise, Replica)
     if not isinstance(replica, wanted):
@@ -45,10 +45,10 @@ def check_promised(replica: Replica, strategy: str, promise: Promise) -> None:
 
 
 def loss_of(answer: Any) -> float:
-    """Return the loss that `gradients_of()` returned.
+    """Return the loss, given what `gradients_of()` returned.
 
     Raises:
-        TypeError: it returned something else.
+        TypeError: `answer` is not a loss.
     """
     one = answer.numel() == 1 if isinstance(answer, torch.Tensor) else isinstance(answer, int | float)
     if not one:
@@ -60,10 +60,10 @@ def loss_of(answer: Any) -> float:
 
 
 def kept_of(replica: CompensatedReplica, gradients: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return what `kept()` returned: for each of these gradients, by name, a tensor of its shape.
+    """Return what `kept()` returned, checked: by name, a tensor of the shape of each of these gradients.
 
     Raises:
-        TypeError: it returned something else.
+        TypeError: `kept()` returned something else.
     """
     answer: Any = replica.kept()
     problem = ""
@@ -83,10 +83,10 @@ def kept_of(replica: CompensatedReplica, gradients: dict[str, torch.Tensor]) -> 
 
 
 def averaging_of(replica: PeriodicReplica, step: int, ranks: int) -> tuple[list[list[int]], bool]:
-    """Return what `due()` returned for a step: groups of ranks, numbers below `ranks`, and whether all are averaged.
+    """Return what `due()` returned for a step, checked: groups of ranks, and whether parameters are averaged.
 
     Raises:
-        TypeError: it returned something else.
+        TypeError: `due()` returned something else, or ranks that are not below `ranks`.
     """
     answer: Any = replica.due(step)
     fits = isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], list | tuple)
@@ -105,10 +105,10 @@ def averaging_of(replica: PeriodicReplica, step: int, ranks: int) -> tuple[list[
 
 
 def log_of(replica: OrderedReplica) -> list[tuple[int, int]]:
-    """Return what `log()` returned: for every update a rank and a number of updates.
+    """Return what `log()` returned, checked: for every update, a rank and how many updates that rank had had.
 
     Raises:
-        TypeError: it returned something else.
+        TypeError: `log()` returned something else.
     """
     answer: Any = replica.log()
     fits = isinstance(answer, list) and all(
@@ -124,7 +124,7 @@ def log_of(replica: OrderedReplica) -> list[tuple[int, int]]:
 
 
 def read_log(sent: Any) -> list[tuple[int, int]]:
-    """Return a log that another rank has sent; raises as the argument of `gather_values`."""
+    """Return a log that another rank has sent. For `gather_values`: raises if the log is malformed."""
     pairs = [(rank, version) for rank, version in sent]
     if any(type(each) is not int for pair in pairs for each in pair):
         raise TypeError("whole numbers are expected")

@@ -1,4 +1,4 @@
-"""The order in which a workload's gradients become ready, and their sizes: one backward without real computation."""
+"""The order in which a workload's gradients become ready, and their sizes, without computing any numbers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ddpbench.worker.training.training import Training
 
 
 def gradient_order(case: Case) -> dict[str, Any]:
-    """Return `{"gradients": bytes of each in that order}`, or `{"problem": sentence}` if it cannot be known.
+    """Return `{"gradients": bytes of each in order of readiness}`, or `{"problem": sentence}` if it cannot be known.
 
-    Runs on torch's meta device, where no number is computed; a workload that cannot go there runs on the CPU.
+    Runs on torch's meta device, which computes no numbers; a workload that cannot run there runs on the CPU.
     """
     problem = ""
     hide_gpus()

@@ -28,7 +28,7 @@ from ddpbench.workloads import is_import_path
 
 UNCHANGED = "no update changed a parameter: is the learning rate 0?"
 ROUNDING = TOLERANCES[torch.float32]
-"""Largest difference that rounding alone makes between updates, except where Adam amplifies it."""
+"""Largest difference between updates that comes from rounding alone, unless Adam amplifies it."""
 _NOT_FINITE = (
     "parameters are not finite after these updates in one process either: is the learning rate too large?"
 )
@@ -37,7 +37,7 @@ _TOO_COARSE = (
     "as one left out: only gradients are compared"
 )
 _OTHER_BITS = "the ranks' parameters differ, if only by rounding: all ranks must end with the same bits"
-"""Note on replicas that are not equal although the model gives no reason for it."""
+"""Note on replicas that differ although the model gives no reason for it."""
 _TRAINS_OTHERS = (
     "it trains other parameters on each rank, so that their gradients cannot be averaged: have model() set "
     "requires_grad alike on all ranks"
@@ -48,11 +48,11 @@ GATHERS = (
     "the loss exchanges values between ranks, so that one process computes another loss: each rank's gradient is "
     "computed with the same exchange, and the strategy's is compared with their mean"
 )
-"""Note on a comparison for which one process cannot be the reference."""
+"""Note on a comparison in which one process cannot be the reference."""
 
 
 def not_compared(compared: ComparedQuantity, dtype: str, note: str) -> Proof:
-    """Return a proof without a comparison, whose note says why it would mean nothing here."""
+    """Return a passed proof without a comparison; `note` says why a comparison would mean nothing."""
     return Proof(compared=compared, dtype=dtype, error=0.0, tolerance=math.inf, passed=True, note=note)
 
 
@@ -71,8 +71,8 @@ class Comparer:
     ) -> None:
         """Take `shards`, the batches of all ranks that train.
 
-        `own_autocast` names the type of an autocast that the workload's loss enters itself: bf16, fp16, or none.
-        `later` are the batches of a proof's last steps, one each; if empty, they train on the first again.
+        `own_autocast` names the autocast that the workload's loss enters itself: bf16, fp16, or empty. `later` holds
+        the batches of a proof's last steps, one per step; if it is empty, these steps train on the first batch again.
         """
         self.prover, self.numbers, self.precision, self.shards = prover, numbers, precision, shards
         self.later = later
@@ -87,20 +87,22 @@ class Comparer:
         self.faults = Faults(self.one, self.tolerances, self.model)
         self.updates = UpdateFaults(self.one)
         self.takes_turns = False
-        """True if the strategy's replicas in one process go forward in turn, each with the seed of its shard."""
+        """True if the strategy's replicas in one process go forward one after the other, each with the seed of its
+        shard.
+        """
         self.first_loss: Any = None
         """The return value of the replica's first step."""
         self._has_stepped = False
         self._lost: Callable[[], str] = str
 
     def allow_for(self, replica: Replica) -> None:
-        """Widen the tolerances by the rounding of the strategy's transfers, and find what the strategy leaves out."""
+        """Widen the tolerances by the rounding of the strategy's transfers, and watch what its steps leave out."""
         self._lost = replica.watch_steps()
         if replica.unit_roundoff:
             self.tolerances.widen(replica.unit_roundoff)
 
     def held(self, compared: ComparedQuantity, own: Tensors, expected: Tensors) -> Proof:
-        """Return the proof that they are equal; one that failed names the parameter with the largest error here."""
+        """Return the proof that `own` equals `expected`; a failed one names the parameter with the largest error."""
         error, name = self.tolerances.worst(own, expected)
         proof = self.proof(compared, error)
         if proof.passed or error <= proof.tolerance:
@@ -116,7 +118,7 @@ class Comparer:
         *,
         unchanged: str = UNCHANGED,
     ) -> Proof:
-        """Return how updates changed this rank's parameters, compared with those of one process.
+        """Return the proof that updates changed this rank's parameters as they changed those of one process.
 
         `unchanged` is the note if no parameter changed.
         """
@@ -140,7 +142,7 @@ class Comparer:
             gaps = norm([own[name] - expected[name] for name in own])
             scale = norm([expected[name] - before[name] for name in own])
             changed = bool(scale) or bool(gaps)
-            error = float(gaps / scale) if changed else 0.0  # infinite for a change where none is expected
+            error = float(gaps / scale) if changed else 0.0  # infinite if no change was expected
         if not self.prover.agreed(float(changed)):
             return not_compared(compared, self.name, unchanged)
         proof = self.proof(compared, error if math.isfinite(error) else math.inf, allowed)
@@ -170,7 +172,7 @@ class Comparer:
         return ""
 
     def settle_scale(self, model: torch.nn.Module, batch: Any) -> None:
-        """Halve an fp16 loss's scale until this batch's gradients are finite on all ranks, as training would."""
+        """Halve an fp16 loss's scale, as training would, until this batch's gradients are finite on all ranks."""
         if self.precision.name != "fp16":
             return
         for _ in range(MOST_HALVINGS):
@@ -180,12 +182,13 @@ class Comparer:
                 return
 
     def check_lost(self, proof: Proof) -> None:
-        """Refuse a model if a comparison failed and the strategy leaves something out of its steps.
+        """After a failed comparison, refuse a model whose steps the strategy does not make completely.
 
         All ranks call it together.
 
         Raises:
-            CannotTrainError: the strategy does.
+            CannotTrainError: the strategy leaves something out of the steps, or divides an update that needs all
+                parameters.
         """
         lost = "" if proof.passed else self._lost()
         if not proof.passed and self.prover.agreed(float(bool(lost))):
@@ -198,9 +201,10 @@ class Comparer:
             raise CannotTrainError(parts_reason(strategy.name, together or "its optimizer"))
 
     def explained(self, proof: Proof) -> Proof:
-        """Return a comparison in its recorded form: one that failed because of the model does not fail the strategy.
+        """Return a comparison as it is recorded: a failure caused by the model does not fail the strategy.
 
-        Ranks whose models are not equal remain a failure, which names what the model does. All ranks call it together.
+        Ranks whose models end up different remain a failure, with a note on what the model does. All ranks call it
+        together.
 
         Raises:
             CannotTrainError: the strategy leaves something out of the model's steps.
@@ -230,9 +234,9 @@ class Comparer:
         return replace(proof, note=fault)
 
     def _unless_by_chance(self, proof: Proof) -> Proof:
-        """Return a comparison that passed, unless a fault of the model may have made the results similar by chance.
+        """Return a passed comparison, or none if a fault of the model may have made the results similar by chance.
 
-        Updates may change something wrongly by more than rounding and still pass. All ranks call it together.
+        A wrong update may differ by more than rounding and still pass. All ranks call it together.
         """
         decisive = proof.compared.startswith(("gradients", "sums", "update", "parameters"))
         if proof.was_made and decisive and self.prover.unrepeatable:
@@ -246,7 +250,7 @@ class Comparer:
         return not_compared(proof.compared, self.name, fault)
 
     def step(self, replica: Replica, batch: Any) -> None:
-        """Make this rank's replica compute and aggregate the gradients of a batch; note the loss of the first batch."""
+        """Have this rank's replica compute and aggregate the gradients of a batch; note the loss of the first batch."""
         loss = replica.gradients_of(*copied(batch))
         if not self._has_stepped:
             self._has_stepped, self.first_loss = True, loss
@@ -257,11 +261,10 @@ class Comparer:
         self.precision.update(replica)
 
     def unless_by_rank(self, proof: Proof, reference: torch.nn.Module) -> Proof:
-        """Return a proof that passed, unless updates made a different reference on each rank.
+        """Fail a passed proof if updates differ by rank, so that each rank compared with a different reference.
 
-        All ranks call it together.
-
-        Where each rank updates a part of the parameters, its own reference holds them as that rank made them.
+        All ranks call it together. If each rank updates a part of the parameters, its own reference holds them as that
+        rank made them.
         """
         if (
             not proof.passed
@@ -288,10 +291,10 @@ class Comparer:
 
 
 def check_trained(prover: ComparingRank, model: torch.nn.Module) -> None:
-    """Refuse a model of which ranks train different parameters: what they send would not fit together.
+    """Refuse a model if ranks train different parameters, since what they send would not fit together.
 
     Raises:
-        CannotTrainError: the ranks' names differ; raised on all ranks.
+        CannotTrainError: the names of trained parameters differ between ranks; raised on all ranks.
     """
     names = "\n".join(sorted(trained_names(model)))
     digest = hashlib.sha256(names.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Compare the gradients of each of a proof's first steps with those from the same parameters without the strategy."""
+"""Compare the gradients of each of a proof's first steps with those computed without the strategy."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from ddpbench.worker.verify.rounding import OF_ROUNDING, Deviation, Sent, deviat
 from ddpbench.worker.verify.values import Tensors, norm
 
 VANISHED = 1e-3
-"""Share of the first step's gradient, by norm, below which a later one is not compared: it may be all rounding."""
+"""Norm, as a share of the first step's, up to which a later gradient is not compared: it may be all rounding."""
 
 
 def is_own(training: Training) -> bool:
-    """Return whether a user's code averages gradients: a strategy, a hook, or an algorithm of collectives."""
+    """Return whether a user's code averages gradients: a strategy, a hook, or an algorithm made of collectives."""
     return training.case.strategy not in SHIPPED or is_import_path(training.case.algorithm)
 
 
 class EachStep:
-    """The gradients of a user's strategy in each of its first steps.
+    """Compares the gradients of a user's strategy in each of its first steps.
 
-    Every rank computes its own batch's gradient from the parameters that its replica has before the step; the average
-    over ranks is what the strategy has to give. A hook that goes wrong from its second call on is seen in that step,
-    also where it rounds so coarsely that parameters cannot be compared.
+    Before a step, every rank computes its own batch's gradient from its replica's parameters; the strategy must give
+    the average of these over ranks. A hook that goes wrong from its second call on is found in that step, even if it
+    rounds so coarsely that parameters cannot be compared.
     """
 
     def __init__(self, comparer: Comparer, replica: Replica, model: torch.nn.Module) -> None:
-        """Take `model`, in the replica's initial state; a copy of it is called as often."""
+        """Take `model`, in the replica's initial state; a copy of it is called once per step."""
         self._comparer, self._replica = comparer, replica
         strategy, prover = comparer.training.strategy, comparer.prover
         apart = len(comparer.shards) == prover.processes and not (
@@ -60,7 +60,7 @@ class EachStep:
         )
 
     def expect(self, shards: Sequence[Any]) -> None:
-        """Compute this rank's gradient of its shard, from the parameters that the replica has now."""
+        """Compute this rank's gradient of its shard from the parameters that the replica has now."""
         self._own = {}
         if not self._compares:
             return
@@ -71,7 +71,7 @@ class EachStep:
             self._own = dict(self._comparer.one.gradient(self._model, self._comparer.one.own_shard, shards))
 
     def _follow(self) -> bool:
-        """Bring the model to the replica's parameters and buffers; return whether all ranks hold all of them."""
+        """Copy the replica's parameters and buffers into the model; return False if some rank's replica lacks any."""
         replica, model = self._replica, self._model
         parameters, buffers = replica.own_parameters(), dict(replica.job.model.named_buffers())
         held = {name: each for name, each in model.named_parameters() if each.requires_grad}
@@ -89,7 +89,7 @@ class EachStep:
         return True
 
     def compare(self, result: Tensors) -> None:
-        """Compare the gradients that the strategy gave in the step. All ranks call it together."""
+        """Compare `result`, the gradients that the strategy gave in this step. All ranks call it together."""
         comparer, prover = self._comparer, self._comparer.prover
         if not self._own or prover.agreed(float(result.keys() != self._own.keys())):
             return
@@ -111,7 +111,7 @@ class EachStep:
                     self._worst[each.compared] = each
 
     def proofs(self) -> Iterator[Proof]:
-        """Yield what was found, the same on every rank."""
+        """Yield the proofs over all steps so far, the same on every rank."""
         comparer, prover = self._comparer, self._comparer.prover
         if self._compared:
             proof = comparer.proof("gradients, later steps", self._later)

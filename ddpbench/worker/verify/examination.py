@@ -1,4 +1,4 @@
-"""Find properties of a model that decide which comparisons are meaningful: its draws, writes and reached parameters."""
+"""Find properties of a model that decide which comparisons mean anything: random draws, writes, reached parameters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Examined:
     """Findings about a model from one rank's samples."""
 
     differs: bool = False
-    """True if its gradient depends on the seed."""
+    """True if the model's gradient depends on the seed."""
     writes: list[str] = field(default_factory=list)
     """Parameters that a forward writes to."""
     reached: list[set[str]] = field(default_factory=list)
@@ -32,7 +32,7 @@ class _Examined:
 
 
 def _examined(told: Any) -> _Examined:
-    """Return a rank's findings from what it sent; raises as the argument of `gather_values`."""
+    """Return a rank's findings from what it sent. For `gather_values`: raises if that is malformed."""
     differs, writes, reached, infinite = told
     if not isinstance(differs, bool):
         raise TypeError("true or false is expected")
@@ -40,7 +40,7 @@ def _examined(told: Any) -> _Examined:
 
 
 class Examination:
-    """Findings about a model, from the samples of all ranks."""
+    """Findings about a model from the samples of all ranks."""
 
     def __init__(self, one: OneProcess, later: Sequence[Drawn] = ()) -> None:
         """Take `later`, the batches of a proof's last steps."""
@@ -60,7 +60,7 @@ class Examination:
         found = _Examined()
         before = {name: each.detach() for name, each in model.named_parameters()}
         for turn in range(2):
-            # In a copy: a forward may change buffers such as running statistics.
+            # In a copy, since a forward may change buffers such as running statistics.
             trial = self._one.copied(model)
             self._one.seed(number + turn * len(self._one.shards))
             start = random_state()
@@ -69,7 +69,7 @@ class Examination:
             found.reached.append({name for name, each in trial.named_parameters() if each.grad is not None})
             found.writes += [name for name in changed_since(before, trial) if name not in found.writes]
         first, second = (list(each.values()) for each in trials)
-        # A coin may fall alike under both seeds, and a model's own generator doesn't show its draws.
+        # Draws may come out alike under both seeds, and draws from a model's own generator are not seen.
         found.differs = found.differs or relative_error(first, second) > TOLERANCES[torch.float32]
         found.infinite = infinite_of(trials[0])
         # All ranks must make the same comparisons next.
@@ -95,7 +95,7 @@ class Examination:
         return gather_values(told, _examined, prover.group)
 
     def _on_infinite(self, number: int, names: Sequence[str]) -> str:
-        """Return that the gradient of these parameters is not finite on a rank or replica, and the likely cause."""
+        """Return a sentence on parameters whose gradient is not finite on a rank or replica, and the likely cause."""
         who = "replica" if self._one.training.strategy.one_process else "rank"
         why = (
             "its samples hold NaN or infinite values"
@@ -123,7 +123,9 @@ class Examination:
         return bool(self._infinite)
 
     def fault_of_infinite(self) -> str:
-        """Return on which rank or replica one process's gradient is not finite; empty if on all."""
+        """Return a sentence on which rank's or replica's gradient is not finite in one process; empty if all are
+        finite.
+        """
         if not self._infinite and self._one.prover.processes == 1:
             for number, shard in enumerate(self._one.shards):
                 if names := infinite_of(

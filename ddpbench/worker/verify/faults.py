@@ -1,4 +1,4 @@
-"""Find what a model or its update does that makes a comparison with one process meaningless."""
+"""Find what in a model or its update makes a comparison with one process meaningless."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ UNSEEDED = (
 )
 """Reason why a model's results are not repeatable."""
 NOT_REPEATED = f"{UNSEEDED}, keeps state outside of the model, or some operation of it is not deterministic"
-"""The reason if none of them is known to be the one."""
+"""The reason if the cause is not known."""
 _BY_RANK = (
     "model() gives other parameters on each rank, though all are seeded alike before it: have it not seed by rank, or "
     "read a file that differs"
 )
-"""Reason why initial states differ although model() repeats its own."""
+"""Reason why initial states differ between ranks although repeated calls of model() agree."""
 _BY_RANK_LATER = (
     "gives other {what} on each rank from the same state, batch and seeds: it reads RANK, or another thing that "
     "differs"
@@ -44,12 +44,12 @@ _EXCHANGED = (
 
 
 def by_rank(what: str) -> str:
-    """Return that results of a class differ by rank, and the likely cause."""
+    """Return words that say that a class's results differ by rank, and the likely cause."""
     return _BY_RANK_LATER.format(what=what)
 
 
 class Faults:
-    """Faults of a model and its update, each found once; all ranks ask for them together."""
+    """Faults of a model and its update, each looked for once; all ranks must ask for them together."""
 
     def __init__(self, one: OneProcess, tolerances: Tolerances, examination: Examination) -> None:
         self._one, self._tolerances, self._examination = one, tolerances, examination
@@ -60,11 +60,11 @@ class Faults:
         self._of_exchange: str | None = None
 
     def watch(self, model: torch.nn.Module) -> None:
-        """Note which parameters a model trains, which its forwards may change."""
+        """Note which parameters a model trains now, since its forwards may change that."""
         self._watched.append((model, trained_names(model)))
 
     def of_thawing(self) -> str:
-        """Return that a model's forwards make further parameters trainable; empty if not.
+        """Return a sentence if the forwards of a watched model make further parameters trainable; else empty.
 
         All ranks call it together.
         """
@@ -72,16 +72,17 @@ class Faults:
         return _TRAINS_MORE if self._prover.agreed(float(found)) else ""
 
     def of_initial_state(self) -> str:
-        """Return why the model's initial state differs between ranks; empty if the class is not the cause."""
+        """Return why the model's initial state differs between ranks; empty if a user's class is not the cause."""
         first, second = self._one.fresh(), self._one.fresh()
         if not self._prover.agreed(float(bool(changed_since(trained(first), second)))):
             return _BY_RANK if is_import_path(self._one.training.case.workload) else ""
         return f"two calls of model() give other parameters under the same seeds: it {UNSEEDED}"
 
     def of_writes(self) -> str:
-        """Return that forwards write to parameters; empty if they don't. All ranks call it together.
+        """Return a sentence if forwards write to parameters; else empty. All ranks call it together.
 
-        This may show only after an update, as in an average that starts with the parameters that it averages.
+        This may show only after an update, as with a running average that starts equal to the parameters that it
+        averages.
         """
         found = self._examination.writes
         if not found:
@@ -95,12 +96,13 @@ class Faults:
         return writes_sentence(found) if self._prover.agreed(float(bool(found))) else ""
 
     def of_gradients(self) -> str:
-        """Return what the model does that no strategy can be held to; empty if one process repeats its gradients.
+        """Return a sentence on why the model's gradients cannot be compared; empty if one process repeats them.
 
         All ranks call it together; the result is computed once.
         """
         if self._of_gradients is None:
-            # A fault found in one type holds in the next: a counter may have ended since.
+            # A fault found in one type holds in the next one too, even if its cause, such as a counter, has
+            # ended since.
             self._of_gradients = self._prover.unrepeatable or self._found_of_gradients()
         return self._of_gradients
 
@@ -111,7 +113,8 @@ class Faults:
         outside = OutsideState(owner_of(self._one.training, first))
         gradients = [self._one.seeded_gradient(model) for model in (first, second)]
         changed = outside.changed()
-        # State may follow the samples, as in quantisation's observers: the same samples again then leave it unchanged.
+        # State may follow the samples, as in quantization's observers: repeating the same samples leaves it
+        # unchanged.
         for number in range(1, len(self._one.shards)):
             self._one.gradient(first, number)
         gradients.append(self._one.seeded_gradient(first))
@@ -149,13 +152,13 @@ class Faults:
         return ""
 
     def _after_others(self, values: Tensors) -> float:
-        """Return the largest relative error of a shard's gradient after another shard's, in either order.
+        """Return the largest relative error of a shard's gradient computed after another shard's, in either order.
 
-        A running maximum changes with one order only, and what the first batch sets never changes afterwards.
+        A running maximum changes in one order only, and state that the first batch sets never changes afterwards.
         """
         found = 0.0
         if len(self._one.shards) > 1:
-            number = self._one.own_shard or 1  # another one on each rank
+            number = self._one.own_shard or 1  # a different shard on each rank
             for first, second in ((0, number), (number, 0)):
                 alone = self._one.gradient(self._with_values(values), second)
                 model = self._with_values(values)
@@ -176,7 +179,7 @@ class Faults:
         return bool(self._prover.agreed(float(self._one.update_has_exchanged)))
 
     def of_exchange(self) -> str:
-        """Return that updates exchange values, and that one process alone gets others; empty if not.
+        """Return a sentence if updates exchange values and one process alone gets different results; else empty.
 
         All ranks call it together; the result is computed once.
         """
@@ -189,8 +192,8 @@ class Faults:
         among = self._one.updated(gradient)
         moved = norm([value - before[name] for name, value in among.items()])
         allowed = CHANGE_TOLERANCES.get(self._one.numbers.narrowest, CHANGE_TOLERANCES[torch.float32])
-        # Decides whether one process is to know that it is alone. Code that multiplies a rate by the number of ranks
-        # must not know it; code that divides a sum by that number must.
+        # `says_so` decides whether one process is told that it is alone. Code that multiplies a rate by the
+        # number of ranks must not be told; code that divides a sum by that number must.
         for made_alone, says_so in itertools.product((False, True), repeat=2):
             gap = math.inf
             try:

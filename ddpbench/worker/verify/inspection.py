@@ -1,7 +1,7 @@
-"""Try a user's own workload in a separate process: one step, before anything is launched.
+"""Try a user's own workload for a few steps in a separate process, before anything is launched.
 
-A failure comes back as a sentence that names the file, the line and the exception; a success as facts on the workload:
-parameters, gradient bytes, samples, a batch's shapes, the first loss.
+A failure is returned as a sentence that names the file, the line and the exception; a success as facts about the
+workload: parameters, gradient bytes, samples, a batch's shapes, the first loss.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ class _UnfitError(Exception):
 
 
 ONE_PASS_S, ONE_PASS_BATCHES = 1.0, 1000
-"""Limits of the look at batches that can be iterated over only once: seconds, and their number."""
+"""Limits for iterating over batches that can be iterated over only once: seconds, and number of batches."""
 STREAMS_S = 5.0
-"""Time for the look at the ranks' parts of a stream, seconds."""
+"""Time limit for looking at the ranks' parts of a stream, seconds."""
 
 
 def inspect_workload(case: Case, largest: Case | None = None) -> dict[str, Any]:
-    """Return facts on a workload, or `{"problem": sentence}`. Trains one step of the case's local batch on its device.
+    """Train a few steps of a case's local batch; return facts about its workload, or `{"problem": sentence}`.
 
-    For a stream, also looks at the parts of the `largest` case's ranks.
+    For a stream, also look at the parts of the `largest` case's ranks.
     """
     name = case.workload
     try:
@@ -100,7 +100,8 @@ def _inspect(case: Case, largest: Case | None) -> dict[str, Any]:
         batch = next(batches)
     if largest is not None and training.is_stream:
         _refuse(too_short(largest))
-    # Only its loss finds a group: a dataset is divided among ranks that are not here, and models come unwrapped.
+    # Only the loss finds a group: datasets are divided among ranks that are not here, and models come
+    # unwrapped.
     with formed_when_asked(device) as asked, noticing_exchanges() as seen:
         found = _inspect_steps(training, model, batch, batches, made_s)
         if asked.found and not seen.largest:
@@ -166,9 +167,9 @@ def _inspect_steps(
 
 
 def _step_among_two(training: Training, batch: Any) -> None:
-    """Make a step as the first of two ranks: a class may exchange values only if there are several.
+    """Make a step as the first of two ranks, since a class may exchange values only if there are several.
 
-    An error says nothing: the other rank is missing.
+    Errors are ignored, since the other rank is missing.
     """
     inputs, targets = copied(_pair(batch))
     with suppress(Exception), first_of_two():
@@ -182,7 +183,7 @@ def _step_among_two(training: Training, batch: Any) -> None:
 
 
 def _exhausted(batches: Iterator[Any]) -> str:
-    """Return that these batches end, if that is seen soon; a benchmark takes more than it can know."""
+    """Return a sentence if these batches end soon, else empty: a benchmark may need any number of them."""
     ends = time.monotonic() + ONE_PASS_S
     try:
         for _ in range(ONE_PASS_BATCHES):
@@ -199,10 +200,10 @@ class _TimeUpError(BaseException):
 
 
 def too_short(case: Case, within_s: float = STREAMS_S) -> str:
-    """Return which rank's part of a stream has no batch, and why; empty if each has one or it cannot be known here.
+    """Return a sentence on which rank's part of a stream has no batch; empty if there is none or it cannot be known.
 
     It cannot be known if the dataset asks torch.distributed, which only a launch has, or is slow: after `within_s`
-    seconds no further part is looked at. The last ranks come first: theirs are the short parts.
+    seconds no further part is looked at. The last ranks come first, since theirs are the short parts.
     """
     place = JobPlace(rank=0, processes=case.world_size, local_rank=0, attempt=0, cores=(), loader_cores=())
     if case.world_size == 1 or traits_of(case).one_process:
@@ -294,11 +295,11 @@ _IN_PLACE_OF = {
         "options.ddp.accumulate",
     ),
 }
-"""The advice to give instead of attributes that some wrappers have."""
+"""Advice for using attributes that only some wrappers have."""
 
 
 class _Wrapped(torch.nn.Module):
-    """A module as a strategy may wrap it: it can be called, and has no other attribute of the module."""
+    """A module as a strategy may wrap it: it can be called, but lacks the module's own attributes."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
@@ -340,7 +341,7 @@ def _facts(
 
 
 def over_one_memory(model: torch.nn.Module) -> list[str]:
-    """Return the names of two parameters that share an element, one of them trained; empty without such a pair."""
+    """Return the names of two parameters that share an element, at least one of them trained; empty if none do."""
     seen: dict[int, list[tuple[str, torch.Tensor]]] = {}
     for name, each in model.named_parameters():
         if each.layout != torch.strided or not each.numel():
@@ -369,7 +370,7 @@ def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _is_in_evaluation(model: torch.nn.Module) -> bool:
-    """Return whether a model, or one of several, trains in evaluation mode, as a whole."""
+    """Return whether a model, or one of a workload's several, is in evaluation mode as a whole."""
     parts: list[bool] = []
 
     def note(part: torch.nn.Module) -> torch.nn.Module:
@@ -381,24 +382,24 @@ def _is_in_evaluation(model: torch.nn.Module) -> bool:
 
 
 def _changes(undone: Sequence[str], training: Training) -> dict[str, Any]:
-    """Return what was changed of the class, as a fact; `undone` are settings that its import had made."""
+    """Return changes made to the class, as a fact; `undone` lists settings that its import had changed."""
     found = [*undone, *training.changes]
     return {"changes": found} if found else {}
 
 
 def _reached(model: torch.nn.Module) -> set[str]:
-    """Return the names of the parameters that a backward has reached."""
+    """Return the names of the parameters that a backward has given a gradient."""
     return {name for name, each in model.named_parameters() if each.grad is not None}
 
 
 def _dropped(reached: Sequence[set[str]]) -> list[str]:
-    """Return the parameters that some of these steps reach and others don't, as under LayerDrop."""
+    """Return the names of parameters that some of these steps reach and others don't, as under LayerDrop."""
     every: set[str] = set().union(*reached)
     return sorted(name for name in every if any(name not in step for step in reached))
 
 
 def blocks_of(model: torch.nn.Module, dropped: Sequence[str]) -> list[str]:
-    """Return the blocks, as FSDP shards them, whose trained parameters are all among `dropped`."""
+    """Return the names of the blocks, as FSDP shards them, whose trained parameters are all in `dropped`."""
     from ddpbench.strategies.fsdp.replica import blocks  # slow to import, and rarely needed
 
     names = {id(module): name for name, module in model.named_modules()}
@@ -431,7 +432,7 @@ def _mixes_within_blocks(training: Training, model: torch.nn.Module) -> bool:
 
 
 def _wants_closure(optimizer: str) -> str:
-    """Return what to do about an optimizer that recomputes the loss itself; empty without one."""
+    """Return advice about an optimizer that recomputes the loss itself; empty if `optimizer` is."""
     if not optimizer:
         return ""
     return (
@@ -441,7 +442,7 @@ def _wants_closure(optimizer: str) -> str:
 
 
 def _not_finite(model: torch.nn.Module) -> str:
-    """Return which parameters have an infinity or NaN in their gradient; empty if none has."""
+    """Return a sentence on which parameters have an infinity or NaN in their gradients; empty if none has."""
     names = [
         name
         for name, each in model.named_parameters()
@@ -456,7 +457,7 @@ def _not_finite(model: torch.nn.Module) -> str:
 
 
 def _values(gradient: torch.Tensor) -> torch.Tensor:
-    """Return a gradient's numbers; for a sparse one, those that it holds."""
+    """Return a gradient's numbers; if it is sparse, only those that it stores."""
     return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 
@@ -466,7 +467,7 @@ def _refuse(problem: str) -> None:
 
 
 def _check_fresh(first: torch.nn.Module, second: torch.nn.Module) -> None:
-    """Refuse a workload whose models share a parameter: training one would train the other."""
+    """Refuse a workload whose models share a parameter, since training one would train the other."""
     before = {id(parameter) for parameter in first.parameters()}
     kept = [name for name, parameter in second.named_parameters() if id(parameter) in before]
     if kept:
@@ -477,7 +478,7 @@ def _check_fresh(first: torch.nn.Module, second: torch.nn.Module) -> None:
 
 
 def _check_made(model: torch.nn.Module) -> None:
-    """Refuse a model whose parameters are made in its first forward: strategies need them when they wrap it."""
+    """Refuse a model whose parameters are made in its first forward, since strategies need them when they wrap it."""
     unmade = [name for name, each in model.named_parameters() if torch.nn.parameter.is_lazy(each)]
     if unmade:
         raise _UnfitError(
@@ -487,9 +488,9 @@ def _check_made(model: torch.nn.Module) -> None:
 
 
 def _never_set(model: torch.nn.Module) -> str:
-    """Return what a model's own `train()` would put into evaluation mode, which no step called; empty if nothing.
+    """Return a sentence on what the model's own `train()` would put into evaluation mode; empty if nothing.
 
-    A training loop calls it, and a strategy does not. The model is left as `train()` makes it.
+    A training loop calls `train()`, but a strategy does not. The model is left as `train()` makes it.
     """
     modules = list(model.modules())
     if not all(each.training for each in modules) or all(
@@ -507,7 +508,7 @@ def _never_set(model: torch.nn.Module) -> str:
 
 
 def error_in_words(error: BaseException) -> str:
-    """Return an exception as text, and the user's own line that led to it."""
+    """Return words for an exception, with the user's own line that led to it."""
     words, place = exception_words(error), users_line(error)
     return words if place.strip(" ()") in words else f"{words}{place}"
 
@@ -516,8 +517,8 @@ def error_in_words(error: BaseException) -> str:
 def _doing(what: str, hint: Callable[[], str] = str, *, see: str = "") -> Iterator[None]:
     """Turn an exception into a sentence on where it was raised while the workload did `what`.
 
-    `hint` returns what is added to torch's message on number types; `see` says where to look if no line of the user's
-    raised it.
+    `hint` returns an addition to torch's messages about number types; `see` says where to look if none of the user's
+    lines raised the exception.
     """
     try:
         yield
@@ -531,13 +532,13 @@ def _doing(what: str, hint: Callable[[], str] = str, *, see: str = "") -> Iterat
 
 
 def _import_sentence(error: ImportError) -> str:
-    """Return why the file or module could not be imported, and at which of its lines."""
+    """Return why a file or module could not be imported, and at which of its lines."""
     cause = error.__cause__
     if isinstance(cause, SyntaxError) and cause.filename:
         return f"{error} ({os.path.relpath(cause.filename)}:{cause.lineno})"
     if cause is None:
         return str(error)
-    part = "" if isinstance(cause, SystemExit) else environments_part(cause)  # part of the sentence
+    part = "" if isinstance(cause, SystemExit) else environments_part(cause)  # else in the sentence already
     return f"{error}{part}{users_line(cause)}"
 
 
@@ -590,7 +591,7 @@ def _check_loss(loss: Any, *, graph: bool = True) -> None:
 
 
 def _length(training: Training) -> int | None:
-    """Return how many samples one pass over the data has; None if the data don't say."""
+    """Return the number of samples in one pass over the data; None if the data don't say."""
     try:
         data: Any = getattr(training.loader, "dataset", training.loader)
         return len(data)

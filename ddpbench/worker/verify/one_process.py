@@ -1,4 +1,4 @@
-"""The reference: a single process that computes what a strategy's ranks compute together."""
+"""The reference of a comparison: a single process that computes what a strategy's ranks compute together."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class ComparingRank(Protocol):
     processes: int
     group: Any
     gathers: bool
-    """True if the loss exchanges values between ranks: no process can compute another's part of it alone."""
+    """True if the loss exchanges values between ranks, so that no process can compute another rank's part alone."""
     proves_double: bool
     """True if the case is also compared in float64."""
     unrepeatable: str
-    """Reason why a step of the class's own gives other results each time; empty unless that was seen."""
+    """Why a step of the user's class gives different results each time; empty unless that was seen."""
     packed: bool
     """True if a batch's samples are packed, so that batches cannot be joined or cut."""
 
@@ -51,25 +51,25 @@ class ComparingRank(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A step's batch, as a rank draws it."""
+    """The batch of one step, seen from one rank."""
 
     own: tuple[Any, Any]
     """This rank's inputs and targets."""
     shards: Sequence[Any]
-    """Batches of all ranks that train."""
+    """Inputs and targets of each rank that trains."""
 
     def cast(self, dtype: torch.dtype | None) -> Drawn:
-        """Return the same samples in this number type; unchanged if it is None."""
+        """Return the same samples cast to `dtype`; unchanged if it is None."""
         return Drawn(cast(self.own, dtype), [cast(shard, dtype) for shard in self.shards])
 
 
 def seed_update(training: Training, rank: int) -> None:
-    """Seed an update's random draws, by rank."""
+    """Seed the random draws of this rank's update."""
     seed_all(training.case.seed + 1 + training.case.world_size + rank)
 
 
 class OneProcess:
-    """Models, gradients, losses and updates of one process, in one number type and precision."""
+    """Computes models, gradients, losses and updates of one process, in one number type and precision."""
 
     def __init__(
         self, prover: ComparingRank, numbers: NumberTypes, precision: PrecisionPolicy, shards: Sequence[Any]
@@ -85,11 +85,11 @@ class OneProcess:
         return self.training.fresh_model(self.numbers.cast, self.precision)
 
     def copied(self, model: torch.nn.Module) -> torch.nn.Module:
-        """Return a copy of a model that trains as it does.
+        """Return a copy of a model that trains as the model does.
 
-        A new model gets the same state instead if torch copies this one without parts that it trains with (hooks of
-        parameters, scripts, parameters over one memory), or not at all (computed weights, as by `weight_norm`; a lock,
-        an open file).
+        A new model gets the same state instead if torch would leave out parts that the model trains with (hooks of
+        parameters, scripts, parameters over one memory), or cannot copy it at all (computed weights, as by
+        `weight_norm`; a lock, an open file).
         """
         scripted = any(isinstance(each, torch.jit.ScriptModule) for each in model.modules())
         if not scripted and not hooked_parameters(model) and not share_memory(model):
@@ -114,18 +114,18 @@ class OneProcess:
 
     @property
     def own_shard(self) -> int:
-        """Return the number of this rank's shard; 0 for a server and in a pipeline."""
+        """Return the index of this rank's shard; 0 for a server and in a pipeline."""
         return max(self.prover.rank - (self.training.case.world_size - len(self.shards)), 0)
 
     def seed(self, shard: int) -> None:
-        """Seed the random draws of this shard's step, alike on ranks and in one process."""
+        """Seed the random draws of a step on this shard, in the same way on ranks and in one process."""
         seed_all(self.training.case.seed + 1 + shard)
 
     def gradient(self, model: torch.nn.Module, shard: int, shards: Sequence[Any] | None = None) -> Tensors:
-        """Return one process's gradient over a shard, of the first batch unless others are given.
+        """Return one process's gradient over a shard of `shards`, by default those of the first batch.
 
-        Where the strategy accumulates, the shard is cut as a rank cuts it: with dropout, BatchNorm or a mean over
-        words, the whole has another gradient.
+        If the strategy accumulates, the shard is cut as a rank cuts it: with dropout, BatchNorm or a mean over words,
+        the whole shard has a different gradient.
         """
         self.seed(shard)
         batch = (self.shards if shards is None else shards)[shard]
@@ -133,33 +133,34 @@ class OneProcess:
         return self.prover.gradient(model, batch, self.precision, parts)
 
     def seeded_gradient(self, model: torch.nn.Module) -> Tensors:
-        """Return a model's gradient over the first shard, with its seed."""
+        """Return a model's gradient over the first shard, with that shard's seed."""
         self.seed(0)
         return self.prover.gradient(model, self.shards[0], self.precision)
 
     def average(self, model: torch.nn.Module) -> Tensors:
-        """Return the mean over shards of each shard's gradient, from the same state and seeds, in this process.
+        """Return the mean of a model's gradients over all shards, each from the same state and with its shard's seed.
 
-        Where the loss gathers, each rank computes its own shard's at the same time, and the mean is over ranks.
+        If the loss exchanges values, each rank computes its own shard's gradient at the same time, and the mean is over
+        ranks.
         """
         if self.prover.gathers:
             return self.prover.average(self.gradient(model, self.prover.rank))
         return mean(self.gradient(model, number) for number in range(len(self.shards)))
 
     def average_afresh(self) -> Tensors:
-        """Return `average`, with each shard's gradient computed by a model that no forward has changed."""
+        """Like `average`, but with each shard's gradient computed by a model that no forward has changed."""
         if self.prover.gathers:
             return self.average(self.fresh())
-        # A fresh model is made before its shard's seed is set.
+        # Each fresh model is made before its shard's seed is set.
         return mean(self.gradient(self.fresh(), number) for number in range(len(self.shards)))
 
     def average_reached(
         self, model: torch.nn.Module, shards: Sequence[Any], without: Set[str], *, apart: bool = False
     ) -> Tensors:
-        """Return that mean over these shards, without the parameters that none reaches and the strategy leaves out.
+        """Like `average`, over these shards, but without parameters that no shard reaches and the update left out.
 
-        `without` names all that this rank's update left out; a parameter that another rank's shard reached is kept.
-        If `apart`, each rank's model computes its own shard's gradient only, and the mean is over ranks.
+        `without` names all that this rank's update left out; a parameter that another rank's shard reached is
+        returned. If `apart`, each rank's model computes its own shard's gradient only, and the mean is over ranks.
         """
         apart = apart or self.prover.gathers
         own = (self.prover.rank,) if apart else range(len(shards))
@@ -171,7 +172,7 @@ class OneProcess:
     def mean_reached(
         self, trained_by: Iterable[tuple[torch.nn.Module, int]], shards: Sequence[Any] | None = None
     ) -> tuple[Tensors, set[str]]:
-        """Return the mean gradient of models, each over the shard of its number, and the parameters they reach."""
+        """Return the mean of models' gradients, each over the shard of its number, and the names they reach."""
         reached: set[str] = set()
 
         def noted() -> Iterator[Tensors]:
@@ -182,14 +183,14 @@ class OneProcess:
         return mean(noted()), reached
 
     def loss(self, model: torch.nn.Module, shard: int) -> float:
-        """Return one process's loss over a shard, in parts if a step accumulates."""
+        """Return one process's loss over a shard of the first batch, in parts if a step accumulates."""
         self.seed(shard)
         return self.loss_of(
             model, self.shards[shard], self.training.strategy.accumulated(self.training.options)
         )
 
     def loss_of(self, model: torch.nn.Module, batch: Any, parts: int = 1) -> float:
-        """Return one process's loss over a batch: the mean over `parts` of it."""
+        """Return one process's loss over a batch, as the mean over `parts` pieces of it."""
         own = copied(batch)
         pieces = chunk(own, parts) if parts > 1 else [own]
         loss_of = self.training.workload.loss
@@ -205,7 +206,7 @@ class OneProcess:
     ) -> None:
         """Make one process's update from these gradients; parameters without a gradient take no part.
 
-        Its random draws are seeded as in `rank`'s update, or this rank's if None.
+        Random draws are seeded as in `rank`'s update, or this rank's if None.
         """
         for name, parameter in model.named_parameters():
             parameter.grad = gradient[name].clone() if name in gradient else None
@@ -216,13 +217,14 @@ class OneProcess:
         optimizer.zero_grad(set_to_none=True)
 
     def updated(self, gradient: Tensors, *, made_alone: bool | None = None, says_so: bool = False) -> Tensors:
-        """Return a fresh model's parameters after updates from this gradient: among all ranks if `made_alone` is None.
+        """Return a fresh model's parameters after a few updates from this gradient.
 
-        Otherwise each rank makes the updates alone, also the optimizer if `made_alone`, and `RANK` says so if
-        `says_so`.
+        If `made_alone` is None, the updates are made among all ranks. Otherwise each rank makes them alone: if
+        `made_alone`, it also makes the optimizer alone; if `says_so`, `RANK` and `WORLD_SIZE` tell the code that it is
+        alone.
 
         Raises:
-            RuntimeError: they exchange values over another group, so that no rank makes them alone.
+            RuntimeError: updates exchange values over a group other than the default one, so no rank makes them alone.
         """
         model, device = self.fresh(), self.training.device
         with alone(device, says_so=says_so) if made_alone else nullcontext():
@@ -237,25 +239,25 @@ class OneProcess:
         return trained(model)
 
     def call_loss(self, model: torch.nn.Module, shard: int = 0) -> None:
-        """Compute a shard's loss and backward as a step does, if the class is a user's: its update may need them."""
+        """Compute a shard's loss and backward as a step does if the class is a user's: its update may need them."""
         if is_import_path(self.training.case.workload):
             self.gradient(model, shard)
 
 
 class OwnReference:
-    """The model of one process that makes this rank's updates, after the same calls of the user's object.
+    """One process's model that makes this rank's updates, with the rank's calls of the user's object before each.
 
     An update may compute with what `loss` kept in the object, such as a count of its calls.
     """
 
     def __init__(self, one: OneProcess, model: torch.nn.Module) -> None:
-        """Take `model`, in its initial state: a copy of it makes the updates if the class is a user's, else itself."""
+        """Take `model`, in its initial state; if the class is a user's, a copy of the model makes the updates."""
         self._one = one
         self.model = one.copied(model) if is_import_path(one.training.case.workload) else model
         self._optimizer: torch.optim.Optimizer | None = None
 
     def update(self, gradient: Tensors) -> None:
-        """Compute the losses of this rank's step, and make an update from this gradient in place of theirs."""
+        """Compute the losses of this rank's step, then make an update from `gradient` in place of their gradients."""
         one = self._one
         apart = one.prover.processes > 1 and not one.training.strategy.whole_batches
         for shard in (one.own_shard,) if apart else range(len(one.shards)):
@@ -263,7 +265,7 @@ class OwnReference:
         self._step(gradient)
 
     def after(self, batches: Sequence[Sequence[Any]], left_out: Sequence[Set[str]]) -> torch.nn.Module:
-        """Return the model after a step on each batch: its gradients are of this rank's shard, averaged over ranks.
+        """Return the model after a step on each batch, with gradients of this rank's shard averaged over ranks.
 
         `left_out` names what each update of the replica left out. All ranks call it together.
         """

@@ -1,4 +1,4 @@
-"""Checks whether an optimizer trains the model it was made for: all of its trained parameters, and no others."""
+"""Checks of optimizers, such as whether one trains all trained parameters of its model, and no others."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ddpbench.worker.training.randomness import noticing_draws, seed_all
 from ddpbench.worker.training.types import name_of
 
 _APART = 0.01
-"""Share of an update's change below which two updates are equal but for rounding."""
+"""Difference, as a share of an update's change, up to which two updates count as equal but for rounding."""
 _SIZES = (1.0, 0.3, 3.0)
-"""Factors of a given gradient."""
+"""Factors by which a given gradient is multiplied."""
 _SAME_UPDATES = 8
-"""Updates from one gradient: what an optimizer estimates of it shows after several."""
+"""Updates made from one gradient: what an optimizer estimates from gradients shows after several."""
 UPDATES = 3
 """Updates in a check, since a schedule may start with a learning rate of zero."""
 MOST_STEPS = 64
@@ -31,7 +31,7 @@ some until its scale is low enough.
 
 
 def not_its_own(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> str:
-    """Return how the optimizers' parameters together differ from the model's trained ones; empty if they don't."""
+    """Return a sentence if the optimizers' parameters together are not the model's trained ones; else empty."""
     given = [each for one in optimizers for group in one.param_groups for each in group["params"]]
     held = {id(each) for each in given}
     names = {id(each): name for name, each in model.named_parameters() if each.requires_grad}
@@ -57,7 +57,7 @@ def not_its_own(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -
 
 
 def closure_name(optimizers: Sequence[torch.optim.Optimizer]) -> str:
-    """Return the class of an optimizer whose step needs a closure that recomputes the loss; empty for others."""
+    """Return the class name of an optimizer whose step needs a closure that recomputes the loss; else empty."""
     wanting = (
         type(one).__name__
         for one in optimizers
@@ -72,14 +72,15 @@ def computed_together(
     make: Callable[[Any], Any],
     gradient: Mapping[str, torch.Tensor] | None = None,
 ) -> str:
-    """Return the class of an optimizer whose update of some parameters depends on others; empty for other optimizers.
+    """Return the class name of an optimizer whose update of some parameters depends on others; else empty.
 
-    Such as one that divides by the norm of all gradients. `fresh` returns a model in its initial state, `make` what it
-    is trained with. Where an update draws random numbers, one parameter after another, all parameters stay, and those
-    of the others must not change with one's gradient. If an update fails, the result is empty.
+    An example is an optimizer that divides by the norm of all gradients. `fresh` returns a model in its initial state,
+    and `make` returns the optimizer of its parameters. To find a dependence, some parameters are left out, and the
+    updates of the others must not change. If an update draws random numbers, one parameter after another, all
+    parameters stay, and only the gradients of some are changed. If an update fails, the result is empty.
 
-    Gradients are random, others in each update, and `gradient` by name, the same in each update and at several sizes:
-    an estimated rate grows only while gradients point in one direction, and up to a limit.
+    Gradients are random, different in each update. `gradient`, by name, is also tried at several sizes, the same in
+    each update: an estimated rate grows only while gradients point in one direction, and up to a limit.
     """
     given: list[Mapping[str, torch.Tensor] | None] = [None]
     given += [{name: each * factor for name, each in (gradient or {}).items()} for factor in _SIZES]
@@ -112,9 +113,10 @@ def _computed_together(
 
 
 def narrower_type(fresh: Callable[[], nn.Module], make: Callable[[Any], Any]) -> str:
-    """Return the coarsest type in which updates compute, if it is coarser than the parameters; else empty.
+    """Return the name of the coarsest type in which updates compute, if it is coarser than the parameters; else empty.
 
-    `fresh` and `make` as above. The type of single numbers, such as a count of steps, doesn't matter.
+    `fresh` and `make` are as in `computed_together`. The type of single numbers, such as a count of steps, doesn't
+    matter.
     """
     model = fresh()
     finest = min((_eps(each.dtype) for each in model.parameters() if each.is_floating_point()), default=0.0)
@@ -147,7 +149,10 @@ class _TypesSeen(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def draws(fresh: Callable[[], nn.Module], make: Callable[[Any], Any]) -> bool:
-    """Return whether updates draw random numbers, also from a private generator; `fresh` and `make` as above."""
+    """Return whether updates draw random numbers, also from a private generator; False if they fail.
+
+    `fresh` and `make` are as in `computed_together`.
+    """
     try:
         return _Updated(fresh, make).drew
     except (MemoryError, torch.OutOfMemoryError):
@@ -157,7 +162,7 @@ def draws(fresh: Callable[[], nn.Module], make: Callable[[Any], Any]) -> bool:
 
 
 class _Updated:
-    """Parameters after seeded updates from given gradients, without the largest of each optimizer."""
+    """Parameters after seeded updates from given gradients, without each optimizer's largest parameter."""
 
     def __init__(
         self,
@@ -169,9 +174,10 @@ class _Updated:
         gradient: Mapping[str, torch.Tensor] | None = None,
         within: AbstractContextManager[object] | None = None,
     ) -> None:
-        """Take `gradient`, that of every update, by name; random ones if None. Steps are made `within`.
+        """Take `gradient`, by name, for every update; random gradients if None. Steps are made in the context `within`.
 
-        `factors` scale the gradients of all parameters, and of the largest, which are left out if `leaves_out`.
+        `factors` scale the gradients of the other parameters and of each optimizer's largest one, which takes no part
+        if `leaves_out`.
         """
         model = fresh()
         made = make(model.parameters())
@@ -205,7 +211,7 @@ class _Updated:
 
 
 def _square(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> float:
-    """Return the squared distance between them."""
+    """Return the squared distance between two sets of tensors with the same names."""
     return sum(float((each - other[name]).abs().square().sum()) for name, each in one.items())
 
 
@@ -246,7 +252,7 @@ def sparse_seen(model: nn.Module) -> Iterator[list[bool]]:
 def unreached_seen(
     model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]
 ) -> Iterator[Callable[[], list[str]]]:
-    """Yield a function that names the parameters stepped with a gradient that no backward has made.
+    """Yield a function that returns the names of parameters stepped with a gradient that no backward has made.
 
     Such a gradient, as from `torch.autograd.grad` or `torch.func`, is not averaged over ranks at a backward's end.
     """
@@ -275,10 +281,10 @@ def unreached_seen(
 
 
 def not_moved(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
-    """Return which parameters with a gradient some updates cannot move; empty if there are none.
+    """Return a sentence on parameters with a gradient that some updates do not move; empty if there are none.
 
-    Those are parameters that stay as they were, in a group whose learning rate was 0 in each update. A change by a
-    small rate may be less than a type can hold.
+    A parameter counts if its learning rate was 0 in each update, or if no parameter moves: at a small rate, a change
+    may be less than a type can hold.
     """
     watch = _Watch(model, [optimizer])
     for _ in range(UPDATES):
@@ -289,7 +295,7 @@ def not_moved(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
 def not_moved_by_steps(
     model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], step: Callable[[], object]
 ) -> str:
-    """Return the same for whole steps that call these optimizers themselves, as many as it takes for all to step."""
+    """Like `not_moved`, for whole steps that call these optimizers themselves, until all of them have stepped."""
     watch = _Watch(model, optimizers)
     made = 0
     while made < UPDATES or (watch.waits_for and made < MOST_STEPS):
@@ -299,7 +305,7 @@ def not_moved_by_steps(
 
 
 class _Watch:
-    """Effects of updates on a model's trained parameters."""
+    """Watches the effects of updates on a model's trained parameters."""
 
     def __init__(self, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self._model = model
@@ -310,7 +316,7 @@ class _Watch:
         self._rates: dict[str, float] = {}
         """The largest learning rate of each parameter that had a gradient when its optimizer stepped."""
         self.waits_for = set(range(len(optimizers)))
-        """The optimizers that have not stepped with a gradient yet."""
+        """Indices of the optimizers that have not stepped with a gradient yet."""
         self._hooks = [
             one.register_step_pre_hook(partial(self._look, number)) for number, one in enumerate(optimizers)
         ]
@@ -325,7 +331,7 @@ class _Watch:
                     self._rates[name] = max(rate, self._rates.get(name, 0.0))
 
     def problem(self, made: int) -> str:
-        """Return what is wrong after `made` steps; empty if nothing is."""
+        """Return a sentence on what is wrong after `made` steps; empty if nothing is."""
         for hook in self._hooks:
             hook.remove()
         if not self._rates:
@@ -343,7 +349,7 @@ class _Watch:
 
 
 def _has_gradient(parameter: torch.Tensor) -> bool:
-    """Return whether it has a gradient that is not 0."""
+    """Return whether a parameter has a gradient that is not all zero."""
     gradient = parameter.grad
     if gradient is not None and gradient.is_sparse:
         gradient = gradient.coalesce().values()
@@ -356,7 +362,7 @@ def in_backward() -> bool:
 
 
 def in_words(names: Sequence[str], most: int = 2) -> str:
-    """Return the first names, and how many more there are."""
+    """Return words for the first names, and how many more there are."""
     shown = [name.removeprefix("network.") for name in names[:most]]
     more = len(names) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")

@@ -1,4 +1,4 @@
-"""State that a user's class keeps outside its model and object: in its module's variables and in its classes."""
+"""State that a user's class keeps outside its model and object, in its module's variables and in its classes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ddpbench.worker.training.training import Training
 from ddpbench.worker.verify.optimizers import in_words
 
 _MOST_DEEP, _MOST_PARTS, _MOST_NUMBERS = 4, 1000, 10_000
-"""Limits of the look at a value: nested containers, items of each, and numbers of an array. Larger values count as
+"""Limits on the values looked at: depth of containers, items in each, and numbers in an array. Larger values count as
 data.
 """
 _NOT_STATE = (
@@ -33,11 +33,11 @@ _NOT_STATE = (
     np.random.RandomState,
     torch.Generator,
 )
-"""Values that are not looked at: for a generator, its draws are the better reason."""
+"""Types of values that are not looked at; for a generator, its draws are the better reason."""
 
 
 class OutsideState:
-    """Values of a user's variables at one moment, to see which change, and to restore them."""
+    """Values of a user's variables at one moment, to find which have changed since, and to restore them."""
 
     def __init__(self, owner: object) -> None:
         """Take `owner`, the user's object."""
@@ -45,7 +45,7 @@ class OutsideState:
         self._before = {name: (value, _copied(given)) for name, _, given, value in _values(owner)}
 
     def changed(self) -> list[str]:
-        """Return the variables that have other values now, such as `STEP in train.py`."""
+        """Return the names of variables whose values have changed, such as `STEP in train.py`."""
         return [
             name
             for name, _, _, value in _values(self._owner)
@@ -53,21 +53,21 @@ class OutsideState:
         ]
 
     def restore(self) -> None:
-        """Give these variables the values that they had."""
+        """Give changed variables the values that they had."""
         changed = set(self.changed())
         for name, holder, _, _ in list(_values(self._owner)):
             if name in changed:
-                with suppress(Exception):  # a class may refuse it
+                with suppress(Exception):  # a class may refuse the assignment
                     setattr(holder, name.partition(" in ")[0].rpartition(".")[2], self._before[name][1])
 
 
 def owner_of(training: Training, model: torch.nn.Module) -> object:
-    """Return the user's object that makes a model's steps: the workload, if it is of ddpbench's own kind."""
+    """Return the user's object that makes a model's steps; it is the workload if its class derives from `Workload`."""
     return getattr(model, "own", training.workload)
 
 
 def outside_words(names: Sequence[str]) -> str:
-    """Return a sentence that a class keeps state there, and what to do."""
+    """Return words that say that a class keeps state outside its model, and what to do."""
     which = f" ({in_words(names)})" if names else ""
     return (
         f"keeps state outside of the model{which}, so that a later call gives another value: keep it in the model or "
@@ -76,7 +76,7 @@ def outside_words(names: Sequence[str]) -> str:
 
 
 def _values(owner: object) -> Iterator[tuple[str, Any, Any, str]]:
-    """Yield for each variable its name, the module or class that holds it, its value, and the value as text."""
+    """Yield each variable's name, the module or class that holds it, its value, and its value as text."""
     seen: set[str] = set()
     for each in type(owner).__mro__:
         module = sys.modules.get(each.__module__)
@@ -111,12 +111,12 @@ def _copied(value: Any) -> Any:
         return copy.deepcopy(value)
     except (MemoryError, torch.OutOfMemoryError):
         raise
-    except Exception:  # raised for a lock, for example
+    except Exception:  # such as for a lock
         return value
 
 
 def _frozen(value: Any, depth: int) -> str:
-    """Return a value's contents as text; empty if it is not looked at."""
+    """Return a value's contents as text; empty if the value is not looked at."""
     if isinstance(value, _NOT_STATE) or depth > _MOST_DEEP:
         return ""
     if value is None or isinstance(value, bool | int | float | complex | str | bytes | itertools.count):

@@ -1,4 +1,4 @@
-"""The proof of a class that makes its own step: a strategy's ranks against as many replicas in lockstep."""
+"""The proof of a class that makes its own step: compares a strategy's ranks with replicas that step in lockstep."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ from ddpbench.worker.verify.written import changed_since, late_sentence, same
 
 STEPS = 3
 UPDATES = 2
-"""Updates that each optimizer makes: Adam's first shows only the sign of a gradient."""
+"""Updates that each optimizer makes, since Adam's first update shows only the signs of a gradient."""
 MOST_STEPS = 64
-"""Most steps made, beyond `STEPS`, until every optimizer has made `UPDATES`: a network may have its turn every fifth
-time.
+"""Most steps made in all, if after `STEPS` some optimizer has not made `UPDATES` yet: a network may be updated only in
+every fifth step.
 """
 
 
 def prove_own_steps(prover: ComparingRank, batch: Any, shards: Sequence[Any]) -> Iterator[Proof]:
-    """Yield this rank's parameters after some steps of its batch, compared with the same steps in lockstep.
+    """Yield the comparison of this rank's parameters after some steps with the same steps made in lockstep.
 
-    The shards' replicas train in this process, one at a time, each up to the end of a backward; there their gradients
-    are averaged. So every strategy is compared with the meaning of data parallelism, for any
-    work that a step does in between: clip, update one of two networks, accumulate. Where one process makes the steps
-    of the whole batch, its reference does too.
+    The shards' replicas train in this process, one at a time, each up to the end of a backward, where their gradients
+    are averaged. So every strategy is compared with the meaning of data parallelism, whatever a step does in between:
+    clip, update one of two networks, accumulate. If one process makes the strategy's steps of the whole batch, the
+    reference also trains on the whole batch.
     """
     parts = shards
     if prover.training.strategy.one_process:
@@ -74,7 +74,7 @@ def prove_own_steps(prover: ComparingRank, batch: Any, shards: Sequence[Any]) ->
 def _unrepeatable(
     prover: ComparingRank, numbers: NumberTypes, shards: Sequence[Any], before: Tensors, expected: Tensors
 ) -> str:
-    """Return why these replicas cannot be a strategy's reference: made a second time, their steps end otherwise.
+    """Return why these replicas cannot be a reference; empty if their steps end in the same way a second time.
 
     A cause found in one type holds in the next, where chance may make two results similar.
     """
@@ -109,7 +109,7 @@ def _unrepeatable(
 
 
 def _how_bad(proof: Proof) -> tuple[bool, bool, float]:
-    """Return a sort key: a failed proof is worse than one that could not be made, and that worse than a passed one."""
+    """Return a sort key by which failed proofs are worst, then proofs that could not be made, then larger errors."""
     return not proof.passed, bool(proof.note), proof.error
 
 
@@ -120,7 +120,7 @@ class _TypeUnfitError(Exception):
 def _compared(
     prover: ComparingRank, numbers: NumberTypes, batch: Any, shards: Sequence[Any], parts: Sequence[Any]
 ) -> Iterator[Proof]:
-    """Yield the comparisons in one number type; all ranks or replicas take `parts`, the reference takes `shards`."""
+    """Yield the comparisons in one number type. All ranks or replicas take `parts`; the reference takes `shards`."""
     training = prover.training
     with entered_autocasts() as autocasts:
         lockstep = _lockstep(prover, numbers, shards)
@@ -144,7 +144,7 @@ def _compared(
     replica = training.replica(model, NullRecorder(), distributed=distributed, precision=FULL)
     comparer.allow_for(replica)
     seed_all(training.case.seed + 1 + prover.rank)
-    replica.own_step(copied(batch))  # this makes the strategy's wrappers of the model
+    replica.own_step(copied(batch))  # makes the strategy wrap the model
     prover.on_step()
     wrappers = _wrappers_of(replica)
     first = _values_of(model, before) if wrappers else {}
@@ -178,7 +178,7 @@ def _compared(
 
 
 def _alike(comparer: Comparer, compared: ComparedQuantity, model: torch.nn.Module) -> Proof:
-    """Return whether all ranks' models are equal, bit by bit."""
+    """Return the proof that all ranks' models are equal, bit by bit."""
     equal = all_equal(checksum(model), comparer.prover.control, comparer.prover.processes)
     return comparer.proof(compared, 0.0 if equal else math.inf, 0.0)
 
@@ -192,12 +192,12 @@ def _same_samples(
     *,
     late: str,
 ) -> Proof:
-    """Return this rank's parameters after the steps, compared with those of the lockstep."""
+    """Return the proof that this rank's parameters after the steps are those of the lockstep."""
     prover, numbers = comparer.prover, comparer.numbers
 
     def held(expected: Tensors) -> Proof:
         proofs = []
-        # Either of two networks may be wrong, and the other large.
+        # Separately, since of two networks one may be wrong, and the other so large that it hides this.
         for names, stepped in zip(lockstep.updated_together, lockstep.stepped, strict=True):
             first, own, wanted = (
                 {name: one[name] for name in names & one.keys()} for one in (before, after, expected)
@@ -220,7 +220,7 @@ def _same_samples(
 
 
 def _explained(prover: ComparingRank, proof: Proof, fault: str) -> Proof:
-    """Return a comparison in its recorded form: if it failed, with the class's fault, if it has one."""
+    """Return a comparison as it is recorded: if it failed and the class has a fault, with that fault."""
     if proof.passed or not fault:
         return proof
     prover.blame(fault)
@@ -243,7 +243,9 @@ _UNSEEDED_AFTER_BACKWARD = f"the step makes other updates on each rank from the 
 
 
 def _unless_by_rank(comparer: Comparer, proof: Proof, lockstep: Lockstep) -> Proof:
-    """Return a proof that passed, unless each rank holds a part of the parameters and its lockstep ends otherwise."""
+    """Return a passed proof, unless each rank holds only a part of the parameters and the ranks' locksteps end
+    differently.
+    """
     if not proof.passed or proof.note or comparer.training.strategy.replicas_equal:
         return proof
     fault = _differing(comparer.prover, lockstep)
@@ -251,7 +253,9 @@ def _unless_by_rank(comparer: Comparer, proof: Proof, lockstep: Lockstep) -> Pro
 
 
 def _differing(prover: ComparingRank, lockstep: Lockstep | None) -> str:
-    """Return that ranks' locksteps of the same samples end differently; empty if not. All ranks call it together."""
+    """Return a sentence if ranks' locksteps of the same samples end differently; else empty. All ranks call it
+    together.
+    """
     if lockstep is None:
         return ""
     alike = all_equal(lockstep.checksum, prover.control, prover.processes)
@@ -261,9 +265,9 @@ def _differing(prover: ComparingRank, lockstep: Lockstep | None) -> str:
 def _of_counts(
     prover: ComparingRank, numbers: NumberTypes, shards: Sequence[Any], lockstep: Lockstep, before: Tensors
 ) -> str:
-    """Return why ranks would not make the same number of backwards and updates, and so wait for one another.
+    """Return why ranks would make different numbers of backwards and updates, and so wait for one another.
 
-    Empty if they make as many. All ranks call it together.
+    Empty if the numbers are equal. All ranks call it together.
     """
     if not all_equal(lockstep.counts, prover.control, prover.processes):
         fault = _unrepeatable(prover, numbers, shards, before, lockstep.parameters)
@@ -278,7 +282,7 @@ def _apart(
 ) -> str:
     """Return why replicas with the same gradients after every backward end differently; empty if they don't.
 
-    Those of data parallelism have to stay equal under every way of averaging gradients.
+    In data parallelism, replicas have to stay equal in whatever way gradients are averaged.
     """
     if not prover.agreed(float(lockstep is not None and not lockstep.are_equal)):
         return ""
@@ -307,7 +311,7 @@ _NOT_AVERAGED = (
 
 
 def _repeated(called: Mapping[torch.nn.Module, int], backwards: Sequence[None]) -> str:
-    """Return that a step makes more backwards than forwards, where DDP doesn't average those; empty if not."""
+    """Return a sentence if steps make more backwards than forwards, some of which DDP does not average; else empty."""
     forwards = sum(called.values())
     if len(backwards) <= forwards or not any(isinstance(each, DistributedDataParallel) for each in called):
         return ""
@@ -319,7 +323,7 @@ def _repeated(called: Mapping[torch.nn.Module, int], backwards: Sequence[None]) 
 
 @contextmanager
 def _counted() -> Iterator[list[None]]:
-    """Note each backward that this thread calls meanwhile."""
+    """Yield a list that gets an item for each backward that this thread calls meanwhile."""
     seen: list[None] = []
 
     def noted(backward: Callable[[], None]) -> None:
@@ -331,23 +335,23 @@ def _counted() -> Iterator[list[None]]:
 
 
 def _wrappers_of(replica: Replica) -> list[torch.nn.Module]:
-    """Return the modules in which a strategy has wrapped those of the class."""
+    """Return the modules in which a strategy has wrapped the class's own modules."""
     steps = [each for each in vars(replica).values() if isinstance(each, OwnStep)]
     kinds = (DistributedDataParallel, torch.nn.DataParallel, ThreadedModule)
     return [part for one in steps for part in one.network.modules() if isinstance(part, kinds)]
 
 
 def _values_of(model: torch.nn.Module, names: Collection[str]) -> Tensors:
-    """Return copies of these parameters, including those that a step froze."""
+    """Return copies of these parameters, including any that a step froze."""
     return {name: each.detach().clone() for name, each in model.named_parameters() if name in names}
 
 
 @contextmanager
 def _called(wrappers: Sequence[torch.nn.Module]) -> Iterator[dict[torch.nn.Module, int]]:
-    """Note how often each of these modules is called meanwhile for a gradient.
+    """Yield how often each of these modules is called meanwhile with gradients enabled.
 
-    At the end, a call without one counts too, once, if no backward has reached the module's parameters: its step then
-    gets their gradients in another way.
+    At the end, a module that was only called without gradients counts as called once if no backward has reached its
+    parameters: its step then gets their gradients in a different way.
     """
     seen = dict.fromkeys(wrappers, 0)
     without: set[torch.nn.Module] = set()
@@ -377,9 +381,9 @@ def _called(wrappers: Sequence[torch.nn.Module]) -> Iterator[dict[torch.nn.Modul
 def _is_gone_around(
     prover: ComparingRank, called: Mapping[torch.nn.Module, int], before: Tensors, model: torch.nn.Module
 ) -> bool:
-    """Return whether steps changed parameters of a module whose wrapper they did not call, on any rank.
+    """Return whether, on any rank, steps changed parameters of a module whose wrapper they did not call.
 
-    `before` holds the parameters from the time when `called` began to be noted.
+    `before` holds the parameters as they were when counting for `called` began.
     """
     if not called:  # this strategy doesn't wrap the model
         return False
@@ -395,7 +399,7 @@ def _is_gone_around(
 def _each_alone(
     prover: ComparingRank, numbers: NumberTypes, shards: Sequence[Any], before: Tensors, after: Tensors
 ) -> bool:
-    """Return whether every parameter is as one rank's samples alone make it, on all ranks."""
+    """Return whether, on all ranks, every parameter is as one rank's samples alone would make it."""
     if prover.processes < 2:
         return False
     ends = []
@@ -406,7 +410,7 @@ def _each_alone(
             ends.append(found.parameters)
     except (MemoryError, torch.OutOfMemoryError):
         raise
-    except Exception:  # a step may fail alone that works among others
+    except Exception:  # a step that works among others may fail alone
         ends.clear()
     allowed = CHANGE_TOLERANCES.get(numbers.narrowest, CHANGE_TOLERANCES[torch.float32])
 
@@ -421,10 +425,10 @@ def _each_alone(
 
 
 def _lockstep(prover: ComparingRank, numbers: NumberTypes, shards: Sequence[Any]) -> Lockstep | None:
-    """Return the replicas after their steps; None if the strategy aggregates nothing.
+    """Return the lockstep after its steps; None if the strategy aggregates nothing.
 
     Raises:
-        _TypeUnfitError: a step fails in float64, on some rank, and perhaps not in its own types.
+        _TypeUnfitError: a step fails in float64 on some rank, and may work in its own types.
         UnequalRanksError: ranks would wait for one another.
     """
     training = prover.training
@@ -477,9 +481,9 @@ _STATE = (
 
 
 def _with_buffers_sent(prover: ComparingRank, numbers: NumberTypes, parts: Sequence[Any]) -> Tensors | None:
-    """Return the parameters after steps in which replicas are sent the first one's buffers.
+    """Return the parameters after steps in which all replicas get the first one's buffers.
 
-    None if that makes no difference: if replicas compute with no buffers that their own samples change.
+    None if that makes no difference, because no replica computes with buffers that its own samples change.
     """
     if len(parts) < 2:
         return None
@@ -491,16 +495,16 @@ def _with_buffers_sent(prover: ComparingRank, numbers: NumberTypes, parts: Seque
             ends.append(found.parameters)
     except (MemoryError, torch.OutOfMemoryError):
         raise
-    except Exception:  # replicas of parts of a batch may fail where that of the whole doesn't
+    except Exception:  # replicas of parts of a batch may fail where one of the whole batch doesn't
         ends.clear()
     alike = not ends or all(same(ends[1][name], value) for name, value in ends[0].items())
     return None if prover.agreed(float(alike)) else ends[1]
 
 
 class _SentBuffers:
-    """Copies the first replica's buffers of a module to all others before each forward, as DDP does.
+    """Copies the first replica's buffers of a module to all other replicas before each forward, as DDP does.
 
-    As in DDP, none are sent after a forward that records no gradients.
+    As in DDP, buffers are not sent after a forward that records no gradients.
     """
 
     def __init__(self, replicas: Sequence[torch.nn.Module]) -> None:
@@ -524,10 +528,10 @@ class _SentBuffers:
 
 
 class Lockstep:
-    """Replicas of a model in one process, each with a shard, whose gradients are averaged after every backward.
+    """Replicas of a model in one process, one for each shard, whose gradients are averaged after every backward.
 
-    Each has a thread, and one thread runs at a time: to the end of its next backward, where it waits for the others. A
-    step's random draws come from its replica's generator, seeded as its rank's is.
+    Each replica has a thread. One thread runs at a time, to the end of its next backward, where it waits for the
+    others. Random draws come from the replica's own generator states, seeded as its rank's are.
     """
 
     def __init__(
@@ -541,9 +545,9 @@ class Lockstep:
         sends: bool = False,
         alike: bool = False,
     ) -> None:
-        """Take `seed`, which is added to the ranks' own seeds, all equal to the first one's if `alike`.
+        """Take `seed`, which is added to the ranks' own seeds; if `alike`, all replicas have the first one's seed.
 
-        `sends`: all have the first one's buffers in each forward.
+        If `sends`, all replicas have the first one's buffers in each forward.
         """
         self._training, self._shards, self._on_step = training, shards, on_step
         self._models = [training.fresh_model(numbers.cast, FULL) for _ in shards]
@@ -552,21 +556,21 @@ class Lockstep:
                 _SentBuffers(replicas)
         self._optimizers: list[Any] = [training.make_optimizer(model.parameters()) for model in self._models]
         self._trained = trained(self._models[0]).keys()
-        """The names of the parameters trained at first; a step may freeze some."""
+        """Names of the parameters trained at first; a step may freeze some."""
         names = {id(each): name for name, each in self._models[0].named_parameters()}
         together = [
             {names[id(each)] for group in one.param_groups for each in group["params"] if id(each) in names}
             for one in self._optimizers[0].all
         ]
         self.updated_together = [frozenset(own) for own in together]
-        """The parameters of each optimizer, by name."""
+        """The names of each optimizer's parameters."""
         self._waits_for = [[UPDATES for _ in self._optimizers[0].all] for _ in shards]
         """Updates that each optimizer of a replica still has to make."""
         for number, optimizers in enumerate(self._optimizers):
             for index, one in enumerate(optimizers.all):
                 one.register_step_post_hook(partial(_stepped, self._waits_for[number], index))
         self.made = 0
-        """Steps made."""
+        """Steps that each replica makes."""
         self.exchanges = False
         """True if a step has exchanged values between ranks."""
         kept = random_state()
@@ -585,12 +589,12 @@ class Lockstep:
 
     @property
     def parameters(self) -> Tensors:
-        """Return the first replica's parameters, which all have; includes those that its steps froze."""
+        """Return the first replica's parameters, which all replicas should have; includes any that its steps froze."""
         return self._parameters_of(self._models[0])
 
     @property
     def stepped(self) -> list[bool]:
-        """Return for each optimizer whether a replica's has made an update."""
+        """Return, for each optimizer, whether any replica's has made an update."""
         return [min(waits) < UPDATES for waits in zip(*self._waits_for, strict=True)]
 
     @property
@@ -611,7 +615,7 @@ class Lockstep:
 
     @property
     def updates_alike(self) -> bool:
-        """Return whether all replicas made the same number of updates."""
+        """Return whether all replicas made the same numbers of updates."""
         return all(each == self._waits_for[0] for each in self._waits_for)
 
     @property
@@ -625,7 +629,7 @@ class Lockstep:
         return trained(model)
 
     def run(self) -> None:
-        """Make `STEPS` steps, and more until every optimizer has made `UPDATES`, at most `MOST_STEPS`.
+        """Make `STEPS` steps, and more until every optimizer has made `UPDATES`, up to `MOST_STEPS` in all.
 
         Raises:
             UnequalRanksError: the replicas made different numbers of backwards, or reached different parameters.
@@ -680,13 +684,13 @@ class Lockstep:
                 self._next(number)
 
     def _makes_more(self, number: int, made: int) -> bool:
-        """Return whether a replica that made this number of steps makes another: up to the first one's number."""
+        """Return whether a replica makes a step after `made` steps; the first replica decides how many all make."""
         if number == 0 and (made < STEPS or (max(self._waits_for[0]) > 0 and made < MOST_STEPS)):
             self.made = made + 1
         return made < self.made
 
     def _pass_on(self, number: int) -> None:
-        """End a replica's turn at the end of its backward; the last replica's end averages all gradients."""
+        """End a replica's turn at the end of its backward; after the last replica's, all gradients are averaged."""
         with self._changed:
             self._random[number] = random_state()
             self._backwards[number] += 1
@@ -742,7 +746,7 @@ class UnequalRanksError(RuntimeError):
 
 
 def _reached_by_some(replicas: Sequence[torch.nn.Module]) -> list[str]:
-    """Return the parameters that have a gradient in some replicas and none in others."""
+    """Return the names of parameters that have a gradient in some replicas and none in others."""
     models = [dict(model.named_parameters()) for model in replicas]
     return [
         name.removeprefix("network.")
@@ -759,7 +763,7 @@ def _leaves_out_parts(replicas: Sequence[torch.nn.Module]) -> bool:
 
 
 def _parts_of(model: Any) -> list[torch.nn.Module]:
-    """Return the modules that a strategy wraps, each by itself."""
+    """Return the modules that a strategy wraps separately."""
     parts: list[torch.nn.Module] = []
 
     def noted(part: torch.nn.Module) -> torch.nn.Module:

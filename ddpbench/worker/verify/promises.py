@@ -1,4 +1,4 @@
-"""Checks of each kind of strategy's promise against one process: a function for each of `strategies.PROMISES`."""
+"""Checks of strategies' promises against one process, with a function for each of `strategies.PROMISES`."""
 
 from __future__ import annotations
 
@@ -41,41 +41,44 @@ from ddpbench.worker.verify.written import same
 FINAL_STEPS = 3
 COMPRESSED_STEPS = 3
 MOST_KEPT = 0.95
-"""The largest share of these steps' gradients on one batch that may not have been sent by then, of all matrices, and of
-all vectors: PowerSGD sends the largest part of a matrix first, and the rest in turn. Where more is kept, further steps
-follow whose own gradients are zero: top-k may choose a few numbers last.
+"""The largest share of the gradients of `COMPRESSED_STEPS` on one batch that may be kept back after them, separately
+for matrices and vectors: PowerSGD sends the largest part of a matrix first, and the rest in turn. If more is kept,
+further steps follow whose own gradients are zero, since top-k may choose a few numbers last.
 """
 LEAST_SENT = 1e-3
-"""The smallest share of the kept gradients that these steps send, and by which they shrink, by norm."""
+"""The smallest share of the kept gradients that the further steps must send, and by which they must shrink, by norm."""
 MOST_LEFT = 0.5
-"""The largest share of the kept gradients that is left after these steps, where it was more than `MOST_KEPT`. A hook
-that sends a thousandth of it per step leaves 82 % after `MOST_SENDING`.
+"""The largest share of the kept gradients that may be left after the further steps, if more than `MOST_KEPT` was kept.
+A hook that sends a thousandth of them per step leaves 82 % after `MOST_SENDING`.
 """
 NOT_SHRUNK = 1 - 1e-7
-"""The share left at which nothing counts as taken off: sending `LEAST_SENT` of orthogonal parts takes off 5e-7."""
+"""The remaining share from which nothing counts as taken off: sending `LEAST_SENT` of orthogonal parts takes off 5e-7.
+"""
 MOST_GROWN = 100.0
-"""Factor of growth from which kept gradients count as growing for good."""
+"""Factor of growth from which kept gradients count as growing without end."""
 MOST_SENDING = 200
-"""The most of those steps."""
+"""The most further steps."""
 SENT_ENOUGH = 0.1
-"""Share kept of all other parts at which, once all steps are made, a part still kept whole is not just late."""
+"""If all steps are made and at most this share of the other parts is kept, a part still kept completely is not just
+late.
+"""
 MOST_STEPS_APART = 100
 
 
 def follows_updates(training: Training) -> bool:
     """Return whether the steps after an update are compared as well, on separate batches.
 
-    Where ranks hold different things, or are sent what they hold, equal ranks don't prove those steps. A framework's
-    loop may change alike on all ranks what the steps use, such as the learning rate, or train on the previous batch;
-    and the first update of a framework's optimizer doesn't show its momentum. A user's own strategy may do any of
-    these, and so may an own algorithm.
+    If ranks hold different things, or are sent what they hold, equal ranks don't prove those steps. A framework's loop
+    may change what the steps use, such as the learning rate, in the same way on all ranks, or train on the previous
+    batch. The first update of a framework's optimizer doesn't show its momentum. A user's own strategy or algorithm may
+    do any of these.
     """
     strategy, own = training.strategy, is_own(training)
     return own or not strategy.replicas_equal or strategy.sends_parameters or bool(strategy.framework)
 
 
 def compare(comparer: Comparer, own: tuple[Any, Any]) -> Iterator[Proof]:
-    """Train a fresh model on this rank's batch, and compare it with one process, as the strategy's promise says."""
+    """Train a fresh model on this rank's batch; yield its comparisons with one process, by the strategy's promise."""
     prover, training, precision = comparer.prover, comparer.training, comparer.precision
     strategy = training.strategy
     promise: Promise = strategy.promise(training.options)
@@ -84,7 +87,7 @@ def compare(comparer: Comparer, own: tuple[Any, Any]) -> Iterator[Proof]:
     equal = all_equal(checksum(model), prover.control, prover.processes)
     initial = comparer.explained(comparer.proof("initial state", 0.0 if equal else math.inf, 0.0))
     yield initial
-    if not initial.passed and initial.note:  # nothing after it can be equal
+    if not initial.passed and initial.note:  # nothing after the initial state can be equal
         return
     reference = comparer.one.copied(model) if promise != "nothing" else model
     comparer.settle_scale(model, own)
@@ -112,9 +115,10 @@ def compare(comparer: Comparer, own: tuple[Any, Any]) -> Iterator[Proof]:
 
 
 def _loss(comparer: Comparer, replica: Replica) -> Iterator[Proof]:
-    """Compare the first step's loss, averaged over ranks that know it, with one process's: times to a loss use it.
+    """Compare the first step's loss, averaged over ranks that know it, with one process's.
 
-    Not under autocast, which rounds it, nor where the model draws random numbers.
+    Times to a loss depend on it. Losses are not compared under autocast, which rounds them, nor if the model draws
+    random numbers.
     """
     prover, strategy = comparer.prover, comparer.training.strategy
     apart = prover.processes > 1 and not strategy.whole_batches and len(comparer.shards) == prover.processes
@@ -136,11 +140,11 @@ def _loss(comparer: Comparer, replica: Replica) -> Iterator[Proof]:
 
 
 def _refuse_waiting(comparer: Comparer, model: torch.nn.Module) -> None:
-    """Refuse a model whose ranks train different parts in a step, if the strategy's ranks wait for all of it.
+    """Refuse a model of which ranks train different parts in a step, if the strategy's ranks wait for all parts.
 
     Raises:
-        CannotTrainError: the strategy has no setting for that; raised on all ranks.
-        RuntimeError: it has one; raised on all ranks.
+        CannotTrainError: the strategy has no setting for such models; raised on all ranks.
+        RuntimeError: the strategy has a setting for them; raised on all ranks.
     """
     training = comparer.training
     names = [name.removeprefix("network.") for name in comparer.model.dropped]
@@ -155,7 +159,7 @@ def _refuse_waiting(comparer: Comparer, model: torch.nn.Module) -> None:
 
 
 def _nothing(comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any) -> Iterator[Proof]:
-    """Train a step, which has to work; there is nothing to compare."""
+    """Make a step, which has to work; there is nothing to compare."""
     comparer.one.seed(comparer.prover.rank)
     comparer.step(replica, batch)
     comparer.prover.on_step()
@@ -189,7 +193,8 @@ def _gradients(
     if own_reference is not None:
         used = {name: gradient for name, gradient in own.items() if name not in idle}
         own_reference.update(used)
-        # A schedule may start with a learning rate of zero: nothing is compared until an update has changed something.
+        # Nothing is compared until an update has changed something, as a schedule may start with a learning
+        # rate of zero.
         while made < FINAL_STEPS and prover.agreed(float(_as_before(own_reference.model, before))):
             _step(comparer, replica, batch, comparer.shards, each_step)
             again = comparer.own_gradients(replica)  # differs if the model draws or keeps state
@@ -240,7 +245,7 @@ def _step(
 def _stepped(
     comparer: Comparer, replica: Replica, batch: Any, shards: Sequence[Any], each_step: EachStep | None
 ) -> set[str]:
-    """Make a step on this batch, and return the parameters that its update left out."""
+    """Make a step on this batch; return the names of the parameters that its update left out."""
     _step(comparer, replica, batch, shards, each_step)
     idle = replica.unused()
     comparer.update_replica(replica)
@@ -248,7 +253,7 @@ def _stepped(
 
 
 def _trains_apart(proof: Proof, comparer: Comparer) -> bool:
-    """Return whether to compare again, with models that each saw one rank's samples only: state may follow samples."""
+    """Return whether to compare again with models that each see one rank's samples only: state may follow samples."""
     strategy, processes = comparer.training.strategy, comparer.prover.processes
     differs = not proof.passed or proof.error > ROUNDING
     return differs and processes == len(comparer.shards) > 1 and not strategy.whole_batches
@@ -268,7 +273,7 @@ def _final(comparer: Comparer, replica: Replica) -> Iterator[Proof]:
 
 
 def _completeness(comparer: Comparer, whole: set[str], own: Tensors) -> Iterator[Proof]:
-    """Compare all ranks' parts of the parameters together with the whole, if ranks have parts."""
+    """If each rank holds a part of the parameters, yield the proof that no parameter is missing from all parts."""
     prover = comparer.prover
     if not prover.agreed(float(len(own) < len(whole))):
         return
@@ -284,18 +289,18 @@ def _completeness(comparer: Comparer, whole: set[str], own: Tensors) -> Iterator
 
 
 class _SameShards:
-    """Averaged gradients of one process over the ranks' shards, and their comparison with a rank's."""
+    """One process's averaged gradients over the ranks' shards, and their comparison with a rank's gradients."""
 
     def __init__(self, comparer: Comparer, reference: torch.nn.Module) -> None:
         self._comparer, self._reference = comparer, reference
         self.expected: Tensors | None = None
-        """The averaged gradients; None if the model draws random numbers in another order."""
+        """The averaged gradients; None if the strategy draws random numbers in a different order."""
         self.hooked = bool(hooked_parameters(reference))
         self.at_once = False
-        """True if the strategy computes gradients of the whole batch, which are not the shards' mean."""
+        """True if the strategy computes the whole batch's gradient at once, which is not the shards' mean."""
 
     def proof(self, own: Tensors) -> Proof:
-        """Return the comparison with this rank's gradients."""
+        """Return the comparison with `own`, this rank's gradients."""
         comparer, training = self._comparer, self._comparer.training
         strategy, several = training.strategy, training.case.world_size > 1
         if comparer.model.draws and several and _draws_elsewhere(comparer):
@@ -305,7 +310,7 @@ class _SameShards:
         self.expected = comparer.one.average(self._reference)
         proof = comparer.held("gradients, same shards", own, self.expected)
         if not proof.passed:
-            # Forwards may change what later ones compute: they write weights, or keep state.
+            # Forwards may change what later forwards compute: they write weights, or keep state.
             self.expected = comparer.one.average_afresh()
             proof = comparer.held("gradients, same shards", own, self.expected)
         if not proof.passed and strategy.one_process and several:
@@ -318,7 +323,7 @@ class _SameShards:
         return proof
 
     def _is_of_whole_batch(self, own: Tensors) -> bool:
-        """Return whether these gradients are one process's over the whole batch. All ranks call it together."""
+        """Return whether `own` is one process's gradient over the whole batch. All ranks call it together."""
         comparer = self._comparer
         batch, left_out = _joined(comparer, self._reference)
         if left_out:
@@ -336,7 +341,7 @@ class _SameShards:
 def _over_whole_batch(
     comparer: Comparer, reference: torch.nn.Module, own: Tensors, shards: _SameShards
 ) -> Proof:
-    """Return the comparison with one process's gradient over the whole batch at once."""
+    """Return the comparison of `own` with one process's gradient over the whole batch at once."""
     batch, note = _joined(comparer, reference)
     whole: Tensors | None = None
     if not note:
@@ -359,7 +364,8 @@ def _over_whole_batch(
     means = comparer.training.workload.whole_batches
     gap = prover.agreed(comparer.tolerances.error(expected, whole))
     if means and gap > comparer.tolerances.gradient:
-        # Earlier forwards may have changed what later ones compute: on fresh models the results may be equal.
+        # Earlier forwards may have changed what later ones compute; on fresh models, the results may be
+        # equal.
         expected = comparer.one.average_afresh()
         whole = prover.gradient(comparer.one.fresh(), batch, comparer.precision)
         gap = prover.agreed(comparer.tolerances.error(expected, whole))
@@ -393,7 +399,7 @@ _NOT_LINEAR = (
 
 
 def _is_mean(comparer: Comparer, batch: Any) -> bool:
-    """Return whether the shards' losses average to the whole batch's. All ranks call it together."""
+    """Return whether the shards' losses average to the whole batch's loss. All ranks call it together."""
     losses = [comparer.one.loss(comparer.one.fresh(), number) for number in range(len(comparer.shards))]
     gap = abs(sum(losses) / len(losses) - comparer.one.loss_of(comparer.one.fresh(), batch))
     allowed = comparer.tolerances.gradient * max(map(abs, losses), default=0.0)
@@ -401,7 +407,7 @@ def _is_mean(comparer: Comparer, batch: Any) -> bool:
 
 
 def _joined(comparer: Comparer, reference: torch.nn.Module) -> tuple[Any, str]:
-    """Return all ranks' batches as one, or why that cannot be compared with them."""
+    """Return all ranks' batches as one, and an empty text; if it cannot be compared, None and the reason."""
     if comparer.prover.gathers:
         return None, GATHERS
     if comparer.prover.packed:
@@ -417,7 +423,7 @@ def _joined(comparer: Comparer, reference: torch.nn.Module) -> tuple[Any, str]:
 
 
 def _draws_elsewhere(comparer: Comparer) -> bool:
-    """Return whether random numbers are drawn in another way than in each shard's process."""
+    """Return whether the strategy draws random numbers in a different order than a process for each shard."""
     strategy = comparer.training.strategy
     return (strategy.one_process and not comparer.takes_turns) or strategy.whole_batches
 
@@ -436,7 +442,7 @@ def _of_whole_batch(comparer: Comparer, reference: torch.nn.Module, batch: Any) 
     """Return one process's gradient over a step's whole batch; None if it is too large for some rank's GPU.
 
     Raises:
-        _WholeBatchError: the model cannot compute a batch of this size, on some rank.
+        _WholeBatchError: the model cannot compute a batch of this size on some rank.
     """
     prover = comparer.prover
     whole: Tensors | None = None
@@ -445,7 +451,7 @@ def _of_whole_batch(comparer: Comparer, reference: torch.nn.Module, batch: Any) 
         try:
             model = (
                 comparer.one.fresh() if comparer.model.writes else reference
-            )  # an earlier forward wrote to it
+            )  # an earlier forward wrote to the reference
             whole = prover.gradient(model, batch, comparer.precision)
         except (MemoryError, torch.OutOfMemoryError):
             raise
@@ -471,7 +477,7 @@ def _of_whole_batch(comparer: Comparer, reference: torch.nn.Module, batch: Any) 
 
 
 def _delayed(comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any) -> Iterator[Proof]:
-    """Compare steps without an update in between, so that every step's true gradient is the same."""
+    """Compare steps without updates in between, so that every step's true gradient is the same."""
     assert isinstance(replica, CompensatedReplica)
     prover = comparer.prover
     made = itertools.count()
@@ -513,9 +519,9 @@ def _delayed(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
 
 @contextmanager
 def _seeded_backward(comparer: Comparer, replica: Replica, step: int) -> Iterator[None]:
-    """Seed what is drawn from a step's first gradient on by the rank and the step, and forwards as without it.
+    """Seed a step's draws from its first gradient on by rank and step; draws of forwards stay as they would be.
 
-    All steps have the true gradient of the same forward, and a strategy that draws what it sends draws anew in each.
+    So all steps have the true gradient of the same forward, and a strategy that draws what it sends draws anew in each.
     """
     model, kept, case = replica.job.model, _States(), comparer.training.case
     anew = case.seed + 1 + comparer.prover.rank + (2 + step) * case.world_size
@@ -546,7 +552,7 @@ def _seeded_backward(comparer: Comparer, replica: Replica, step: int) -> Iterato
 
 @dataclass(slots=True)
 class _States:
-    """States of the generators that a step's forwards and backwards have reached, while the others go on."""
+    """Generator states that a step's forwards and backwards have reached, each saved while the other runs."""
 
     forward: Any = None
     backward: Any = None
@@ -571,19 +577,21 @@ _OTHERS_SENT = f"what is sent of what was kept, and what is left of it, are not 
 
 @dataclass(slots=True)
 class _Kept:
-    """Kept gradients, to compare with the rest that steps whose own gradients are zero leave."""
+    """Gradients that ranks keep back, to compare with what is left of them after steps with zero gradients of their
+    own.
+    """
 
     comparer: Comparer
     replica: CompensatedReplica
     reference: torch.nn.Module
     whole: Tensors
-    """Sums of the gradients."""
+    """Sums of the true gradients over the steps."""
     own: Tensors
-    """This rank's kept rest of them."""
+    """What this rank keeps back of the sums."""
     mean: Tensors
-    """The mean rest over ranks."""
+    """The mean over ranks of what they keep back."""
     parts: dict[str, set[str]] = field(init=False)
-    """Names of the vectors and of the matrices, where any are kept."""
+    """Names of the vectors and of the matrices, if any of them are kept back."""
 
     def __post_init__(self) -> None:
         vectors = {name for name, value in self.whole.items() if value.dim() < 2}
@@ -592,7 +600,7 @@ class _Kept:
         self.parts = {what: names for what, names in self.parts.items() if shares[what] > 0}
 
     def unsent(self, sent: Tensors) -> list[str]:
-        """Return the parts of which nothing was sent, or whose rest on a rank is unchanged, alike on all ranks."""
+        """Return the parts of which nothing was sent, or whose rest on a rank is unchanged; the same on all ranks."""
         left, allowed = kept_of(self.replica, self.whole), self.comparer.tolerances.gradient
         changes = {name: left[name] - value for name, value in self.own.items()}
 
@@ -613,14 +621,15 @@ class _Kept:
         return self.comparer.prover.average(kept_of(self.replica, self.whole))
 
     def shares(self, kept: Tensors, whole: Tensors) -> dict[str, float]:
-        """Return each part's share, alike on all ranks."""
+        """Return each part's share of `whole` that is in `kept`, the same on all ranks."""
         shares = [_share(kept, whole, names) for names in self.parts.values()]
         return dict(zip(self.parts, self.comparer.prover.all_agreed(shares), strict=True))
 
     def shares_of_ranks(self) -> dict[str, float]:
-        """Return each part's share of gradients that ranks keep, by root mean square over ranks.
+        """Return each part's share of gradients that ranks keep back, by root mean square over ranks.
 
-        The ranks' gradients may cancel: the mean of what is kept is then larger than the mean of the gradients.
+        A mean doesn't tell this: ranks' gradients may cancel, so that the mean of what is kept exceeds the mean
+        gradient.
         """
         gradients = self.comparer.one.gradient(self.reference, self.comparer.prover.rank)
         found: dict[str, float] = {}
@@ -634,15 +643,15 @@ class _Kept:
         return found
 
     def named(self, parts: Collection[str]) -> str:
-        """Return which parts are meant, in words: empty for all."""
+        """Return words for these parts; empty if they are all parts."""
         return "" if len(parts) == len(self.parts) else f" of {' and '.join(parts)}"
 
 
 def _share_kept(kept: _Kept, step: Callable[[], Tensors], sent: Tensors | None) -> Proof:
-    """Return whether some of the gradients has been sent, and the rest is: of all matrices, and of all vectors.
+    """Return the proof that some of the gradients was sent and the rest will be, for matrices and vectors separately.
 
-    Sums and rest add up to the whole, with any rest. `sent` is the part that as many further steps sent, whose own
-    gradients were zero; None if such steps are impossible.
+    Sums and rest add up to the whole for any rest, so that alone proves nothing. `sent` is what `COMPRESSED_STEPS`
+    further steps with zero gradients of their own sent; None if such steps are impossible.
     """
     comparer, compared = kept.comparer, _SHARE_KEPT
     prover, tolerance = comparer.prover, comparer.tolerances.gradient
@@ -689,10 +698,10 @@ def _share_kept(kept: _Kept, step: Callable[[], Tensors], sent: Tensors | None) 
 def _fault_of_sending(
     kept: _Kept, unsent: list[str], held: dict[str, float], *, late: bool, made: int
 ) -> tuple[str, bool]:
-    """Return why the kept gradients may never be sent, empty if they are, and whether that is the strategy's fault.
+    """Return why kept gradients may never be sent, empty if they are, and whether that is the strategy's fault.
 
-    Nothing of the `unsent` parts was sent in the `made` steps, `late` if most of the others was; of the `held` parts
-    too large a share is left.
+    Nothing of the `unsent` parts was sent in `made` steps; `late` says that most of the other parts was. Of the `held`
+    parts, too large a share is left.
     """
     if unsent and late:
         return _NEVER_SENT.format(what=kept.named(unsent), made=made), True
@@ -709,9 +718,9 @@ def _fault_of_sending(
 def _sent_of_kept(
     comparer: Comparer, replica: CompensatedReplica, step: Callable[[], Tensors], count: int
 ) -> Tensors | None:
-    """Return the sums that `count` steps send whose own gradients are made zero: all of it was kept before.
+    """Return the sums that `count` steps send whose own gradients are made zero, so that all of it was kept before.
 
-    None if the strategy trains other parameters than the model's, whose gradients then are not zero.
+    None if the strategy trains parameters other than the model's, whose gradients then are not zero.
     """
     zeroed: list[None] = []
 
@@ -732,7 +741,7 @@ def _sent_of_kept(
 
 
 def _share(kept: Tensors, whole: Tensors, names: Collection[str]) -> float:
-    """Return the kept share of these tensors, by the norm of all of them together; 0 where they are 0."""
+    """Return the norm of these tensors in `kept` as a share of their norm in `whole`; 0 if the latter is 0."""
     of_whole = float(norm([whole[name] for name in names])) if names else 0.0
     return float(norm([kept[name] for name in names])) / of_whole if of_whole > 0 else 0.0
 
@@ -740,7 +749,10 @@ def _share(kept: Tensors, whole: Tensors, names: Collection[str]) -> float:
 def _averaged(
     comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any
 ) -> Iterator[Proof]:
-    """Compare steps up to the second averaging, between which ranks train apart, with as many models in one process."""
+    """Compare steps up to the second averaging with the steps of separate models in one process.
+
+    Between averagings, ranks train apart.
+    """
     assert isinstance(replica, PeriodicReplica)
     prover, training = comparer.prover, comparer.training
     ranks, before = range(len(comparer.shards)), trained(reference)
@@ -784,9 +796,9 @@ def _averaged(
 
 
 def _ordered(comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any) -> Iterator[Proof]:
-    """Replay the server's log: each gradient at the version it was computed at, applied in the log's order.
+    """Replay the server's log: compute each gradient at its version of the parameters, and apply it in the log's order.
 
-    A worker's parameters are compared right after its last update.
+    A worker's parameters are compared as they are right after its last update.
     """
     assert isinstance(replica, OrderedReplica)
     prover, training = comparer.prover, comparer.training

@@ -1,4 +1,4 @@
-"""The proof before timing: a strategy's gradients against one process that runs the same shards."""
+"""The proof before timing, which compares a strategy's gradients with those of one process on the same shards."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ddpbench.worker.verify.values import Tensors, dense
 from ddpbench.workloads import is_import_path
 
 _MOST_TOGETHER = 1 << 22
-"""Numbers in a message of several values: as many small messages would take most of a proof's time."""
+"""Most numbers in one message of several values; a message for each small value would take most of a proof's time."""
 
 
 class Prover:
@@ -44,21 +44,21 @@ class Prover:
         self.group = getattr(control, "group", None)
         self.gathers = self.packed = False
         self._waits = False
-        """True if the loss waits for the other ranks, which then have to compute theirs."""
+        """True if the loss waits for the other ranks, so that all ranks have to compute it together."""
         self.proves_double = True
         """True while the case is compared in float64, in which some models cannot compute."""
         self.unrepeatable = ""
         self.fault_of_model = ""
-        """Sentence on what the model does that made a comparison fail."""
+        """Sentence on what in the model made a comparison fail."""
 
     def blame(self, fault: str) -> None:
         """Note that a comparison failed because of the model."""
         self.fault_of_model = fault
 
     def run(self) -> Iterator[Proof | Costs]:
-        """Yield the comparisons in turn, float64 first; every rank yields the same.
+        """Yield the comparisons one by one, float64 first, and the costs at the end; every rank yields the same.
 
-        float64 proves the algorithm, in full precision and not in the case's; the trained types follow, under the
+        float64 proves the algorithm, in full precision rather than the case's. The trained types follow, under the
         case's autocast if it has one. GPUs compute without TF32, which torch uses in convolutions and a script may use
         in matrix products: it rounds a shard's gradient and the whole batch's differently by more than is allowed.
         """
@@ -73,7 +73,8 @@ class Prover:
         self.gathers = self._exchanges(shards[0])
         if self.training.workload.owns_step:
             yield from prove_own_steps(self, inputs, [shard[0] for shard in shards])
-            # Its steps may differ, as with two networks in turn: one step's operations don't represent the others.
+            # Steps may differ, as with two networks in turn, so one step's operations don't represent the
+            # others.
             yield Costs(flops_per_sample=None, dataset_samples=self.training.dataset_samples)
             return
         later = (
@@ -93,7 +94,7 @@ class Prover:
         for numbers in every:
             precision = FULL if numbers.is_double else self.training.precision
             first = Drawn((inputs, targets), shards).cast(numbers.cast)
-            # Autocast leaves float64 as it is.
+            # Autocast doesn't change float64.
             autocast = "" if numbers.is_double else own
             following = [drawn.cast(numbers.cast) for drawn in later]
             comparer = Comparer(self, numbers, precision, first.shards, autocast, later=following)
@@ -108,10 +109,11 @@ class Prover:
         return Drawn(batch, self._shards(batch))
 
     def _shards(self, batch: tuple[Any, Any]) -> list[Any]:
-        """Return the parts of a step's batch that have separate mean losses, on every rank.
+        """Return the parts of a step's batch that have separate mean losses, the same on every rank.
 
         Raises:
-            ValueError: shares are dealt wrongly, or all the same; raised on all ranks.
+            ValueError: shares are dealt wrongly, or all hold the same samples; raised on all ranks.
+            CannotTrainError: samples are packed, so that the strategy cannot divide a batch.
         """
         case, strategy = self.training.case, self.training.strategy
         shares = self._shares(batch)
@@ -134,7 +136,9 @@ class Prover:
         return [part for share in shares for part in chunk(share, each)]
 
     def _shares(self, batch: tuple[Any, Any]) -> list[Any]:
-        """Return the shares into which a step's samples are dealt, in order; a rank that takes all has them already."""
+        """Return the shares into which a step's samples are dealt, in order; a rank that takes all has its own batch
+        already.
+        """
         takers = _takers(self.training) if self.processes > 1 else [0]
         if len(takers) == 1:
             return [batch]
@@ -162,7 +166,7 @@ class Prover:
         return f"the workload computes in {own} only, so float64 is not compared ({problem})"
 
     def _own_autocast(self, shard: Any) -> str:
-        """Return the type of an autocast that a user's own loss enters itself, on any rank; empty if it does not."""
+        """Return the type of the autocast that a user's own loss enters itself on any rank; empty if there is none."""
         if not is_import_path(self.training.case.workload) or self.training.precision.name != "full":
             return ""
         dtype = None if self.training.dtype is None else torch.float32
@@ -170,11 +174,11 @@ class Prover:
         with entered_autocasts() as seen:
             self.training.workload.loss(self.training.fresh_model(dtype, FULL)(inputs), targets)
         self.on_step()
-        names = ("", "fp16", "bf16")  # by what they round
+        names = ("", "fp16", "bf16")  # by how much they round
         return names[round(self.agreed(float(names.index(widest(seen)))))]
 
     def _exchanges(self, shard: Any) -> bool:
-        """Return whether a user's own loss, or its backward, exchanges values between ranks, on any of them."""
+        """Return whether a user's own loss, or its backward, exchanges values between ranks, on any rank."""
         training = self.training
         if self.processes == 1 or not is_import_path(training.case.workload) or training.workload.owns_step:
             return False
@@ -188,7 +192,7 @@ class Prover:
     ) -> Tensors:
         """Return the gradient of one process's step by parameter, zero for parameters that took no part.
 
-        With several parts it is the mean of their gradients, as where a step accumulates them.
+        With several parts it is the mean of the parts' gradients, as in a step that accumulates them.
         """
         model.zero_grad(set_to_none=True)
         loss_of = precision.loss(self.training.workload.loss)
@@ -210,7 +214,7 @@ class Prover:
         return self.all_agreed([value])[0]
 
     def all_agreed(self, values: Sequence[float]) -> list[float]:
-        """Return the largest of all ranks' values in each place, with one message; all ranks give the same number."""
+        """Return the largest value of all ranks at each index, with one message; all ranks must pass equally many."""
         if self.processes == 1 or not values:
             return list(values)
         largest = torch.tensor(values, dtype=torch.float64)
@@ -218,7 +222,7 @@ class Prover:
         return [float(each) for each in largest]
 
     def average(self, values: Tensors) -> Tensors:
-        """Return the mean of all ranks' values, on every rank: several small values share a message."""
+        """Return the mean of all ranks' values, on every rank; several small values share a message."""
         if self.processes == 1:
             return values
         averages: Tensors = {}
@@ -231,9 +235,10 @@ class Prover:
         return averages
 
     def _flops(self, inputs: Any, targets: Any) -> float | None:
-        """Return the floating-point operations of a sample's forward and backward, counted on rank 0 by torch.
+        """Return the floating-point operations of a sample's forward and backward, as torch counts them on rank 0.
 
-        Counted for a batch and divided by its samples: BatchNorm refuses a single one. None if torch cannot count them.
+        They are counted for a batch and divided by its samples, since BatchNorm refuses a single sample. None on the
+        other ranks, or if torch cannot count them.
         """
         if self.rank != 0 and not (self.gathers or self._waits):
             return None
@@ -252,7 +257,8 @@ class Prover:
             precision=FULL
         )  # the number of multiplications is the same in all precisions
         counter = FlopCounterMode(display=False)
-        # The counter knows matrix products, but not the CPU's fused attention: make it compute by products.
+        # The counter knows matrix products but not the CPU's fused attention, so attention is made to use
+        # products.
         with sdpa_kernel(SDPBackend.MATH), counter:
             loss = training.workload.loss(model(cast(inputs, training.dtype)), cast(targets, training.dtype))
             loss.backward()  # type: ignore[no-untyped-call]
@@ -260,7 +266,7 @@ class Prover:
 
 
 def _together(values: Tensors) -> Iterator[list[str]]:
-    """Yield names of neighbours of one type, as many numbers as a message has, or a single larger value."""
+    """Yield groups of successive names with values of one type that fit into a message, or one larger value alone."""
     names: list[str] = []
     numbers = 0
     for name, value in values.items():
@@ -274,12 +280,12 @@ def _together(values: Tensors) -> Iterator[list[str]]:
 
 
 def _compares_later(training: Training) -> bool:
-    """Return whether steps on further batches are compared, which then need their samples."""
+    """Return whether steps on further batches are compared, for which their samples are needed."""
     return training.strategy.promise(training.options) == "gradients" and follows_updates(training)
 
 
 def _takers(training: Training) -> list[int]:
-    """Return the first training rank that takes each share.
+    """Return, for each share of a step's samples, the first training rank that takes it.
 
     Raises:
         ValueError: a share of a step's samples has no rank.
@@ -298,10 +304,10 @@ def _takers(training: Training) -> list[int]:
 
 
 def _check_shares(training: Training, shares: Sequence[Any]) -> None:
-    """Refuse shares that all hold the same samples: an average of equal gradients proves nothing.
+    """Refuse shares that all hold the same samples, since an average of equal gradients proves nothing.
 
     Raises:
-        ValueError: they do; raised on all ranks.
+        ValueError: all shares are equal; raised on all ranks.
     """
     if not training.shards_itself or len(shares) == 1:
         return

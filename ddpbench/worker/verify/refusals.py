@@ -1,7 +1,7 @@
-"""Torch's messages where a strategy cannot train a model: recognised, and said in this package's settings.
+"""Recognise torch's messages that a strategy cannot train a model, and say them in terms of this package's settings.
 
-Every model is tried in one process before a proof. A refusal by torch in the proof is therefore due to the strategy:
-its case is skipped, as if it had been known to be impossible. Any other error there is a failure.
+Every model is tried in one process before a proof. A refusal by torch in the proof is therefore due to the strategy,
+and its case is skipped, as if it had been known to be impossible. Any other error in a proof is a failure.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _REFUSING = tuple(
         "fx",
     )
 )
-"""The parts of torch that look at a model. A `raise` or `assert` there says that the model cannot be trained like that;
-errors from elsewhere, such as the network, say nothing about the model.
+"""The parts of torch that look at a model. A `raise` or `assert` in them says that the model cannot be trained like
+that; errors from elsewhere, such as the network, say nothing about the model.
 """
 _KINDS = (ValueError, TypeError, RuntimeError, NotImplementedError, AssertionError)
 _WAITS = "Expected to have finished reduction in the prior iteration"
@@ -63,7 +63,7 @@ _SHARDED = (
         "torch.autograd.grad was asked for the gradient of a parameter that FSDP had exchanged for a gathered one",
     ),
 )
-"""Messages of torch's kernels on a model under FSDP that passed FSDP's own checks; and their meaning."""
+"""Messages of torch's kernels about a model under FSDP that passed FSDP's own checks, and their meaning."""
 _NO_SCALAR = "grad can be implicitly created only for scalar outputs"
 _FUNCTIONAL = "must override the setup_context staticmethod"
 _REFUSES = ("raise ", "assert ")
@@ -71,7 +71,7 @@ _MOST_NAMES = 3
 
 
 def refusal(error: BaseException, training: Training) -> str:
-    """Return why the strategy cannot train the model, if an exception in a proof says that; empty otherwise."""
+    """Return why the strategy cannot train the model, if an exception in a proof says so; otherwise empty."""
     name, text = training.strategy.name, text_of(error)
     reason = next((str(each) for each in _chain(error) if isinstance(each, CannotTrainError)), "")
     if not reason and is_import_path(training.case.strategy) and users_line(error):
@@ -96,12 +96,12 @@ def refusal(error: BaseException, training: Training) -> str:
 
 
 def _may_be_of_samples(error: BaseException) -> bool:
-    """Return whether a kernel may raise this if the parts of a batch do not fit together, and no network does."""
+    """Return whether a kernel, and not the network, may raise this error if parts of a batch do not fit together."""
     return isinstance(error, (*_KINDS, IndexError)) and not isinstance(error, torch.distributed.DistError)
 
 
 def _reason(error: BaseException, text: str, training: Training) -> str:
-    """Return the reason, if a message of torch's says it."""
+    """Return the reason if one of torch's known messages gives it; otherwise empty."""
     if _TWICE in text:
         return _twice(training)
     if _WAITS in text and _setting(training, "find_unused_parameters") is None:
@@ -115,7 +115,7 @@ def _reason(error: BaseException, text: str, training: Training) -> str:
 
 
 def failure(error: BaseException, training: Training | None) -> str:
-    """Return an exception as text, with torch's advice as this package's settings."""
+    """Return words for an exception, in which torch's advice names this package's settings."""
     text = text_of(error)
     if training is None:
         return exception_words(error)
@@ -145,7 +145,7 @@ def _assigned(setting: str, assignment: re.Match[str]) -> str:
 
 
 def _unused(training: Training, text: str) -> str:
-    """Return the parameters that DDP waits for, from its message, and what to do about it."""
+    """Return a sentence on the parameters that DDP waits for, from its message, and what to do about it."""
     found = _WITHOUT.search(text)
     known = training.trained_names
     names = [known[number] for number in map(int, found[1].split()) if number < len(known)] if found else []
@@ -162,9 +162,9 @@ def _unused(training: Training, text: str) -> str:
 
 
 def waits_for(training: Training, names: Sequence[str]) -> str:
-    """Return that DDP waits for these parameters, which the losses of some ranks or steps use and others don't.
+    """Return a sentence that DDP waits for these parameters, which the losses of some ranks or steps do not use.
 
-    Empty if the strategy is not made with DDP, or searches for them.
+    Empty if the strategy does not use DDP, or lets DDP search for unused parameters.
     """
     setting = _setting(training, "find_unused_parameters")
     fixed = bool(getattr(training.options, "static_graph", False))
@@ -192,7 +192,7 @@ def _more(names: Sequence[str]) -> list[str]:
 
 
 def _of_shards(training: Training, meaning: str, error: BaseException) -> str:
-    """Return why FSDP cannot train a model in these shards, and the other way."""
+    """Return why FSDP cannot train a model in these shards, and what may train it instead."""
     if "DTensor" in text_of(error) and _by_step(error):
         return (
             "fsdp cannot train this model: its step computes with parameters outside a forward, together with tensors "
@@ -217,20 +217,20 @@ def _twice(training: Training) -> str:
 
 
 def _setting(training: Training, key: str) -> str | None:
-    """Return our name of an option of DDP that is off; empty if it is on, None if the strategy lacks it."""
+    """Return the experiment's name of a DDP option that is off; empty if it is on, None if the strategy lacks it."""
     if key not in type(training.options).model_fields:
         return None
     return "" if getattr(training.options, key) else _option(training, key)
 
 
 def _option(training: Training, key: str) -> str:
-    """Return the name of a strategy's option in an experiment."""
+    """Return the name of a strategy's option as it is written in an experiment."""
     owner = training.case.strategy
     return f"options.{toml_text(owner) if is_import_path(owner) else owner}.{key}"
 
 
 def _raised_in_torch(error: BaseException) -> bool:
-    """Return whether a `raise` or `assert` statement of torch's raised an exception, in a part that looks at models."""
+    """Return whether an exception comes from a `raise` or `assert` in a part of torch that looks at models."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -249,7 +249,7 @@ def _by_step(error: BaseException) -> bool:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an exception and those from which it was raised."""
+    """Yield an exception and its causes, each of which led to the one before."""
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:

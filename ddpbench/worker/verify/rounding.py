@@ -34,14 +34,16 @@ OF_ROUNDING: tuple[ComparedQuantity, ...] = (
     "gradients, size of rounding",
 )
 DEVIATIONS = 4
-"""Standard deviations of averaged rounding errors that are allowed: normal ones exceed 4 in 6 of 100,000."""
+"""Standard deviations of averaged rounding errors that are allowed; normally distributed errors exceed 4 in 6 of
+100,000.
+"""
 LARGEST_BIAS = 0.5
 """Largest mean error of one rounding, in unit roundoffs u."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """How far a result is from exact gradients in one respect."""
+    """How far a result is from exact gradients in one respect, and how far it may be."""
 
     compared: ComparedQuantity
     error: float
@@ -49,7 +51,7 @@ class Deviation:
 
     @property
     def share(self) -> float:
-        """Return the share of what is allowed."""
+        """Return the error as a share of what is allowed."""
         return self.error / self.allowed if math.isfinite(self.error) else math.inf
 
 
@@ -59,19 +61,20 @@ class Sent:
 
     ranks: int
     roundoff: float
-    """Unit roundoff u of the type."""
+    """Unit roundoff u of the type in which it is sent."""
     floor: float
-    """Error that is allowed without this rounding, of a whole gradient."""
+    """Allowed error of a whole gradient without this rounding."""
     coarse: bool
-    """True if parameters are not compared: the size of errors is then."""
+    """True if the type is so coarse that parameters are not compared; then the size of errors is."""
 
 
 def deviations(
     sent: Sent, result: Tensors, own: Tensors, exact: Tensors, squares: Tensors
 ) -> list[Deviation]:
-    """Return how far `result`, an average over ranks, is from the `exact` one, and what rounding explains.
+    """Return how far `result`, an average over ranks, is from `exact`, and how much of that rounding explains.
 
-    `own` is this rank's gradient, `squares` the mean over ranks of its numbers' squares. Empty where `exact` is 0.
+    `own` is this rank's gradient, and `squares` the mean over ranks of the gradients' squared numbers. Empty if `exact`
+    is 0.
     """
     total: dict[str, float] = dict.fromkeys(
         ("gg", "eg", "ee", "q", "qgg", "dg", "dd", "ed", "qdg", "qdd"), 0.0
@@ -105,5 +108,5 @@ def deviations(
 
 
 def real(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the numbers in double precision, a complex one as two."""
+    """Return a tensor in double precision, each complex number as two real ones."""
     return torch.view_as_real(wide(tensor)) if tensor.is_complex() else wide(tensor)

@@ -1,8 +1,8 @@
 """Batches as bytes that one rank sends to the others, which read them without unpickling.
 
-A message is the length of its outline, 8 bytes; the outline, JSON; then the bytes of the tensors and arrays in it, in
-order. A class is named in the outline, and made after an object of that class in the reader's own batch, so that a
-message can bring values and no code.
+A message is the length of its outline (8 bytes), the outline as JSON, then the bytes of the tensors and arrays in it,
+in order. The outline names classes; the reader makes objects of a class after one in its own batch, so that a message
+can bring values but no code.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from ddpbench.strategies.trees import fields_of, like
 
 _ROOM = 64 << 20
 _TIMES = 64
-"""A rank's batch has at most this many times the bytes of one's own, and `_ROOM` more: texts and graphs differ."""
+"""A received batch has at most this many times the bytes of this rank's, and `_ROOM` more: texts and graphs differ."""
 _DEEPEST = 12
-"""Deepest nesting of a batch: an outline takes up to four levels of JSON for one, of 64 that are read."""
+"""Deepest nesting of a batch: an outline takes up to four levels of JSON for each level, of the 64 that are read."""
 _LAYOUTS = {
     str(layout): layout
     for layout in (
@@ -52,15 +52,15 @@ _LAYOUTS = {
 
 
 _NUMBERS = re.compile(r"[<>|=]?[biufcSUmM]\d{1,9}(\[\w+\])?", re.ASCII)
-"""The types of an array's numbers or texts, as numpy writes them; none is of objects."""
+"""The types of an array's numbers or texts, as numpy writes them, without types of objects."""
 
 
 _OF_PYTHON = 1 << 9
-"""The flag of classes that a `class` statement has made: C keeps more than attributes in objects of its own."""
+"""The flag of classes made by a `class` statement; objects of classes written in C keep more than attributes."""
 
 
 class _UnknownError(Exception):
-    """Raised for a value that only its own rank has; the message is its class."""
+    """Raised for a value that only the sending rank has; the message is the value's class."""
 
 
 def gather_batches(own: Any, group: dist.ProcessGroup | None) -> list[Any]:
@@ -71,7 +71,7 @@ def gather_batches(own: Any, group: dist.ProcessGroup | None) -> list[Any]:
 
     Raises:
         CannotTrainError: batches hold objects that differ from rank to rank and cannot be sent as values.
-        ForeignMessageError: what arrived is no batch, or far larger than this rank's.
+        ForeignMessageError: a rank's message is no batch, or is far larger than this rank's.
     """
     outline = _Outline()
     message = outline.message(own)
@@ -92,13 +92,13 @@ def gather_batches(own: Any, group: dist.ProcessGroup | None) -> list[Any]:
 
 
 class _Outline:
-    """The outline of a rank's own batch, and the objects in it that others' are made after."""
+    """The outline of this rank's own batch, and the objects in it after which those of other ranks are made."""
 
     def __init__(self) -> None:
         self.made: dict[str, Any] = {}
         """An object of each class, by the class's name."""
         self.opaque: dict[str, Any] = {}
-        """Objects without parts, by a digest."""
+        """Objects without parts, by their digests."""
         self.blocks: list[bytes] = []
 
     def message(self, value: Any) -> bytes:
@@ -153,7 +153,7 @@ class _Outline:
     def _whole(self, value: Any) -> Any:
         try:
             digest = hashlib.sha256(pickle.dumps(value)).hexdigest()
-        except Exception:  # whatever its class raises
+        except Exception:  # whatever the value's class raises
             digest = ""
         if digest:
             self.opaque[digest] = value
@@ -205,17 +205,17 @@ def _read(rank: int, sent: torch.Tensor, own: _Outline) -> Any:
 
 
 class _Reader:
-    """Reads another rank's message, by the objects of one's own batch."""
+    """Reads another rank's message, with the objects of this rank's own batch."""
 
     def __init__(self, own: _Outline, data: torch.Tensor) -> None:
         self._own, self._data, self._at = own, data, 0
 
     def batch(self, outline: Any) -> Any:
-        """Return the batch of an outline.
+        """Return the batch that an outline describes.
 
         Raises:
-            ValueError: it is none; also a TypeError, a LookupError or a RuntimeError.
-            _UnknownError: it holds an object that this rank's batch does not.
+            ValueError: the outline describes none; also a TypeError, a LookupError or a RuntimeError.
+            _UnknownError: the batch holds an object that this rank's batch does not.
         """
         found = self._value(outline)
         if self._at != len(self._data):
@@ -299,7 +299,7 @@ class _Reader:
             raise ValueError("a tensor's shape does not fit its bytes")
         plain: torch.Tensor = (
             self._taken(size).clone().view(dtype).reshape(lengths)
-        )  # cloned: numbers are aligned
+        )  # cloned, so that numbers are aligned
         if dtype == torch.bool:
             plain = plain.view(torch.uint8) != 0  # a byte of a bool is 0 or 1
         if not of:
@@ -366,7 +366,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether an object is no more than its attributes: of Python's classes alone, and without slots."""
+    """Return whether an object is no more than its attributes: its classes are all written in Python, without slots."""
     kinds = [kind for kind in type(value).__mro__ if kind is not object]
     return (
         hasattr(value, "__dict__")

@@ -1,4 +1,4 @@
-"""Faults of updates: they draw, keep state, depend on the rank, round, or take all parameters together."""
+"""Faults of updates that draw, keep state, depend on the rank, round, or take all parameters together."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ OF_ITS_SAMPLES = (
     "the class makes other updates on each rank from the same gradients: it computes them with what loss() kept of its "
     "rank's samples, which no strategy averages"
 )
-"""Reason why updates differ by rank although nothing reads the rank."""
+"""Reason why updates differ by rank although no code reads the rank."""
 OF_REPLICA = (
     "the class computes its update with what loss() kept of samples, and replicas in threads compute their losses in "
     "any order: not comparable with one process"
 )
-"""Reason why the update of replicas that share an object differs from time to time."""
+"""Reason why replicas that share an object update differently from time to time."""
 
 
 class UpdateFaults:
-    """Faults of updates, each found once; all ranks ask for them together."""
+    """Faults of updates, each looked for once; all ranks must ask for them together."""
 
     def __init__(self, one: OneProcess) -> None:
         self._one, self._prover = one, one.prover
@@ -52,9 +52,9 @@ class UpdateFaults:
         self._rounds: str | None = None
 
     def found(self, *, exactly: bool = False) -> str:
-        """Return what an update does that no strategy can be held to; empty if one process repeats it.
+        """Return a sentence on what no strategy can be held to in an update; empty if one process repeats the update.
 
-        Updates of two ranks may differ by as much as a comparison allows, or, if `exactly`, not at all. All ranks call
+        Updates of two ranks may differ by as much as a comparison allows or, if `exactly`, not at all. All ranks call
         it together; the result is computed once.
         """
         if self._found is None:
@@ -62,7 +62,7 @@ class UpdateFaults:
         return self._found or self.by_rank(exactly=exactly)
 
     def by_rank(self, *, exactly: bool = False) -> str:
-        """Return that updates differ by rank; empty if that was not found."""
+        """Return a sentence if updates were found to differ by rank; otherwise empty."""
         allowed = CHANGE_TOLERANCES.get(self._one.numbers.narrowest, NARROW_CHANGE_TOLERANCE)
         allowed = 0.0 if exactly else allowed
         if self._gap > allowed:
@@ -71,7 +71,7 @@ class UpdateFaults:
         return OF_ITS_SAMPLES if several and self._gap_by_samples > allowed else ""
 
     def _repeated(self) -> str:
-        """Return that updates differ from time to time, or by seed; note how far they differ by rank."""
+        """Return a sentence if updates differ from time to time, or by seed; note how far they differ by rank."""
         gradient = self._prover.average(self._one.seeded_gradient(self._one.fresh()))
         before = trained(self._one.fresh())
         outside = OutsideState(owner_of(self._one.training, self._one.fresh()))
@@ -104,9 +104,9 @@ class UpdateFaults:
         return DRAWS_IN_UPDATE if elsewhere else ""
 
     def waits(self, model: torch.nn.Module) -> bool:
-        """Return whether a user's update of `model` differs by rank where the ranks' parts of it wait for one another.
+        """Return whether a user's update of `model` differs by rank while the ranks' parts of it wait for one another.
 
-        As where one rank alone takes the norm of all gradients. All ranks call it together.
+        An example is an update in which one rank alone takes the norm of all gradients. All ranks call it together.
         """
         acts = callable(getattr(owner_of(self._one.training, model), "before_update", None))
         if not acts or self._one.training.strategy.whole_state or not self.in_parts():
@@ -120,12 +120,12 @@ class UpdateFaults:
         return several and is_import_path(training.case.workload)
 
     def _apart(self, one: Tensors, other: Tensors, before: Tensors) -> float:
-        """Return the largest distance on a rank of these parameters, as a share of what updates changed."""
+        """Return the largest distance on any rank between these parameters, as a share of what updates changed."""
         gap, whole = (float(norm([one[name] - each[name] for name in each])) for each in (other, before))
         return self._prover.agreed(gap / whole if whole else math.inf) if gap else self._prover.agreed(0.0)
 
     def _made_by(self, rank: int, gradient: Tensors, shard: int = 0) -> torch.nn.Module:
-        """Return a fresh model after updates from this gradient, seeded as this rank's, each after a shard's loss."""
+        """Return a fresh model after updates from this gradient, seeded as `rank`'s, each made after a shard's loss."""
         model = self._one.fresh()
         optimizer = self._one.training.make_optimizer(model.parameters())
         for _ in range(3):  # a schedule may start with a learning rate of zero
@@ -134,7 +134,7 @@ class UpdateFaults:
         return model
 
     def in_parts(self) -> bool:
-        """Return whether each rank updates a part of the parameters."""
+        """Return whether each rank updates only a part of the parameters."""
         strategy = self._one.training.strategy
         divides = strategy.sends_parameters or not strategy.replicas_equal or not strategy.whole_state
         return (
@@ -144,23 +144,23 @@ class UpdateFaults:
         )
 
     def _after_loss(self) -> torch.nn.Module:
-        """Return a fresh model, after a loss if ranks compute it apart: its update may need what that kept."""
+        """Return a fresh model, after a loss if ranks compute it apart: its update may need what the loss has kept."""
         model = self._one.fresh()
         if not self._prover.gathers and not self._one.training.workload.owns_step:
             self._one.call_loss(model)
         return model
 
     def _draw(self) -> bool:
-        """Return whether an update draws on any rank, from any generator."""
+        """Return whether an update draws random numbers on any rank, from any generator."""
         kept = random_state()
         drawn = draws(self._after_loss, self._one.training.make_optimizer)
         set_random_state(kept)
         return bool(self._prover.agreed(float(drawn)))
 
     def of_rounding(self, error: float) -> str:
-        """Return that updates compute in a type narrower than the parameters; empty if they don't.
+        """Return a sentence if updates compute in a type narrower than the parameters; otherwise empty.
 
-        An `error` that rounding doesn't explain is no reason to look.
+        They are not examined if rounding cannot explain an error as large as `error`.
         """
         if error > NARROW_CHANGE_TOLERANCE:
             return ""
@@ -178,14 +178,14 @@ class UpdateFaults:
 
     @property
     def divided(self) -> bool:
-        """Return whether the strategy's ranks each update a part, so that an update computed over all is wrong."""
+        """Return whether ranks each update a part, so that an update computed over all parameters is wrong."""
         training = self._one.training
         parts = training.case.strategy in SHIPPED and not training.strategy.whole_state and self.in_parts()
         return training.strategy.sends_parameters or parts
 
     def computed_together(self) -> str:
-        """Return which class computes an update over several parameters together; empty if none does."""
-        # A class that makes its steps itself has no loss from which to compute one.
+        """Return the name of a class that computes an update over several parameters together; empty if none does."""
+        # A class that makes its steps itself has no loss from which to compute a gradient.
         owns_step = self._one.training.workload.owns_step
         gradient = None if owns_step else self._one.average(self._one.fresh())
         kept = random_state()

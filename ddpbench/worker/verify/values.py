@@ -14,17 +14,17 @@ Tensors = dict[str, torch.Tensor]
 
 
 def dense(gradient: torch.Tensor) -> torch.Tensor:
-    """Return a gradient as a dense tensor: an embedding's may hold the rows of a batch alone."""
+    """Return a gradient as a dense tensor; an embedding's may hold only the rows of a batch."""
     return gradient.to_dense() if gradient.is_sparse else gradient
 
 
 def wide(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the same numbers in double precision."""
+    """Return a tensor's numbers in double precision."""
     return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 
 def norm(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the norm of all of them as one vector."""
+    """Return the norm of all these tensors as one vector."""
     if not tensors:
         return torch.zeros((), dtype=torch.float64)
     norms = [torch.linalg.vector_norm(wide(each)) for each in tensors]
@@ -38,7 +38,7 @@ def are_finite(values: Tensors) -> bool:
 
 
 def infinite_of(values: Tensors) -> list[str]:
-    """Return the names of the tensors that are not finite."""
+    """Return the names of the tensors whose numbers are not all finite."""
     return [name for name, each in values.items() if not bool(torch.isfinite(each).all())]
 
 
@@ -48,7 +48,7 @@ def has_numbers(batch: Any) -> bool:
 
 
 def mean(parts: Iterable[Tensors]) -> Tensors:
-    """Return the mean of tensors by name, added in order, one at a time: a generator's are not all kept.
+    """Return the mean of tensors by name, adding one part at a time so that a generator's are not all in memory.
 
     A name that some parts lack, such as that of a parameter frozen midway, is left out.
     """
@@ -71,19 +71,19 @@ def trained(model: torch.nn.Module) -> Tensors:
 
 
 def thaw(model: torch.nn.Module, names: Collection[str]) -> None:
-    """Make parameters trained again that steps may have frozen, so that they are compared."""
+    """Unfreeze parameters that steps may have frozen, so that they are compared."""
     for name, each in model.named_parameters():
         if name in names:
             each.requires_grad_(True)
 
 
 def has_batch_statistics(model: torch.nn.Module) -> bool:
-    """Return whether layers of it depend on the whole batch, as BatchNorm does."""
+    """Return whether some of a model's layers depend on the whole batch, as BatchNorm does."""
     return any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in model.modules())
 
 
 def share_memory(model: torch.nn.Module) -> bool:
-    """Return whether two parameters of a model lie over one memory: a copy of it gives each its own."""
+    """Return whether two parameters of a model share memory; in a copy of the model, they would not."""
     places = [
         each.untyped_storage().data_ptr() for each in model.parameters() if each.layout == torch.strided
     ]

@@ -31,7 +31,7 @@ def same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def writes_sentence(names: Sequence[str]) -> str:
-    """Return a sentence on a model whose forward writes to these parameters."""
+    """Return a sentence that a model's forward writes to these parameters."""
     which = f" ({in_words(names)})" if names else ""
     return (
         f"the model's forward writes into its own parameters{which}, as nn.Embedding(max_norm=...) does: each rank "
@@ -40,6 +40,6 @@ def writes_sentence(names: Sequence[str]) -> str:
 
 
 def late_sentence(names: Sequence[str]) -> str:
-    """Return a sentence on parameters that began to train after the first step; empty if there are none."""
+    """Return a sentence that these parameters began to train after the first step; empty if there are none."""
     what = f"{in_words(names)} begin to train after the model was wrapped"
     return f"{what}, and only gradients of those that trained then are averaged" if names else ""
