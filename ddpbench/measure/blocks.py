@@ -20,15 +20,14 @@ MIN_BLOCK_STEPS = 10
 BLOCKS_A_LAUNCH = 8
 """Blocks into which a launch's measured time is cut, if steps are fast enough."""
 BLOCKS_IN_TURN = 24
-"""Blocks of a launch that takes turns with another launch: so short that a disturbance of a second hits both."""
-WARMUP_SHARE = 0.2
-"""Share of the measured time up to which the warm-up continues while it is undecided whether step times still change.
+"""Blocks of a launch that takes turns with another launch. They are short, so that a disturbance of a second hits both.
 """
+WARMUP_SHARE = 0.2
+"""Share of the measured time that the warm-up takes while it is undecided whether step times still change."""
 WARMUP_BLOCK_STEPS = 4
 """Fewest steps of a warm-up block."""
 WARMUP_BLOCKS = 3
-"""Fewest blocks of the warm-up, which is judged by the last half of its steps, but by at least this number of blocks.
-"""
+"""Fewest blocks of the warm-up. Its last half is judged, or this number of blocks if that is more."""
 MAX_STEPS_UNTIL_READY = 20
 
 
@@ -224,7 +223,7 @@ _REASONS = {
 
 
 def _verdict(times: Sequence[int], late: bool, least: Least) -> int:
-    """Judge the warm-up by the times of all its steps; return `_GO_ON`, or how it ends. `late`: its time is used up."""
+    """Judge the warm-up by the times of all its steps; return `_GO_ON`, or how it ends, given whether it is `late`."""
     change = change_of(times[-max(WARMUP_BLOCKS * least.warmup, len(times) // 2) :])
     if change is None or change.excluded:
         return _STEADY

@@ -14,7 +14,7 @@ class Clock(Protocol):
     """Notes moments cheaply, and turns them into nanoseconds of the host's monotonic clock later."""
 
     def anchor(self) -> None:
-        """Relate the device's clock to the host's anew.
+        """Relate the device's clock to the host's again.
 
         May wait for the device. Earlier marks must be resolved first.
         """

@@ -69,7 +69,7 @@ def _be_slot(run_dir: Path, *, retry_failed: bool) -> NoReturn:
     )
     from ddpbench.worker.slot import entry
 
-    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun got it for this process alone
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun's line sets SAFE_PATH for this process alone
         os.environ.pop(SAFE_PATH, None)
     # A job that Slurm has restarted already reran its failed launches the first time.
     retry = retry_failed and os.environ.get("SLURM_RESTART_COUNT", "0") == "0"

@@ -17,8 +17,8 @@ _MOMENTS = {
     "Rendezvous'ing worker group": "STOPPED",
     "Starting worker group": "PLACED",
 }
-"""The middle of each moment's variable name, by words of the agent's log line. A stop counts only after a noticed
-failure, since an agent that is just starting has nothing to stop.
+"""Words of the agent's log lines, with the middle of the variable's name that each sets. A stop counts only after a
+noticed failure, since an agent that is just starting has nothing to stop.
 """
 
 

@@ -58,7 +58,7 @@ class JobPlace:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlotPlace:
-    """A process that a different launcher started, to run one rank of each launch.
+    """A process that torchrun, srun or a user started, to run one rank of each launch.
 
     `node` is the launcher's name of the node, or empty. If `agent_store`, torchrun serves the store at
     `master_addr`:`master_port`; otherwise slot 0 does.

@@ -150,7 +150,7 @@ class ForkServer:
         self._told_s = 0.0
 
     def serve(self) -> None:
-        """Work until the connection ends."""
+        """Serve requests until the connection ends."""
         wake_read, wake_write = os.pipe()
         os.set_blocking(wake_read, False)
         os.set_blocking(wake_write, False)

@@ -58,7 +58,7 @@ def launched(entered_ns: int) -> dict[str, Any] | None:
 
 
 def asked(run: RunDir, case_id: str, what: str) -> tuple[LaunchDir, LaunchRequest]:
-    """Return one launch of a run, as the controlling side asked for it or else as planned.
+    """Return a launch's directory and request, which the controlling side has written or else the plan gives.
 
     Raises:
         RequestError: the launch does not exist.

@@ -247,9 +247,7 @@ class Measurement:
             self._writer.write(*evaluate(self._replica, self._batches, self._stepper, self._measured_s, beat))
 
     def _save(self) -> None:
-        """Time checkpoints, if asked for. Ranks that each train a different model are left out: they share no state to
-        save.
-        """
+        """Time checkpoints, if asked for and if all ranks train the same model: others share no state to save."""
         strategy, case, place = self._training.strategy, self._case, self._training.place
         if not case.checkpoint or not (strategy.replicas_equal or case.world_size == 1):
             return

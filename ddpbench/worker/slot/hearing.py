@@ -14,7 +14,9 @@ LOST_S = 20.0
 LOST_BEFORE_S = 40.0
 """Silence after which a slot without a rank yet counts as lost, seconds: it may wait for a file system."""
 _AWAY_S = 5.0
-"""Time without a look after which this process was itself stopped, perhaps with the others: it counts silence anew."""
+"""If no look was taken for this long, this process was itself stopped, perhaps with others, and counts silence from
+now.
+"""
 NOTHING_TOLD = {"tick": -1}
 """The state of a slot that has not reported any yet."""
 

@@ -136,11 +136,11 @@ class Meeting:
             return self._store.check(list(keys))
 
     def get(self, *keys: str) -> list[dict[str, Any]]:
-        """Return the values of keys that are set.
+        """Return the values of these keys, which must be set.
 
         Raises:
             StrangerError: no slot of this job has written one of them.
-            OtherKeyError: a slot with another key has written one of them.
+            OtherKeyError: a slot with a different key has written one of them.
         """
         with self._reached():
             values = self._store.multi_get(list(keys))

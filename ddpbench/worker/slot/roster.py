@@ -37,8 +37,7 @@ class Card:
     """A slot's facts about itself. If it cannot take part, `problem` says why, and only its place is known."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True, extra="ignore")
-    """For `messages`, which ignores unknown fields: a card from another version may have more, and `code` shows that.
-    """
+    """For `messages`: unknown fields are ignored, since they come from another version, which `code` reveals."""
 
     rank: int
     local_rank: int
@@ -82,7 +81,7 @@ class Card:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Card:
-        """Return the card from what `to_json` returned. Unknown keys come from another version, which `code` shows."""
+        """Return the card from what `to_json` returned, without unknown keys, which come from another version."""
         names = {field.name for field in fields(cls)}
         return cls(**_tupled({key: value for key, value in data.items() if key in names}))
 
@@ -91,7 +90,7 @@ class Card:
 class Seat:
     """A slot that takes part in the job. `node` counts nodes in the order in which cases fill them.
 
-    Slots with the same `host` share a clock and cores; it may have several nodes.
+    Slots with the same `host` share a clock and cores; a host may have several nodes.
     """
 
     rank: int
@@ -269,7 +268,7 @@ def _counts(counts: Sequence[int]) -> str:
 
 
 def stands(case: Case, members: Sequence[Seat]) -> list[Stand]:
-    """Return each rank's cores; ranks of a host that may use the same cores get these divided among them.
+    """Return each rank's cores; ranks that may use the same cores of a host get these divided among them.
 
     If the launcher bound each rank to cores of its own, it gets those.
     """
@@ -295,7 +294,7 @@ def stands(case: Case, members: Sequence[Seat]) -> list[Stand]:
 
 
 def _sharing_cores(members: Sequence[Seat]) -> list[list[int]]:
-    """Return groups of ranks, each of which may use the same cores of a host."""
+    """Return the ranks in groups; the ranks of a group may use the same cores of a host."""
     together: dict[tuple[str, tuple[int, ...]], list[int]] = {}
     for rank, one in enumerate(members):
         together.setdefault((one.host, one.cores), []).append(rank)
@@ -303,7 +302,7 @@ def _sharing_cores(members: Sequence[Seat]) -> list[list[int]]:
 
 
 def oversubscribed(case: Case, members: Sequence[Seat]) -> bool:
-    """Return whether the case has more threads on some host than the cores that its ranks there may use."""
+    """Return whether ranks that may use the same cores have more threads than there are physical cores."""
     if case.device != "cpu" or case.compute != "real":
         return False
     threads = case.threads_per_rank * (case.world_size // len(members))

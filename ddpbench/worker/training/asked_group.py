@@ -38,8 +38,8 @@ class Asked:
 def formed_when_asked(device: torch.device) -> Iterator[Asked]:
     """Form a group of this rank alone once the enclosed code asks for a process group and there is none.
 
-    A user's code also asks by `is_initialized`, maybe through a library: it is about to exchange values if there is a
-    group. In torch's and ddpbench's own code, `is_initialized` returns False until then.
+    A user's code also asks by `is_initialized`, maybe through a library, since it would exchange values if there were a
+    group. In torch's and ddpbench's own code, `is_initialized` returns False until a group is formed.
     """
     asked = Asked()
 

@@ -36,8 +36,9 @@ class GroupControl:
 def meet(case: Case, place: JobPlace, *, uses_backend: bool, device: torch.device) -> Control:
     """Form the process groups that this case needs, and return the harness's control.
 
-    The default group, of the case's backend, belongs to the strategy alone. If a launcher such as Ray has formed it, it
-    is used. If the user's code has formed it during its import, it is used if it fits the case, and replaced otherwise.
+    The default group, of the case's backend, belongs to the strategy alone. A group that a launcher such as Ray has
+    formed is used. A group that the user's code has formed during its import is used if it fits the case, and replaced
+    otherwise.
 
     Raises:
         RuntimeError: the launcher's default group has other ranks or a different backend.

@@ -1,4 +1,4 @@
-"""Batches by position in the job's order of samples, so that training can continue anywhere, on any number of ranks.
+"""Batches by position in the job's order of samples, so that interrupted training can continue on any number of ranks.
 
 The order is the dataset's, reshuffled for each pass from the case's seed, one pass after the other. In a step of n
 ranks, each takes one of the next n local batches, so a snapshot only has to hold how many samples were trained on.

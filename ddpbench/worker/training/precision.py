@@ -33,11 +33,11 @@ class PrecisionPolicy:
         return model
 
     def value(self, loss: LossFunction) -> LossFunction:
-        """Return the loss function in this precision."""
+        """Return a function that computes `loss` in this precision."""
         return loss
 
     def loss(self, loss: LossFunction) -> LossFunction:
-        """Return the loss function in the form from whose result backward starts."""
+        """Return a function whose result backward starts from: `loss` in this precision, scaled under fp16."""
         return self.value(loss)
 
     def unscaled(self, loss: torch.Tensor) -> torch.Tensor:

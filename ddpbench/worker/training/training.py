@@ -87,7 +87,7 @@ class Training:
         """Names of the trainable parameters of the last `fresh_model`, in the module's order."""
         self.sparse_buffers: tuple[str, ...] = ()
         self.undivided: tuple[int, ...] = ()
-        """Lengths of a batch's tensors that each part of a divided batch has whole; set by a proof that divides
+        """Lengths of tensors that `trees.chunk` gives to each part of a batch in full; set by a proof that cuts
         batches.
         """
         self.hooks_see_outputs = False

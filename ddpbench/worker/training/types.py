@@ -65,7 +65,7 @@ def mixed_words(model: torch.nn.Module, batch: Any) -> str:
 
 
 def narrowest(types: Iterable[torch.dtype]) -> torch.dtype:
-    """Return the real type with the fewest digits among these; a complex type counts as its parts, none as float32."""
+    """Return the coarsest real type among these; a complex type counts as its parts, and no types at all as float32."""
     return max(
         (each.to_real() for each in types), key=lambda one: torch.finfo(one).eps, default=torch.float32
     )

@@ -234,7 +234,7 @@ class Comparer:
         return replace(proof, note=fault)
 
     def _unless_by_chance(self, proof: Proof) -> Proof:
-        """Return a passed comparison, or none if a fault of the model may have made the results similar by chance.
+        """Withdraw a passed comparison if a fault of the model may have made the results similar by chance.
 
         A wrong update may differ by more than rounding and still pass. All ranks call it together.
         """
@@ -261,7 +261,8 @@ class Comparer:
         self.precision.update(replica)
 
     def unless_by_rank(self, proof: Proof, reference: torch.nn.Module) -> Proof:
-        """Fail a passed proof if updates differ by rank, so that each rank compared with a different reference.
+        """Return a proof; a passed one fails if updates differ by rank, so that ranks compared with different
+        references.
 
         All ranks call it together. If each rank updates a part of the parameters, its own reference holds them as that
         rank made them.

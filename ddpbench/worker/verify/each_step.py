@@ -71,7 +71,7 @@ class EachStep:
             self._own = dict(self._comparer.one.gradient(self._model, self._comparer.one.own_shard, shards))
 
     def _follow(self) -> bool:
-        """Copy the replica's parameters and buffers into the model; return False if some rank's replica lacks any."""
+        """Copy the replica's parameters and buffers into the model; return False if some rank's lacks parameters."""
         replica, model = self._replica, self._model
         parameters, buffers = replica.own_parameters(), dict(replica.job.model.named_buffers())
         held = {name: each for name, each in model.named_parameters() if each.requires_grad}

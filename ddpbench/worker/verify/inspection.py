@@ -382,7 +382,10 @@ def _is_in_evaluation(model: torch.nn.Module) -> bool:
 
 
 def _changes(undone: Sequence[str], training: Training) -> dict[str, Any]:
-    """Return changes made to the class, as a fact; `undone` lists settings that its import had changed."""
+    """Return `{"changes": sentences}` on what was changed of the class, or an empty dictionary.
+
+    `undone` holds the sentences on settings that the class's import had changed.
+    """
     found = [*undone, *training.changes]
     return {"changes": found} if found else {}
 
@@ -432,7 +435,7 @@ def _mixes_within_blocks(training: Training, model: torch.nn.Module) -> bool:
 
 
 def _wants_closure(optimizer: str) -> str:
-    """Return advice about an optimizer that recomputes the loss itself; empty if `optimizer` is."""
+    """Return advice about an optimizer that recomputes the loss itself; empty if no optimizer is named."""
     if not optimizer:
         return ""
     return (

@@ -64,7 +64,7 @@ class Drawn:
 
 
 def seed_update(training: Training, rank: int) -> None:
-    """Seed the random draws of this rank's update."""
+    """Seed the random draws of `rank`'s update."""
     seed_all(training.case.seed + 1 + training.case.world_size + rank)
 
 
@@ -245,7 +245,7 @@ class OneProcess:
 
 
 class OwnReference:
-    """One process's model that makes this rank's updates, with the rank's calls of the user's object before each.
+    """One process's model that makes this rank's updates, after the same calls of the user's object as on the rank.
 
     An update may compute with what `loss` kept in the object, such as a count of its calls.
     """
@@ -257,7 +257,7 @@ class OwnReference:
         self._optimizer: torch.optim.Optimizer | None = None
 
     def update(self, gradient: Tensors) -> None:
-        """Compute the losses of this rank's step, then make an update from `gradient` in place of their gradients."""
+        """Compute the losses of this rank's step, then make an update from `gradient` instead of theirs."""
         one = self._one
         apart = one.prover.processes > 1 and not one.training.strategy.whole_batches
         for shard in (one.own_shard,) if apart else range(len(one.shards)):

@@ -362,7 +362,7 @@ def in_backward() -> bool:
 
 
 def in_words(names: Sequence[str], most: int = 2) -> str:
-    """Return words for the first names, and how many more there are."""
+    """Return words that list the first names, and say how many more there are."""
     shown = [name.removeprefix("network.") for name in names[:most]]
     more = len(names) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")

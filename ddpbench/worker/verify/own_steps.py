@@ -243,7 +243,7 @@ _UNSEEDED_AFTER_BACKWARD = f"the step makes other updates on each rank from the 
 
 
 def _unless_by_rank(comparer: Comparer, proof: Proof, lockstep: Lockstep) -> Proof:
-    """Return a passed proof, unless each rank holds only a part of the parameters and the ranks' locksteps end
+    """Withdraw a passed proof if each rank holds only a part of the parameters and the ranks' locksteps end
     differently.
     """
     if not proof.passed or proof.note or comparer.training.strategy.replicas_equal:
@@ -684,7 +684,7 @@ class Lockstep:
                 self._next(number)
 
     def _makes_more(self, number: int, made: int) -> bool:
-        """Return whether a replica makes a step after `made` steps; the first replica decides how many all make."""
+        """Return whether replica `number` makes another step after `made` steps; the first replica decides for all."""
         if number == 0 and (made < STEPS or (max(self._waits_for[0]) > 0 and made < MOST_STEPS)):
             self.made = made + 1
         return made < self.made

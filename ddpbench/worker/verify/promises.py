@@ -46,10 +46,12 @@ for matrices and vectors: PowerSGD sends the largest part of a matrix first, and
 further steps follow whose own gradients are zero, since top-k may choose a few numbers last.
 """
 LEAST_SENT = 1e-3
-"""The smallest share of the kept gradients that the further steps must send, and by which they must shrink, by norm."""
+"""The smallest share of kept gradients that steps with zero gradients must send, and by which these must shrink, by
+norm.
+"""
 MOST_LEFT = 0.5
-"""The largest share of the kept gradients that may be left after the further steps, if more than `MOST_KEPT` was kept.
-A hook that sends a thousandth of them per step leaves 82 % after `MOST_SENDING`.
+"""The largest share of the kept gradients that may be left after `MOST_SENDING` steps with zero gradients, if more than
+`MOST_KEPT` was kept. A hook that sends a thousandth of them per step leaves 82 %.
 """
 NOT_SHRUNK = 1 - 1e-7
 """The remaining share from which nothing counts as taken off: sending `LEAST_SENT` of orthogonal parts takes off 5e-7.
@@ -57,11 +59,9 @@ NOT_SHRUNK = 1 - 1e-7
 MOST_GROWN = 100.0
 """Factor of growth from which kept gradients count as growing without end."""
 MOST_SENDING = 200
-"""The most further steps."""
+"""The most steps, with their own gradients set to zero, in which kept gradients have to be sent."""
 SENT_ENOUGH = 0.1
-"""If all steps are made and at most this share of the other parts is kept, a part still kept completely is not just
-late.
-"""
+"""If all steps are made and at most this share of the other parts is kept, an unsent part is not just late."""
 MOST_STEPS_APART = 100
 
 
@@ -273,7 +273,7 @@ def _final(comparer: Comparer, replica: Replica) -> Iterator[Proof]:
 
 
 def _completeness(comparer: Comparer, whole: set[str], own: Tensors) -> Iterator[Proof]:
-    """If each rank holds a part of the parameters, yield the proof that no parameter is missing from all parts."""
+    """If each rank holds a part of the parameters, yield the proof that every parameter is in some rank's part."""
     prover = comparer.prover
     if not prover.agreed(float(len(own) < len(whole))):
         return
@@ -650,8 +650,8 @@ class _Kept:
 def _share_kept(kept: _Kept, step: Callable[[], Tensors], sent: Tensors | None) -> Proof:
     """Return the proof that some of the gradients was sent and the rest will be, for matrices and vectors separately.
 
-    Sums and rest add up to the whole for any rest, so that alone proves nothing. `sent` is what `COMPRESSED_STEPS`
-    further steps with zero gradients of their own sent; None if such steps are impossible.
+    What was sent and the rest add up to the whole, whatever the rest is, so their sum alone proves nothing. `sent` is
+    what `COMPRESSED_STEPS` further steps with zero gradients of their own sent; None if such steps are impossible.
     """
     comparer, compared = kept.comparer, _SHARE_KEPT
     prover, tolerance = comparer.prover, comparer.tolerances.gradient
@@ -718,7 +718,7 @@ def _fault_of_sending(
 def _sent_of_kept(
     comparer: Comparer, replica: CompensatedReplica, step: Callable[[], Tensors], count: int
 ) -> Tensors | None:
-    """Return the sums that `count` steps send whose own gradients are made zero, so that all of it was kept before.
+    """Make `count` steps with their own gradients set to zero; return the sums of what they send, all kept from before.
 
     None if the strategy trains parameters other than the model's, whose gradients then are not zero.
     """
@@ -796,7 +796,7 @@ def _averaged(
 
 
 def _ordered(comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any) -> Iterator[Proof]:
-    """Replay the server's log: compute each gradient at its version of the parameters, and apply it in the log's order.
+    """Compare with a replay of the server's log: gradients at their versions of the parameters, applied in its order.
 
     A worker's parameters are compared as they are right after its last update.
     """

@@ -61,7 +61,7 @@ class Sent:
 
     ranks: int
     roundoff: float
-    """Unit roundoff u of the type in which it is sent."""
+    """Unit roundoff u of the type in which gradients are sent."""
     floor: float
     """Allowed error of a whole gradient without this rounding."""
     coarse: bool

@@ -104,7 +104,7 @@ class Tolerances:
         self._small = max(self._small, AUTOCAST_SMALL_GRADIENT)
 
     def change_after(self, change: float) -> float:
-        """Return the allowed error, at least `change`, of updates from gradients that were sent in the type of `widen`.
+        """Return the allowed error, at least `change`, of updates from gradients that were sent in `widen`'s type.
 
         Infinite if it would prove nothing.
         """

@@ -52,7 +52,7 @@ class UpdateFaults:
         self._rounds: str | None = None
 
     def found(self, *, exactly: bool = False) -> str:
-        """Return a sentence on what no strategy can be held to in an update; empty if one process repeats the update.
+        """Return a sentence on why an update cannot be compared; empty if one process repeats the update.
 
         Updates of two ranks may differ by as much as a comparison allows or, if `exactly`, not at all. All ranks call
         it together; the result is computed once.
