@@ -1,7 +1,7 @@
 """Keep replayed computation on time: sleep until absolute moments and note the lateness.
 
-A sleeping rank uses no core. Its work in between (filling gradients, copying them into buckets) shortens the sleep and
-adds no time, as long as it is done before the moment is due.
+A sleeping rank uses no core. Work between sleeps (filling gradients, copying them into buckets) shortens the next
+sleep. It adds no time if it is done before the moment is due.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Pacer:
     was idle. This delay is learned for sleeps of about the same length and subtracted, so that moments are met on
     average rather than always missed.
 
-    Code after a long sleep runs slowly at first (measured: 15 µs become 150 after 5 ms, since other code has filled the
-    caches), and such code follows a phase's end. So a sleeping rank may wake early.
+    Code after a long sleep runs slowly at first, since other code has filled the caches: in a measurement, 15 µs became
+    150 after 5 ms. Such code follows the end of each phase, so a sleeping rank may wake early.
     """
 
     def __init__(

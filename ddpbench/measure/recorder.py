@@ -71,7 +71,7 @@ class Recorder(Protocol):
 class _Nothing:
     """The context manager of a span that is not noted.
 
-    Its methods are C functions, which are cheaper than Python ones: after a model has run through the caches, each
+    Its methods are C functions, which are cheaper than Python ones. After a model has run through the caches, each
     Python function called in a step takes a microsecond, ten times what a loop of calls shows.
     """
 

@@ -1,8 +1,8 @@
 """A process group of torch that passes every call to MPI. Imports torch at once.
 
-It works like torch's own, which only builds from source have (ProcessGroupMPI.cpp): a thread of the group makes the
-collectives as blocking calls, one after the other, so that they overlap with the rank's computation. Messages use
-MPI_Isend and MPI_Irecv.
+It works like torch's ProcessGroupMPI, which only builds from source have. A thread of the group makes the collectives
+as blocking calls, one after the other, so that they overlap with the rank's computation. Messages use MPI_Isend and
+MPI_Irecv.
 """
 
 from __future__ import annotations

@@ -33,8 +33,13 @@ GOODBYE_S = 5.0
 def run(run_dir: Path, *, retry_failed: bool = False, env: Mapping[str, str] = os.environ) -> int:
     """Run a slot from start to end; return its exit code and leave no process behind.
 
-    0: all cases are ok or skipped; 1: some case is neither, or the job could not continue; 2: the request was wrong and
-    nothing was measured; 130: interrupted. The first slot of each node prints why.
+    Exit codes are:
+    * 0: all cases are ok or skipped
+    * 1: some case is neither, or the job could not continue
+    * 2: the request was wrong and nothing was measured
+    * 130: interrupted
+
+    The first slot of each node prints why.
     """
     run_directory = RunDir(run_dir)
     try:

@@ -229,8 +229,8 @@ def _opened_store(
 def _listener(place: SlotPlace) -> socket.socket | None:
     """Return a socket that listens on MASTER_ADDR's own interface, or None to let torch listen on all.
 
-    It is None if the name stands for a different address here than elsewhere: for loopback, as some systems name
-    themselves in /etc/hosts, or for an address that no interface of this host has.
+    It is None if the name stands for a different address here than elsewhere. This may be loopback, as some systems
+    name themselves in /etc/hosts, or an address that no interface of this host has.
     """
     port = place.master_port
     try:

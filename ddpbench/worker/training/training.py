@@ -205,9 +205,9 @@ class Training:
     def check_even(self, control: Control) -> None:
         """Compare the lengths of the ranks' passes over their data, as far as they are known by now.
 
-        Ranks that cycle through their data never wait for another rank's end, and so would not notice a difference. A
-        rank whose length is unknown is only compared with one whose pass it has gone beyond: with `data = "memory"`,
-        ranks may stop at different numbers of batches.
+        Ranks that cycle through their data never wait for another rank's end, and so would not notice a difference.
+        With `data = "memory"`, ranks may stop at different numbers of batches. So a rank whose length is unknown is
+        only compared with one whose pass it has gone beyond.
 
         Raises:
             ValueError: the lengths differ; raised on all ranks.

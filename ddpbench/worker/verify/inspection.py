@@ -1,7 +1,7 @@
 """Try a user's own workload for a few steps in a separate process, before anything is launched.
 
-A failure is returned as a sentence that names the file, the line and the exception; a success as facts about the
-workload: parameters, gradient bytes, samples, a batch's shapes, the first loss.
+A failure is returned as a sentence that names the file, the line and the exception. A success is returned as facts
+about the workload: parameters, gradient bytes, samples, a batch's shapes, the first loss.
 """
 
 from __future__ import annotations

@@ -87,9 +87,9 @@ class OneProcess:
     def copied(self, model: torch.nn.Module) -> torch.nn.Module:
         """Return a copy of a model that trains as the model does.
 
-        A new model gets the same state instead if torch would leave out parts that the model trains with (hooks of
-        parameters, scripts, parameters over one memory), or cannot copy it at all (computed weights, as by
-        `weight_norm`; a lock, an open file).
+        If torch cannot make such a copy, a new model gets the same state. Torch's copy leaves out hooks of parameters,
+        parts of scripts, and that parameters lie over one memory. It fails for computed weights, as by `weight_norm`,
+        and for objects such as a lock or an open file.
         """
         scripted = any(isinstance(each, torch.jit.ScriptModule) for each in model.modules())
         if not scripted and not hooked_parameters(model) and not share_memory(model):

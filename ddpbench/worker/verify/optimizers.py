@@ -283,7 +283,7 @@ def unreached_seen(
 def not_moved(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
     """Return a sentence on parameters with a gradient that some updates do not move; empty if there are none.
 
-    A parameter counts if its learning rate was 0 in each update, or if no parameter moves: at a small rate, a change
+    A parameter counts if its learning rate was 0 in each update, or if no parameter moves. At a small rate, a change
     may be less than a type can hold.
     """
     watch = _Watch(model, [optimizer])

@@ -351,7 +351,7 @@ def _called(wrappers: Sequence[torch.nn.Module]) -> Iterator[dict[torch.nn.Modul
     """Yield how often each of these modules is called meanwhile with gradients enabled.
 
     At the end, a module that was only called without gradients counts as called once if no backward has reached its
-    parameters: its step then gets their gradients in a different way.
+    parameters. The step then gets their gradients in a different way.
     """
     seen = dict.fromkeys(wrappers, 0)
     without: set[torch.nn.Module] = set()

@@ -60,7 +60,7 @@ class Prover:
 
         float64 proves the algorithm, in full precision rather than the case's. The trained types follow, under the
         case's autocast if it has one. GPUs compute without TF32, which torch uses in convolutions and a script may use
-        in matrix products: it rounds a shard's gradient and the whole batch's differently by more than is allowed.
+        in matrix products. It would round a shard's gradient and the whole batch's differently by more than is allowed.
         """
         if self.training.device.type == "cuda":  # this process times nothing
             torch.backends.cudnn.allow_tf32 = False

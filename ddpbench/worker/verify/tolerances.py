@@ -17,7 +17,7 @@ terms of a reduction.
 """
 SMALL_GRADIENT = 1e-3
 """A parameter's error is relative to its own gradient's norm, or to this share of the whole gradient's norm if that is
-larger: a gradient that is zero in exact arithmetic (attention's key bias) is all rounding.
+larger. For example, a gradient that is zero in exact arithmetic (attention's key bias) is all rounding.
 """
 CHANGE_TOLERANCES: dict[torch.dtype, float] = {torch.float64: 1e-6, torch.float32: 0.05}
 """Allowed error of an update's change, as one vector over all parameters. Adam divides a gradient by its own size, so
@@ -37,8 +37,8 @@ leaves out a rank, is wrong by a half or more.
 """
 COMPRESSED_ROUNDOFFS = 8
 """Allowed error of gradients that are sent in a narrower type, in its unit roundoffs u. Each rank's share is rounded to
-the type, and so is each of n - 1 partial sums, independently: about u √n, and more if shares nearly cancel. 8 covers n
-= 16 with a margin.
+the type, and so is each of n - 1 partial sums, independently. The error is about u √n, and more if shares nearly
+cancel. 8 covers n = 16 with a margin.
 """
 MOST_COMPRESSED = 0.4
 """The largest allowed error of such gradients. Half of the sum, one of two ranks left out, or no gradient at all are
