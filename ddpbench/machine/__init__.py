@@ -1,1 +1,1 @@
-"""The hardware at hand: cores, GPUs, links and addresses, claims on them, and what disturbs them; never torch."""
+"""Find a machine's cores, GPUs and network interfaces, claim them, and watch what disturbs them. Needs no torch."""

@@ -1,4 +1,4 @@
-"""Claim cores and GPUs for one command, so that two at once do not measure each other."""
+"""Claim cores and GPUs for one command, so that commands that run at once do not disturb each other's measurements."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from ddpbench.machine.names import NameHolder, holder, holders
 from ddpbench.text_safety import shortened
 
 CLAIMS = "DDPBENCH_CLAIMS"
-"""Environment variable; with `own`, only the claims of this user's processes count."""
+"""The environment variable that makes only claims of this user's processes count, if it is `own`."""
 
 
 _WAITING = 4096
-"""Others that may queue at a claim's name, which accepts nobody: each look by another user leaves one."""
+"""Connections that may queue at a claim's socket, which accepts none; each look by another user leaves one."""
 
 
 @contextlib.contextmanager
 def claimed(cores: Sequence[int] = (), gpus: Sequence[str] = ()) -> Iterator[None]:
-    """Hold them while the context lasts; the kernel releases them, however the process ends. GPUs go by their UUIDs.
+    """Claim cores and GPUs (by UUID) while the context lasts; the kernel releases them, however the process ends.
 
-    A claim is the name of an abstract Unix socket: no file is left behind, and all users of the host see it. Any user
-    can take such a name, without running a sweep. With DDPBENCH_CLAIMS=own, other users' claims are ignored. A second
-    name has the user's id in it and a drawn number, so that nobody can take it first: by those a user's sweeps see each
-    other, no matter who holds the first names. The kernel says who owns a socket.
+    A claim is the name of an abstract Unix socket, which leaves no file behind and is visible to all users of the host.
+    Since any user can take such a name without running a sweep, DDPBENCH_CLAIMS=own ignores other users' claims.
+    A second name contains the user's id and a random number, so that nobody can take it in advance. By these names a
+    user's sweeps see each other, no matter who holds the first ones. The kernel reports who owns a socket.
 
     Raises:
-        MachineError: another command holds one of them; the message names its process.
+        MachineError: another command holds one of the cores or GPUs; the message names its process.
         RequestError: DDPBENCH_CLAIMS has any other value.
     """
     given = os.environ.get(CLAIMS, "")
@@ -50,7 +50,8 @@ def claimed(cores: Sequence[int] = (), gpus: Sequence[str] = ()) -> Iterator[Non
                     raise MachineError(_explain(what, by, own_alone=own_alone))
         ours = {f"{name}-of-{os.geteuid()}-": what for name, what in names.items()}
         drawn = {f"{name}{secrets.token_hex(8)}" for name in ours}
-        for name in drawn:  # before looking at others': of two at once both see each other
+        # Before looking for others' names, so that two commands that start at once see each other.
+        for name in drawn:
             _bound(name, held)
         for name, by in holders(tuple(ours), but=drawn).items():
             if by.may_be_own:
@@ -60,7 +61,7 @@ def claimed(cores: Sequence[int] = (), gpus: Sequence[str] = ()) -> Iterator[Non
 
 
 def _bound(name: str, held: contextlib.ExitStack) -> bool:
-    """Return whether a name was free, and is now held."""
+    """Bind a socket to a name until `held` is closed; return False if the name is taken."""
     claim = held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     try:
         claim.bind(name)

@@ -1,4 +1,4 @@
-"""Watch the machine's other activity during a launch: stolen time, other processes, clock changes."""
+"""Measure what disturbs a launch: stolen time, other processes, throttling and clock changes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ class _Sample:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Totals:
-    """Use of cores and clocks during a launch, seconds; `available_s` is the cores' time, used or not."""
+    """Use of the cores during a launch, seconds, and their largest relative clock change.
+
+    `available_s` is the launch's length times the number of cores.
+    """
 
     available_s: float
     busy_s: float
@@ -37,7 +40,7 @@ class Totals:
     clock_change: float | None
 
     def noise(self, own_cpu_s: float, *, shared_machine: bool) -> Noise:
-        """Return the noise of a launch whose processes used `own_cpu_s` of these cores."""
+        """Return the noise of a launch whose own processes used `own_cpu_s` seconds of CPU time."""
         foreign_s = max(0.0, self.busy_s - own_cpu_s)
         return Noise(
             steal_fraction=round(self.steal_s / self.available_s, 5),
@@ -49,7 +52,7 @@ class Totals:
 
 
 def worst_of(noises: Sequence[Noise]) -> Noise:
-    """Return the noise of a launch on several machines: the worst of each kind."""
+    """Return the noise of a launch on several machines, with the worst value of each kind."""
     clocks = [noise.clock_change for noise in noises if noise.clock_change is not None]
     return Noise(
         steal_fraction=max((noise.steal_fraction for noise in noises), default=0.0),
@@ -61,7 +64,7 @@ def worst_of(noises: Sequence[Noise]) -> Noise:
 
 
 class NoiseWatch:
-    """The watch over one launch, from its making to `stop`, on the cores of its ranks and their loader workers."""
+    """Measures the noise on a launch's cores from construction to `stop`."""
 
     def __init__(
         self,
@@ -71,9 +74,10 @@ class NoiseWatch:
         shared_machine: bool,
         helpers: bool,
     ) -> None:
-        """Take `ranks`, which returns the ranks' process ids once they are known.
+        """Begin to measure.
 
-        `helpers`: ranks start further processes (loader workers), whose CPU time is to be known too.
+        `cores` are those of the ranks and their loader workers. `ranks` returns the ranks' process ids once they are
+        known. `helpers` is true if ranks start processes (loader workers) whose CPU time `tick` must sample.
         """
         self._cores = frozenset(cores)
         self._ranks = ranks
@@ -89,7 +93,10 @@ class NoiseWatch:
         return _Sample(time.monotonic(), busy, steal, _throttled_s())
 
     def tick(self, *, computing: bool) -> None:
-        """Look at clocks (while ranks are `computing`: an idle core's clock is low) and helpers, once per second."""
+        """Sample loader workers' CPU times and, if ranks are `computing`, the cores' clocks, at most once a second.
+
+        An idle core's clock is low and says nothing.
+        """
         now = time.monotonic()
         if now < self._next_sample:
             return
@@ -111,16 +118,16 @@ class NoiseWatch:
                     self._helper_cpu_s[helper.pid] = times.user + times.system
 
     def stop(self, ranks_cpu_s: float) -> Noise:
-        """Return the noise so far. `ranks_cpu_s` is the CPU time of the launch's ranks, seconds."""
+        """Return the noise since construction. `ranks_cpu_s` is the CPU time of the launch's ranks, seconds."""
         return self.totals().noise(ranks_cpu_s + self.helper_cpu_s, shared_machine=self._shared)
 
     @property
     def helper_cpu_s(self) -> float:
-        """Return the CPU time of the ranks' loader workers, as far as it was seen, seconds."""
+        """Return the CPU time of the ranks' loader workers, as last sampled by `tick`, seconds."""
         return sum(self._helper_cpu_s.values())
 
     def totals(self) -> Totals:
-        """Return the totals so far, of all processes."""
+        """Return the totals of all processes on the cores since construction."""
         end = self._sample()
         changes = [
             (max(seen) - min(seen)) / max(seen)
@@ -137,9 +144,9 @@ class NoiseWatch:
 
 
 def _core_times(cores: Container[int]) -> tuple[float, float]:
-    """Return busy and stolen seconds of these cores since the system's start, from /proc/stat.
+    """Return the busy and stolen seconds of these cores since boot, from /proc/stat.
 
-    psutil numbers the lines of that file and not the cores, which differ where cores are offline.
+    psutil numbers the file's lines rather than the cores, and the two differ if cores are offline.
     """
     tick = os.sysconf("SC_CLK_TCK")
     busy = steal = 0
@@ -153,7 +160,7 @@ def _core_times(cores: Container[int]) -> tuple[float, float]:
 
 
 def _throttled_s() -> float:
-    """Return the seconds for which the CPU quota held this control group back; 0 without a quota."""
+    """Return for how many seconds the CPU quota has throttled this control group; 0 if it has no quota."""
     for line in _lines(Path("/proc/self/cgroup")):
         if line.startswith("0::"):
             stat = Path("/sys/fs/cgroup") / line[3:].strip("/") / "cpu.stat"
@@ -162,7 +169,7 @@ def _throttled_s() -> float:
 
 
 def own_cpu_s() -> float:
-    """Return the CPU time of this process and all beneath it, including those that ended, seconds."""
+    """Return the CPU time of this process and all its descendants, including ended ones, seconds."""
     spent = 0.0
     here = psutil.Process()
     for process in (here, *here.children(recursive=True)):
@@ -174,7 +181,7 @@ def own_cpu_s() -> float:
 def oom_kills(sys_root: Path = Path("/sys"), proc_root: Path = Path("/proc")) -> int:
     """Return how often the kernel's out-of-memory killer has struck in this control group.
 
-    If no group counts it, as outside of any, that is how often it has struck on this machine.
+    If no control group counts this, return how often it has struck on this machine.
     """
     for path in memory_files("memory.events", "memory.oom_control", sys_root, proc_root):
         if counts := _counter(path, "oom_kill"):
@@ -186,7 +193,7 @@ OUT_OF = "ran out of"
 
 
 def out_of_memory() -> str:
-    """Return a sentence on a lack of memory: whose memory ran out, and what to do."""
+    """Return words on what ran out of memory, the machine or the control group, and on what to do."""
     limit = memory_quota()
     whose = f"this machine {OUT_OF} memory"
     if limit is not None:
@@ -195,9 +202,9 @@ def out_of_memory() -> str:
 
 
 def _text(path: Path) -> str:
-    """Return the text of a kernel's file.
+    """Return the text of a file of the kernel.
 
-    A text file would look its decoder up by a new name each time, which stays.
+    Opening it in text mode would look up its decoder under a new name each time, which is never freed.
     """
     return path.read_bytes().decode("ascii")
 
@@ -214,5 +221,5 @@ def _counter(path: Path, name: str) -> list[int]:
 
 
 def own_environment_allows_sharing() -> bool:
-    """Return whether DDPBENCH_SHARED_MACHINE=1 allows another sweep on the same cores; numbers are then flagged."""
+    """Return whether DDPBENCH_SHARED_MACHINE=1 allows other sweeps on the same cores, with all numbers flagged."""
     return os.environ.get("DDPBENCH_SHARED_MACHINE", "") == "1"

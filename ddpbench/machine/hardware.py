@@ -20,8 +20,8 @@ _DEV = Path("/dev")
 class Hardware:
     """The cores and GPUs on which ranks can be placed.
 
-    `cores` are usable logical cores, one of each physical core first, then their hyper-threads; `physical` is how many
-    of them count as devices: physical cores within affinity, and no more than the quota.
+    `cores` are the usable logical cores: first one of each physical core, then the other hyper-threads. `physical` is
+    the number of physical cores within the CPU affinity, limited by the CPU quota.
     """
 
     cores: tuple[int, ...]
@@ -30,16 +30,16 @@ class Hardware:
     gpu_addresses: tuple[str, ...]
     cpu_model: str
     may_have_gpus: bool = False
-    """True if there is a sign of a GPU; only torch can find out whether it can use one."""
+    """True if there are signs of a GPU; only torch can find out whether one is usable."""
 
     def devices(self, gpus: int | None = None) -> Devices:
-        """Return the devices that `auto` resolves against. `gpus` is how many torch can use, if a probe found out."""
+        """Return the devices from which `auto` is resolved. `gpus` is how many torch can use, if a probe has run."""
         count = len(self.gpu_addresses) if gpus is None else gpus
         return Devices(kind="cuda" if count else "cpu", gpus=count, cores=self.physical)
 
 
 def read_hardware(sys_root: Path = _SYS, proc_root: Path = _PROC, dev_root: Path = _DEV) -> Hardware:
-    """Read affinity, topology, cgroup quota and GPUs.
+    """Read the CPU affinity and topology, the control group's quota and the GPUs.
 
     Raises:
         MachineError: this is not Linux.
@@ -69,7 +69,7 @@ def read_hardware(sys_root: Path = _SYS, proc_root: Path = _PROC, dev_root: Path
 
 
 def _gpu_devices(dev_root: Path) -> bool:
-    """Return whether there are device files of GPUs: containers and WSL may lack the driver's /proc folder."""
+    """Return whether GPUs have device files, since containers and WSL may lack the driver's folder in /proc."""
     if os.environ.get("CUDA_VISIBLE_DEVICES", "unset").strip() in ("", "-1"):
         return False
     return (dev_root / "dxg").exists() or any(dev_root.glob("nvidia[0-9]*"))
@@ -95,7 +95,7 @@ def _cpu_model(proc_root: Path) -> str:
 
 
 def numa_cores(address: str | None, sys_root: Path = _SYS) -> tuple[int, ...]:
-    """Return the cores next to a GPU, from its PCI address; empty if the system doesn't say."""
+    """Return the usable cores next to the GPU with this PCI address; empty if unknown."""
     if address is None:
         return ()
     text = read_text(sys_root / "bus/pci/devices" / address / "local_cpulist")

@@ -1,4 +1,4 @@
-"""Facts on a machine: those that runs must share to be comparable (identity), and those for information (context)."""
+"""Facts about a machine: those that must be equal for runs to be comparable (identity), and others (context)."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ IDENTITY = (
     *("cpu", "cores", "cpu_quota", "gpus", "driver", "kernel", "torch", "cuda", "nccl", "mpi"),
     *("cpu_capability", "python", "experiment_digest", "workload_digest", "rank_code_digest"),
 )
-"""Names of the facts that identify a machine and an experiment, in the order of machine.json."""
+"""Names of the facts that identify a machine and an experiment, in the order used in machine.json."""
 
 
 def known_identity(hardware: Hardware, experiment_toml: str, cases: Sequence[PlannedCase]) -> dict[str, Any]:
-    """Return the part of a machine's identity that is known before a rank with torch has started."""
+    """Return the facts of a machine's identity that are known before a rank has imported torch."""
     return {
         "cpu": hardware.cpu_model,
         "cores": list(hardware.cores),
@@ -60,9 +60,9 @@ def known_identity(hardware: Hardware, experiment_toml: str, cases: Sequence[Pla
 def machine_record(
     hardware: Hardware, probe: dict[str, Any], experiment_toml: str, cases: Sequence[PlannedCase]
 ) -> dict[str, Any]:
-    """Return `machine.json`: `identity` must be equal for a resume, `context` may differ.
+    """Return the content of `machine.json`; to resume a run, `identity` must be equal, but `context` may differ.
 
-    `probe` is what a rank with torch found (`ddpbench.worker.probe.describe`).
+    `probe` holds the facts that a rank with torch found (`ddpbench.worker.probe.describe`).
     """
     known = known_identity(hardware, experiment_toml, cases) | {
         "gpus": [gpu["name"] for gpu in probe["gpus"]],
@@ -85,17 +85,17 @@ def machine_record(
 
 
 def mpi_of(cases: Iterable[PlannedCase]) -> str | None:
-    """Return the MPI that cases use here; None if none does.
+    """Return the version of the MPI library that cases would use here; None if no case uses MPI.
 
     Raises:
-        MachineError: a case does, and no MPI here can be used.
+        MachineError: a case uses MPI, but no MPI library here is usable.
     """
     uses = any(entry.case.backend == "mpi" and entry.skip_reason is None for entry in cases)
     return mpi_version() if uses else None
 
 
 def planned_record(nodes: Sequence[str], ranks_per_node: int, port: int) -> dict[str, Any]:
-    """Return `machine.json` of a run whose nodes are not at hand: the leading slot fills in which they are."""
+    """Return the `machine.json` of a run that will use these nodes; its first slot fills in their facts later."""
     planned = {
         "host": ", ".join(dict.fromkeys(nodes)),
         "planned_nodes": list(nodes),
@@ -106,7 +106,7 @@ def planned_record(nodes: Sequence[str], ranks_per_node: int, port: int) -> dict
 
 
 def submitted_record(nodes: int, ranks_per_node: int) -> dict[str, Any]:
-    """Return `machine.json` of a run whose nodes Slurm is to choose."""
+    """Return the `machine.json` of a run whose nodes Slurm will choose."""
     return _to_be_filled_in({"submitted_nodes": nodes, "submitted_ranks_per_node": ranks_per_node})
 
 
@@ -131,10 +131,10 @@ def nodes_record(
     planned: dict[str, Any],
     setups: Mapping[str, Mapping[str, str]] | None = None,
 ) -> dict[str, Any]:
-    """Return `machine.json` of several nodes, each with its host, its number of slots, and its facts.
+    """Return the `machine.json` of several nodes, each given as host, number of slots, and facts.
 
-    Facts that all nodes share stand once, as for one machine; those that differ are listed by host, as are the hosts'
-    `setups`. The nodes' order doesn't change the result, since a launcher may renumber them at each start.
+    A fact that all nodes share appears once, as for one machine; others are listed by node. `setups` are treated
+    likewise, by host. The order of `nodes` does not matter, since a launcher may renumber them at each start.
     """
     nodes = sorted(nodes, key=lambda node: (json.dumps(node[2], sort_keys=True), node[1], node[0]))
     names = _numbered([host for host, _, _ in nodes])
@@ -154,7 +154,7 @@ def nodes_record(
 
 
 def setup_of(contexts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return how the machines of several runs are set up: shared facts once, others by host and run."""
+    """Return how the machines of several runs are set up: once if all are equal, else by host and run."""
     by_name: dict[str, Any] = {}
     known = [setups_of(context) for context in contexts]
     for number, by_host in enumerate(known, start=1):
@@ -167,13 +167,13 @@ def setup_of(contexts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _once(names: Sequence[str], values: Sequence[Any]) -> Any:
-    """Return the value that all share, in its JSON form, or each one's by name."""
+    """Return the common value if all values are equal, else a dict of them by name; values are in their JSON form."""
     values = [json.loads(json.dumps(value)) for value in values]
     return values[0] if all(value == values[0] for value in values) else dict(zip(names, values, strict=True))
 
 
 def _numbered(hosts: Sequence[str]) -> list[str]:
-    """Return the hosts' names, with a number if several nodes are on one host."""
+    """Return a name for each node: its host's name, with a number if several nodes are on that host."""
     count = Counter(hosts)
     seen: Counter[str] = Counter()
     names: list[str] = []
@@ -186,10 +186,12 @@ def _numbered(hosts: Sequence[str]) -> list[str]:
 def check_identity(
     recorded: dict[str, Any], found: dict[str, Any], path: Path, apart: Mapping[str, str] | None = None
 ) -> None:
-    """Compare two `machine.json` objects. `apart` says for digests in which of their inputs the two differ.
+    """Check that two `machine.json` objects have equal identities.
+
+    `apart` maps the name of a digest to words on which of its inputs differ.
 
     Raises:
-        IdentityError: they differ; the message names every difference.
+        IdentityError: the identities differ; the message names every difference.
     """
     before, now = recorded.get("identity", {}), found["identity"]
     differences = [
@@ -209,14 +211,14 @@ def _difference(key: str, before: Mapping[str, Any], now: Mapping[str, Any], apa
 
 
 def sources_named(cases: Iterable[Case]) -> list[str]:
-    """Return the inputs of `sources_digest`: the cases' workloads, and users' own strategies and algorithms."""
+    """Return the names for `sources_digest`: the cases' workloads, and users' own strategies and algorithms."""
     cases = list(cases)
     own = (name for case in cases for name in (case.strategy, case.algorithm) if is_own(name))
     return list(dict.fromkeys([*(case.workload for case in cases), *own]))
 
 
 def sources_of(names: Iterable[str]) -> str:
-    """Return the files behind these names that the digest covers: users' own, and profiles."""
+    """Return words that list users' files and profiles whose contents `sources_digest` covers for these names."""
     return " or ".join(
         sorted(
             {name.rpartition(":")[0] if is_import_path(name) else name for name in names if _has_source(name)}
@@ -229,12 +231,12 @@ def _has_source(name: str) -> bool:
 
 
 def text_digest(text: str) -> str:
-    """Return a short digest of a text, in the form that this package's file names use."""
+    """Return the first 16 hex digits of a text's SHA-256 digest."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def sources_digest(names: Iterable[str]) -> str:
-    """Return a digest of names of workloads and strategies, with the contents of users' files and profiles."""
+    """Return a digest of these names and of the contents of the users' files and profiles that they refer to."""
     digest = hashlib.sha256()
     for name in sorted(set(names)):
         digest.update(name.encode())
@@ -247,7 +249,7 @@ def sources_digest(names: Iterable[str]) -> str:
 
 
 def _source(module: str) -> Path | None:
-    """Return the file of `train.py` or `package.module`, found without running it; its parent packages are imported."""
+    """Return the file of `train.py` or `package.module` without running it; only parent packages are imported."""
     if module.endswith(".py"):
         return Path(module)
     try:
@@ -261,10 +263,10 @@ GIT = (
     *("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"),
     *("-c", "safe.bareRepository=explicit"),
 )
-"""Git's arguments against what an unpacked repository may bring: a program that watches its files, and hooks.
+"""Git's command with options against what an untrusted repository may bring: hooks, and a file-watching program.
 
-A folder is not taken for a bare repository because files such as HEAD and config are in it: in /tmp, which is root's,
-anybody can create these.
+With `safe.bareRepository`, a folder does not count as a bare repository only because it has files such as HEAD and
+config, which anybody can create in /tmp.
 """
 _NO_TRANSPORT = {"GIT_ALLOW_PROTOCOL": "", "GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0"}
 _OF_A_REPOSITORY = frozenset(
@@ -281,23 +283,24 @@ _OF_A_REPOSITORY = frozenset(
         *("GIT_REPLACE_REF_BASE", "GIT_INTERNAL_SUPER_PREFIX"),
     }
 )
-"""Variables of git's hooks that name the calling repository, in each folder that git is asked about.
+"""Environment variables that git sets for hooks, and that would make git use the hook's repository in every folder.
 
-They are those of `git rev-parse --local-env-vars`, without settings: one such as safe.directory is for all folders.
+They are those of `git rev-parse --local-env-vars` except for settings, since one such as safe.directory is for all
+folders.
 """
 
 
 def git_environment(**more: str) -> dict[str, str]:
-    """Return git's environment, in which it may fetch nothing: its settings name the program that would."""
+    """Return an environment in which git fetches nothing, since a repository's settings may name a program for that."""
     own = {name: value for name, value in os.environ.items() if name not in _OF_A_REPOSITORY}
     return {**own, **_NO_TRANSPORT, **more}
 
 
 def git_commit() -> str | None:
-    """Return the commit of the working directory, with `+` if it has changes; None outside a repository.
+    """Return the working directory's commit, with `+` appended if there are changes; None outside a repository.
 
-    As in `git describe --dirty`, new files don't count as changes; a side of a comparison counts them
-    (`interleave/sides.py`).
+    As in `git describe --dirty`, new files don't count as changes; for a comparison's sides they do, see
+    `interleave/sides.py`.
     """
     try:
         commit = _git("rev-parse", "--short=12", "HEAD")
@@ -321,7 +324,7 @@ def _git(*arguments: str) -> str:
 
 
 def driver_version() -> str | None:
-    """Return the NVIDIA driver's version; None without one."""
+    """Return the NVIDIA driver's version; None if there is no driver."""
     try:
         text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
     except OSError:

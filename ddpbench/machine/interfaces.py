@@ -1,4 +1,4 @@
-"""Network interfaces as the system describes them, the one that gloo picks, and faster ones."""
+"""The system's network interfaces, those that gloo would use, and whether a faster one exists."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from ddpbench.text_safety import clean
 from ddpbench.units import format_bit_rate
 
 LOOPBACK = "lo"
-"""The interface over which local ranks meet: `ddpbench.launch.plan` sets GLOO_SOCKET_IFNAME to it."""
+"""The interface that local ranks use: `ddpbench.launch.plan` sets GLOO_SOCKET_IFNAME to it."""
 RESOLVE_TIMEOUT_S = 2.0
 _FASTER = 2
-"""Multiple of the used interface's rate from which another interface is worth mentioning."""
+"""How many times as fast as gloo's interface another one must be to be worth mentioning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """A network interface. `addresses`: IPv4, then IPv6. `speed_mbps`: 0 if the system doesn't say."""
+    """A network interface. `addresses` has IPv4 addresses first, then IPv6; `speed_mbps` is 0 if unknown."""
 
     name: str
     up: bool
     addresses: tuple[str, ...] = ()
     speed_mbps: int = 0
     real: bool = True
-    """True for a device or a bond of devices. Bridges and ends of pairs claim a rate that no wire has."""
+    """True for a device or a bond of devices, since bridges and virtual pairs report a rate that no wire has."""
 
     @property
     def words(self) -> str:
-        """Return its name and the rate it claims: `eth0 (25 Gbit/s)`."""
+        """Return the interface's name and reported rate: `eth0 (25 Gbit/s)`."""
         rate = f" ({format_bit_rate(1e6 * self.speed_mbps)})" if self.speed_mbps else ""
         return f"{clean(self.name)}{rate}"
 
 
 def list_interfaces(root: Path = Path("/")) -> list[Interface]:
-    """Return the network interfaces, those with IPv4 first, in the system's order: nccl's order."""
+    """Return the network interfaces in the order in which nccl sees them: the system's, those with IPv4 first."""
     stats = psutil.net_if_stats()
     families = (socket.AF_INET, socket.AF_INET6)
     found: list[Interface] = []
@@ -61,7 +61,7 @@ def list_interfaces(root: Path = Path("/")) -> list[Interface]:
 
 
 def look_up(name: str) -> list[str]:
-    """Return the addresses of a host name, in the order a backend would try them; empty without any.
+    """Return the addresses of a host name in the order in which a backend would try them; empty if there are none.
 
     Raises:
         TimeoutError: name servers did not answer within `RESOLVE_TIMEOUT_S`.
@@ -75,7 +75,7 @@ def look_up(name: str) -> list[str]:
             entries = []
         answers.append(list(dict.fromkeys(str(entry[4][0]) for entry in entries)))
 
-    # In a thread that is not joined: the look-up itself cannot have a time limit.
+    # In a thread that need not end, since the look-up itself cannot have a time limit.
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(RESOLVE_TIMEOUT_S)
@@ -85,7 +85,7 @@ def look_up(name: str) -> list[str]:
 
 
 def owner_of(address: str, found: Sequence[Interface]) -> Interface | None:
-    """Return the interface with the address; all of 127 belongs to the loopback one."""
+    """Return the interface with this address, the loopback one for all of 127.0.0.0/8; None if there is none."""
     for each in found:
         if address in each.addresses:
             return each
@@ -97,7 +97,9 @@ def owner_of(address: str, found: Sequence[Interface]) -> Interface | None:
 def gloo_choice(
     found: Sequence[Interface], resolve: Callable[[], list[str]], env: Mapping[str, str]
 ) -> tuple[list[Interface], str]:
-    """Return the interfaces that gloo would use, and why; none if it would fail. `resolve` looks up the host's name.
+    """Return the interfaces that gloo would use (none if it would fail), and words on why.
+
+    `resolve` returns the addresses of this host's name.
 
     As in torch (ProcessGroupGloo.cpp, Options::create_default and createDefaultDevice): the interfaces of
     GLOO_SOCKET_IFNAME, split at commas, if it has two characters or more; else the first address of the host's name
@@ -124,9 +126,9 @@ def gloo_choice(
 
 
 def faster_than(chosen: Sequence[Interface], found: Sequence[Interface], env: Mapping[str, str]) -> str:
-    """Return the fastest interface that claims twice the rate of gloo's, in words; empty if there is none.
+    """Return words on the fastest interface, if its reported rate is at least twice that of gloo's; else empty.
 
-    Also empty if the user named gloo's, if that is loopback, or if its rate is not known.
+    Also empty if the user chose gloo's interface, or if that is loopback or has an unknown rate.
     """
     if len(env.get("GLOO_SOCKET_IFNAME", "")) > 1 or len(chosen) != 1 or chosen[0].name == LOOPBACK:
         return ""
@@ -137,12 +139,12 @@ def faster_than(chosen: Sequence[Interface], found: Sequence[Interface], env: Ma
 
 
 def _reachable(interface: Interface) -> bool:
-    """Return whether it has an address that others may know: every running interface has a link-local one."""
+    """Return whether an interface has an address other than the link-local one that every running interface has."""
     return any(not ipaddress.ip_address(address).is_link_local for address in interface.addresses)
 
 
 def gloo_interfaces() -> tuple[str, str]:
-    """Return what gloo uses in this process's environment and what is faster, in words; empty if unknown."""
+    """Return words on the interfaces that gloo would use in this process, and on a faster one; empty if unknown."""
     try:
         found = list_interfaces()
         addresses = look_up(socket.gethostname())

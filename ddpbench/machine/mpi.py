@@ -1,6 +1,6 @@
 """Find which MPI library ranks would use here, and whether torch has UCC.
 
-A separate process looks: loading a library may end it.
+This is done in separate processes, since loading a library may end a process.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _TIMEOUT_S = 60
 
 @cache
 def mpi_version() -> str:
-    """Return the library's name and version, such as `MPICH 5.0.2`.
+    """Return the name and version of the MPI library, such as `MPICH 5.0.2`.
 
     Raises:
-        MachineError: no library is usable by ranks; the message says what to do.
+        MachineError: ranks can use no MPI library; the message says what to do.
     """
     try:
         found = subprocess.run(

@@ -1,4 +1,4 @@
-"""The holder of an abstract Unix socket's name, from the kernel: a holder cannot hide itself."""
+"""Ask the kernel who holds the name of an abstract Unix socket, so that a holder cannot hide itself."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _DIAG, _BY_FAMILY, _REQUEST_DUMP, _DONE, _ERROR = 4, 20, 0x301, 3, 2
 _SHOW_NAME_AND_USER = 0x1 | 0x40
 _NAME, _USER = 0, 7
 _UNCONNECTED = 1 << 10 | 1 << 7
-"""States of sockets that listen, or are only bound: those that a listener has accepted carry its name too."""
+"""The states of sockets that listen or are only bound; sockets that a listener has accepted have its name too."""
 _MOST_BYTES = 1 << 17
 _LISTED = re.compile(r"^\S+: \S+ \S+ \S+ 0001 01 +(\d+) @(.+)$", re.MULTILINE)
-"""In /proc/net/unix: a stream socket without a peer."""
+"""A line of /proc/net/unix for a stream socket without a peer: its inode and name."""
 _PROC = Path("/proc")
 
 
 @dataclass(frozen=True, slots=True)
 class NameHolder:
-    """The holder of a name: its user's id and its process, each None where unknown."""
+    """The holder of a name: its user id and process id, each None if unknown, and whether its socket listens."""
 
     user: int | None
     process: int | None
@@ -34,7 +34,7 @@ class NameHolder:
 
     @property
     def may_be_own(self) -> bool:
-        """Return whether it may be a sweep of this user: those listen."""
+        """Return whether the holder may be a sweep of this user; if its user is unknown, it may be if it listens."""
         return self.listens if self.user is None else self.user == os.geteuid()
 
 
@@ -45,10 +45,10 @@ class _Socket:
 
 
 def holders(prefix: str | tuple[str, ...], but: AbstractSet[str] = frozenset()) -> dict[str, NameHolder]:
-    """Return who holds stream sockets' names with this prefix, except those in `but`; each name has its leading NUL."""
+    """Return who holds stream sockets' names with this prefix, except those in `but`, by name with its leading NUL."""
     try:
         sockets = dict(_asked())
-    except (OSError, struct.error):  # a kernel without this query, or a sandbox
+    except (OSError, struct.error):  # the kernel or a sandbox does not allow this query
         sockets = _listed()
     found = {name: each for name, each in sockets.items() if name.startswith(prefix) and name not in but}
     processes = _processes({each.inode for each in found.values()}) if found else {}
@@ -56,7 +56,7 @@ def holders(prefix: str | tuple[str, ...], but: AbstractSet[str] = frozenset()) 
 
 
 def holder(name: str) -> NameHolder:
-    """Return who holds a name that is taken."""
+    """Return the holder of a name that is taken."""
     return holders(name).get(name) or _peer(name)
 
 
@@ -74,7 +74,7 @@ def _holder(name: str, found: _Socket, process: tuple[int, int] | None) -> NameH
 
 
 def _peer(name: str) -> NameHolder:
-    """Return who listens at a name; unknown if it accepts nobody, or has a full queue."""
+    """Return the holder of a name by connecting to it; unknown if it does not listen, or its queue is full."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
         other.setblocking(False)
         try:
@@ -88,11 +88,11 @@ def _peer(name: str) -> NameHolder:
 
 
 def _asked() -> Iterator[tuple[str, _Socket]]:
-    """Yield the sockets of the kernel's answer.
+    """Yield the name and socket of each stream socket that the kernel reports over netlink.
 
     Raises:
-        OSError: it gives no answer.
-        struct.error: the answer cannot be read.
+        OSError: the kernel gives no answer.
+        struct.error: the answer cannot be parsed.
     """
     request = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, _UNCONNECTED, 0, _SHOW_NAME_AND_USER, 0, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _DIAG) as kernel:
@@ -127,7 +127,7 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _listed() -> dict[str, _Socket]:
-    """Return the sockets as every kernel lists them, without their users."""
+    """Return the sockets in /proc/net/unix by name, without users; every kernel has this file."""
     try:
         text = (_PROC / "net/unix").read_text("utf-8", "surrogateescape")
     except OSError:
@@ -136,9 +136,9 @@ def _listed() -> dict[str, _Socket]:
 
 
 def _processes(inodes: AbstractSet[int]) -> dict[int, tuple[int, int]]:
-    """Return which process has opened each of these sockets, and its user, as far as this user may see it.
+    """Return the process that opened each of these sockets, and its user, by inode; only those visible to this user.
 
-    Children that have inherited a socket come after the process that they have it from.
+    If children have inherited a socket, return the process that they inherited it from.
     """
     wanted = {f"socket:[{inode}]": inode for inode in inodes}
     opened_by: dict[int, dict[int, tuple[int, int]]] = {}
@@ -156,6 +156,9 @@ def _processes(inodes: AbstractSet[int]) -> dict[int, tuple[int, int]]:
 
 
 def _first(opened: Mapping[int, tuple[int, int]]) -> tuple[int, int]:
-    """Return the process whose parent is not among the others, and its user."""
+    """Return the process whose parent is not among these processes, and its user.
+
+    `opened` maps a process to its parent and its user.
+    """
     process = min(opened, key=lambda one: (opened[one][0] in opened, one))
     return process, opened[process][1]

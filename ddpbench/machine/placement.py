@@ -1,4 +1,4 @@
-"""Deal a machine's cores to the ranks on it: the same rule for the fork server's ranks and for slots."""
+"""Deal a machine's cores to the ranks on it, by the same rule for a fork server's ranks and for a plan's slots."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ddpbench.strategies import early_imports, load_strategy
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stand:
-    """A rank's cores, and those of its loader workers: empty if it starts no workers, or they share the rank's."""
+    """A rank's cores and its loader workers', which are empty if it has no workers or they use the rank's own cores."""
 
     cores: tuple[int, ...]
     loader_cores: tuple[int, ...] = ()
 
     @property
     def env(self) -> dict[str, str]:
-        """Return the variables that give the rank its cores."""
+        """Return the environment variables that tell the rank its cores and its loader workers' cores."""
         env = {"DDPBENCH_CORES": ",".join(map(str, self.cores))}
         if self.loader_cores:
             env["DDPBENCH_LOADER_CORES"] = ",".join(map(str, self.loader_cores))
@@ -34,12 +34,12 @@ def deal(
     nearby: Sequence[Sequence[int]] = (),
     pinned: bool = True,
 ) -> list[Stand]:
-    """Return a stand for each of `ranks` ranks of one machine, `threads` cores each while there are enough.
+    """Return the cores of each of `ranks` ranks on one machine, `threads` cores per rank if there are enough.
 
-    More ranks than cores share them, rank modulo core. `nearby` names instead the cores next to each rank's GPU, which
-    its loader workers share at every number of ranks. Otherwise these (`loader_workers` per rank) get the cores left
-    over: each its own if there are enough, all of them together if there are fewer; without any they share the rank's.
-    Ranks that are not `pinned` may use all cores, their loader workers too.
+    If there are too few cores, they are dealt out again from the first. `loader_workers` workers per rank use the
+    remaining cores: one each if there are enough, all cores together if there are too few, the rank's own if none
+    remain. If `nearby` is given, it has the cores next to each rank's GPU, for the rank and its loader workers. Ranks
+    that are not `pinned` may use all cores, as may their loader workers.
     """
     if not pinned:
         return [Stand(cores=tuple(cores))] * ranks
@@ -62,19 +62,21 @@ def deal(
 
 
 FRAMEWORK_VARIABLE = "DDPBENCH_FRAMEWORK"
-"""The framework that a fork server imports; no code reads it, but it distinguishes servers."""
+"""The environment variable with the framework that a fork server imports; no code reads it, but servers differ in it.
+"""
 
 
 def early_env(case: Case) -> Mapping[str, str]:
-    """Return what must be set before a rank's process imports anything; launches with the same share a fork server.
+    """Return the environment variables that must be set before a rank's process imports anything.
 
-    An empty text stands for a variable that must not be set (`applied` removes it). A framework that is
-    imported before ranks are forked has a separate server: else its pages would count as memory of all others' ranks.
+    Launches with equal variables share a fork server. An empty value stands for a variable that must not be set
+    (`applied` removes it). A framework that is imported before ranks are forked gets its own server; otherwise its
+    memory would also count as that of other cases' ranks.
     """
     framework = load_strategy(case.strategy).framework if early_imports(case) else ""
     return {
         **({FRAMEWORK_VARIABLE: framework} if early_imports(case) else {}),
-        # after a timeout NCCL's watchdog otherwise sleeps for a minute, so that others can log what they were doing
+        # otherwise NCCL's watchdog sleeps for a minute after a timeout, so that other ranks can log their state
         **({"TORCH_NCCL_DUMP_ON_TIMEOUT": "0"} if case.recovery != "off" and case.device == "cuda" else {}),
         "OMP_NUM_THREADS": str(case.threads_per_rank),
         "MKL_NUM_THREADS": str(case.threads_per_rank),
@@ -84,5 +86,5 @@ def early_env(case: Case) -> Mapping[str, str]:
 
 
 def applied(env: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment with the variables that were asked for."""
+    """Return the environment `env` with the variables in `asked`, without those whose value there is empty."""
     return {name: value for name, value in {**env, **asked}.items() if name not in asked or value}

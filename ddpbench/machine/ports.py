@@ -1,4 +1,4 @@
-"""A port at which processes that start later will meet."""
+"""Choose a port for processes that start later."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import random
 import socket
 
 _NOT_GIVEN_AWAY = range(20_000, 30_000)
-"""Ports below those that Linux by default gives to any process that asks, and above those of services."""
+"""Ports below those that Linux by default assigns to processes, and above those of services."""
 _TRIES = 50
 
 
 def free_port() -> int:
-    """Return a port that nothing uses and the system gives to no process: its later user first imports torch."""
+    """Return an unused port, if possible one that the system assigns to no process.
+
+    Otherwise it might be assigned while the process that will use it imports torch.
+    """
     for port in random.SystemRandom().sample(_NOT_GIVEN_AWAY, _TRIES):
         if (found := _bound(port)) is not None:
             return found

@@ -1,6 +1,6 @@
-"""Read how a machine is set up outside of any program, as far as it shows: firmware, clocks, threads, networks.
+"""Read how a machine is set up, as far as the system tells: firmware, clocks, threads, networks.
 
-No difference in it makes two runs incomparable, so it is recorded and may differ.
+This is only recorded: runs remain comparable if it differs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ddpbench.units import format_bit_rate
 
 
 def read_setup(root: Path = Path("/")) -> dict[str, str]:
-    """Return the facts found, by name; those that the system doesn't tell are left out."""
+    """Return facts about the machine's setup by name, without those that the system doesn't tell."""
     sys, cpus = root / "sys", root / "sys/devices/system/cpu"
     dmi = sys / "class/dmi/id"
     facts: dict[str, str] = {
@@ -45,7 +45,7 @@ def _joined(folder: Path, *names: str) -> str:
 
 
 def _of_cpu(cpuinfo: Path) -> dict[str, str]:
-    """Return the first core's microcode, and whether it is a virtual machine's."""
+    """Return two facts by name: the first core's microcode, and whether this is a virtual machine."""
     fields: dict[str, str] = {}
     for line in read_text(cpuinfo).splitlines():
         key, _, value = line.partition(":")
@@ -62,12 +62,12 @@ def _os_name(release: Path) -> str:
 
 
 def _each(folder: Path, pattern: str) -> str:
-    """Return the different lines of some files."""
+    """Return the contents of the files that match a pattern, without duplicates, sorted and joined by commas."""
     return ", ".join(sorted({_line(path) for path in folder.glob(pattern)} - {""}))
 
 
 def _boost(cpus: Path) -> str:
-    """Return whether a core may run faster than its nominal clock."""
+    """Return `on` if cores may exceed their nominal clock, `off` if not, and empty text if unknown."""
     held = _line(cpus / "intel_pstate/no_turbo")
     allowed = _line(cpus / "cpufreq/boost") or {"0": "1", "1": "0"}.get(held, "")
     return {"0": "off", "1": "on"}.get(allowed, "")
@@ -79,10 +79,10 @@ def _chosen(line: str) -> str:
 
 
 def _interfaces(folder: Path) -> list[str]:
-    """Return the interfaces of devices, with their rates and drivers: `eth0 25 Gbit/s, mlx5_core`."""
+    """Return words on each network device, with its rate and driver: `eth0 25 Gbit/s, mlx5_core`."""
     interfaces = []
     for path in sorted(folder.glob("*")):
-        if not (path / "device").exists():  # a bridge, loopback, a pair's end
+        if not (path / "device").exists():  # a bridge, loopback or virtual pair
             continue
         speed = _line(path / "speed")
         rate = f" {format_bit_rate(1e6 * int(speed))}" if speed.isdigit() and int(speed) else ""
@@ -92,7 +92,7 @@ def _interfaces(folder: Path) -> list[str]:
 
 
 def _infiniband(folder: Path) -> list[str]:
-    """Return the adapters with the rates of their ports and their firmware."""
+    """Return words on each InfiniBand adapter: its name, its ports' rates and its firmware."""
     adapters = []
     for path in sorted(folder.glob("*")):
         ports = [f"port {port.name} {_line(port / 'rate')}" for port in sorted(path.glob("ports/*"))]

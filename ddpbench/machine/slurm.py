@@ -1,4 +1,4 @@
-"""The Slurm job that this process is part of, if any, and how long it had waited in the queue."""
+"""Find the Slurm job that this process belongs to, if any, and how long the job waited in the queue."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ASK_S = 20.0
 
 
 def _scontrol(job_id: str) -> str:
-    """Return what Slurm's controller reports on a job, on one line; empty if it does not answer."""
+    """Return what Slurm's controller reports on a job, as one line; empty if it does not answer."""
     try:
         done = subprocess.run(
             ["scontrol", "-o", "show", "job", job_id],
@@ -29,7 +29,7 @@ def _scontrol(job_id: str) -> str:
 def queue_wait_s(shown: str) -> float | None:
     """Return how long a job waited, seconds, from the output of `scontrol -o show job`; None if it doesn't say.
 
-    A job that was requeued has waited since then.
+    For a requeued job, this is the wait since it was requeued.
     """
     fields = dict(part.partition("=")[::2] for part in shown.split())
     try:
@@ -42,7 +42,10 @@ def queue_wait_s(shown: str) -> float | None:
 def own_job(
     slots: int, env: Mapping[str, str] = os.environ, ask: Callable[[str], str] = _scontrol
 ) -> dict[str, object] | None:
-    """Return the job, as `machine.json` keeps it, with `slots` places for ranks; None outside of a job."""
+    """Return the facts about this process's job that `machine.json` stores; None outside a job.
+
+    `slots` is the number of slots for ranks in the job.
+    """
     job_id = env.get("SLURM_JOB_ID", "")
     nodes = env.get("SLURM_JOB_NUM_NODES", "") or env.get("SLURM_NNODES", "")
     if not job_id.isdecimal() or not nodes.isdecimal():

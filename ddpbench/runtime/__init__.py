@@ -1,4 +1,4 @@
-"""The life of a launch: fork servers, ranks, watchdog, order, estimates and how launches end.
+"""The life of a launch: fork servers, ranks, the watchdog, the order, time estimates and how launches end.
 
-Both the controlling side and slots started by another launcher use it; it imports neither, nor torch.
+Both the controlling side and slots started by another launcher use this package. It imports neither of them, nor torch.
 """

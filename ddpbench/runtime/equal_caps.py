@@ -1,4 +1,4 @@
-"""Bucket caps that make the same buckets of a model's gradients: one of them is run, and represents the others."""
+"""Find bucket caps that put a model's gradients into the same buckets, and run only one case for all of them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ddpbench.spec import Case, PlannedCase, grouping
 from ddpbench.spec.buckets import bucket_bytes, caps_worth, equal_words
 
 Gradients = Callable[[Case], Sequence[int] | None]
-"""The bytes of a case's gradients in the order in which they become ready; None if that cannot be known."""
+"""A function that returns the bytes of each gradient of a case, in the order they become ready; None if unknown."""
 
 
 def without_equal(cases: Sequence[PlannedCase], gradients: Gradients) -> list[PlannedCase]:
-    """Return the cases without those that only differ from another in their cap and have the same buckets.
+    """Return the cases, with one for each set of cases that differ only in their bucket cap and have equal buckets.
 
-    Of such a set the case with DDP's default is kept, or else the first, and says which caps it represents. Cases whose
-    gradients are not known before they are launched stay as they are.
+    That is the set's case with DDP's default cap, or else its first; its `stands_for` lists the other caps. A case
+    stays as it is if its gradients are not known before the launch.
     """
     known: dict[grouping.GroupKey, Sequence[int] | None] = {}
     kept: dict[str, PlannedCase] = {entry.case.case_id: entry for entry in cases}
@@ -37,20 +37,20 @@ def without_equal(cases: Sequence[PlannedCase], gradients: Gradients) -> list[Pl
 
 
 def _groups(cases: Sequence[PlannedCase]) -> list[list[PlannedCase]]:
-    """Return sets of cases that differ only in their bucket caps and may have the same buckets."""
+    """Group the cases that differ only in their bucket caps and may have the same buckets; leave out single cases."""
     groups: dict[grouping.GroupKey, list[PlannedCase]] = {}
     for entry in cases:
         options = entry.case.options
         if entry.skip_reason is not None or entry.case.bucket_cap_mb is None:
             continue
         if options.get("find_unused_parameters") and not options.get("static_graph"):
-            continue  # such a reducer keeps the buckets it made at first, of parameters in the model's order
+            continue  # DDP's reducer then never rebuilds its first buckets, which follow the model's parameter order
         groups.setdefault(grouping.alike(entry.case, but=("bucket_cap_mb",)), []).append(entry)
     return [members for members in groups.values() if len(members) > 1]
 
 
 def open_words(cases: Sequence[PlannedCase]) -> str:
-    """Return the sentence on bucket caps that only a rank can show to be equal; empty if none can be."""
+    """Return a sentence if only a rank can find out which bucket caps are equal; empty if that is already known."""
     if all(replayed_gradients(members[0].case) for members in _groups(cases)):
         return ""
     return "bucket caps that make the same buckets are found before the timed launches, and run once"
@@ -59,7 +59,7 @@ def open_words(cases: Sequence[PlannedCase]) -> str:
 def _alike(
     members: Sequence[PlannedCase], sizes: Sequence[int]
 ) -> list[tuple[PlannedCase, list[PlannedCase]]]:
-    """Return each kept case of members with the same buckets, and those it represents."""
+    """Return, for each set of members with the same buckets, the case that represents it and the other cases."""
     by_buckets: dict[tuple[int, ...], list[PlannedCase]] = {}
     for entry in members:
         by_buckets.setdefault(bucket_bytes(sizes, entry.case.bucket_cap_mb, entry.case.shrink), []).append(
@@ -80,7 +80,7 @@ def _alike(
 
 
 def as_stored(cases: Sequence[PlannedCase], stored: StoredPlan | None) -> list[PlannedCase]:
-    """Return the cases as in the run that is resumed: those that represented others then, do now."""
+    """Return the cases with the same representatives as in the stored plan of a resumed run, if there is one."""
     if stored is None:
         return list(cases)
     standing = {entry.case.case_id: entry for entry in stored.cases if entry.stands_for}
@@ -99,7 +99,7 @@ def as_stored(cases: Sequence[PlannedCase], stored: StoredPlan | None) -> list[P
 
 
 def replayed_gradients(case: Case) -> list[int] | None:
-    """Return the gradients in a replay's profile, bytes; None for a workload that computes."""
+    """Return the bytes of each gradient of a replay, in its profile's order; None for other workloads."""
     replay = replay_of(case)
     if replay is None:
         return None
@@ -108,7 +108,7 @@ def replayed_gradients(case: Case) -> list[int] | None:
 
 
 def sentences(cases: Sequence[PlannedCase]) -> list[str]:
-    """Return a sentence for each set of a workload's caps that is run once."""
+    """Return a sentence for each set of bucket caps of which only one is run."""
     lines: dict[str, None] = {}
     for entry in cases:
         if entry.stands_for:

@@ -1,4 +1,4 @@
-"""Estimates of how long a case's launches take, before anything has run: guesses, but specific to each case."""
+"""Estimate how long each case's launches will take, before anything has run."""
 
 from __future__ import annotations
 
@@ -17,22 +17,21 @@ from ddpbench.workloads.work import work_of
 
 SERVER_START_S = 2.5
 LAUNCH_OVERHEAD_S = 0.4
-"""Start, building and end of a launch, seconds."""
+"""Time to start a launch, build its model and end it, seconds."""
 LAUNCHER_START_S = 4.0
-"""Extra time of a launch whose ranks a launcher starts: each imports torch, seconds."""
+"""Extra time if a launcher starts the ranks, since each rank then imports torch, seconds."""
 RAY_S = 12.0
-"""Extra time of a launch under Ray: it first starts its servers, then ranks that import torch and Ray, seconds."""
+"""Extra time under Ray, which first starts its servers, then ranks that import torch and Ray, seconds."""
 _STARTING_ANEW = {
     **dict.fromkeys(("spawn", "torchrun", "srun", "mpiexec"), LAUNCHER_START_S),
     "ray": RAY_S,
 }
-"""Extra time by launcher. Slots of a plan have fork servers under any launcher: their first launches correct the guess.
-"""
+"""Extra time by launcher, seconds. A plan's slots use fork servers instead; their first launches correct the guess."""
 FRAMEWORK_S = 3.0
-"""Extra time for importing a framework then, seconds."""
+"""Extra time for ranks that a launcher starts and that import a framework, seconds."""
 PROOF_S = 0.7
 WARMUP_AND_INSTRUMENTED = 0.5
-"""Warm-up and instrumented steps as a share of the timed steps."""
+"""Time of warm-up and instrumented steps, as a share of the timed steps."""
 RECOVERY_S = {
     "uninterrupted": 8.0,
     "exception": 12.0,
@@ -42,60 +41,63 @@ RECOVERY_S = {
     "SIGSTOP": 44.0,
     "leave": 40.0,
 }
-"""Time of a training with snapshots, about, by what fails in it; with torchrun's start, and without time-outs."""
+"""Approximate time of the recovery part of a launch by what fails in it, seconds.
+
+Includes torchrun's start-up, but not the time-outs of collectives.
+"""
 EVALUATION = 0.3
-"""Evaluation as a share of the timed steps, including its warm-up."""
+"""Time of evaluation and its warm-up, as a share of the timed steps."""
 CHECKPOINTS_S = 1.0
 LOADER_START_S = 2.5
-"""Start of a rank's loader workers, seconds: they are forked from a process that imports torch first."""
+"""Time to start a rank's loader workers, seconds; they are forked from a process that imports torch first."""
 REPLAY_STEPS = 22
-"""Steps of a replay's launch in addition to its timed ones: one-time work, warm-up, instrumented steps."""
+"""Number of untimed steps in a replay's launch: one-time work, warm-up, instrumented steps."""
 REPLAY_TIMED = 4
-"""Timed steps of a replay's launch, at least."""
+"""Minimum number of timed steps in a replay's launch."""
 EMULATED_RANK_S = 0.35
-"""Extra time per rank where ranks of emulated nodes share one machine's cores, seconds."""
+"""Extra time per rank if nodes are emulated, so that all ranks share one machine's cores, seconds."""
 CROWDED_RANK_S = 0.2
-"""Seconds that each rank adds to a launch or a proof where ranks share cores: measured with 8 and 16 on two cores."""
+"""Seconds that each rank adds to a launch or proof if ranks share cores. Measured with 8 and 16 ranks on two cores."""
 PROOF_TRANSFERS = 10
-"""Transfers of float32's gradients in a proof, about: steps in float32, and in float64, which count twice."""
+"""Approximate number of gradient transfers in a proof, counting a transfer of float64 as two of float32."""
 PROOF_STEPS = 8
-"""Steps that a replay's proof computes, in either type."""
+"""Number of steps that a replay's proof computes, in float32 and float64 together."""
 PROOF_S_PER_BYTE = 3e-8
-"""Extra time of a proof per rank and byte of its gradients: they are compared on the cores of all, seconds."""
+"""Extra time of a proof per rank and gradient byte, for comparing the gradients, seconds."""
 
 
 OTHER_STEPS = 36
-"""Steps of a training's launch in addition to its timed ones, at least: one-time work, warm-up, instrumented steps."""
+"""Minimum number of untimed steps in a launch that computes: one-time work, warm-up, instrumented steps."""
 TIMED_STEPS = 11
-"""Timed steps of a training's launch, at least."""
+"""Minimum number of timed steps in a launch that computes."""
 TRIED_PROOF_STEPS = 24
 TRIED_PROOF_STEPS_PER_RANK = 6
-"""Length of an own workload's proof, in steps per rank: float64 is slow, and every rank computes all ranks' shards
-itself. Measured with a small CNN on two cores: 30 at one rank, 36 at two.
+"""Steps that each rank adds to the length of a computing workload's proof, expressed in timed steps.
+
+A proof uses float64, which is slow, and every rank computes all ranks' shards. Measured with a small CNN on two cores:
+30 steps with one rank, 36 with two.
 """
 PROOF_MODELS = 2
-"""Number of times that a proof makes data and model."""
+"""Number of times that a proof makes the data and the model."""
 
 
 FLOPS_PER_S = {"cpu": 1e11, "cuda": 1e14}
-"""Floating-point operations per second of a thread or a GPU, for estimates: few are faster, so that these are lower
-bounds of a launch's time.
-"""
+"""Assumed floating-point operations per second of a thread or a GPU. Few are faster, so estimates are lower bounds."""
 MADE_S_PER_PARAMETER = 1e-8
-"""Time to make a model, whose parameters are drawn at random, seconds per parameter."""
+"""Time to make a model with random parameters, seconds per parameter."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tried:
-    """Times of trying a user's own workload, in one rank and with its smallest local batch."""
+    """Times measured when trying a user's own workload in one rank, with its smallest local batch."""
 
     made_s: float
-    """Time to import its file, make its data and its model, seconds."""
+    """Time to import the workload's file and make its data and model, seconds."""
     step_s: float
     local_batch: int
 
     def step_of(self, case: Case) -> float:
-        """Return the time of a step of a case's local batch, seconds: at most in proportion to the batch."""
+        """Return an upper bound of the time of a step with the case's local batch, in proportion to it, seconds."""
         return self.step_s * max(1.0, case.local_batch / self.local_batch)
 
 
@@ -110,36 +112,36 @@ def _expected(case: Case) -> Tried | None:
 
 
 def is_unknown(case: Case, tried: Tried | None) -> bool:
-    """Return whether a case's step time is entirely unknown: a user's own workload that was not tried."""
+    """Return whether nothing is known about a case's step time, because a user's own workload was not tried."""
     return tried is None and replay_of(case) is None and work_of(case) is None
 
 
 def about(budget: Budget) -> str:
-    """Return the estimate's kind: `about`, or `at most` where launches train to a loss."""
+    """Return the word before an estimate: `about`, or `at most` if launches train to a target loss."""
     return "about" if budget.target_loss is None else "at most"
 
 
 def server_starts_s(rounds: int, cases: Iterable[Case], *, shared: bool) -> float:
-    """Return the time for starting fork servers in this many rounds, seconds: each round starts its own.
+    """Return the time to start the fork servers of `rounds` rounds, seconds.
 
-    Cases that need another environment need another server. Where sweeps share the machine (`shared`), those of the
-    first round serve all.
+    Each round starts one server for every environment that its cases need. If sweeps share the machine (`shared`), the
+    first round's servers are used in all rounds.
     """
     kinds = {json.dumps(dict(early_env(case)), sort_keys=True) for case in cases}
     return (min(rounds, 1) if shared else rounds) * len(kinds) * SERVER_START_S
 
 
 def crowded_ids(entries: Iterable[PlannedCase]) -> frozenset[str]:
-    """Return the ids of cases whose ranks share cores; those on emulated nodes are counted by `EMULATED_RANK_S`."""
+    """Return the ids of cases whose ranks share cores, except those on emulated nodes (see `EMULATED_RANK_S`)."""
     return frozenset(
         entry.case.case_id for entry in entries if entry.oversubscribed and not entry.case.fabric
     )
 
 
 def launch_s(case: Case, budget: Budget, tried: Tried | None = None, *, crowded: bool = False) -> float:
-    """Return the time of one launch, seconds; the most it can be, if it trains to a loss.
+    """Return the estimated time of one launch, seconds; an upper bound if it trains to a target loss.
 
-    `tried` holds the times of a user's own workload, once it was tried; `crowded`: its ranks share cores.
+    `tried` holds the times of a user's own workload if it was tried. `crowded` is true if ranks share cores.
     """
     extra_s = (
         crowded * CROWDED_RANK_S * case.world_size
@@ -168,7 +170,7 @@ def launch_s(case: Case, budget: Budget, tried: Tried | None = None, *, crowded:
 
 
 def proof_s(case: Case, tried: Tried | None = None, *, crowded: bool = False) -> float:
-    """Return the time of its proof, seconds."""
+    """Return the estimated time of a case's proof, seconds. See `launch_s` for the arguments."""
     begun_s = PROOF_S + _launcher_start_s(case) + crowded * CROWDED_RANK_S * case.world_size
     replay, tried = replay_of(case), tried or _expected(case)
     if replay is None and tried is not None:
@@ -192,7 +194,7 @@ def _launcher_start_s(case: Case) -> float:
 
 
 def replay_of(case: Case) -> Replay | None:
-    """Return the replay that a case runs; None for other workloads, which have no profile."""
+    """Return the replay that a case runs; None if its workload is not a replay."""
     if not case.workload.startswith(PREFIX):
         return None
     workload = load_workload(case.workload)
@@ -201,17 +203,17 @@ def replay_of(case: Case) -> Replay | None:
 
 
 def gradient_bytes(case: Case, replay: Replay) -> int:
-    """Return the bytes that a replay's gradients represent, before shrinking."""
+    """Return the total bytes of a replay's gradients before shrinking."""
     return gradient_width(case) * sum(p.elements for p in replay.profile.parameters)
 
 
 def gradient_width(case: Case) -> int:
-    """Return the bytes per number of a replay's gradients."""
+    """Return the bytes of one gradient element in a replay of this case."""
     return 8 if case.dtype == "float64" else 4
 
 
 def _step_s(case: Case, replay: Replay) -> float:
-    """Return the time of a step on the machine's clock."""
+    """Return the time of a replay's step on the machine's clock, seconds."""
     profile = replay.profile
     sent_s = _transfer_s(case, replay)
     hidden_s = min(case.dilation * profile.backward_s.mean, sent_s) if case.schedule == "overlapped" else 0.0
@@ -219,14 +221,14 @@ def _step_s(case: Case, replay: Replay) -> float:
 
 
 def _computation_s(case: Case, replay: Replay) -> float:
-    """Return the time of one process's step, on the machine's clock."""
+    """Return the time of a step without transfers, on the machine's clock, seconds."""
     profile = replay.profile
     return case.dilation * (profile.forward_s.mean + profile.backward_s.mean + profile.optimizer_s.mean)
 
 
 def _transfer_s(case: Case, replay: Replay) -> float:
-    """Return the time to aggregate the gradients once over emulated links, on the machine's clock; 0 without links."""
-    # An asynchronous server's link carries as much as a master's.
+    """Return the time to aggregate gradients once over emulated links, machine's clock, seconds; 0 without links."""
+    # An asynchronous server's link carries as many bytes as a master's.
     algorithm = "master" if case.algorithm == "async_server" else case.algorithm
     if not case.fabric or case.world_size == 1 or algorithm not in TIMES:
         return 0.0

@@ -1,4 +1,4 @@
-"""The expected time of the rest of a sweep: the estimate, corrected by what launches took."""
+"""The expected time of the rest of a sweep: estimates, corrected by the times that launches took so far."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from ddpbench.spec import Case, PlannedCase
 
 
 class Expected:
-    """The expected time of the rest of a plan, seconds."""
+    """Expects how long the rest of a plan will take, in seconds, and learns from the launches so far."""
 
     def __init__(
         self, plan: Launches, done: Done, *, shared: bool, tried: Mapping[str, Tried] | None = None
     ) -> None:
-        """Take `shared`: sweeps share the machine, so that all rounds have the same fork servers.
+        """Set up the estimates.
 
-        `tried` holds the times of users' own workloads once they were tried, by name with options.
+        `shared` is true if sweeps share the machine, so that all rounds use the same fork servers. `tried` holds the
+        times of users' own workloads that were tried, by workload name with options.
         """
         self._budget, self._done, self._shared = plan.budget, done, shared
         self._tried = tried or {}
@@ -30,10 +31,10 @@ class Expected:
         self._cases = {entry.case.case_id: entry.case for entry in plan.runnable}
         self._crowded = crowded_ids(plan.runnable)
         self.server_start_s = server_starts_s(1, self._cases.values(), shared=shared)
-        """Time to start a round's fork servers."""
+        """Time to start the fork servers of one round, seconds."""
 
     def note(self, case: Case, outcome: LaunchOutcome, took_s: float) -> None:
-        """Note a measuring launch's time, to estimate later ones."""
+        """Record how long a measuring launch took, to correct later estimates."""
         self._took_s += took_s
         self._guessed_s += self._guess_s(case)
         if outcome.status == "ok":
@@ -41,13 +42,13 @@ class Expected:
             self._own_s[case.case_id] = own_s + took_s, launches + 1
 
     def note_finished(self, outcomes: Mapping[LaunchKey, LaunchOutcome]) -> None:
-        """Note the times of launches of earlier sessions."""
+        """Record how long the successful measuring launches of earlier sessions took."""
         for (case_id, purpose, _), outcome in outcomes.items():
             if purpose == "measure" and outcome.status == "ok":
                 self.note(self._cases[case_id], outcome, outcome.wall_s)
 
     def launch_s(self, entry: PlannedCase) -> float:
-        """Return a launch's time: the mean of the case's own; without any, the estimate, corrected by others'."""
+        """Return the mean time of the case's launches; if there are none, the estimate, corrected by other cases'."""
         if own := self._own_s.get(entry.case.case_id):
             return own[0] / own[1]
         return self._guess_s(entry.case) * (self._took_s / self._guessed_s if self._guessed_s else 1.0)
@@ -62,26 +63,26 @@ class Expected:
         return proof_s(case, tried, crowded=crowded)
 
     def round_s(self, launches: Sequence[PlannedCase]) -> float:
-        """Return the time of one more round, with a launch of each of these cases."""
+        """Return the time of one more round that launches each of these cases once."""
         return sum(self.launch_s(entry) for entry in launches) + self._starts_s(1)
 
     def left_s(self, number: int) -> float:
-        """Return the time of the promised rounds' proofs and launches, from a launch of round `number` on."""
+        """Return the time of all proofs and launches left in the promised rounds, while round `number` is running."""
         return self._needed_s(max(self._rounds_min, number + 1), self._rounds_min - number - 1)
 
     def rounds_within(self, seconds: float, number: int) -> int:
-        """Return how many of the promised rounds will be complete within this time, if round `number` is next."""
+        """Return how many of the promised rounds can be complete within `seconds`, if round `number` is next."""
         for rounds in range(self._rounds_min, 0, -1):
             if self.whole_s(rounds, number) <= seconds:
                 return rounds
         return 0
 
     def whole_s(self, rounds: int, number: int) -> float:
-        """Return the time left of `rounds` rounds with their proofs, if round `number` is next and not begun."""
+        """Return the time still needed to complete `rounds` rounds and all proofs, if round `number` is next."""
         return self._needed_s(rounds, rounds - max(number, 1))
 
     def _needed_s(self, rounds: int, starts: int) -> float:
-        """Return the time left of `rounds` rounds, with the proofs before them and `starts` starts of servers."""
+        """Return the time still needed for `rounds` rounds, the proofs, and starting the servers `starts` times."""
         needed_s = sum(self.proof_s(case) for case in to_prove(self._done.unproved))
         needed_s += self._starts_s(starts)
         return needed_s + sum(
@@ -89,5 +90,5 @@ class Expected:
         )
 
     def _starts_s(self, rounds: int) -> float:
-        """Return the time to start fork servers for `rounds` rounds not yet begun; those for all rounds run by now."""
+        """Return the time to start fork servers for `rounds` more rounds; 0 if all rounds share the running ones."""
         return 0.0 if self._shared else max(0, rounds) * self.server_start_s

@@ -1,4 +1,4 @@
-"""Finished launches: their outcomes in a run, and what they say about their case."""
+"""Finished launches of a run: their outcomes, and whether their cases are worth launching again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ddpbench.records.rundir import Purpose
 from ddpbench.spec import Case
 
 GIVE_UP_AFTER = 2
-"""Failures after which a case that never succeeded is not launched again."""
+"""Number of failures after which a case that never succeeded is not launched again."""
 LaunchKey = tuple[str, Purpose, int]
 """A launch of a plan: case id, purpose, round."""
 _STATUSES: tuple[Status, ...] = get_args(Status)
@@ -20,10 +20,10 @@ _NOT_FINISHED, _OK = 0, 1 + _STATUSES.index("ok")
 def finished_launches(
     run: RunDir, cases: Sequence[Case], run_id: str
 ) -> tuple[dict[LaunchKey, LaunchOutcome], set[LaunchKey]]:
-    """Return the outcomes that earlier sessions left in a run, and which of those launches have damaged records.
+    """Return the outcomes that earlier sessions left in a run, and the launches whose records are damaged.
 
-    A folder that holds another launch's records doesn't belong to a finished launch. A launch that ended well and lacks
-    a rank's timed steps is damaged too: no report takes its numbers.
+    A folder with the records of a different launch is ignored. A successful launch without timed steps of every rank
+    counts as damaged too, since reports don't use its numbers.
     """
     outcomes: dict[LaunchKey, LaunchOutcome] = {}
     damaged: set[LaunchKey] = set()
@@ -54,10 +54,10 @@ def _timed(records: LaunchRecords) -> bool:
 
 
 class Endings:
-    """The end of each launch of a plan, one byte each, allocated at the start: memory does not grow in a sweep."""
+    """How each launch of a plan ended, one byte each, allocated in advance so that memory does not grow in a sweep."""
 
     def __init__(self, case_ids: Iterable[str], rounds: int) -> None:
-        """Take `rounds`, the most that the plan has: launches beyond them are not its own."""
+        """Allocate a byte for each launch. `rounds` is the plan's maximum; launches of later rounds are ignored."""
         self._ends = {case_id: bytearray(1 + rounds) for case_id in case_ids}
 
     def __len__(self) -> int:
@@ -71,7 +71,7 @@ class Endings:
         return _STATUSES[ends[at] - 1] if at < len(ends) and ends[at] else None
 
     def __setitem__(self, key: LaunchKey, status: Status | None) -> None:
-        """Note how a launch ended, or with None that it is to be done again."""
+        """Record how a launch ended; None if it is to be done again."""
         case_id, purpose, number = key
         ends, at = self._ends.get(case_id), _place(purpose, number)
         if ends is not None and at < len(ends):
@@ -92,18 +92,18 @@ class Endings:
         return rounds - len(measured) + measured.count(_NOT_FINISHED)
 
     def given_up(self, case_id: str) -> bool:
-        """Return whether launching a case again would show nothing new: its proof failed, or it keeps failing."""
+        """Return whether a case is not worth launching again, because its proof failed or it keeps failing."""
         if self[case_id, "proof", 0] not in (None, "ok"):
             return True
         measured = self._ends.get(case_id, b"")[1:]
         return not measured.count(_OK) and len(measured) - measured.count(_NOT_FINISHED) >= GIVE_UP_AFTER
 
     def is_ok(self, case_id: str, rounds_min: int) -> bool:
-        """Return whether a case is ok as the report counts: proved, and launched well as often as was asked."""
+        """Return whether the report counts a case as ok: proved, with at least `rounds_min` successful launches."""
         ends = self._ends.get(case_id, b"")
         return self[case_id, "proof", 0] == "ok" and ends.count(_OK, 1) >= rounds_min
 
 
 def _place(purpose: Purpose, number: int) -> int:
-    """Return a launch's place among its case's launches: the proof is the first."""
+    """Return a launch's index among its case's launches, 0 for the proof."""
     return 0 if purpose == "proof" else 1 + number

@@ -1,4 +1,4 @@
-"""The end of a launch: its status, from what its watchdog saw and its ranks recorded."""
+"""Judge an ended launch: find its status from what the watchdog saw and what the ranks recorded."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from ddpbench.runtime.watchdog import Seen
 
 EXIT_NO_RECORD = 74  # os.EX_IOERR: the rank could not write its records
 _NO_MESSAGE = "did not go through"
-"""The end of a `collectives.transport.CollectiveError`'s text on a message."""
+"""The end of a `collectives.transport.CollectiveError`'s text on a lost message."""
 _PEER_ERRORS = (
     _NO_MESSAGE,
     "connection closed by peer",
@@ -48,7 +48,7 @@ _PEER_ERRORS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchVerdict:
-    """A launch's status; if not ok, also a sentence, the rank it is about and its phase."""
+    """A launch's status; if it is not ok, also a sentence on the cause, the failed rank and that rank's phase."""
 
     status: Status
     error: str = ""
@@ -57,9 +57,9 @@ class LaunchVerdict:
 
 
 def judge(records: LaunchRecords, seen: Seen, *, purpose: Purpose, oom: bool) -> LaunchVerdict:
-    """Return the launch's status: a hang, then a rank killed from outside, then the first rank that reported a failure.
+    """Return a launch's verdict: the first cause of failure that applies, in the order of the checks below, or ok.
 
-    `oom`: the kernel's out-of-memory killer struck meanwhile.
+    `oom` is true if the kernel's out-of-memory killer struck during the launch.
 
     Raises:
         LaunchError: a rank could not write its records.
@@ -82,7 +82,7 @@ def _check_written(directory: LaunchDir, seen: Seen) -> None:
     """Check that every rank could write its records.
 
     Raises:
-        LaunchError: one could not.
+        LaunchError: a rank could not.
     """
     if EXIT_NO_RECORD in seen.codes.values():
         free = shutil.disk_usage(directory.path).free
@@ -91,22 +91,22 @@ def _check_written(directory: LaunchDir, seen: Seen) -> None:
 
 
 def _server_gone(seen: Seen, *, oom: bool) -> LaunchVerdict | None:
-    """Return the verdict if the fork server is gone, and its ranks with it."""
+    """Return the verdict if the fork server is gone, which ends its ranks too; else None."""
     if not seen.server_gone:
         return None
     advice = "this machine ran out of memory: use a smaller batch or model" if oom else "use --retry-failed"
     error = f"{seen.server_gone}, and its ranks with it; {advice}"
-    if oom and OUT_OF in seen.server_gone:  # its text says what to do, too
+    if oom and OUT_OF in seen.server_gone:  # the text already says what to do
         error = f"{seen.server_gone}, and its ranks with it"
     return LaunchVerdict(status="oom" if oom else "failed", error=error)
 
 
 def _hung(records: LaunchRecords, seen: Seen) -> LaunchVerdict | None:
-    """Return the verdict if no rank makes progress any more: on the first that waits for data, if any does."""
+    """Return the verdict if no rank makes progress; it blames the first rank that waits for data, if one does."""
     if not seen.hang:
         return None
     rank, error = seen.hung_rank or 0, seen.hang
-    if seen.hang_advice:  # the others wait for that rank, as far as it has come: their steps don't show it
+    if seen.hang_advice:  # steps don't show which rank has no data: the others stop after as many
         for each in sorted(seen.ended_by_us):
             place = waiting_for_data(records.directory, each)
             if place is not None:
@@ -140,7 +140,7 @@ def _rank_killed(records: LaunchRecords, seen: Seen, *, oom: bool) -> LaunchVerd
 
 
 def _left_early(records: LaunchRecords, seen: Seen) -> LaunchVerdict | None:
-    """Return the verdict if a rank left without a message: first of all, or so that the others lost it."""
+    """Return the verdict if a rank ended without recording why, and was the first or made the others fail."""
     outcomes = _outcomes(records)
     left = [
         rank
@@ -152,7 +152,7 @@ def _left_early(records: LaunchRecords, seen: Seen) -> LaunchVerdict | None:
     if not left or not (seen.first_bad in left or lost):
         return None
     if seen.first_bad in left and seen.codes[seen.first_bad] == 1 and not lost:
-        return None  # Ray ends the others like that, and may report their ends first
+        return None  # Ray ends the other ranks with code 1, and may report their ends first
     rank = seen.first_bad if seen.first_bad in left else left[0]
     code = seen.codes[rank]
     how = f"with exit code {code} and no record" if code else "without saying how"
@@ -165,7 +165,7 @@ def _left_early(records: LaunchRecords, seen: Seen) -> LaunchVerdict | None:
 
 
 def _said_what_failed(records: LaunchRecords) -> LaunchVerdict | None:
-    """Return the verdict if ranks recorded that they failed: that of the first whose own failure it was."""
+    """Return the verdict if ranks recorded a failure: the earliest one that is not a lost connection, if any."""
     bad = [
         (rank, outcome)
         for rank, outcome in _outcomes(records).items()
@@ -173,10 +173,10 @@ def _said_what_failed(records: LaunchRecords) -> LaunchVerdict | None:
     ]
     if not bad:
         return None
-    # When a rank fails, the others lose their connection to it: theirs is the later, lesser failure.
+    # When a rank fails, the others lose their connection to it, and record failures that are not the cause.
     bad.sort(key=lambda item: (_is_peer_error(item[1]), item[1].finished_ns))
     rank, outcome = bad[0]
-    if outcome.status == "skipped":  # it reports a fact on the strategy that holds on every rank
+    if outcome.status == "skipped":  # the reason is the strategy's and holds on every rank
         return LaunchVerdict(status="skipped", error=outcome.error, rank=rank, phase=outcome.phase)
     error = f"rank {rank}{f' in {outcome.phase}' if outcome.phase else ''}: {outcome.error}"
     if max(each.attempt for each in records.ranks) >= RESTARTS:
@@ -185,7 +185,7 @@ def _said_what_failed(records: LaunchRecords) -> LaunchVerdict | None:
 
 
 def _ended_unrecorded(records: LaunchRecords, seen: Seen) -> LaunchVerdict | None:
-    """Return the verdict if a rank ended with an exit code that is not 0, and no record says why."""
+    """Return the verdict if a rank ended with a non-zero exit code and no record says why."""
     bad = seen.first_bad
     if bad is None:
         return None
@@ -205,7 +205,7 @@ def _silent(records: LaunchRecords, seen: Seen) -> LaunchVerdict | None:
 
 
 def _not_whole(records: LaunchRecords, purpose: Purpose) -> LaunchVerdict | None:
-    """Return the verdict if all ranks ended well, and their records lack something or are damaged."""
+    """Return the verdict if all ranks ended well, but a proof compared nothing or records are damaged."""
     if purpose == "proof" and not any(rank.of(Proof) for rank in records.ranks):
         return LaunchVerdict(status="failed", error="the proof made no comparison")
     if records.damage:
@@ -215,7 +215,7 @@ def _not_whole(records: LaunchRecords, purpose: Purpose) -> LaunchVerdict | None
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Took:
-    """Begin and length of a launch, seconds: `server_s` of it for the start of its fork server."""
+    """When a launch began and how long it took, seconds; `server_s` of that went into starting its fork server."""
 
     started_utc: str
     wall_s: float
@@ -234,7 +234,7 @@ def conclude(
 ) -> LaunchOutcome:
     """Judge a launch whose ranks are all gone, and write its outcome.
 
-    `session` is the id of the sweep that ran it; launches of different sessions are not paired.
+    `session` is the id of the sweep that ran the launch; launches of different sessions are not paired.
 
     Raises:
         LaunchError: a rank could not write its records.
@@ -245,7 +245,7 @@ def conclude(
     if verdict.status == "failed":
         check_room(directory.path)
     waited_s = waited_seconds(records)
-    if waited_s > 0:  # another side's blocks came in between, which would count as foreign load
+    if waited_s > 0:  # blocks of the comparison's other side ran meanwhile, and would count as foreign load
         noise = replace(noise, foreign_fraction=0.0, in_turn=True)
     outcome = LaunchOutcome(
         case_id=request.case.case_id,
@@ -274,7 +274,7 @@ def _outcomes(records: LaunchRecords) -> dict[int, RankOutcome | None]:
 
 
 def _missed(records: LaunchRecords) -> str:
-    """Return what another rank was waiting for when it failed, if it could say: which collective, and from whom."""
+    """Return words on the message that some rank did not get: which collective, and from whom; empty if unknown."""
     errors = (outcome.error for outcome in _outcomes(records).values() if outcome is not None)
     missed = next((error for error in errors if _NO_MESSAGE in error), "")
     start = missed.find("rank ")
@@ -286,7 +286,7 @@ def _is_peer_error(outcome: RankOutcome) -> bool:
 
 
 def last_log_line(directory: LaunchDir, rank: int | None) -> str:
-    """Return the last line a rank wrote to its log, or nothing."""
+    """Return the last non-empty line of a rank's log, at most 500 characters; empty if there is none."""
     if rank is None:
         return ""
     filled = [line.strip() for line in log_end(directory, rank).splitlines() if line.strip()]
@@ -302,13 +302,16 @@ def log_end(directory: LaunchDir, rank: int) -> str:
 
 
 _LOADING = re.compile(r'File "[^"]*ddpbench/worker/training/batches\.py", line \d+ in ')
-"""A frame in a stack that faulthandler wrote while the rank took a batch; frames of exceptions have a comma."""
+"""A stack frame of taking a batch, as faulthandler writes it; frames of exceptions have a comma after the number."""
 _FRAME = re.compile(r'File "([^"]+)", line (\d+) in ')
 _STACKS_BYTES = 1 << 18
 
 
 def waiting_for_data(directory: LaunchDir, rank: int) -> str | None:
-    """Return where in the user's code a rank takes a batch, if its log's stacks say; None if it doesn't take one."""
+    """Return words on where in the user's code a rank waits for a batch, from the stacks in its log.
+
+    Empty if no frame is of the user's code; None if the stacks show no wait for a batch.
+    """
     text = log_end(directory, rank)
     for stack in re.split(r"^(?:Current t|T)hread ", text, flags=re.MULTILINE)[1:]:
         if loading := _LOADING.search(stack):
@@ -318,7 +321,7 @@ def waiting_for_data(directory: LaunchDir, rank: int) -> str | None:
 
 
 def measured_seconds(records: LaunchRecords) -> float:
-    """Return rank 0's time in warm-up, steps of every kind and checkpoints, seconds; without building and proof."""
+    """Return rank 0's time in warm-up, steps of every kind, checkpoints and loss curves, seconds, without waits."""
     for rank in records.ranks:
         warmup, blocks = rank.last(Warmup), rank.of(Block)
         if rank.rank != 0 or warmup is None or not blocks:
@@ -333,11 +336,11 @@ def measured_seconds(records: LaunchRecords) -> float:
 
 
 def waited_seconds(records: LaunchRecords) -> float:
-    """Return a launch's total wait while another side of a comparison had its turn, seconds."""
+    """Return how long a launch's ranks waited while a comparison's other side had the turn, seconds."""
     return sum(_waited_ns(rank) for rank in records.ranks) / 1e9
 
 
 def _waited_ns(rank: RankRecords) -> int:
-    """Return a rank's wait in its warm-up and before its blocks of every kind, ns."""
+    """Return how long a rank waited for the turn in warm-up and before its blocks of all phases, ns."""
     warmups = sum(warmup.waited_ns for warmup in rank.of(Warmup))
     return warmups + sum(block.waited_ns for block in rank.of(Block))

@@ -1,7 +1,7 @@
-"""Ranks that another launcher starts on this machine, one launch at a time: torchrun, mp.spawn, srun, mpiexec, Ray.
+"""Ranks that torchrun, mp.spawn, srun, mpiexec or Ray starts on this machine, one launch at a time.
 
-To the watching code it is like a fork server: it starts ranks, reports their ends and shows their pulses. Each rank is
-a separate `python -m ddpbench.worker`, which imports everything: that is the cost of such a start.
+`LaunchedRanks` has the interface of a fork server: it starts ranks, reports their ends and returns their pulses. Each
+rank is a separate `python -m ddpbench.worker`, which makes starting slower, since every rank imports everything.
 """
 
 from __future__ import annotations
@@ -47,34 +47,37 @@ from ddpbench.spec import Case
 from ddpbench.strategies.frameworks.installed import missing
 
 RANKS_VARIABLE = "DDPBENCH_RANKS"
+"""The environment variable with the path of the file that `LaunchedRanks.launch` writes for its ranks.
+
+The file holds each rank's environment, and the path of the shared page for pulses.
+"""
 SAFE_PATH = "PYTHONSAFEPATH"
-"""Python's variable that means the same as `python -P`."""
-"""The variable with the file that gives each rank of such a launch its environment, and the page of its pulse."""
+"""Python's environment variable with the effect of `python -P`."""
 _OWN = frozenset(
     {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "DDPBENCH_RENDEZVOUS"}
 )
-"""Variables that the launcher sets for its ranks in its own way."""
+"""Environment variables that each launcher sets for its ranks in its own way."""
 _PLACES = {
     "mpiexec": "RANK=$PMI_RANK WORLD_SIZE=$PMI_SIZE LOCAL_RANK=$MPI_LOCALRANKID",
     "srun": "RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID",
 }
 _PMI = ("HYDRA", "MPICH", "Intel(R) MPI", "MVAPICH")
-"""Names in the version text of an mpiexec that speaks PMI."""
+"""Names that appear in the version text of an mpiexec that supports PMI."""
 START_S = {"ray": 180.0}
-"""Extra time that a launcher may take until a rank shows life, seconds: Ray first starts its own servers."""
+"""Extra time until the first sign of life from a rank, by launcher, seconds: Ray first starts its own servers."""
 RESTARTS = 3
-"""Most restarts of failed ranks by torchrun: one failure is planned, and any other may happen twice."""
+"""Maximum number of restarts of failed ranks by torchrun, for one planned failure and two others."""
 _END_S = 10.0
 _PAGE = "ddpbench-page-"
-"""Prefix of the name of a launch's folder of temporary files: the page, ranks' settings, and the launcher's own."""
+"""Prefix of the name of a launch's temporary folder, which holds the shared page, settings and the launcher's files."""
 _SHORT = 16
-"""Longest name of a folder for temporary files: Ray's sockets, 91 characters further down, may have 107."""
+"""Maximum length of the path of a temporary folder: Ray's socket paths add 91 characters and may have 107."""
 _STALE_S = 3600.0
-"""Age from which a page may be removed, seconds: a younger one may be one that its sweep has not locked yet."""
+"""Age from which an unlocked temporary folder is removed, seconds; a sweep may not have locked a younger one yet."""
 
 
 def _program(launcher: str) -> str | None:
-    """Return the program of a launcher: next to this Python, where a package put it, or on PATH."""
+    """Return the path of a launcher's program, next to this Python or on PATH; None if there is none."""
     own = Path(sys.executable).parent / launcher
     return str(own) if own.is_file() else shutil.which(launcher)
 
@@ -104,10 +107,10 @@ def check_launcher(launcher: str) -> None:
 
 
 def _check_mpiexec(program: str) -> None:
-    """Check that an mpiexec gives its ranks their numbers as MPICH's does, by PMI.
+    """Check that an mpiexec tells its ranks their numbers by PMI, as MPICH's does.
 
     Raises:
-        MachineError: it does not, or is not an mpiexec.
+        MachineError: it does not, or cannot be run.
     """
     needs = 'pip install "ddpbench[mpi]" brings one'
     try:
@@ -131,7 +134,7 @@ def _check_mpiexec(program: str) -> None:
 
 
 def command_of(launcher: str, ranks: int, worker: Sequence[str]) -> list[str]:
-    """Return the command that starts these ranks on this machine, each as `worker`, the arguments after Python's."""
+    """Return the command that starts `ranks` ranks here. `worker` holds the arguments of `ddpbench.worker`."""
     python = sys.executable
     if launcher == "spawn":
         return [python, "-P", "-m", "ddpbench.worker.spawn", str(ranks), *worker]
@@ -139,7 +142,7 @@ def command_of(launcher: str, ranks: int, worker: Sequence[str]) -> list[str]:
         return [python, "-P", "-m", "ddpbench.worker.ray", str(ranks), *worker]
     if launcher == "torchrun":
         run = ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "--max-restarts=0"]
-        run.append("--local-addr=127.0.0.1")  # else ranks meet at this host's name, which may lead anywhere
+        run.append("--local-addr=127.0.0.1")  # else ranks use this host's name, which may be anywhere
         return [python, "-P", "-m", *run, "-m", "ddpbench.worker", *worker]
     rank = shlex.join([python, "-P", "-m", "ddpbench.worker", *worker])
     line = ["bash", "-c", f"{_PLACES[launcher]} exec {rank}"]
@@ -152,7 +155,7 @@ def command_of(launcher: str, ranks: int, worker: Sequence[str]) -> list[str]:
 
 
 def elastic_command(case: Case, folder: Path, worker: Sequence[str]) -> list[str]:
-    """Return the command whose torchrun agents start a case's ranks, again and again, until they have recovered."""
+    """Return the command whose torchrun agents restart a case's ranks until they have recovered from failures."""
     fewest = "1:" if case.recovery == "leave" else ""
     shape = [
         str(RESTARTS),
@@ -164,7 +167,7 @@ def elastic_command(case: Case, folder: Path, worker: Sequence[str]) -> list[str
 
 
 class LaunchedRanks:
-    """A launch by another launcher. Use it as a context; leaving it leaves no process behind."""
+    """A launch by the case's launcher. Use it as a context manager, which ends all its processes on exit."""
 
     start_s = 0.0
     reports_helper_times = False
@@ -172,17 +175,17 @@ class LaunchedRanks:
     def __init__(self, case: Case, log: Path) -> None:
         self._case, self._launcher, self._log = case, case.launcher, log
         _remove_stale_pages()
-        # In one folder: another user who saw a page's name could take the names that go with it.
+        # All in one folder: otherwise another user who sees the page's name could create the other files first.
         self._made = TemporaryFolder(_PAGE, _pages(self._launcher))
         self._folder = self._made.path
         self._lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        with contextlib.suppress(OSError):  # where folders cannot be locked, none counts as stale
+        with contextlib.suppress(OSError):  # if folders cannot be locked, none counts as stale
             fcntl.flock(self._lock, fcntl.LOCK_EX)  # the kernel releases it, however this process ends
         self._page_file = self._folder / "page"
         try:
             write_anew(self._page_file, bytes(PAGE_BYTES + WORDS_BYTES))
             self._page = shared_page(self._page_file)
-        except BaseException:  # a full disk
+        except BaseException:  # for example, the disk is full
             self._forget()
             raise
         self._words = memoryview(self._page).cast("Q")
@@ -192,34 +195,34 @@ class LaunchedRanks:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Return the ranks' process ids as they reported them; the launcher's for a rank that has not yet."""
+        """Return the process ids that the ranks have reported; the launcher's for ranks that have not yet."""
         return tuple(noted_pid(self._words, rank) or self.pid for rank in range(self._ranks))
 
     def forget(self) -> None:
-        """Hold no process for a rank any more: all have ended."""
+        """Forget the ranks' processes, which have all ended."""
         self._ranks = 0
 
     @property
     def pid(self) -> int:
-        """Return the launcher's process id; this process's before it is started."""
+        """Return the launcher's process id; before its start, this process's."""
         return self._process.pid if self._process is not None else os.getpid()
 
     @property
     def is_stopped(self) -> bool:
-        """Return False: the launcher looks after its ranks."""
+        """Return False: unlike a fork server, a launcher is not checked for being stopped."""
         return False
 
     def give_up_stopped(self) -> None:
-        """Do nothing; never called: see `is_stopped`."""
+        """Raise `ServerGoneError`; never called, since `is_stopped` is always False."""
         raise ServerGoneError(f"{self._launcher} was stopped")
 
     def launch(self, envs: Sequence[Mapping[str, str]], directory: LaunchDir) -> bool:
-        """Start the launcher, and by it a rank for each environment; their request is in the directory.
+        """Start the launcher, which starts a rank for each environment; ranks read the request in the directory.
 
-        Return False: nothing comes before the launch.
+        Return False, since no work precedes the launch.
 
         Raises:
-            LaunchError: it cannot be started.
+            LaunchError: the launcher cannot be started.
         """
         self._directory = directory
         table = self._folder / "ranks.json"
@@ -244,12 +247,12 @@ class LaunchedRanks:
         env = applied(child_environment(), dict(envs[0]))
         for name in (*_OWN, "DDPBENCH_CORES", "DDPBENCH_LOADER_CORES"):
             env.pop(name, None)
-        # torchrun starts ranks without -P: Python would look for modules in the working directory first.
+        # torchrun starts ranks without -P, so Python would look for modules in the working directory first.
         env |= {RANKS_VARIABLE: str(table), "PYTHONUNBUFFERED": "1", SAFE_PATH: "1"}
-        env.setdefault("OMP_NUM_THREADS", "1")  # torchrun sets it, with a message
-        if self._launcher == "torchrun":  # otherwise it makes a folder for logs in /tmp, and leaves it
+        env.setdefault("OMP_NUM_THREADS", "1")  # otherwise torchrun sets this, with a message
+        if self._launcher == "torchrun":  # otherwise it leaves a folder for logs in /tmp
             env["PET_LOG_DIR"] = str(self._folder / "logs")
-        if self._launcher not in ("torchrun", "ray"):  # those two name a place themselves
+        if self._launcher not in ("torchrun", "ray"):  # those two set the address themselves
             env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         parent = os.getpid()
         line = (
@@ -274,7 +277,7 @@ class LaunchedRanks:
         return False
 
     def events(self, timeout_s: float) -> list[dict[str, Any]]:
-        """Return the ends of all ranks once the launcher has ended; nothing before."""
+        """Return an `exited` event for each rank once the launcher has ended; until then, nothing."""
         assert self._process is not None
         deadline = time.monotonic() + timeout_s
         while True:
@@ -286,7 +289,7 @@ class LaunchedRanks:
             time.sleep(min(0.01, timeout_s))
         code = os.waitstatus_to_exitcode(status)
         self._process.returncode = code
-        # Processes it has left have another parent by now; ranks have reported their own ids.
+        # Ranks that outlive the launcher have a different parent by now, but have reported their own ids.
         kill_all(pid for rank, pid in enumerate(self.pids) if noted_lives(self._words, rank))
         ranks, self._ranks = self._ranks, 0
         noted = {rank: noted_end(self._words, rank) for rank in range(ranks)}
@@ -315,17 +318,17 @@ class LaunchedRanks:
             self._end()
             return
         for pid in self.pids if pids is None else pids:
-            if pid != self.pid:  # the launcher gets no other signal
+            if pid != self.pid:  # the launcher itself gets only SIGKILL
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, number)
 
     def _end(self) -> None:
-        """Ask the launcher to end, which ends ranks that are not beneath it; then kill all that is left."""
+        """Ask the launcher to end, so that it also ends ranks that are not its descendants; then kill the rest."""
         process = self._process
         if process is None or process.returncode is not None:
             return
         below = descendants(process.pid)
-        os.kill(process.pid, signal.SIGTERM)  # Popen's own method would note its end, which `events` does
+        os.kill(process.pid, signal.SIGTERM)  # Popen's method may reap the process, which is left to `events`
         deadline = time.monotonic() + _END_S
         while (
             time.monotonic() < deadline
@@ -335,7 +338,7 @@ class LaunchedRanks:
         kill_all([*below, *descendants(process.pid), process.pid])
 
     def close(self) -> None:
-        """End all that is left, and forget the page."""
+        """End all processes that are left, and remove the temporary folder."""
         try:
             self._end()
             if self._process is not None and self._process.returncode is None:
@@ -359,7 +362,7 @@ class LaunchedRanks:
 
 
 def _remove_stale_pages() -> None:
-    """Remove what killed sweeps left: this user's folders that no process holds any more."""
+    """Remove this user's temporary folders that killed sweeps left and no process has locked."""
     folders = {_pages(launcher) for launcher in ("torchrun", "ray")}
     for path in [path for folder in folders for path in Path(folder).glob(f"{_PAGE}*")]:
         with contextlib.suppress(OSError):
@@ -375,6 +378,6 @@ def _remove_stale_pages() -> None:
 
 
 def _pages(launcher: str) -> str:
-    """Return the parent of a launcher's folders of temporary files."""
+    """Return the folder in which a launcher's temporary folders are made."""
     usual = tempfile.gettempdir()
     return "/tmp" if launcher == "ray" and len(usual) > _SHORT and Path("/tmp").is_dir() else usual

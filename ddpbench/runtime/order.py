@@ -1,16 +1,17 @@
 """The order in which each round launches the cases: random, and balanced over rounds. Pure arithmetic.
 
-A machine that drifts during a round slows the launches that come late in it. If each case's positions add up to the
-same over the rounds, a drift that is linear within each round cancels in the mean of every log ratio. Two methods
+A machine that drifts during a round slows the later launches of the round. If each case's positions have the same sum
+over the rounds, a drift that is linear within each round cancels in the mean of every log ratio. Two methods
 achieve that:
 
 - a random order and its reverse: together every case has the position sum k - 1;
-- three orders with equal position sums, for an odd number of rounds. They exist for odd k; for even k the sums must
-  differ, and do by 1. A random search finds them; for too many cases, a construction does.
+- three orders with equal position sums, for an odd number of rounds. They exist if the number of cases k is odd; for
+  even k the sums differ by 1, which is the least possible. A random search finds the orders; for many cases, they are
+  constructed instead.
 
-So the first `rounds_min` rounds are balanced, and every second number of rounds after them; in between, one random
-order is not balanced. The effect of the case that ran before is left to chance: orders are random, and in an order and
-its reverse no case follows the same one twice.
+So the orders are balanced after `rounds_min` rounds, and after every second round from then on. The effect of the case
+that ran just before is left to chance: orders are random, and in an order and its reverse no case follows the same one
+twice.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from itertools import islice
 from ddpbench.spec import Budget, PlannedCase
 
 MOST_SEARCHED = 40
-"""Most cases for which the search runs, which would take over a second for more: three orders are then constructed."""
+"""Maximum number of cases for the search; with more it would take over a second, so orders are constructed instead."""
 _STEPS = 10_000
-"""Exchanges after which the search gives up."""
+"""Number of exchanges after which the search gives up."""
 
 Positions = list[int]
 """Each case's position in a round, from 0."""
 
 
 def run_order(cases: Iterable[PlannedCase], budget: Budget) -> list[tuple[int, str]]:
-    """Return the round and the case id of every launch up to `rounds_max`, of the cases that are not skipped."""
+    """Return the round and case id of every launch of `rounds_max` rounds, without skipped cases."""
     assert budget.seed is not None
     ids = [entry.case.case_id for entry in cases if entry.skip_reason is None]
     orders = balanced_orders(ids, rounds_min=budget.rounds_min, rounds=budget.rounds_max, seed=budget.seed)
@@ -39,7 +40,7 @@ def run_order(cases: Iterable[PlannedCase], budget: Budget) -> list[tuple[int, s
 
 
 def balanced_orders(case_ids: Sequence[str], *, rounds_min: int, rounds: int, seed: int) -> list[list[str]]:
-    """Return the order of each of `rounds` rounds, from the seed alone."""
+    """Return the order of the case ids in each of `rounds` rounds; it depends only on the arguments."""
     rng = random.Random(f"{seed}")
     shuffled = rng.sample(case_ids, len(case_ids))
     return [
@@ -53,7 +54,7 @@ def _in_order(case_ids: Sequence[str], positions: Positions) -> list[str]:
 
 
 def _rounds(cases: int, rounds_min: int, rng: random.Random) -> Iterator[Positions]:
-    """Yield orders endlessly: three balanced ones if an odd number of rounds is wanted, then pairs."""
+    """Yield orders endlessly: three balanced ones if `rounds_min` is odd and above 1, then pairs of reverse orders."""
     if rounds_min >= 3 and rounds_min % 2:
         three = list(_search(cases, rng) or construct_three(cases))
         rng.shuffle(three)
@@ -65,10 +66,10 @@ def _rounds(cases: int, rounds_min: int, rng: random.Random) -> Iterator[Positio
 
 
 def construct_three(cases: int) -> tuple[Positions, Positions, Positions]:
-    """Return three orders whose position sums are all 3(k-1)/2, or for even k that minus and plus 1/2.
+    """Return three orders of k cases whose position sums are all 3(k-1)/2, or that plus or minus 1/2 if k is even.
 
-    The second order makes the sums with the first, which counts up, as different as they can be; the third takes what
-    is missing. Most cases then follow the same one twice, so that a search is better.
+    The first order counts up. The second is chosen so that the sums of both are all different; the third makes up the
+    rest. Most cases then follow the same case twice, so `_search` is better.
     """
     first = list(range(cases))
     half = (cases + 1) // 2
@@ -79,7 +80,10 @@ def construct_three(cases: int) -> tuple[Positions, Positions, Positions]:
 
 
 def _search(cases: int, rng: random.Random) -> tuple[Positions, Positions, Positions] | None:
-    """Return three such orders by random exchanges in the second, with the best third for the other two; or None."""
+    """Search three balanced orders by random exchanges in the second, with the best third order each time.
+
+    Return None if there are too many cases or none were found.
+    """
     if cases > MOST_SEARCHED:
         return None
     first = list(range(cases))
@@ -100,7 +104,10 @@ def _search(cases: int, rng: random.Random) -> tuple[Positions, Positions, Posit
 
 
 def _third(first: Positions, second: Positions) -> tuple[Positions, list[int]]:
-    """Return the order that balances two others best, and twice the excess of each case's sum beyond 1/2."""
+    """Return the order that balances two others best, and a measure of each case's remaining imbalance.
+
+    The measure is 0 if the position sum is within 1/2 of the mean, else twice what exceeds that.
+    """
     sums = [a + b for a, b in zip(first, second, strict=True)]
     third = [0] * len(sums)
     for position, i in enumerate(sorted(first, key=lambda i: -sums[i])):

@@ -1,4 +1,4 @@
-"""Questions about the machine and about a user's class that a fork server answers in a child process."""
+"""Have a fork server's child process examine the machine or a user's workload class."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ddpbench.spec import Case
 _AS_KILLED: dict[int, str] = {
     signal.SIGKILL: ", as the kernel does where memory runs out: use a smaller batch or model"
 }
-"""Likely causes of the signals that end a trial."""
+"""The likely cause of each signal that may end a trial, to append to the message."""
 
 
 def probed(server: ServerProcess, folder: Path, *, log_stays: bool = True) -> dict[str, Any]:
-    """Return the facts that a rank with torch finds on this machine; see `ddpbench.worker.probe`.
+    """Return the facts that a rank with torch finds about this machine; see `ddpbench.worker.probe`.
 
-    If the folder does not stay, the error names no log in it.
+    Pass `log_stays=False` if the folder will be removed, so that the error does not refer to its log.
 
     Raises:
         LaunchError: the probe failed.
@@ -45,13 +45,13 @@ def inspected(
 ) -> dict[str, Any]:
     """Return the facts that a rank finds when it tries a case's own workload; see `ddpbench.worker.verify.inspection`.
 
-    However that rank ends, the answer is an object; a `problem` in it is a sentence on the failure.
+    If the trial fails, the dict's `problem` is a sentence on the failure.
     """
     return _tried(server, case, folder, timeout_s, "trying one step of it", largest=largest)
 
 
 def gradients_of(server: ServerProcess, case: Case, folder: Path, timeout_s: float) -> list[int] | None:
-    """Return the bytes of a case's gradients in the order in which they become ready; None if unknown."""
+    """Return the bytes of each gradient of a case, in the order they become ready; None if unknown."""
     path = folder / "probe.json"
     path.unlink(missing_ok=True)
     if server.probe(path, case.to_json(), timeout_s, order=True) != 0 or not path.exists():
@@ -61,10 +61,10 @@ def gradients_of(server: ServerProcess, case: Case, folder: Path, timeout_s: flo
 
 
 def stated_batch(server: ServerProcess, name: str, folder: Path) -> int | None:
-    """Return the batch that an own workload's class says it takes; None if it says none or cannot be imported.
+    """Return the local batch size that a user's workload class states; None if it states none or importing it fails.
 
     Raises:
-        WorkloadError: importing it did not end.
+        WorkloadError: importing the class did not end in time.
     """
     path = folder / "probe.json"
     path.unlink(missing_ok=True)
@@ -83,9 +83,10 @@ def stated_batch(server: ServerProcess, name: str, folder: Path) -> int | None:
 def profiled(
     server: ServerProcess, case: Case, folder: Path, *, steps: int | None, cores: Sequence[int]
 ) -> dict[str, Any]:
-    """Return a case's workload measured in a process on these cores; see `ddpbench.worker.rank.profiling`.
+    """Profile a case's workload in a process on these cores; see `ddpbench.worker.rank.profiling` for the result.
 
-    Without `steps`, as many as intervals need. The answer is an object like that of `inspected`.
+    If `steps` is None, profile as many steps as confidence intervals need. If profiling fails, the dict's `problem` is
+    a sentence on the failure.
     """
     profile = {"steps": steps, "cores": list(cores)}
     return _tried(server, case, folder, math.inf, "profiling it", profile)

@@ -19,15 +19,15 @@ from ddpbench.units import counted, format_seconds
 
 
 class Launches(Protocol):
-    """A plan, as just made or as stored in its directory."""
+    """A plan of launches, either just made or read from its run directory."""
 
     @property
     def run_id(self) -> str:
-        """Return the run's id in its records; empty in runs of older versions."""
+        """Return the run's id as its records have it; empty in runs of older versions."""
 
     @property
     def budget(self) -> Budget:
-        """Return how long and how often it may launch."""
+        """Return the budget: how long and how often to launch."""
 
     @property
     def runnable(self) -> tuple[PlannedCase, ...]:
@@ -35,11 +35,11 @@ class Launches(Protocol):
 
     @property
     def order(self) -> Sequence[tuple[int, str]]:
-        """Return (round, case id) of every launch."""
+        """Return (round, case id) of every measuring launch, in launch order."""
 
 
 def to_prove(entries: Iterable[PlannedCase]) -> list[Case]:
-    """Return the first of each set of cases that share a proof."""
+    """Return the cases to prove: the first of each set of cases that have a proof in common."""
     first: dict[str, Case] = {}
     for entry in entries:
         first.setdefault(entry.case.proof_key, entry.case)
@@ -55,7 +55,7 @@ class Done:
         self.endings = Endings((entry.case.case_id for entry in plan.runnable), plan.budget.rounds_max)
 
     def read(self) -> Mapping[LaunchKey, LaunchOutcome]:
-        """Take over what earlier sessions finished, and return it."""
+        """Record the launches that earlier sessions finished, and return their outcomes."""
         cases = [entry.case for entry in self._plan.runnable]
         outcomes, self._damaged = finished_launches(self._run, cases, self._plan.run_id)
         for key, outcome in outcomes.items():
@@ -63,7 +63,7 @@ class Done:
         return {key: outcome for key, outcome in outcomes.items() if self.endings[key] is not None}
 
     def set_failed_aside(self) -> None:
-        """Mark launches that were not ok, or whose records are damaged, to be done again."""
+        """Set aside launches that were not ok or have damaged records, so that they are done again."""
         for key in list(self.endings.finished()):
             if self.endings[key] != "ok" or key in self._damaged:
                 self._run.set_aside(self._run.launch(*key))
@@ -80,20 +80,20 @@ class Done:
 
     @property
     def worthwhile(self) -> list[PlannedCase]:
-        """Return the cases that are not given up: launching those again would show nothing new."""
+        """Return the cases that are not given up (see `given_up`)."""
         return [entry for entry in self._plan.runnable if not self.given_up(entry)]
 
     def given_up(self, entry: PlannedCase) -> bool:
-        """Return whether launching the case again would show nothing new: its proof failed, or it keeps failing."""
+        """Return whether a case is not worth launching again, because its proof failed or it keeps failing."""
         return self.endings.given_up(entry.case.case_id)
 
     def of_round(self, number: int) -> list[PlannedCase]:
-        """Return all cases of a round, done or not, in its order."""
+        """Return all cases of a round, done or not, in launch order."""
         known = {entry.case.case_id: entry for entry in self._plan.runnable}
         return [known[case_id] for at, case_id in self._plan.order if at == number]
 
     def left_of_round(self, number: int) -> list[PlannedCase]:
-        """Return the launches left of a round, in its order."""
+        """Return the cases of a round that are still to be launched, in launch order."""
         return [
             entry
             for entry in self.of_round(number)
@@ -101,17 +101,18 @@ class Done:
         ]
 
     def unfinished(self, entry: PlannedCase, rounds: int) -> int:
-        """Return how many of a case's launches of the first rounds are not done."""
+        """Return how many of a case's launches in the first `rounds` rounds are not done."""
         return self.endings.unfinished(entry.case.case_id, rounds)
 
     def rounds_todo(self, rounds: int) -> int:
-        """Return how many launches of the first rounds are not done and not given up."""
+        """Return how many launches in the first `rounds` rounds are still to be done, without cases given up."""
         return sum(self.unfinished(entry, rounds) for entry in self.worthwhile)
 
     def take_proof(self, entry: PlannedCase) -> bool:
-        """Give a case the proof of one that differs only in its links' rates, if there is one.
+        """Copy a successful proof from a case with the same proof key; return whether there was one.
 
-        The records keep the name of the case that was launched.
+        Such cases differ only in link rates, time dilation or settings of recovery. The copied records keep the name of
+        the case that was launched.
         """
         case_id = entry.case.case_id
         for other in self._plan.runnable:
@@ -123,10 +124,9 @@ class Done:
         return False
 
     def borrow_proof(self, entry: PlannedCase, lenders: Iterable[RunDir]) -> bool:
-        """Give a case the proof of the same case in another run of the same id, if there is one.
+        """Copy a successful proof of the same case from a different run with the same id; return whether there was one.
 
-        The other run's machine, code, workload and torch have to be this one's: a shared id only says that runs belong
-        to one session.
+        Both runs must have the same machine, code, workload and torch, which a shared id alone does not ensure.
         """
         case_id = entry.case.case_id
         for lender in lenders:
@@ -151,12 +151,12 @@ class Done:
 
 
 def _conditions(run: RunDir) -> dict[str, object]:
-    """Return all that a run's proofs depend on in addition to its cases."""
+    """Return the facts of a run's identity that its proofs depend on, apart from the cases."""
     return {key: value for key, value in read_machine(run)["identity"].items() if key != "experiment_digest"}
 
 
 def left_out_words(names: Namer, done: Done, budget: Budget) -> str:
-    """Return which of the promised rounds were not run when the budget was spent; empty if all were."""
+    """Return words on the promised launches that were not run before the budget was spent; empty if all were."""
     left = {
         entry.case: count for entry in done.worthwhile if (count := done.unfinished(entry, budget.rounds_min))
     }

@@ -1,4 +1,4 @@
-"""Tell whether `budget.total` has room for the promised rounds: once known, and again if it changes."""
+"""Tell the user whether `budget.total` has room for the promised rounds, and tell again whenever that changes."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from ddpbench.units import counted, format_seconds
 
 
 class Room:
-    """The number of promised rounds for which the budget last had room; at first all."""
+    """Messages on how many of the promised rounds the budget has room for; at first it is assumed to be all."""
 
     def __init__(self, budget: Budget, warn: Callable[[str], None], note: Callable[[str], None]) -> None:
         self._budget, self._warn, self._note = budget, warn, note
         self._told_rounds = budget.rounds_min
 
     def tell(self, when: str, left_s: float, number: int, done: Done, expected: Expected) -> None:
-        """Warn if the budget has room for another number of the promised rounds than when last told.
+        """Warn if the number of promised rounds that the budget has room for has changed since the last call.
 
-        If it has room for all after all, that is a note. Round `number` is next, and `left_s` is left.
+        If there is now room for all of them, make a note instead. Round `number` is next, `left_s` the time left, and
+        `when` the beginning of the message.
         """
         budget = self._budget
         if number >= budget.rounds_min or not done.rounds_todo(budget.rounds_min):

@@ -1,4 +1,4 @@
-"""A running fork server, behind its guard: its process, the messages to and from it, and its end."""
+"""A running fork server, started by its guard process: start it, exchange messages with it, and end it."""
 
 from __future__ import annotations
 
@@ -25,40 +25,42 @@ from ddpbench.records.files import open_to_append, read_end
 
 START_TIMEOUT_S = 120.0
 STOPPED_LOOKS = 10
-"""Looks in a row, a second apart, that find a server stopped before it is given up.
+"""Number of successive checks, a second apart, that must find a server stopped before it is given up.
 
-Looks are counted and not seconds: a job that is stopped as a whole may have this process stopped between two of them.
+Checks are counted rather than seconds, since this process may be stopped between two of them, along with its whole job.
 """
 _LOOK_S = 1.0
 _TAIL_BYTES = 1 << 16
 _HEARD_BYTES = 1 << 12
-"""Bytes read at once. With a larger buffer, each message would touch another page of the heap."""
+"""Bytes read at once. With a larger buffer, each message would touch a different page of the heap."""
 
 
 class SpoiltError(LaunchError):
-    """A server cannot fork any more since it has imported what a case needs."""
+    """A server cannot fork any more, because it has imported what a case needs."""
 
 
 def start_server(
     env: Mapping[str, str], log: Path, page_fd: int, *, log_stays: bool, waiting: Callable[[], None]
 ) -> RunningServer:
-    """Return a server that is ready. `page_fd` is the ranks' page; the rest is as in `ServerProcess`.
+    """Start a fork server, wait until it is ready, and return it.
+
+    `page_fd` is the descriptor of the shared memory for the ranks' pulses; the rest is as in `ServerProcess`.
 
     Raises:
-        LaunchError: it was not ready in time.
-        ServerGoneError: it ended before.
+        LaunchError: the server was not ready in time.
+        ServerGoneError: the server ended before it was ready.
     """
     oom_before = oom_kills()
     output = open_to_append(log)
     ours, theirs = socket.socketpair()
     shared = theirs.fileno(), page_fd
     argv = [
-        # -P and the path below: this package's worker, never a module of the working directory.
+        # -P makes Python import this package's worker, never a module of the working directory.
         *(sys.executable, "-P", "-m", "ddpbench.worker", "--serve"),
         *(*map(str, shared), str(os.getpid()), str(log.parent.absolute())),
     ]
     with output:
-        # In a new session: Ctrl-C reaches only the controlling side, which ends ranks in order.
+        # In a new session, so that Ctrl-C reaches only the controlling side, which ends ranks in order.
         process = subprocess.Popen(
             argv,
             env=applied(child_environment(), env),
@@ -79,7 +81,7 @@ def start_server(
 
 
 class RunningServer:
-    """A fork server's process and the connection to it; until it is forked, the process is that of its guard."""
+    """The connection to a fork server, and the guard process that forks and ends the server."""
 
     def __init__(
         self,
@@ -91,7 +93,7 @@ class RunningServer:
         waiting: Callable[[], None],
         oom_before: int,
     ) -> None:
-        """Take `oom_before`, how often the kernel had ended a process for memory before this one was started."""
+        """Store the arguments; `oom_before` is the count of `oom_kills` from before the server was started."""
         self._process, self._connection = process, connection
         self._log, self._log_stays, self._waiting = log, log_stays, waiting
         self._oom_before = oom_before
@@ -101,14 +103,14 @@ class RunningServer:
         self._stopped = 0
         self._looked_at = time.monotonic()
         self.has: set[tuple[str, str]] = set()
-        """The needs, as strategy and workload, that it has imported."""
+        """Pairs of strategy and workload whose imports the server has made."""
 
     def await_ready(self) -> None:
-        """Wait until it reports that it is ready.
+        """Wait until the server reports that it is ready.
 
         Raises:
-            LaunchError: it does not in time.
-            ServerGoneError: it is gone.
+            LaunchError: the server is not ready in time.
+            ServerGoneError: the server is gone.
         """
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:
@@ -123,7 +125,7 @@ class RunningServer:
 
     @property
     def _tail(self) -> str:
-        """Return the last line of a server that ended, and its log if that stays, to append to a message."""
+        """Return words to append to a message: the last line of the server's log, and the log's path if it stays."""
         return tail_of(self._log, where=self._log_stays)
 
     @property
@@ -133,14 +135,14 @@ class RunningServer:
 
     @property
     def pid(self) -> int:
-        """Return the server's process id; until it is born, that of its guard."""
+        """Return the server's process id; before the guard has forked it, the guard's."""
         return self._born_pid or self._process.pid
 
     def hear(self, timeout_s: float) -> list[dict[str, Any]]:
-        """Return what the server reports within this time, as soon as it reports something.
+        """Return the server's next events as soon as there are any; empty if there are none within `timeout_s`.
 
         Raises:
-            ServerGoneError: it is gone, or stopped for good: then it and its ranks have been ended.
+            ServerGoneError: the server is gone. One that stayed stopped has been ended, with its ranks.
         """
         if self._pending:
             pending, self._pending = self._pending, []
@@ -164,7 +166,7 @@ class RunningServer:
         return [json.loads(line) for line in lines]
 
     def _ended(self, code: int) -> str:
-        """Return how the server ended; its log says nothing if the kernel killed it."""
+        """Return words on how the server ended, since its log has none if the kernel killed it."""
         if code >= 0:
             return f"ended with exit code {code}"
         killed = f"was killed by {signal_name(-code)}"
@@ -175,10 +177,10 @@ class RunningServer:
         return f"{killed}, as the kernel does where memory runs out, and batch systems at their limits"
 
     def _look(self) -> None:
-        """Give up a server that is found stopped again and again: it hears nothing, and nobody else reports it.
+        """Check at most once a second whether the server is stopped, and give it up after `STOPPED_LOOKS` times.
 
         Raises:
-            ServerGoneError: it is given up.
+            ServerGoneError: the server is given up.
         """
         now = time.monotonic()
         if now - self._looked_at < _LOOK_S:
@@ -190,8 +192,8 @@ class RunningServer:
 
     @property
     def is_stopped(self) -> bool:
-        """Return whether the server is stopped: its ranks run, but none is started and no end of one is reported."""
-        return is_stopped(self.pid)  # until it is born, only its guard exists
+        """Return whether the server is stopped: its ranks run on, but it starts no ranks and reports no ends."""
+        return is_stopped(self.pid)  # the guard's before it has forked the server
 
     def give_up_stopped(self) -> NoReturn:
         """End a server that is stopped, and its ranks.
@@ -200,24 +202,26 @@ class RunningServer:
             ServerGoneError: always.
         """
         pid = self.pid
-        kill_all([pid])  # its guard notices this, and does the rest
+        kill_all([pid])  # the guard notices this and ends the ranks
         self.end()
         raise ServerGoneError(
             f"the fork server (process {pid}) was stopped, by SIGSTOP or a debugger, and did not continue: it was ended"
         )
 
     def ask(self, awaited: str, **request: Any) -> dict[str, Any]:
-        """Return the server's answer: the event that is `awaited`. A server that doesn't answer is not used any more.
+        """Send a request to the server and return its answer, the next event with the name `awaited`.
+
+        If waiting for the answer fails, the server is ended.
 
         Raises:
-            LaunchError: it refuses, because it cannot fork.
-            ServerGoneError: it is gone, or does not answer.
+            LaunchError: the server refuses, because it cannot fork.
+            ServerGoneError: the server is gone, or does not answer.
         """
         try:
             return self._answer(awaited, request)
         except LaunchError:
             raise
-        except BaseException:  # the next request would get this one's answer
+        except BaseException:  # otherwise the next request might get this one's answer
             self.end()
             raise
 
@@ -237,7 +241,7 @@ class RunningServer:
             events = self.hear(_LOOK_S)
             for number, event in enumerate(events):
                 if event["event"] == awaited:
-                    # A rank that failed at once may have ended already: `hear` returns that next.
+                    # A rank that failed at once may already have reported its end: `hear` returns that next.
                     self._pending = events[number + 1 :]
                     return event
                 if event["event"] == "refused":
@@ -246,7 +250,7 @@ class RunningServer:
                     raise LaunchError(event["reason"])
 
     def end(self) -> None:
-        """Make the guard end all beneath it, and wait for its end; if it cannot, do so in its place."""
+        """Make the guard end all its descendants, and wait until it ends; after a time-out, kill them all directly."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)  # a fork of this process may hold a copy
         self._connection.close()
@@ -260,7 +264,7 @@ class RunningServer:
 
 
 def tail_of(path: Path, *, where: bool = True) -> str:
-    """Return the last line of a log, to end a sentence, and where to read the rest unless the log is removed."""
+    """Return words to append to a sentence: the last line of a log and, if `where`, the log's path."""
     try:
         text = read_end(path, _TAIL_BYTES).decode(errors="replace")
     except (OSError, UnreadableError):

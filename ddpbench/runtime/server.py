@@ -1,4 +1,4 @@
-"""The controlling side of a fork server: starts it, asks it for ranks, hears of their ends, ends it."""
+"""The controlling side of a fork server: start it, ask it for ranks, hear of their ends, end it."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from ddpbench.spec import Case
 from ddpbench.workloads import is_import_path
 
 ASKED = "DDPBENCH_ASKED_NS"
-"""The environment variable with the moment when a rank's launch was asked for."""
+"""The environment variable with the time when a rank's launch was requested, ns of `perf_counter_ns`."""
 _spoiling: set[tuple[str, str]] = set()
-"""Strategies, with a listed workload or none, whose needs a server cannot import and still fork.
+"""Pairs of strategy and workload (empty for users' own) whose imports make a server unable to fork.
 
-This depends on the packages installed here. Their ranks import for themselves from then on: those of all rounds, if a
-proof comes before them.
+This depends on the installed packages. Once such a pair is known, its ranks make their imports themselves; a proof that
+runs first thus makes all rounds start alike.
 """
 
 
 class _Page:
-    """The page on which ranks count their steps; they inherit it by its descriptor."""
+    """The shared memory in which ranks count their steps; they inherit its descriptor."""
 
     def __init__(self) -> None:
         self.fd = os.memfd_create("ddpbench-heartbeat", os.MFD_CLOEXEC)
@@ -52,7 +52,7 @@ class _Page:
 
 
 class ServerProcess(AbstractContextManager["ServerProcess"]):
-    """A fork server and the ranks it forks. Use it as a context; leaving it leaves no process behind."""
+    """A fork server and the ranks it forks. Use it as a context manager, which ends all these processes on exit."""
 
     reports_helper_times = True
 
@@ -64,9 +64,10 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
         log_stays: bool = True,
         waiting: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take `waiting`, which is called about every second while it starts, is asked for ranks, or tries something.
+        """Start the server and wait until it is ready.
 
-        No error names a log that does not stay: it is in a folder that its owner removes.
+        `waiting` is called about every second while the server starts, prepares ranks or runs a probe. Pass
+        `log_stays=False` if the log's folder will be removed, so that errors do not refer to the log.
         """
         self._waiting = waiting
         self.pids: tuple[int, ...] = ()
@@ -92,9 +93,7 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
 
     @property
     def is_stopped(self) -> bool:
-        """Return whether the server process is stopped: running ranks continue, but it starts none and reports no
-        end.
-        """
+        """Return whether the server is stopped: its ranks run on, but it starts no ranks and reports no ends."""
         return self._running.is_stopped
 
     def give_up_stopped(self) -> NoReturn:
@@ -106,19 +105,19 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
         self._running.give_up_stopped()
 
     def events(self, timeout_s: float) -> list[dict[str, Any]]:
-        """Return what the server reports within this time, as soon as it reports something.
+        """Return the server's next events as soon as there are any; empty if there are none within `timeout_s`.
 
-        A rank that was killed and given up (it slept where no signal reaches it) may end during a later launch, whose
-        ranks have its numbers: its end is not reported.
+        Ends of an earlier launch's ranks are left out: a killed rank may sleep where no signal reaches it, and end
+        during a later launch that uses the same rank numbers.
 
         Raises:
-            ServerGoneError: it is gone, or stopped for good: then it and its ranks have been ended.
+            ServerGoneError: the server is gone. One that stayed stopped has been ended, with its ranks.
         """
         heard = self._running.hear(timeout_s)
         return [event for event in heard if event["event"] != "exited" or event["pid"] in self.pids]
 
     def _ask(self, awaited: str, **request: Any) -> dict[str, Any]:
-        """Return the server's answer, and note which process it forked for it."""
+        """Return the server's answer to a request, and store the ids of the processes that it forked."""
         answer = self._running.ask(awaited, **request)
         self.pids = tuple(answer.get("pids", ()))
         return answer
@@ -129,12 +128,12 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
         directory: LaunchDir,
         request: LaunchRequest | None = None,
     ) -> bool:
-        """Fork a rank for each environment; `events` reports their ends, counting them from 0.
+        """Fork a rank for each environment; `events` reports their ends, numbering them from 0.
 
-        Without a `request` the ranks read the one in the directory. Return whether the server had to import something
-        for them first, or to be replaced: that time is not part of their launch.
+        If `request` is None, the ranks read the one in the directory. Return whether the server first had to be
+        replaced or to import something for the ranks, which takes time that is not part of their launch.
         """
-        self._page.clear()  # otherwise an earlier launch's counts would pass for this one's
+        self._page.clear()  # otherwise an earlier launch's counts would be taken for this one's
         case = (request or LaunchRequest.read(directory.request)).case
         ranks = [{"env": dict(env)} for env in envs]
         imported = self._prepared(case)
@@ -149,7 +148,10 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
         return imported
 
     def _prepared(self, case: Case) -> bool:
-        """Make a server import what a case's ranks need, unless it could not fork then; return whether it imported."""
+        """Make the server import what a case's ranks need, and return whether it did or was replaced.
+
+        It is replaced, and the ranks import for themselves, if the imports make it unable to fork.
+        """
         strategy, workload = ("" if is_import_path(name) else name for name in (case.strategy, case.workload))
         needs = strategy, workload
         if needs in _spoiling or needs in self._running.has:
@@ -175,7 +177,10 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
         order: bool = False,
         largest: Case | None = None,
     ) -> int | None:
-        """Have a rank write `path`; return its exit code, or None if it had to be killed after `timeout_s`."""
+        """Have a rank write its findings to `path`; return its exit code, or None if it was killed after `timeout_s`.
+
+        The other arguments say what to examine; see the functions in `ddpbench.runtime.probes`.
+        """
         self._ask(
             "started",
             do="probe",
@@ -203,18 +208,18 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
         return self._page.pulse(rank)
 
     def signal_ranks(self, number: signal.Signals, pids: tuple[int, ...] | None = None) -> None:
-        """Send a signal to ranks; SIGKILL to their loader workers, too (each rank leads its process group)."""
+        """Send a signal to ranks; SIGKILL reaches their loader workers too, since each rank leads a process group."""
         send = os.killpg if number == signal.SIGKILL else os.kill
         for pid in self.pids if pids is None else pids:
             with contextlib.suppress(ProcessLookupError):
                 send(pid, number)
 
     def forget(self) -> None:
-        """Hold no process for a rank any more: all have ended."""
+        """Forget the ranks' processes, which have all ended."""
         self.pids = ()
 
     def close(self) -> None:
-        """End ranks and server, and wait for them."""
+        """End the ranks and the server, and wait until they have ended."""
         self._running.end()
         self._page.close()
 

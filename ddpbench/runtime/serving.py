@@ -1,4 +1,4 @@
-"""The choice of a starter for a launch's ranks, and the protocol that both starters have."""
+"""Choose what starts a launch's ranks, a fork server or another launcher; both follow the protocol `Ranks`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ddpbench.spec import Case
 
 
 class Ranks(Protocol):
-    """A launch's ranks as the watching code sees them: forked by a server, or started by another launcher."""
+    """A launch's ranks as the code that watches them sees them. Their starter is a fork server or another launcher."""
 
     reports_helper_times: bool
-    """True if the end of a rank reports the processor time of its loader workers."""
+    """True if a rank's `exited` event includes the CPU time of its loader workers."""
 
     @property
     def start_s(self) -> float:
-        """Return the seconds that it took to start the starter."""
+        """Return the time that it took to start the fork server, seconds; 0 for another launcher."""
 
     @property
     def pid(self) -> int:
@@ -35,34 +35,34 @@ class Ranks(Protocol):
 
     @property
     def is_stopped(self) -> bool:
-        """Return whether the starter is stopped, so that ranks cannot be heard."""
+        """Return whether the starter is stopped, so that it cannot report ranks' ends."""
 
     def give_up_stopped(self) -> None:
-        """End a starter that is stopped.
+        """End a stopped starter.
 
         Raises:
             ServerGoneError: always.
         """
 
     def launch(self, envs: Sequence[Mapping[str, str]], directory: LaunchDir) -> bool:
-        """Start a rank for each environment; return whether work came before that is not part of the launch."""
+        """Start a rank for each environment; return whether this took time that is not part of the launch."""
 
     def events(self, timeout_s: float) -> list[dict[str, Any]]:
-        """Return what has happened to ranks, waiting up to `timeout_s` for something."""
+        """Return the ranks' next events, waiting up to `timeout_s` for one."""
 
     def pulse(self, rank: int) -> Pulse:
-        """Return how far a rank has come."""
+        """Return a rank's heartbeat, which tells how far it has come."""
 
     def signal_ranks(self, number: signal.Signals, pids: tuple[int, ...] | None = None) -> None:
-        """Send a signal to ranks, or to those of these process ids."""
+        """Send a signal to all ranks, or to the processes in `pids`."""
 
     def forget(self) -> None:
-        """Hold no process for a rank any more: all have ended."""
+        """Forget the ranks' processes, which have all ended."""
 
 
 @contextmanager
 def ranks_for(case: Case, log: Path, forked: Callable[[], ServerProcess]) -> Iterator[Ranks]:
-    """Yield the starter of a case's ranks: a fork server, which `forked` returns, or the case's launcher."""
+    """Yield what starts a case's ranks: the fork server that `forked` returns, or the case's launcher."""
     if case.launcher == "local":
         yield forked()
         return

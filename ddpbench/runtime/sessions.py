@@ -1,4 +1,7 @@
-"""`sessions.json`: an entry for each time a sweep worked in a run directory, under any launcher."""
+"""Write `sessions.json`, which has an entry for each session of a run, whatever the launcher.
+
+A session is the time during which one sweep command works in the run's directory.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from ddpbench.units import utc_now
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A sweep at work: the id of its launches, and when it began."""
+    """A session of a sweep: the id that its launches record, and when it began."""
 
     id: str
     started_utc: str
@@ -29,7 +32,7 @@ class Session:
 def note_session(
     run: RunDir, session: Session, *, wall_s: float, measured_s: float, launches: int, stop_reason: str
 ) -> str:
-    """Add an entry at a session's end. A damaged file is replaced, and the returned sentence says so."""
+    """Add the entry of a session that ends. If the file was damaged, replace it and return a sentence that says so."""
     sessions: list[dict[str, Any]] = []
     problem = ""
     try:

@@ -1,4 +1,4 @@
-"""Trials of users' own workloads before any launch: each in a separate process, with its smallest batch."""
+"""Try users' own workloads before any launch, each in a separate process and with its smallest batch."""
 
 from __future__ import annotations
 
@@ -29,10 +29,12 @@ def inspect_own(
     *,
     before_each: Callable[[], None] = lambda: None,
 ) -> dict[str, Mapping[str, Any]]:
-    """Try every own workload among the cases', with each of its options; return its facts, by name with options.
+    """Try every user's own workload among the cases, and return the facts found, by workload name with options.
+
+    `before_each` is called before each trial.
 
     Raises:
-        WorkloadError: some cannot be used; the message has a sentence for each.
+        WorkloadError: some workloads cannot be used; the message has a sentence for each problem.
     """
     smallest: dict[str, Case] = {}
     largest: dict[str, Case] = {}
@@ -65,7 +67,7 @@ _TRIED = ("workload", "workload_options_json")
 
 
 def _with(cases: Sequence[Case], tried_: Mapping[str, Case]) -> str:
-    """Return the options with which a problem arose, if the same class had none with others."""
+    """Return words on the options with which a problem arose; empty if it arose with all options of the class."""
     every = {name for name, case in tried_.items() if cases and case.workload == cases[0].workload}
     if len(every) == len(cases):
         return ""
@@ -74,20 +76,20 @@ def _with(cases: Sequence[Case], tried_: Mapping[str, Case]) -> str:
 
 
 def _too_few(facts: Mapping[str, Any], largest: Case) -> str:
-    """Return why the samples that ranks share are too few for some case, though enough for one rank alone."""
+    """Return words on why the class's samples are too few for the largest case; empty if they are enough."""
     dealt = facts.get("dealt_samples")
     why = largest.too_few(dealt) if dealt is not None else ""
     return f"at {counted(largest.world_size, 'rank')} {why}" if why else ""
 
 
 def alone(case: Case) -> Case:
-    """Return one rank's part of a case."""
+    """Return the case's single-process baseline with its local batch and no loader workers."""
     alone = case.baseline()
     return replace(alone, local_batch=case.local_batch, global_batch=case.local_batch, loader_workers=0)
 
 
 def tried(own: Mapping[str, Mapping[str, Any]]) -> dict[str, Tried]:
-    """Return the times of each own workload's trial, by its name with options."""
+    """Return the times that trials measured, by workload name with options, from the facts of `inspect_own`."""
     return {
         name: Tried(made_s=facts["made_s"], step_s=facts["step_s"], local_batch=facts["local_batch"])
         for name, facts in own.items()
@@ -97,7 +99,10 @@ def tried(own: Mapping[str, Mapping[str, Any]]) -> dict[str, Tried]:
 def gradients_in_rank(
     server: ServerProcess, folder: Path, *, before_each: Callable[[], None] = lambda: None
 ) -> Gradients:
-    """Return a function for the sizes of a case's gradients in bytes, from its profile or a backward pass."""
+    """Return a function that finds the sizes of a case's gradients in bytes, from a profile or a backward pass.
+
+    The function calls `before_each` before it has a rank of the server compute the backward pass.
+    """
 
     def gradients(case: Case) -> Sequence[int] | None:
         if replayed := replayed_gradients(case):
@@ -114,10 +119,10 @@ def gradients_in_rank(
 def within_own(
     entries: Sequence[PlannedCase], own: Mapping[str, Mapping[str, Any]]
 ) -> tuple[PlannedCase, ...]:
-    """Return the cases, with those marked as skipped that, as only the trial shows, cannot train the class's model.
+    """Mark cases as skipped if the trial of their own workload showed that they cannot train its model.
 
     Raises:
-        WorkloadError: none is left.
+        WorkloadError: all cases are skipped.
     """
     entries_left = tuple(
         replace(entry, skip_reason=_own_reason(entry.case, own[entry.case.workload_with_options]))
@@ -136,7 +141,7 @@ def within_own(
 
 
 def skipped_by_trial(before: Sequence[PlannedCase], after: Sequence[PlannedCase]) -> list[str]:
-    """Return a line on each case that its class's trial has ruled out: its label and why."""
+    """Return a line for each case that `within_own` has newly marked as skipped, with its label and the reason."""
     planned = {entry.case.case_id for entry in before if entry.skip_reason is None}
     names = Namer(entry.case for entry in after)
     return [
@@ -184,19 +189,19 @@ _NOT_IDENTIFYING = (
 
 
 def identifying(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts on a workload without those that only estimates and checks use."""
+    """Return the facts about a workload without those that only estimates and checks use."""
     return {key: value for key, value in facts.items() if key not in _NOT_IDENTIFYING}
 
 
 def _few(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
+    """Return words with the first two names, and how many more there are."""
     shown = [name.removeprefix("network.") for name in names[:2]]
     more = len(names) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
 def _types(facts: Mapping[str, Any]) -> str:
-    """Return the types of the parameters, if they are not all float32."""
+    """Return words on the types of the parameters; empty if all are float32."""
     types = tuple(facts.get("types", ()))
     return "" if types in ((), ("float32",)) else f" ({series_of(types)})"
 
@@ -215,12 +220,12 @@ _IN_EVALUATION = (
 
 
 def summary_of(name: str, facts: Mapping[str, Any]) -> str:
-    """Return a line on the facts found."""
+    """Return a line on a workload and the facts that its trial found."""
     return f"workload {described(name, facts)}"
 
 
 def described(name: str, facts: Mapping[str, Any]) -> str:
-    """Return a workload's name with the facts found on it."""
+    """Return words on a workload and the facts that its trial found; each of the `changes` adds a line."""
     samples = facts.get("samples")
     many = f", {samples:,} samples" if samples is not None else ""
     how = [

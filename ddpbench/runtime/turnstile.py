@@ -1,14 +1,14 @@
-"""The turnstile of two sides that measure on the same cores: one computes while the other waits.
+"""A turnstile for the two sides of a comparison, which measure on the same cores: one computes, the other waits.
 
-The turnstile is a socket, which every process of this host can reach, in any network namespace. A side takes the turn
-before a launch and gives it back at its end. In between, rank 0 offers it before each block of steps: if the other
-side waits, it gets the turn, and returns it before its next block. Before the first block that counts the sides meet:
-the one that has warmed up first waits. Only launches at the same place of a round meet: if one fails early, its side
-waits in the next one. So blocks of both sides follow each other within a fraction of a second, and a disturbance of
-the machine hits both.
+The turnstile is a Unix socket, which every process of this host can reach from any network namespace. A side takes the
+turn before a launch and gives it back at the launch's end. In between, rank 0 offers the turn before each block of
+steps: if the other side waits for it, that side computes one block and then offers the turn in the same way. Before
+the first timed block the sides meet, so the one that has warmed up first waits for the other. Only launches with the
+same number (`place`) in a round meet; if one fails early, its side waits in its next launch. So blocks of both sides
+follow each other within a fraction of a second, and a disturbance of the machine hits both.
 
-A request is a line with a verb and the side (`offer`, `meet`, `give`, or `take` and the launch's place); a byte comes
-back with the turn.
+A request is a line with a verb and the side: `offer`, `meet`, `give`, or `take` with the launch's place. The turnstile
+answers with one byte when the side has the turn.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from pathlib import Path
 from ddpbench.removal import TemporaryFolder, remove_tree
 
 TURNSTILE = "DDPBENCH_TURNSTILE"
-"""The variable with the turnstile and the side for a side's process: `PATH SIDE`."""
+"""The environment variable that tells a side's process the turnstile's path and its side: `PATH SIDE`."""
 TURN = "DDPBENCH_TURN"
-"""The variable with the same for the ranks of a launch whose blocks are in turn."""
+"""Like `TURNSTILE`, for the ranks of a launch whose blocks take turns with the other side's."""
 IN_TURN = "go in turn"
-"""The word to a side's process before a round in which it asks for the turn."""
+"""The command to a side's process before a round in which the sides take turns."""
 WHOLE = "launches are measured in turn, not blocks of their steps"
-"""The message if that is so, before the reason."""
+"""The message if whole launches take turns rather than blocks, before the reason."""
 _FOLDER = "ddpbench-turns-"
 _GRANTED = b"."
 _LOOK_S = 1.0
@@ -45,7 +45,7 @@ class TurnstileGoneError(ConnectionError):
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A side that waits for the turn, and whether for another side's launch too."""
+    """A side that waits for the turn and, if `meets`, for the other side's launch to reach the meeting point."""
 
     side: str
     connection: socket.socket
@@ -53,10 +53,10 @@ class _Waiting:
 
 
 class Turnstile:
-    """The turn of two sides, until it is closed."""
+    """The server of a turnstile: a socket, and a thread that grants the turn to one side at a time."""
 
     def __init__(self) -> None:
-        """Open it.
+        """Open the turnstile's socket, and start the thread.
 
         Raises:
             OSError: no socket can be made.
@@ -69,16 +69,16 @@ class Turnstile:
         self._order: tuple[str, ...] = ()
         self._expected: set[str] = set()
         self._places: dict[str, int] = {}
-        """By side, the place of its last launch in the round; -1 before the first."""
+        """The place in the round of each side's last launch, by side; -1 before the first launch."""
         self._launched: set[str] = set()
         """The sides with a running launch."""
         self._met: set[str] = set()
-        """The sides whose launch has reached the point where it meets the other's, or is past it."""
+        """The sides whose running launch has reached the meeting point."""
         self._stopping, self._stop = socket.socketpair()
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._listening.bind(str(self.path))
-        except OSError:  # for example a temporary folder whose name is too long
+        except OSError:  # for example, the temporary folder's name is too long
             self._listening.close()
             self._stopping.close()
             self._stop.close()
@@ -93,13 +93,13 @@ class Turnstile:
         return f"{self.path} {side}"
 
     def close(self) -> None:
-        """Close it; a waiting side notices that it is gone."""
+        """Close the turnstile; sides that wait get a `TurnstileGoneError`."""
         self._stop.close()
         self._thread.join()
         self._folder.remove()
 
     def begin(self, order: Sequence[str]) -> None:
-        """Let sides take turns in this order, once each has asked for its first or is known not to (`leave`)."""
+        """Begin a round: let sides take turns in this order, once each has asked for the turn or left (`leave`)."""
         with self._lock:
             self._order, self._expected = tuple(order), set(order)
             self._holder, self._waiting = "", []
@@ -107,14 +107,14 @@ class Turnstile:
             self._launched, self._met = set(), set()
 
     def leave(self, side: str) -> None:
-        """Take the turn from a side that needs it no more, if it has it; nobody waits for its first any longer."""
+        """Note that a side needs no more turns in this round: take the turn from it, and let nobody wait for it."""
         with self._lock:
             self._expected.discard(side)
             self._places.pop(side, None)
             self._ended(side)
 
     def _ended(self, side: str) -> None:
-        """End a side's launch: it has no turn, nobody meets it, and its ranks don't wait, even if one still lives."""
+        """Note that a side's launch has ended: take the turn from it, and forget its requests and its meeting."""
         self._waiting = [entry for entry in self._waiting if entry.side != side]
         self._launched.discard(side)
         self._met.discard(side)
@@ -131,11 +131,11 @@ class Turnstile:
             self._holder = entry.side
             try:
                 entry.connection.sendall(_GRANTED)
-            except OSError:  # it has ended meanwhile; a rank's side gives the turn back by itself
+            except OSError:  # the process that asked has ended; a rank's side gives the turn back itself
                 self._holder = ""
 
     def _may_go_on(self, entry: _Waiting) -> bool:
-        """Return whether an entry waits for the turn only, and not for another side's launch that it is to meet."""
+        """Return whether a waiting side only needs the turn, and not also a launch to meet that is yet to arrive."""
         if not entry.meets:
             return True
         here = self._places.get(entry.side, -1)
@@ -165,7 +165,10 @@ class Turnstile:
                         ready.close()
 
     def _heard(self, connection: socket.socket) -> bool:
-        """Do what a connection asks for; return whether it is still open. Nobody asks twice before an answer."""
+        """Carry out a connection's request, and return whether the connection stays open.
+
+        Clients make no second request before they have an answer.
+        """
         try:
             text = connection.recv(1 << 10)
         except OSError:
@@ -201,10 +204,10 @@ class Turnstile:
 
 
 class Turn:
-    """A process's access to a turnstile, for its side."""
+    """A process's connection to a turnstile, on behalf of its side."""
 
     def __init__(self, address: str) -> None:
-        """Take `address`, the value of `TURNSTILE` or `TURN`.
+        """Connect to the turnstile of `address`, the value of `TURNSTILE` or `TURN`.
 
         Raises:
             TurnstileGoneError: the turnstile does not exist.
@@ -212,7 +215,7 @@ class Turn:
         path, _, self._side = address.rpartition(" ")
         self.address = address
         self.alone = False
-        """True if no side takes turns with it: then its launches do not ask."""
+        """True if no other side takes turns with this one, so that its launches need not ask."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(_LOOK_S)
         try:
@@ -222,31 +225,31 @@ class Turn:
             raise TurnstileGoneError(f"nobody says whose turn it is at {path}: {error}") from None
 
     def take(self, waiting: Callable[[], None] = lambda: None, *, place: int = 0) -> int:
-        """Wait for the turn, for the launch at this place of a round, and return how long the wait was, ns.
+        """Wait for the turn before the launch with the number `place` in the round; return how long it took, ns.
 
         `waiting` is called about every second.
 
         Raises:
-            TurnstileGoneError: it will not come.
+            TurnstileGoneError: the turnstile has been closed.
         """
         return self._ask("take", waiting, f" {place}")
 
     def offer(self, waiting: Callable[[], None] = lambda: None) -> int:
-        """Let the other side have the turn if it waits for it, and wait for it again; otherwise like `take`."""
+        """Let the other side have the turn if it waits for it, then wait for the turn again; otherwise like `take`."""
         return self._ask("offer", waiting)
 
     def meet(self, waiting: Callable[[], None] = lambda: None) -> int:
-        """Wait until the other side's launch at the same place meets this one, or will not; otherwise like `offer`."""
+        """Like `offer`, but also wait until the other side's launch at the same place meets this one, or cannot."""
         return self._ask("meet", waiting)
 
     def give(self) -> None:
-        """Give the turn to the other side, if this one has it; nothing happens if the turnstile is gone."""
+        """Give the turn back, if this side has it; do nothing if the turnstile is gone."""
         with contextlib.suppress(OSError):
             self._socket.sendall(f"give {self._side}\n".encode())
 
     @contextmanager
     def held(self, waiting: Callable[[], None] = lambda: None, *, place: int = 0) -> Iterator[None]:
-        """Hold the turn from here on, except while a rank offers it; at once if it is `alone`, else as by `take`."""
+        """Take the turn, unless this side is `alone`, and give it back at the context's end."""
         if self.alone:
             yield
             return
@@ -257,13 +260,13 @@ class Turn:
             self.give()
 
     def remove(self) -> None:
-        """Remove the folder that a killed turnstile leaves behind."""
+        """Remove the folder of a turnstile whose process was killed."""
         folder = Path(self.address.rpartition(" ")[0]).parent
         if folder.name.startswith(_FOLDER):
             remove_tree(folder, private=True)
 
     def close(self) -> None:
-        """Leave the turnstile."""
+        """Close the connection."""
         self._socket.close()
 
     def _ask(self, verb: str, waiting: Callable[[], None], more: str = "") -> int:
@@ -279,7 +282,7 @@ class Turn:
         return time.perf_counter_ns() - began
 
     def _heard(self) -> bytes | None:
-        """Return the answer, empty if there will be none; None while it is awaited."""
+        """Return the answer's byte, or empty bytes if the turnstile is closed; None if there is no answer yet."""
         try:
             return self._socket.recv(1)
         except TimeoutError:
@@ -287,7 +290,7 @@ class Turn:
 
 
 def turn_from(name: str) -> Turn | None:
-    """Return the access given by this environment variable, which is then removed; None without one.
+    """Connect to the turnstile that an environment variable names, and remove the variable; None if it is not set.
 
     Raises:
         TurnstileGoneError: the turnstile does not exist.

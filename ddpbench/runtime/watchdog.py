@@ -1,4 +1,4 @@
-"""The facts that a watchdog sees of a launch's ranks, and when they are enough to end the ranks."""
+"""What a watchdog has seen of a launch's ranks, and whether that is a reason to end them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from ddpbench.records.heartbeat import PHASES, Pulse
 
 POLL_S = 0.2
-"""Time between two looks of a watchdog, seconds; each takes tens of microseconds on a core that ranks may be using."""
+"""Time between two checks by a watchdog, seconds; each takes tens of microseconds on a core that ranks may be using."""
 REAP_S = 10.0
-"""Time to wait for ranks' ends after killing them, seconds."""
+"""Time to wait for reports of ranks' ends after killing them, seconds."""
 GRACE_S = 3.0
 """Time for the other ranks to end by themselves after one has failed, seconds."""
 STACKS_S = 0.3
@@ -20,26 +20,26 @@ _UNBORN = Pulse(0, "starting")
 
 @dataclass(slots=True)
 class Seen:
-    """A watchdog's knowledge of a running launch. `now` is always its own monotonic clock, seconds."""
+    """What a watchdog knows of a running launch. `now` is always the watchdog's monotonic clock, seconds."""
 
     ranks: int
     alive_at: float
     still_s: float = 0.0
-    """Extra time without progress that these ranks may have: those of a launch that fails as planned."""
+    """Extra time that ranks may go without progress, for a launch that fails as planned, seconds."""
     start_s: float = 0.0
-    """Extra time that their launcher may take until a rank shows life."""
+    """Extra time that the launcher may take until the first sign of life from a rank, seconds."""
     codes: dict[int, int] = field(default_factory=dict)
     cpu_s: float = 0.0
     pulses: dict[int, Pulse] = field(default_factory=dict)
     first_bad: int | None = None
     first_bad_at: float = 0.0
     early_at: float | None = None
-    """Time when a rank was first seen to have left before its work was done, without an error."""
+    """When a rank was first seen to have exited with code 0 before it had finished its work."""
     ended_by_us: set[int] = field(default_factory=set)
     ended_at: float | None = None
     hang: str = ""
     hang_advice: str = ""
-    """The end of the message on a hang, for another cause (`what`); empty if the cause is known."""
+    """A template for the end of the message on a hang: `what` is what may take long. Empty if the cause is known."""
     hung_rank: int | None = None
     server_gone: str = ""
 
@@ -49,7 +49,10 @@ class Seen:
         return [rank for rank in range(self.ranks) if rank not in self.codes]
 
     def exited(self, rank: int, code: int, cpu_s: float, now: float) -> None:
-        """Note that a rank has ended; a killed one's code is minus its signal's number. Report its last beat before."""
+        """Record that a rank has ended; the code is minus the signal's number if it was killed.
+
+        Call `beat` with the rank's last heartbeat first.
+        """
         self.codes[rank] = code
         self.cpu_s += cpu_s
         self.alive_at = now
@@ -62,10 +65,10 @@ class Seen:
         if self.first_bad is None:
             self.first_bad, self.first_bad_at = rank, now
         elif code < 0 <= self.codes[self.first_bad]:
-            self.first_bad = rank  # the others failed because this one was killed, and were heard of first
+            self.first_bad = rank  # the others failed because this one was killed, but were reported first
 
     def beat(self, rank: int, pulse: Pulse, now: float) -> None:
-        """Note a rank's current heartbeat; a change is a sign of life of the whole launch."""
+        """Record a rank's current heartbeat; a change counts as a sign of life of the whole launch."""
         if self.pulses.get(rank) != pulse:
             self.pulses[rank] = pulse
             self.alive_at = now
@@ -75,27 +78,30 @@ class Seen:
         return self.pulses.get(rank, _UNBORN)
 
     def must_end(self, now: float) -> bool:
-        """Return whether a rank has failed and the others have had their time to end by themselves."""
+        """Return whether a rank has failed or left early, and the others have had time to end by themselves."""
         failed_at = self.early_at if self.first_bad is None else self.first_bad_at
         return failed_at is not None and now - failed_at > GRACE_S
 
     def hangs(self, now: float, timeout_s: float) -> bool:
-        """Return whether no rank has shown life for this time; False once that has been explained."""
+        """Return whether no rank has shown life for the time-out plus extra times; False after `explain_hang`."""
         unborn = all(pulse == _UNBORN for pulse in self.pulses.values())
         longer_s = self.still_s + (self.start_s if unborn else 0.0)
         return not self.hang and now - self.alive_at > timeout_s + longer_s
 
     def end(self, now: float) -> None:
-        """Note that all ranks that are left are being ended."""
+        """Record that all remaining ranks are being ended."""
         self.ended_by_us.update(self.left)
         self.ended_at = self.ended_at or now
 
     def unheard(self, now: float) -> bool:
-        """Return whether ranks were killed and have not been heard of: their codes stay unknown."""
+        """Return whether the wait for reports of the killed ranks' ends is over, so that their codes stay unknown."""
         return self.ended_at is not None and now - self.ended_at > REAP_S
 
     def explain_hang(self, stopped: Sequence[int], timeout_s: float, setting: str) -> None:
-        """Note which rank holds the others up. `setting` is what a user changes to wait longer."""
+        """Record which rank holds the others up, and a message on it.
+
+        `stopped` lists ranks that a signal has stopped. `setting` is the setting that a user changes to wait longer.
+        """
         if stopped:
             self.hung_rank = stopped[0]
             self.hang = (
@@ -114,11 +120,11 @@ class Seen:
         )
 
     def where(self, rank: int) -> str:
-        """Return how far a rank was."""
+        """Return words on how far a rank has come: its phase and its number of steps."""
         pulse = self.pulse(rank)
         return f"in {pulse.phase} after {pulse.steps} steps"
 
 
 def _progress(pulse: Pulse) -> tuple[int, int]:
-    """Return how far a rank has come: phases follow each other in the order of their list."""
+    """Return a sort key for how far a rank has come: the index of its phase in `PHASES`, then its steps."""
     return (PHASES.index(pulse.phase) if pulse.phase in PHASES else len(PHASES), pulse.steps)

@@ -1,4 +1,4 @@
-"""The interface of a strategy: options and a check that need no torch, and a replica that trains."""
+"""The interface of a strategy: options and checks, which need no torch, and a replica, which trains."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ PROMISES: dict[Promise, str] = {
 
 
 COARSEST_ROUNDOFF = 0.125
-"""The largest unit roundoff of a type that gradients are sent in: fp8 with two bits of mantissa (e5m2)."""
+"""Maximum unit roundoff of a type in which gradients are sent, that of fp8 with two bits of mantissa (e5m2)."""
 
 
 class CannotTrainError(Exception):
-    """Raised if this strategy cannot train the model that it was given; the message says why.
+    """Raised if a strategy cannot train the model that it was given; the message says why.
 
-    A replica raises it, alike on every rank, when it is built or in its first step: the case is then skipped.
+    A replica raises this on all ranks alike, when it is built or in its first step. The case is then skipped.
     """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """All that a strategy needs to build a rank's replica.
+    """What a strategy needs to build a rank's replica.
 
-    `model` is on `device` already and equal on all ranks; `loss(outputs, targets)` is a mean over samples;
-    `make_optimizer` builds the workload's optimizer for any parameters. The default process group exists when
-    `distributed` is true, and only the strategy uses it.
+    `model` is already on `device` and equal on all ranks. `loss(outputs, targets)` is a mean over samples.
+    `make_optimizer` builds the workload's optimizer for any parameters. If `distributed` is true, the default process
+    group exists, and only the strategy uses it.
     """
 
     case: Case
@@ -62,12 +62,12 @@ class Job:
     world_size: int
     distributed: bool
     recorder: Recorder
-    """Recorder of spans and transfers; in timed steps one that records nothing (`recorder.active` is false). A strategy
-    whose recording costs more than a function call installs it only when the recorder is active."""
+    """Recorder of spans and transfers; in timed steps, one that records nothing (`recorder.active` is false). If a
+    strategy's recording costs more than a function call, install it only if the recorder is active."""
     step: Callable[[torch.nn.Module, Any, Any], torch.Tensor] | None = None
-    """`step(network, batch, optimizers)`, for a workload that makes its own steps: forward, backward and update.
-    `network` is `model.network`, as the strategy wraps it; `loss` is not called then, and `make_optimizer` returns
-    `ddpbench.strategies.own_step.Optimizers`."""
+    """For a workload that makes its own steps (forward, backward and update): `step(network, batch, optimizers)`, which
+    returns the loss. `network` is `model.network` or the strategy's wrapper of it. `loss` is not called then, and
+    `make_optimizer` returns `ddpbench.strategies.own_step.Optimizers`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,15 +75,15 @@ class ModelFound:
     """Properties of a model, found by trying it, that may keep a strategy from training it."""
 
     trained: tuple[str, ...]
-    """The number types of its trained parameters, by name."""
+    """The names of the trained parameters' dtypes, such as `float32`."""
     mixed_within_blocks: bool = False
-    """True if some block (a child of a ModuleList or Sequential), or the rest of the model, has more than one type."""
+    """True if some block (a child of a ModuleList or Sequential), or the rest of the model, has several dtypes."""
     dropped_blocks: tuple[str, ...] = ()
-    """Blocks that some steps leave out and others do not, as under LayerDrop, by name."""
+    """Names of blocks that only some steps use, as with LayerDrop."""
     updates_in_backward: bool = False
-    """True if optimizers step during a backward, as from hooks of parameters."""
+    """True if optimizers step during backward, for example in hooks of parameters."""
     unreached: tuple[str, ...] = ()
-    """Names of parameters whose gradients no backward makes and the class does not average itself."""
+    """Names of parameters whose gradients come from no backward, unless the class averages gradients itself."""
     empty: tuple[str, ...] = ()
     """Names of trained parameters without elements."""
     over_one_memory: tuple[str, ...] = ()
@@ -91,58 +91,58 @@ class ModelFound:
 
     @property
     def are_mixed(self) -> bool:
-        """Return whether there is more than one number type."""
+        """Return whether trained parameters have more than one dtype."""
         return len(self.trained) > 1
 
     @property
     def are_complex(self) -> bool:
-        """Return whether some number types are complex."""
+        """Return whether some trained parameters are complex."""
         return any(name.startswith("complex") for name in self.trained)
 
     @property
     def or_cast(self) -> str:
-        """Return the end of a piece of advice: a cast makes real parameters alike; complex ones would stay complex."""
+        """Return words that advise a cast to float32; empty if parameters are complex, which a cast does not change."""
         return "" if self.are_complex else ', or set dtype = "float32", which casts them'
 
     @property
     def words(self) -> str:
-        """Return the number types in words, such as `bfloat16 and float32`."""
+        """Return the trained parameters' dtypes as words, such as `bfloat16 and float32`."""
         return series_of(self.trained)
 
 
 class Replica(ABC):
-    """A model under a strategy, in one rank. One step is `gradients_of(batch)`, then `apply()`."""
+    """A model under a strategy, in one rank. A step is `gradients_of(inputs, targets)`, then `apply()`."""
 
     unit_roundoff: float = 0.0
-    """Relative rounding of gradients by aggregation itself: 2^-11 where they are sent in fp16. 0: sent as they are.
+    """Relative rounding error that aggregation adds to gradients: 2^-11 if they are sent in fp16, 0 if unchanged.
 
     At most `COARSEST_ROUNDOFF`."""
 
     draws: bool = True
-    """True if this rank takes batches; if not, `gradients_of` is called with None twice."""
+    """True if this rank takes batches; if not, both arguments of `gradients_of` are None."""
     knows_loss: bool = True
-    """True if `gradients_of` returns a loss of this rank: a server or an inner stage has no loss."""
+    """True if `gradients_of` returns the loss; a server or an inner stage of a pipeline has none."""
 
     notes_update: bool = False
-    """True if `apply` notes its own spans, because a part of it is not the optimizer's: averaging over ranks."""
+    """True if `apply` records its own spans, because it does more than the optimizer's step."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.optimizer = job.make_optimizer(job.model.parameters())
 
     def own_step(self, batch: Any) -> torch.Tensor:
-        """Make forward, backward, aggregation and update of one batch, by the workload's own step.
+        """Make a full training step by the workload's own `step`, and return the rank's loss, detached.
 
-        Return the rank's loss, detached. Only for strategies that have no `step_reason`.
+        Called only if the strategy's `step_reason` returns None.
         """
         raise NotImplementedError(f"{type(self).__name__} cannot make a workload's own steps")
 
     @abstractmethod
     def gradients_of(self, inputs: Any, targets: Any) -> torch.Tensor:
-        """Make forward, backward and aggregation of one batch; return the rank's loss, detached.
+        """Compute and aggregate the gradients of one batch; return the rank's loss, detached.
 
-        Afterwards every parameter's `.grad` holds the gradient for the optimizer. Notes its parts with
-        `job.recorder.span(...)`.
+        Afterwards every parameter's `.grad` is the gradient for the optimizer. Implementations record forward, backward
+        and aggregation with `job.recorder.span(...)`.
         """
 
     def apply(self) -> None:
@@ -155,27 +155,28 @@ class Replica(ABC):
         return [p.grad for p in self.job.model.parameters() if p.grad is not None]
 
     def watch_steps(self) -> Callable[[], str]:
-        """Begin to look for parts of a model's steps that the strategy leaves out; called only in proofs.
+        """Begin to watch for parts of the model's steps that the strategy leaves out; called only in proofs.
 
-        Return a function that says what was left out, why, and what to do; an empty text as long as nothing was.
+        Return a function that returns words on what was left out so far, why, and what to do; empty if nothing was.
         """
         return str
 
     def take_turns(self, begin: Callable[[int], None]) -> bool:
-        """Let replicas in one process make their forward in turn, each after `begin` with its number; only in proofs.
+        """Make replicas in one process compute their forward one after the other; called only in proofs.
 
-        This way their random draws can be repeated. Return whether the replicas take turns; False where they cannot.
+        Call `begin` with a replica's number before its forward, so that its random draws can be repeated. Return
+        whether the strategy does this.
         """
         return False
 
     def refresh_model(self) -> None:
-        """Bring `job.model` up to date where a framework trains another model; called before its values are read."""
+        """Update the values of `job.model` if a framework trains a different model; called before they are read."""
         return
 
     def own_parameters(self) -> dict[str, torch.Tensor]:
-        """Return full copies of the trained parameters that this rank has a part in, by the model's names.
+        """Return full copies of the trained parameters of which this rank has at least a shard, by the model's names.
 
-        All ranks call it together: shards are gathered.
+        All ranks call this together, since shards are gathered.
         """
         return {
             name: parameter.detach().clone()
@@ -184,7 +185,10 @@ class Replica(ABC):
         }
 
     def own_gradients(self) -> dict[str, torch.Tensor]:
-        """Return the aggregated gradients of `own_parameters`, zeros for one that took no part; until the next step."""
+        """Return the aggregated gradients of `own_parameters`, by name; zeros for a parameter without a gradient.
+
+        The tensors stay valid until the next step.
+        """
         import torch
 
         return {
@@ -198,62 +202,64 @@ class Replica(ABC):
         return {name for name, parameter in self.job.model.named_parameters() if parameter.grad is None}
 
     def held_bytes(self) -> tuple[int, int, int]:
-        """Return the bytes of parameters, gradients and optimizer state on this rank; after `gradients_of`."""
+        """Return the bytes of parameters, gradients and optimizer state on this rank; called after `gradients_of`."""
         parameters = list(self.job.model.parameters())
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         return local_bytes(parameters), local_bytes(gradients), state_bytes(self.optimizer)
 
     def bucket_bytes(self) -> Sequence[int] | None:
-        """Return the sizes of the gradient buckets as last used, bytes; None if the strategy has no buckets."""
+        """Return the sizes of the gradient buckets in the last step, bytes; None if the strategy has no buckets."""
         return None
 
     def ready(self) -> bool:
-        """Return whether one-time work (such as rebuilding buckets) is done, so that steps are alike from here."""
+        """Return whether one-time work, such as rebuilding buckets, is done, so that all further steps are alike."""
         return True
 
     def notes(self) -> Sequence[Record]:
-        """Return the strategy's records of the steps since the last call; called between blocks of steps."""
+        """Return the strategy's own records on the steps since the last call; called between blocks of steps."""
         return ()
 
     def close(self) -> None:
-        """Release hooks on the model and threads, so that another replica can be built on it."""
+        """Release threads, and hooks on the model, so that a further replica can be built on the model."""
         return
 
 
 class PeriodicReplica(Replica):
-    """A replica that promises `averaged`: it trains alone, or in groups, and averages parameters periodically."""
+    """A replica for the promise `averaged`: ranks train alone or in groups, and average parameters periodically."""
 
     @abstractmethod
     def due(self, step: int) -> tuple[list[list[int]], bool]:
-        """Return, for a step counted from 0, the groups of ranks whose gradients are averaged, and whether all ranks'
-        parameters are averaged after its update."""
+        """Return which groups of ranks average gradients in a step, and whether all ranks average parameters after it.
+
+        `step` counts from 0.
+        """
 
 
 class CompensatedReplica(Replica):
-    """A replica that promises `delayed`: it keeps what compression left out of its gradient.
+    """A replica for the promise `delayed`: it stores what compression left out of its gradients, to send it later.
 
-    Under fp16, gradients are scaled by a factor that changes. Let the strategy's `check` refuse fp16, or keep unscaled
-    gradients.
+    Under fp16, gradients are scaled by a factor that changes. So the strategy's `check` must refuse fp16, or the
+    replica must store unscaled values.
     """
 
     exact_steps: int
-    """Number of first steps whose gradients are not compressed; 0 if every step's are."""
+    """Number of steps at the beginning whose gradients are not compressed."""
 
     @abstractmethod
     def kept(self) -> dict[str, torch.Tensor]:
-        """Return what this rank has kept so far, by the parameters' names: zeros where nothing is kept."""
+        """Return what this rank has stored of its gradients so far, by the parameters' names."""
 
 
 class OrderedReplica(Replica):
-    """A replica that promises `ordered`: a server applies the gradients in the order in which they come.
+    """A replica for the promise `ordered`: a server applies gradients in the order of arrival.
 
-    Rank 0 is the server; another rank has the parameters right after its own last update.
+    Rank 0 is the server. Any other rank has the parameters as they were right after its own last update.
     """
 
     @abstractmethod
     def log(self) -> list[tuple[int, int]]:
-        """Return, on rank 0, for every update in turn: the rank whose gradient it was, and how many updates that rank's
-        parameters had when it computed the gradient. Empty on other ranks."""
+        """Return an entry for every update in order: the rank that sent the gradient, and how many updates were in the
+        parameters for which that rank computed it. Empty on ranks other than 0."""
 
 
 def hooked_parameters(model: torch.nn.Module) -> list[str]:
@@ -266,7 +272,7 @@ def hooked_parameters(model: torch.nn.Module) -> list[str]:
 
 
 def local_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Return the bytes of tensors in this process: of a sharded tensor only its shard's."""
+    """Return the bytes of these tensors in this process, counting only the local shard of a sharded tensor."""
     total = 0
     for tensor in tensors:
         part = tensor.to_local() if hasattr(tensor, "to_local") else tensor
@@ -284,7 +290,7 @@ def state_bytes(optimizer: torch.optim.Optimizer) -> int:
 
 
 def dense_reason(sender: str) -> str:
-    """Return why a strategy that sends gradients in full cannot send sparse ones, and what to do."""
+    """Return words on why `sender`, which sends gradients in full, cannot send sparse ones, and on what to do."""
     return (
         f"{sender} sends gradients whole, and some of this model's are sparse: leave out sparse=True of its "
         "embeddings, or use ddp with all_reduce and no compression"
@@ -292,7 +298,10 @@ def dense_reason(sender: str) -> str:
 
 
 def parts_reason(strategy: str, closure: str) -> str:
-    """Return why a strategy that divides the update among ranks cannot use such an optimizer, and what to do."""
+    """Return words on why a strategy that divides the update among ranks cannot use an optimizer with a closure.
+
+    `closure` names the optimizer.
+    """
     return (
         f"{strategy} divides the update among ranks, and {closure} computes one of all parameters together: use ddp or "
         "master, or another optimizer"
@@ -300,7 +309,10 @@ def parts_reason(strategy: str, closure: str) -> str:
 
 
 def memory_reason(strategy: str, found: ModelFound) -> str | None:
-    """Return why a strategy that gives each parameter separate memory cannot train such a model, or None."""
+    """Return words on why a strategy cannot train a model whose parameters share memory, or None if none do.
+
+    This is for strategies that give each parameter separate memory.
+    """
     if not found.over_one_memory:
         return None
     first, second = (name.removeprefix("network.") for name in found.over_one_memory)
@@ -311,7 +323,7 @@ def memory_reason(strategy: str, found: ModelFound) -> str | None:
 
 
 def replicas_reason(case: Case, replicas: int) -> str | None:
-    """Return why a case's ranks cannot form that many replicas of two or more ranks each, or None."""
+    """Return words on why a case's ranks cannot form `replicas` replicas of two or more ranks each, or None."""
     if replicas == 1:
         return None
     if case.world_size % replicas:
@@ -325,81 +337,82 @@ def replicas_reason(case: Case, replicas: int) -> str | None:
 
 
 class Strategy(ABC, Generic[OptionsT]):
-    """A way to train on several devices. One file each, and one line in `ddpbench.strategies.TABLE`."""
+    """A way to train on several devices. Each strategy has a line in `ddpbench.strategies.TABLE`."""
 
     name: ClassVar[str]
     options: type[OptionsT]
     algorithm: ClassVar[str] = ""
-    """The way gradients are aggregated: `all_reduce`, `master`, ... Empty: they are not."""
+    """How gradients are aggregated, such as `all_reduce` or `master`; empty if they are not."""
     schedule: ClassVar[Literal["", "overlapped", "after_backward"]] = ""
     algorithms: ClassVar[tuple[str, ...]] = ()
-    """Values that a case may give the setting `algorithm`; empty: there is nothing to choose."""
+    """Values allowed for the setting `algorithm`; empty if there is no choice."""
     own_algorithms: ClassVar[bool] = False
-    """True if a case may also name a user's class derived from `Collective`."""
+    """True if the setting `algorithm` may also name a user's class derived from `Collective`."""
     schedules: ClassVar[tuple[str, ...]] = ()
-    """Values that a case may give the setting `schedule`; empty: there is nothing to choose."""
+    """Values allowed for the setting `schedule`; empty if there is no choice."""
     uses_buckets: ClassVar[bool] = False
     uses_backend: ClassVar[bool] = True
     shows_transfers_on_gpus: ClassVar[bool] = True
-    """True if its transfers between GPUs can be timed; False if a library makes them on streams that it hides."""
+    """True if transfers between GPUs can be timed; False if a library makes them on streams of its own."""
     one_process: ClassVar[bool] = False
-    """All `world_size` devices belong to one process."""
+    """True if all `world_size` devices belong to one process."""
     aggregates: ClassVar[bool] = True
-    """Gradients after a step equal those of one process over all ranks' shards; proved before timing."""
+    """True if gradients after a step equal those of one process over all ranks' shards; proved before timing."""
     replicas_equal: ClassVar[bool] = True
-    """All ranks' parameters are bit-equal after any number of steps; checked at the end."""
+    """True if all ranks' parameters are bit-equal after any number of steps; checked at the end."""
     sends_parameters: ClassVar[bool] = False
-    """An update sends parameters to all ranks: they are equal even where gradients were not averaged."""
+    """True if an update sends parameters to all ranks, so that they are equal even if gradients were not averaged."""
     whole_batches: ClassVar[bool] = False
-    """The ranks that train one replica of the model take the same batch, as the stages of a pipeline do: the job's
-    full batch, or that replica's share (`dealt`)."""
+    """True if all ranks that train one replica of the model take the same batch, as the stages of a pipeline do: the
+    job's full batch, or the replica's share of it (see `dealt`)."""
     whole_state: ClassVar[bool] = True
-    """Every rank holds the full model and optimizer: checkpoints and evaluation are those of any replica."""
+    """True if every rank has the full model and optimizer, so that any rank can evaluate and write checkpoints."""
     pieces: ClassVar[Pieces] = ""
-    """The kind of pieces that the model is cut into, one per rank (`piece_count`): `stages` or `branches`. Empty: the
-    model is not cut."""
+    """The kind of pieces that the model is cut into, one per rank: `stages` or `branches`; empty if it is not cut. See
+    `piece_count`."""
     variants: ClassVar[tuple[Mapping[str, Any], ...]] = ()
-    """Options, other than the defaults, with which the strategy is proved separately."""
+    """Sets of options, besides the defaults, for which the strategy is proved separately."""
     imports: ClassVar[tuple[str, ...]] = ()
-    """Modules of a framework that take long to import: a fork server imports them once, for all ranks."""
+    """Modules of a framework that are slow to import, which a fork server imports once for all ranks."""
     framework: ClassVar[str] = ""
     """The framework that trains, by its name in `ddpbench.strategies.frameworks.installed.FRAMEWORKS`."""
     launcher: ClassVar[str] = ""
-    """The launcher of its ranks, if a framework insists on its own: a case to be started on this machine has this one,
-    and none runs under another."""
+    """The only launcher that can start this strategy's ranks, if its framework requires one; else empty."""
     engine: ClassVar[str] = "torch"
-    """The library that computes the model. Independent ranks compute with torch, and bound only strategies that do."""
+    """The library that computes the model. Independent ranks use torch, and are a bound only for strategies that do."""
     note: ClassVar[str] = ""
     """A caveat that a report must print next to the strategy's numbers."""
     role: ClassVar[StrategyRole] = ""
-    """`base`: every speed-up is over it; `bound`: none trains faster; `reference`: others are compared with it."""
+    """`base` if speed-ups are relative to this strategy, `bound` if no strategy trains faster, `reference` if others
+    are compared with it."""
     display: ClassVar[str] = ""
-    """Its name in figures and tables; empty: `name`, with spaces."""
+    """The strategy's name in figures and tables; if empty, `name` with spaces."""
     spoken: ClassVar[str] = ""
-    """Its name in a sentence, if different."""
+    """The strategy's name in a sentence, if different."""
     on_cpu: ClassVar[str] = ""
-    """Text added to its name on a CPU, where it is an equivalent of itself."""
+    """Text added to the name on a CPU, if the strategy differs there from that on GPUs."""
     colour: ClassVar[str] = ""
-    """`#RRGGBB` in figures; optional, as `marker`, one of matplotlib's codes."""
+    """Colour in figures as `#RRGGBB`; optional."""
     marker: ClassVar[str] = ""
+    """Marker in figures as matplotlib's code; optional."""
 
     def promise(self, options: OptionsT) -> Promise:
-        """Return what is proved about the strategy with these options."""
+        """Return which of `PROMISES` is proved about the strategy with these options."""
         return "gradients" if self.aggregates else "nothing"
 
     def period(self, options: OptionsT) -> int:
-        """Return the number of steps after which its ranks' exchange repeats; blocks of steps hold full periods."""
+        """Return the number of steps after which communication repeats; a block of steps has only full periods."""
         return 1
 
     def trainers(self, world_size: int) -> int:
-        """Return how many of the ranks train on samples; those that do not, such as a server, are the first."""
+        """Return how many ranks train on samples; ranks that do not, such as a server, are the first ones."""
         return world_size
 
     def dealt(self, case: Case, rank: int) -> tuple[int, int]:
-        """Return which share of a step's samples a rank takes, and into how many equal shares they are divided.
+        """Return the index of the share of a step's samples that a rank takes, and the number of equal shares.
 
-        Ranks of one share all take all of it; every share has a rank. A rank's own part of a step, from which rates are
-        computed, is always `case.local_batch`, regardless of the share.
+        Several ranks may take the same share in full; every share is taken by some rank. Regardless of this, rates are
+        computed from `case.local_batch` samples per rank and step.
         """
         if self.whole_batches:
             return 0, 1
@@ -407,44 +420,50 @@ class Strategy(ABC, Generic[OptionsT]):
         return max(0, rank - (case.world_size - trainers)), trainers
 
     def parts(self, case: Case) -> int:
-        """Return into how many equal parts the job's full batch is cut, each with a mean loss."""
+        """Return into how many equal parts the job's full batch is split, each with its own mean loss."""
         return case.world_size
 
     def accumulated(self, options: OptionsT) -> int:
-        """Return into how many parts a rank cuts its batch, each with its own mean loss, for one update."""
+        """Return into how many parts, each with its own mean loss, a rank splits its batch for one update."""
         return int(getattr(options, "accumulate", 1))
 
     def piece_count(self, case: Case) -> int:
-        """Return into how many pieces the model is cut; called after `check` returned None."""
+        """Return into how many pieces the model is cut; called only if `check` returned None."""
         return case.world_size
 
     def check(self, case: Case) -> str | None:
-        """Return why the strategy cannot run this case, or None. Called without torch."""
+        """Return words on why the strategy cannot run this case, or None. Called without torch."""
         return None
 
     def float64_reason(self, options: OptionsT) -> str:
-        """Return why the strategy cannot train in float64, so that only float32 is proved; empty if it can."""
+        """Return words on why the strategy cannot train in float64, so that only float32 is proved; empty if it can."""
         return ""
 
     def step_reason(self, case: Case) -> str | None:
-        """Return why the strategy cannot run a workload that makes its own steps, or None. Called without torch."""
+        """Return words on why the strategy cannot run a workload that makes its own steps, or None.
+
+        Called without torch.
+        """
         return f"{self.name} aggregates between its backward and its update: it needs loss(), and no step()"
 
     def model_reason(self, case: Case, *, closure: str, sparse: bool) -> str | None:
-        """Return why the strategy cannot train a model with these properties, or None. Called without torch.
+        """Return words on why the strategy cannot train a model with these properties, or None. Called without torch.
 
-        `closure` names an optimizer that recomputes the loss itself, empty if no optimizer does; `sparse`: some
-        gradients hold only the rows of a batch.
+        `closure` names an optimizer that recomputes the loss itself, if there is one. `sparse` is true if some
+        gradients are sparse.
         """
         return None
 
     def found_reason(self, case: Case, found: ModelFound) -> str | None:
-        """Return why the strategy cannot train a model with these properties, or None. Called without torch."""
+        """Return words on why the strategy cannot train a model with these properties, or None.
+
+        Called without torch.
+        """
         return None
 
     @abstractmethod
     def build(self, job: Job, options: OptionsT) -> Replica:
-        """Return the rank's replica. Import torch here."""
+        """Return this rank's replica. Implementations import torch only in here."""
 
 
 __all__ = [

@@ -23,11 +23,10 @@ T = TypeVar("T")
 
 
 class DataParallel(Strategy[NoOptions]):
-    """Data parallelism in a single process: in every step the batch is scattered, the model replicated, outputs
-    gathered.
+    """Data parallelism in one process: each step scatters the batch, replicates the model and gathers the outputs.
 
-    The batch that arrives is `local_batch * world_size` samples. A mean loss over all of them makes the
-    sum of the replicas' gradients equal to the average that other strategies compute.
+    The process takes batches of `local_batch * world_size` samples. As the loss is the mean over all of them, the sum
+    of the replicas' gradients equals the average that other strategies compute.
     """
 
     name = "data_parallel"
@@ -50,17 +49,17 @@ class DataParallel(Strategy[NoOptions]):
 
     def build(self, job: Job, options: NoOptions) -> Replica:
         if job.world_size == 1:
-            return LocalReplica(job)  # with one device torch.nn.DataParallel calls the module
+            return LocalReplica(job)  # with one device, torch.nn.DataParallel only calls the module
         return CudaReplica(job) if job.device.type == "cuda" else ThreadedReplica(job)
 
 
 class CudaReplica(Replica):
-    """torch.nn.DataParallel over the first `world_size` GPUs; phases are noted in the calling thread.
+    """torch.nn.DataParallel over the first `world_size` GPUs; its phases are recorded in the calling thread.
 
-    The gradients' sum is part of autograd there, so the `backward` span contains it.
+    Autograd sums the gradients, so the `backward` span includes that.
 
     Raises:
-        ValueError: there are fewer GPUs.
+        ValueError: there are too few GPUs.
     """
 
     def __init__(self, job: Job) -> None:
@@ -114,10 +113,10 @@ class CudaReplica(Replica):
 class ThreadedReplica(Replica):
     """torch.nn.DataParallel's steps on the CPU, phase by phase.
 
-    Replica i always runs in thread i, which has `threads_per_rank` threads and, if the process has enough cores, a
-    separate share of them. Replica 0 works on the master's own parameters and buffers, as the one on the first GPU
-    does; what others write into buffers is lost, as there. The loss is computed on the master from the gathered
-    outputs, and noted as a second `forward` span.
+    Replica i always runs in thread i, which computes with `threads_per_rank` threads. Each has separate cores if the
+    process has enough of them. As on GPUs, replica 0 works on the model's own parameters and buffers, and what other
+    replicas write into buffers is lost. The loss is computed from the gathered outputs, and recorded as a second
+    `forward` span.
     """
 
     def __init__(self, job: Job) -> None:
@@ -154,14 +153,14 @@ class ThreadedReplica(Replica):
         with recorder.span("scatter"):
             shards = [
                 map_tensors(clone, shard) for shard in chunk(inputs, count)
-            ]  # separate, as on several devices
+            ]  # separate memory, as on several devices
         with recorder.span("replicate"):
             replicas = [replicate(self.job.model, alias=number == 0) for number in range(count)]
         with recorder.span("forward"):
             outputs = self._forward([module for module, _ in replicas], [(shard,) for shard in shards])
         with recorder.span("gather"):
-            # Detached from the replicas' graphs: each is walked by its own thread below, whereas one
-            # backward of the gathered loss would walk them all in this one.
+            # Detached from the replicas' graphs, so that each graph is walked by its own thread below: a backward from
+            # the gathered loss would walk all of them in this thread.
             leaves = [output.detach().requires_grad_() for output in outputs]
             gathered = torch.cat(leaves)
         with recorder.span("forward"):
@@ -202,14 +201,14 @@ class ThreadedReplica(Replica):
                 )
 
     def _on_all(self, functions: Sequence[Callable[..., T]], arguments: Sequence[tuple[Any, ...]]) -> list[T]:
-        """Call function i in thread i; return the results in order, or raise the first replica's exception."""
+        """Call function i in thread i; return the results in order, or raise the exception of the first that failed."""
         jobs = zip(self._threads, functions, arguments, strict=True)
         futures = [thread.submit(function, *given) for thread, function, given in jobs]
         wait(futures)
         return [future.result() for future in futures]
 
     def _reduce(self, replicas: list[dict[torch.Tensor, torch.Tensor]]) -> None:
-        """Sum the replicas' gradients on the master, in their order; hooks of its parameters see the sums."""
+        """Sum the replicas' gradients into the model's, in replica order; hooks of its parameters get the sums."""
         import torch
 
         for parameter in self.job.model.parameters():
@@ -229,7 +228,10 @@ class ThreadedReplica(Replica):
 
 @contextmanager
 def _draws_repeated() -> Iterator[list[bool]]:
-    """Yield a list, non-empty once torch's random state is set again after draws, as to recompute activations."""
+    """Yield a list that becomes non-empty if torch's random state is set again after draws, to repeat them.
+
+    Recomputing checkpointed activations does this.
+    """
     import torch
 
     original = torch.set_rng_state
@@ -250,12 +252,12 @@ def _draws_repeated() -> Iterator[list[bool]]:
 
 
 def _has_hooks(parameter: torch.Tensor) -> bool:
-    """Return whether autograd calls user code when it has a parameter's gradient."""
+    """Return whether a parameter has hooks, which autograd calls with its gradient."""
     return any(getattr(parameter, kind, None) for kind in ("_backward_hooks", "_post_accumulate_grad_hooks"))
 
 
 def core_shares(cores: Sequence[int], count: int) -> list[tuple[int, ...]]:
-    """Return cores for each of `count` threads: equal consecutive shares, or one each in turn if there are too few."""
+    """Return the cores of each of `count` threads: equal consecutive shares, or one core each if there are too few."""
     size = len(cores) // count
     if size == 0:
         return [(cores[number % len(cores)],) for number in range(count)]
@@ -270,10 +272,10 @@ def _prepare_thread(cores: tuple[int, ...], threads: int) -> None:
 
 
 def check_replicable(model: nn.Module) -> None:
-    """Refuse a model that torch.nn.DataParallel copies in such a way that replicas train the first one's parameters.
+    """Refuse a model with compiled or scripted modules, whose replicas would use the original parameters.
 
     Raises:
-        CannotTrainError: it holds a compiled module, or a scripted one.
+        CannotTrainError: the model has such a module.
     """
     import torch
 
@@ -294,11 +296,11 @@ def check_replicable(model: nn.Module) -> None:
 
 
 def replicate(module: nn.Module, *, alias: bool) -> tuple[nn.Module, dict[torch.Tensor, torch.Tensor]]:
-    """Return a replica of the module, and a map from the module's parameters to the replica's.
+    """Return a replica of a module, and a dict from the module's parameters to the replica's.
 
-    The replica's parameters are separate leaves, so gradients stay with the replica. With `alias` they share the
-    module's memory, and its buffers are the module's; otherwise both are copies. What the module shares between its
-    parts (tied weights) the replica shares too. After torch/nn/parallel/replicate.py.
+    The replica's parameters are leaves of their own, so gradients stay with the replica. With `alias` they share the
+    module's memory, and the replica has the module's buffers; otherwise both are copies. Tied weights stay tied in the
+    replica. After torch/nn/parallel/replicate.py.
     """
     from torch import nn
 

@@ -1,4 +1,4 @@
-"""The `independent` strategy: ranks that compute at once and aggregate nothing; the upper bound."""
+"""The `independent` strategy, the upper bound: ranks compute at the same time and aggregate nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ddpbench.strategies.local import LocalReplica
 
 
 class Independent(Strategy[NoOptions]):
-    """Separate trainings, one per rank. What they lose against `single` they lose to shared hardware."""
+    """Every rank trains by itself. If ranks are slower than `single`, that is because they share hardware."""
 
     name = "independent"
     role = "bound"

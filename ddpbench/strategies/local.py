@@ -1,4 +1,4 @@
-"""The replica of `single` and `independent`, which trains by itself."""
+"""The replica of `single` and `independent`, which trains without other ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class LocalReplica(Replica):
-    """Forward and backward of the bare model; nothing is aggregated."""
+    """A replica that trains the bare model and aggregates nothing."""
 
     _own: OwnStep | None = None
 

@@ -1,4 +1,4 @@
-"""The `master` strategy: rank 0 gathers every gradient after backward, averages, and sends it back."""
+"""The `master` strategy: after backward, rank 0 gathers all gradients, averages them and sends them back."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 class Master(Strategy[NoOptions]):
     """The simplest parameter server: one of the ranks serves all.
 
-    Its link carries 2(n-1)·S bytes per step for S bytes of gradient, against 2(n-1)/n·S on every link of a
-    ring. A parameter the loss does not reach counts as a gradient of zeros, so that the optimizer treats
-    it like any other (weight decay and momentum apply), where DDP without find_unused_parameters fails.
+    With n ranks and S bytes of gradients, the link of rank 0 carries 2(n-1)·S bytes per step, compared with 2(n-1)/n·S
+    on every link of a ring. A parameter that the loss does not reach gets a gradient of zeros, so the optimizer applies
+    weight decay and momentum to it as to any other; DDP without find_unused_parameters fails in this case.
     """
 
     name = "master"
@@ -45,10 +45,10 @@ class Master(Strategy[NoOptions]):
 
 @dataclass(slots=True)
 class _Flat:
-    """All trained parameters of one dtype, and one buffer for their gradients.
+    """Trained parameters of one dtype, and one buffer for their gradients.
 
-    `views` are the buffer's parts in the shapes of `parameters`; `gathered` holds every rank's buffer, in
-    the order of ranks, on rank 0 and is None elsewhere.
+    `views` are views into the buffer with the shapes of `parameters`. On rank 0, `gathered` has a buffer for every
+    rank, in the order of ranks; on other ranks it is None.
     """
 
     parameters: list[torch.Tensor]
@@ -74,14 +74,15 @@ class MasterReplica(Replica):
         self._flats = [] if job.step is not None else self._flats_of(self._trained)
         self._own: OwnStep | None = None
         self._buffers: dict[frozenset[int], list[_Flat]] = {}
-        """Buffers of an own step for each set of parameters that a backward has reached, by the parameters' numbers."""
+        """For a workload's own step, buffers for each set of parameters that a backward has reached, by their indices.
+        """
         self._reached: set[int] = set()
-        """Numbers of the parameters that the current backward has reached."""
+        """Indices of the parameters that the current backward has reached."""
         self._hooks: list[Any] = []
         self._sent = 0
 
     def _flats_of(self, parameters: Sequence[torch.Tensor]) -> list[_Flat]:
-        """Return buffers for these parameters' gradients, one per dtype."""
+        """Allocate and return buffers for these parameters' gradients, one per dtype."""
         import torch
 
         job, flats = self.job, []
@@ -124,7 +125,10 @@ class MasterReplica(Replica):
         return self._own(batch)
 
     def _aggregate_reached(self) -> None:
-        """Average the gradients that the backward has added to, the same on all ranks; others are averaged already."""
+        """Average the gradients that the last backward changed; others are averaged already.
+
+        All ranks must have reached the same parameters.
+        """
         reached = frozenset(self._reached)
         self._reached.clear()
         if reached not in self._buffers:
@@ -165,9 +169,8 @@ class MasterReplica(Replica):
             mean.div_(self.job.world_size)
             copies = [as_real(mean)] * self.job.world_size
 
-        # Scatters the same tensor instead of broadcasting it: gloo's broadcast is a binomial tree, in which other ranks
-        # pass the gradient on, and gloo's reduce is a ring, so the master's link would not be the bottleneck that this
-        # strategy shows. Gather and scatter are direct transfers.
+        # Gather and scatter are direct transfers, so the master's link is the bottleneck that this strategy shows.
+        # gloo's broadcast is a binomial tree, in which other ranks pass the gradient on, and gloo's reduce is a ring.
         start = recorder.mark()
         dist.scatter(as_real(flat.buffer), copies, src=0)
         recorder.add_transfer(

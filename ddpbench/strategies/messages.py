@@ -1,4 +1,4 @@
-"""Messages from one rank to another, noted on both sides. Imports torch at once, so only replicas import it."""
+"""Messages between two ranks, recorded on both sides. Imports torch when imported, so only replicas import it."""
 
 from __future__ import annotations
 
@@ -11,37 +11,38 @@ import torch.distributed as dist
 from ddpbench.measure.recorder import Recorder
 
 UNSEEN_NS = 50_000
-"""A send whose wait takes no longer than this, in seconds, had already ended unnoticed."""
+"""If waiting for a send takes no longer than this, in ns, the send had ended before, at an unknown time."""
 
 
 class Message:
-    """A message to or from another rank, noted when it is over as this rank's part in a transfer of two ranks.
+    """A message to or from another rank, recorded at its end as this rank's part of a transfer between two ranks.
 
-    `start` begins it, as does calling it, which torch does with what it takes for `isend`. The receiver's part ends
-    when it has the tensor. Torch reports the end of a send only to a caller that waits: where the sender does not
-    have to wait, its part ends as it begins, and the transfer is the receiver's alone.
+    Calling the object begins the message, so that torch can use it in place of `isend`. The receiver's part ends when
+    it has the tensor. The end of a send is known only if the sender has to wait for it. If not, the sender's part is
+    recorded with length 0, and only the receiver's counts.
     """
 
-    # Little is done here: it all counts in the step's time, and a pipeline has many messages in each step.
+    # This code is kept short, since it adds to the step's time, and a pipeline has many messages in each step.
     __slots__ = ("_act", "_bucket", "_own", "_recorder", "_start", "_work")
 
     def __init__(
         self, recorder: Recorder, act: Callable[..., Any], own: tuple[Any, ...], *, bucket: int
     ) -> None:
-        """`act` begins it: `dist.isend` or `dist.irecv`, called with the arguments `own`, of which the tensor is first.
+        """Store the arguments.
 
-        `bucket` distinguishes it from other messages of the step, and is the same on both sides.
+        `act` is `dist.isend` or `dist.irecv`, and `own` its arguments, the tensor first. `bucket` is a number that
+        distinguishes the message from others in the step, the same on both sides.
         """
         self._recorder, self._act, self._own, self._bucket = recorder, act, own, bucket
 
     def __call__(self, *_: Any, **__: Any) -> Message:
-        """Begin it with its own tensor, peer, group and tag, regardless of what torch calls it with."""
+        """Begin the message with the stored tensor, peer, group and tag, and ignore the arguments from torch."""
         self._start = self._recorder.mark()
         self._work = self._act(*self._own)
         return self
 
     def wait(self) -> None:
-        """Wait for its end, as `torch.distributed.Work.wait` does."""
+        """Wait for the message's end, like `torch.distributed.Work.wait`, and record the transfer."""
         recorder, start = self._recorder, self._start
         before = recorder.mark()
         self._work.wait()
@@ -61,8 +62,10 @@ class Message:
 def begin(
     recorder: Recorder, what: Literal["send", "receive"], tensor: torch.Tensor, peer: int, bucket: int
 ) -> Any:
-    """Begin to send a tensor to a rank or receive it from there; return an object with `wait()`. It is noted if the
-    recorder is active, unless it runs on a stream of a GPU."""
+    """Begin to send a tensor to a rank or to receive one from it; return an object with `wait()`.
+
+    The transfer is recorded if the recorder is active and the tensor is not on a GPU.
+    """
     act = dist.isend if what == "send" else dist.irecv
     if not recorder.active or tensor.is_cuda:
         return act(tensor, peer)

@@ -1,4 +1,4 @@
-"""A strategy from a user's file: imported and checked, with methods whose wrong answers raise clear errors."""
+"""Load a strategy from a user's file, check it, and make its methods raise clear errors for unusable answers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _MADE: dict[str, Strategy[Any]] = {}
 
 
 def _number(value: object) -> object:
-    """Return a number; a tensor or an array with one number would pass as one."""
+    """Return a value that is an int or float; refuse others, such as tensors, which pydantic would accept."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise PydanticCustomError("number", "input should be a number")
     return value
 
 
 class _Declared(BaseModel):
-    """Class attributes that a user's strategy may declare; it may not declare a launcher, a framework or an engine."""
+    """The types of class attributes that a user's strategy may declare; launcher, framework and engine are fixed."""
 
     model_config = ConfigDict(strict=True, from_attributes=True)
 
@@ -58,10 +58,10 @@ class _Declared(BaseModel):
 
 
 def own_strategy(name: str) -> Strategy[Any]:
-    """Return the strategy of an import path such as `mine.py:TopK`; its file is imported.
+    """Import a user's file and return the strategy of an import path such as `mine.py:TopK`.
 
     Raises:
-        StrategyError: it cannot be imported, or is not a strategy.
+        StrategyError: the file cannot be imported, or the class is not a strategy.
     """
     try:
         found = load_class(name, _is_strategy, first=False)
@@ -119,7 +119,7 @@ def _raised(error: BaseException) -> str:
 def _asked(
     who: str, method: str, ask: Callable[..., Any], fits: Callable[[Any], bool], wanted: str
 ) -> Callable[..., Any]:
-    """Return a method that raises an error with a clear message if it fails or returns something unusable."""
+    """Return a function that calls `ask`, and raises a clear error if that fails or `fits` refuses the answer."""
 
     def asked(*given: Any, **named: Any) -> Any:
         try:
@@ -174,4 +174,4 @@ _ANSWERS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "trainers": (lambda value: _is_count(value, 0), "a whole number, 0 or more"),
     "dealt": (_is_share, "two whole numbers: which share, and of how many"),
 }
-"""For each method that planning and ranks call: a test for valid answers, and its description in words."""
+"""By method: a function that tests whether an answer is valid, and words for valid answers."""

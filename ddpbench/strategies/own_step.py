@@ -1,8 +1,8 @@
-"""A training step that a user's class makes itself, under a strategy. Imports torch at once.
+"""Run training steps that a user's class makes itself, under a strategy. Imports torch when imported.
 
-The class calls forward, `backward()` and its optimizers as its loop does; the strategy provides the network that the
-class calls, and acts at the end of each backward. Where steps are recorded, time in neither backward nor an
-optimizer's step counts as forward.
+The class calls forward, `backward()` and its optimizers as in the user's own training loop. The strategy provides the
+network that the class calls, and acts at the end of each backward. If steps are recorded, time outside backward and
+optimizers' steps counts as forward.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ddpbench.text_safety import with_article
 
 
 class Optimizers:
-    """All optimizers of a class that makes its own steps, joined into one as a strategy needs it.
+    """All optimizers of a class that makes its own steps, with a single optimizer's interface for strategies.
 
     `given` is what the class's `optimizer` returned: one, or a tuple, list or dict of optimizers and their schedulers.
     """
@@ -34,16 +34,16 @@ class Optimizers:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """Return all their groups."""
+        """Return the parameter groups of all optimizers."""
         return [group for one in self.all for group in one.param_groups]
 
     @property
     def state(self) -> dict[Any, Any]:
-        """Return all their state, by parameter."""
+        """Return the state of all optimizers, by parameter."""
         return {key: value for one in self.all for key, value in one.state.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is saved of them."""
+        """Return the state dicts of all optimizers, by number."""
         return {str(number): one.state_dict() for number, one in enumerate(self.all)}
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -52,7 +52,7 @@ class Optimizers:
             one.zero_grad(set_to_none=set_to_none)
 
     def replaced(self, make: Callable[[torch.optim.Optimizer], torch.optim.Optimizer]) -> Optimizers:
-        """Return the same structure with `make(optimizer)` in place of each optimizer."""
+        """Return a copy with the same structure, in which `make(optimizer)` replaces each optimizer."""
         return Optimizers(
             _mapped(self.given, lambda each: make(each) if isinstance(each, torch.optim.Optimizer) else each)
         )
@@ -74,15 +74,15 @@ def _mapped(given: Any, act: Callable[[Any], Any]) -> Any:
 
 
 def network_of(job: Job) -> nn.Module:
-    """Return the network that the job's own step is called with, before a strategy wraps it."""
+    """Return the network for the job's own step, before a strategy wraps it."""
     network: Any = job.model.network
     return network  # type: ignore[no-any-return]
 
 
 def each_part(network: nn.Module, wrap: Callable[[nn.Module], nn.Module]) -> nn.Module:
-    """Return the network wrapped; if it is only a ModuleDict or ModuleList, with each of its parts wrapped.
+    """Return the wrapped network; for a ModuleDict or ModuleList, one of the same kind with each part wrapped.
 
-    A part without trained parameters stays as it is: nothing in it is aggregated.
+    A part without trained parameters is not wrapped, since it has nothing to aggregate.
     """
 
     def wrapped(part: nn.Module) -> nn.Module:
@@ -96,7 +96,7 @@ def each_part(network: nn.Module, wrap: Callable[[nn.Module], nn.Module]) -> nn.
 
 
 class OwnStep:
-    """The steps of one rank that the user's class makes."""
+    """Calls the user's own step in one rank, aggregates gradients and records spans."""
 
     def __init__(
         self,
@@ -107,16 +107,17 @@ class OwnStep:
         after_backward: Callable[[], None] | None = None,
         last_sent: Callable[[], Mark] = lambda: None,
     ) -> None:
-        """`network` is what the class calls, including the strategy's wrapper.
+        """Store the arguments, and have optimizers' steps recorded if the recorder is active.
 
-        `after_backward` aggregates gradients once a backward has made them. `last_sent` returns when the last bucket
-        left during a backward, from when on the rank only waits; None without buckets.
+        `network` is what the class calls, including the strategy's wrapper. `after_backward`, if given, aggregates
+        gradients after each backward. `last_sent` returns when the last bucket was sent in a backward, after which the
+        rank only waits; None if there are no buckets.
         """
         assert job.step is not None
         self._job, self._make, self.network, self._optimizers = job, job.step, network, optimizers
         self._after_backward, self._last_sent = after_backward, last_sent
         self._at: Mark = None
-        """Start of the time that no span covers yet."""
+        """Start of the time that is not in a span yet."""
         self._begun: Mark = None
         self._updating = False
         if job.recorder.active:
@@ -125,10 +126,10 @@ class OwnStep:
                 one.register_step_post_hook(self._end_update)
 
     def __call__(self, batch: Any) -> torch.Tensor:
-        """Make a step; return its loss, detached.
+        """Make a step and return its loss, detached.
 
         Raises:
-            TypeError: the class returned no scalar.
+            TypeError: the user's step did not return a tensor with one number.
         """
         if self._after_backward is None and not self._job.recorder.active:
             return self._made(batch)
@@ -149,7 +150,7 @@ class OwnStep:
 
     def _backward(self, backward: Callable[[], None]) -> None:
         recorder = self._job.recorder
-        if self._updating:  # a closure that the optimizer calls: what came before counts as the optimizer's
+        if self._updating:  # in a closure that the optimizer calls: the time before belongs to the optimizer
             start = recorder.mark()
             recorder.add_span("optimizer", self._begun, start)
         else:
@@ -182,10 +183,10 @@ class OwnStep:
 
 @contextmanager
 def around_backward(act: Callable[[Callable[[], None]], None], threads: Container[int]) -> Iterator[None]:
-    """Replace each backward that one of these threads starts, until the block ends, by `act`, which calls it.
+    """In the block, call `act` for each backward that one of these threads starts; `act` must call its argument.
 
-    This covers `Tensor.backward`, `torch.autograd.backward` and a scaled loss's backward. A nested backward, as of
-    checkpointed activations, is part of the outer one.
+    That argument runs the backward. This covers `Tensor.backward`, `torch.autograd.backward` and a scaled loss's
+    backward. A nested backward, as in checkpointed activations, is part of the outer one.
     """
     original = torch.autograd.backward
     within: set[int] = set()

@@ -1,4 +1,4 @@
-"""A rank's piece of a model, with the parameters that belong to it. Imports torch at once."""
+"""A replica for a rank's piece of a model. Imports torch when imported."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ddpbench.strategies.base import Job, Replica, local_bytes, state_bytes
 
 
 class PieceReplica(Replica):
-    """A replica that trains a piece of the model, and releases the other ranks' parameters."""
+    """A replica that trains one piece of the model, and frees the memory of other ranks' parameters."""
 
     def __init__(self, job: Job, pieces: Sequence[nn.Module], own: nn.Module) -> None:
-        """`pieces` are those of all ranks, `own` is this rank's.
+        """Take the pieces of all ranks, and `own`, this rank's.
 
         Raises:
             ValueError: a parameter is in two pieces, or in none.

@@ -1,4 +1,4 @@
-"""The `single` strategy: one process, one device; the base case of every speed-up."""
+"""The `single` strategy: one process with one device, the base case of every speed-up."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ddpbench.strategies.local import LocalReplica
 
 
 class Single(Strategy[NoOptions]):
-    """Plain training without any process group."""
+    """Plain training in one process, without a process group."""
 
     name = "single"
     role = "base"

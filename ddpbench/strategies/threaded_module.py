@@ -1,4 +1,7 @@
-"""torch.nn.DataParallel's module on the CPU: threads share each call and its backward. Imports torch."""
+"""A module like torch.nn.DataParallel for the CPU, which divides each call and its backward among threads.
+
+Imports torch when imported.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +19,16 @@ from ddpbench.strategies.base import CannotTrainError
 from ddpbench.strategies.trees import chunk, leaves, map_tensors, tensors
 
 OnAll = Callable[[Sequence[Callable[..., Any]], Sequence[tuple[Any, ...]]], list[Any]]
-"""Calls function i in thread i with its arguments; returns the results in order."""
+"""The type of a function that calls function i in thread i with its arguments, and returns the results in order."""
 Replicate = Callable[..., tuple[nn.Module, dict[torch.Tensor, torch.Tensor]]]
 
 
 class ThreadedModule(nn.Module):
-    """A module whose every call is scattered along the first dimension, computed by replicas, and gathered.
+    """A module that scatters the arguments of each call along the first dimension, and gathers replicas' outputs.
 
-    Replicas are made for each call. Backward walks each replica's graph in its own thread, and sums their gradients on
-    the module's parameters, as torch.nn.DataParallel does on GPUs. Outputs may be tensors or tuples, lists and
-    dictionaries of them.
+    Replicas are made for each call. Backward walks each replica's graph in its own thread, and sums the replicas'
+    gradients into the module's parameters, as torch.nn.DataParallel does on GPUs. Outputs may be tensors, or tuples,
+    lists and dictionaries of tensors.
     """
 
     def __init__(self, module: nn.Module, count: int, on_all: OnAll, replicate: Replicate) -> None:
@@ -34,7 +37,7 @@ class ThreadedModule(nn.Module):
         self.count, self.on_all, self.replicate = count, on_all, replicate
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ThreadedModule:
-        """Return a copy that computes in the same threads, as for an average of the weights."""
+        """Return a copy that computes in the same threads, for example to store averaged weights."""
         memo |= {id(each): each for each in (self.on_all, self.replicate)}
         made = type(self).__new__(type(self))
         memo[id(self)] = made
@@ -51,20 +54,20 @@ class ThreadedModule(nn.Module):
 
 
 class _Call:
-    """A call of the module, with what its backward needs."""
+    """One call of a `ThreadedModule`, with what its backward needs."""
 
     def __init__(self, owner: ThreadedModule, given: tuple[Any, Any], trained: list[nn.Parameter]) -> None:
         self.owner, self.given, self.trained = owner, given, trained
         self._gradients = torch.is_grad_enabled()
         self._autocast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
         self.shape: Any = None
-        """An output of one replica, which shows where the gathered tensors belong."""
+        """The first replica's output, as a pattern of where the gathered tensors belong."""
         self.inputs: list[list[torch.Tensor]] = []
         self.outputs: list[list[torch.Tensor]] = []
         self.parameters: list[dict[torch.Tensor, torch.Tensor]] = []
 
     def run(self) -> list[torch.Tensor]:
-        """Return the gathered outputs."""
+        """Run the replicas, and return the tensors of their outputs, gathered and without a graph."""
         owner = self.owner
         wanted = [each.requires_grad for each in tensors(self.given)]
         shards = [_leaves(shard, wanted) for shard in chunk(self.given, owner.count)]
@@ -78,7 +81,7 @@ class _Call:
         return [_gathered([one.detach() for one in same]) for same in zip(*self.outputs, strict=True)]
 
     def _calling(self, replica: nn.Module) -> Callable[..., Any]:
-        """Return a call of the replica in the caller's grad mode and autocast, which each thread has separately."""
+        """Return a function that calls a replica in the caller's grad mode and autocast, which are set per thread."""
         enabled, dtype = self._autocast
 
         def call(arguments: tuple[Any, ...], settings: dict[str, Any]) -> Any:
@@ -88,7 +91,10 @@ class _Call:
         return call
 
     def back(self, slopes: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-        """Return the gradients of the inputs and of the trained parameters."""
+        """Make the replicas' backward from the outputs' gradients `slopes`.
+
+        Return the gradients of the inputs, then of the trained parameters.
+        """
         pairs: list[list[tuple[torch.Tensor, torch.Tensor]]] = [[] for _ in self.outputs]
         for index, slope in enumerate(slopes):
             if slope is None or not self.outputs[0][index].requires_grad:
@@ -117,12 +123,12 @@ class _Call:
 def _refuse_objects(output: Any) -> None:
     """Refuse an output that torch.nn.DataParallel cannot gather on GPUs.
 
-    An object that torch rebuilds from its parts, such as a decoder's cache, stays the first replica's: a loss that
-    uses it fails the proof.
+    An object that torch could rebuild from its parts, such as a decoder's cache, is accepted, but only the first
+    replica's is returned. A loss that uses it fails the proof.
 
     Raises:
-        CannotTrainError: it holds a number, a text or another object that is neither a tensor nor a container of
-            tensors.
+        CannotTrainError: the output has a number, a text or another object that is neither a tensor nor a container
+            of tensors.
     """
     for each in leaves(output):
         if not _is_gathered(each):
@@ -133,10 +139,10 @@ def _refuse_objects(output: Any) -> None:
 
 
 def _is_gathered(each: Any) -> bool:
-    """Return whether torch can gather an object: a tensor, None, or one that its type rebuilds from its parts."""
+    """Return whether torch can gather an object: a tensor, None, or one that its type can make from its parts."""
     if each is None or isinstance(each, torch.Tensor):
         return True
-    if isinstance(each, str | bytes):  # whose parts are again texts and numbers
+    if isinstance(each, str | bytes):  # the parts of texts are texts again, those of bytes are numbers
         return False
     try:
         parts = list(each)
@@ -168,13 +174,13 @@ class _Threads(torch.autograd.Function):
 
 
 def _leaves(shard: Any, wanted: Sequence[bool]) -> Any:
-    """Return copies of a shard's tensors as leaves of a separate graph; `wanted` marks those that need gradients."""
+    """Return a shard with copies of its tensors, as leaves of a separate graph; `wanted` tells which need gradients."""
     each_wanted = iter(wanted)
     return map_tensors(lambda tensor: tensor.detach().clone().requires_grad_(next(each_wanted)), shard)
 
 
 def _whole_slope(whole: torch.Tensor, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the gradient of an input that was cut into parts, or given in full to every replica."""
+    """Return an input's gradient from those of its parts, or their sum if every replica got the full input."""
     return torch.stack(list(parts)).sum(0) if parts[0].shape == whole.shape else torch.cat(list(parts))
 
 

@@ -1,4 +1,4 @@
-"""The traits of a strategy, for comparing and drawing: from its class, or from a plan."""
+"""The traits of a strategy that comparisons and figures need, from the strategy's class or from a plan."""
 
 from __future__ import annotations
 
@@ -19,45 +19,46 @@ from ddpbench.user_files import short_name
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Traits:
-    """A strategy with given options, as analysis and reports see it."""
+    """What analysis and reports need to know about a strategy with given options."""
 
     display: str
-    """Its name in figures and tables."""
+    """The strategy's name in figures and tables."""
     spoken: str
-    """Its name in a sentence."""
+    """The strategy's name in a sentence."""
     role: StrategyRole
-    """Its role: the base case, the upper bound, or a reference that others are compared with."""
+    """Whether the strategy is the base case, the upper bound, or a reference that others are compared with."""
     promise: Promise | None
-    """The promise that is proved; None for a strategy that is unknown here."""
+    """The promise that is proved; None if this version does not know the strategy."""
     one_process: bool
     uses_buckets: bool
     engine: str
-    """The library that computes the model: `torch`, or a framework of another kind."""
+    """The library that computes the model, such as `torch`."""
     shows_transfers_on_gpus: bool
     whole_state: bool
-    """Every rank computes the full model and its full update."""
+    """True if every rank has the full model and optimizer."""
     colour: str
-    """`#RRGGBB`; empty if it has no colour."""
+    """Colour in figures as `#RRGGBB`; empty if there is none."""
     marker: str
-    """Matplotlib's code; empty if it has no marker."""
+    """Marker in figures as matplotlib's code; empty if there is none."""
     note: str
-    """A caveat that a report must print next to its numbers."""
+    """A caveat that a report must print next to the strategy's numbers."""
 
     @property
     def exchanges(self) -> bool:
-        """Return whether its ranks exchange anything; if not, it is never ranked."""
+        """Return whether the strategy's ranks exchange anything; if not, comparisons do not rank it."""
         return self.promise != "nothing" and self.role != "base"
 
     @property
     def parts_state(self) -> bool:
-        """Return whether ranks are known to hold parts of the model or of its optimizer."""
+        """Return whether ranks are known to have only parts of the model or of its optimizer."""
         return self.promise is not None and not self.whole_state
 
     @property
     def exact(self) -> bool:
-        """Return whether it is proved to train as one process does, step by step; if not, a comparison has a caveat.
+        """Return whether comparisons with the strategy need no caveat, since it trains as one process does.
 
-        The base case and the upper bound need no caveat: they exchange nothing by design.
+        That means that every step is proved to equal one process's. The base case and the upper bound, which exchange
+        nothing by design, need no caveat either.
         """
         return self.promise == "gradients" or (self.promise == "nothing" and self.role in ("base", "bound"))
 
@@ -68,13 +69,13 @@ def _traits(strategy: str, stated: str, options_json: str, device: str) -> Trait
         found = load_strategy(strategy)
         try:
             promise: Promise | None = found.promise(found.options.model_validate_json(options_json))
-        except ValueError:  # another version wrote the options
+        except ValueError:  # a different version wrote the options
             promise = None if found.aggregates else "nothing"
         return _of_class(found, strategy.replace("_", " "), promise, device)
     if stated:
         own = StatedTraits.model_validate_json(stated)
         return Traits(**own.model_dump(), role="", engine="torch")
-    name = short_name(strategy).replace("_", " ")  # from another version, or a user's in a run without this
+    name = short_name(strategy).replace("_", " ")  # a different version's, or a user's in an old run
     return Traits(
         display=name,
         spoken=name,
@@ -111,8 +112,7 @@ def _of_class(found: Strategy[Any], name: str, promise: Promise | None, device: 
 
 
 def _declared(strategy: Strategy[Any], name: str) -> Any:
-    """Return a class attribute that a user's class declares; empty if only a class of ddpbench that it derives from
-    does."""
+    """Return a class attribute that a user's class declares itself; empty if only ddpbench's base classes do."""
     for each in type(strategy).__mro__:
         if each.__module__.partition(".")[0] == "ddpbench":
             return ""
@@ -125,11 +125,11 @@ _STATED = tuple(StatedTraits.model_fields)
 
 
 def stated_traits(strategy: Strategy[Any], case: Case) -> str:
-    """Return the traits that a user's strategy states with a case's options, as `Case.strategy_traits` holds them.
+    """Return the traits of a user's strategy with a case's options, as the text in `Case.strategy_traits`.
 
     Raises:
-        ValueError: reports cannot show them; the message says why.
-        StrategyError: the strategy cannot say what it promises, or the period of its exchange.
+        ValueError: reports cannot show the traits; the message says why.
+        StrategyError: a method of the strategy, such as `promise` or `period`, fails or returns something unusable.
     """
     options = strategy.options.model_validate(case.options)
     promise = strategy.promise(options)
@@ -155,13 +155,13 @@ def stated_traits(strategy: Strategy[Any], case: Case) -> str:
 
 
 _MORE = (("", "X"), ("#009E73", "P"), ("#CC79A7", "p"), ("#56B4E9", "h"), ("#D55E00", "*"), ("#000000", "H"))
-"""Colours and markers of users' strategies that declare none, in turn; related ones share a colour, not a marker."""
+"""Pairs of colour and marker for users' strategies that declare none, used in turn."""
 
 
 def told_apart(cases: Sequence[Case]) -> list[Case]:
-    """Return a run's cases with distinct names, colours and markers of users' strategies for figures.
+    """Return a run's cases in which users' strategies have distinct names, colours and markers for figures.
 
-    Where two of one run have the same name, or one has the name of a strategy of ddpbench, its file is added.
+    If a user's strategy has the same name as another one in the run, its file is added to the name.
     """
     own = list(dict.fromkeys(case.strategy for case in cases if case.strategy_traits))
     if not own:
@@ -187,28 +187,28 @@ def told_apart(cases: Sequence[Case]) -> list[Case]:
 
 
 def traits_of(case: Case) -> Traits:
-    """Return the traits of a case's strategy with the case's options; for a user's strategy, those that the case holds.
+    """Return the traits of a case's strategy with the case's options.
 
-    Imports no user code.
+    This imports no user code: the case itself includes the traits of a user's strategy.
     """
     return _traits(case.strategy, case.strategy_traits, case.options_json, case.device)
 
 
 def hides_transfers(case: Case) -> bool:
-    """Return whether ranks exchange something on GPUs that cannot be timed from outside."""
+    """Return whether a case's ranks exchange something on GPUs that cannot be timed."""
     return case.device == "cuda" and case.world_size > 1 and not traits_of(case).shows_transfers_on_gpus
 
 
 def traits_named(strategy: str) -> Traits:
-    """Return the traits of a strategy of ddpbench by name alone, with the default options."""
+    """Return the traits of one of ddpbench's own strategies with its default options."""
     return _traits(strategy, "", "{}", "")
 
 
 def rings_among(cases: Iterable[Case]) -> bool:
-    """Return whether DDP is to be called a ring: when it is compared with other algorithms over emulated links.
+    """Return whether names should call DDP a ring, because it is compared with other algorithms over emulated links.
 
-    gloo's all-reduce is a ring. Where DDP itself ran with several algorithms, those are named instead. Users'
-    strategies do not count: their algorithms are unknown.
+    gloo's all-reduce is a ring. If DDP itself ran with several algorithms, names have these instead. Users' strategies
+    do not count as other algorithms, since theirs are unknown.
     """
     linked = [
         case
@@ -220,15 +220,15 @@ def rings_among(cases: Iterable[Case]) -> bool:
 
 
 def is_ring(case: Case) -> bool:
-    """Return whether this is DDP whose gradients are all-reduced in a ring by the backend."""
+    """Return whether this is a case of DDP in which the backend all-reduces gradients in a ring."""
     return traits_of(case).role == "reference" and bool(case.known_algorithm)
 
 
 def as_ring(name: str) -> str:
-    """Return a name such as `DDP` as that of the ring it is."""
+    """Return the name for a strategy that is called a ring, such as `ring (DDP)`."""
     return f"ring ({name})"
 
 
 def _file_of(strategy: str) -> str:
-    """Return the end of a strategy's path, with only letters that any figure can draw."""
+    """Return the end of a strategy's file path, at most 30 characters, with only those that any figure can draw."""
     return re.sub(r"[^\w.-]+", " ", strategy.rpartition(":")[0]).strip()[-30:]

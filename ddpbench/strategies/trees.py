@@ -1,9 +1,9 @@
-"""Batches that are more than a tensor: dictionaries, tuples, lists and dataclasses of tensors, cut and joined.
+"""Split, join and convert batches, which may be dictionaries, tuples, lists and dataclasses of tensors.
 
-A value is a tensor, a dict (or the like), list, tuple, named tuple or dataclass of values, or any other object, which
-is left as it is.
-The first dimension of a batch counts its samples; a tensor of another length (or without one) belongs to all samples.
-A list with an entry for each sample, such as the targets of a detection, is divided by its entries.
+A value is a tensor, a mapping, list, tuple, named tuple or dataclass of values, or any other object, which is left as
+it is.
+The first dimension of a batch's tensors counts its samples. A tensor of a different length, or without dimensions,
+belongs to all samples. A list with an entry for each sample, such as the targets in object detection, is split too.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 def map_tensors(act: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
-    """Return the same value with every tensor in it replaced."""
+    """Return the same structure with `act(tensor)` in place of every tensor."""
     import torch
 
     return _mapped(act, value, torch.Tensor)
 
 
 def copied(value: Any) -> Any:
-    """Return a copy that shares no tensor or container with a value: a loss may write into both."""
+    """Return a copy of a value that shares no tensor or container with it, for example for a loss that changes them."""
     return map_tensors(lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad), value)
 
 
@@ -42,7 +42,7 @@ def _mapped(act: Callable[[torch.Tensor], torch.Tensor], value: Any, tensor: typ
 
 
 def fields_of(value: Any) -> dict[str, Any] | None:
-    """Return the fields of a dataclass's object, by name; None for anything else."""
+    """Return the fields of an instance of a dataclass, by name; None for anything else."""
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return None
     return {
@@ -53,10 +53,10 @@ def fields_of(value: Any) -> dict[str, Any] | None:
 
 
 def cast_type(found: torch.dtype, wanted: torch.dtype | None) -> torch.dtype:
-    """Return the type of numbers of type `found` after a cast to `wanted`: complex numbers stay complex.
+    """Return the dtype that a tensor of dtype `found` gets in a cast to `wanted`.
 
-    Complex numbers take the complex type of `wanted` (complex64 for bfloat16). Integers, and
-    everything where `wanted` is None, keep their type.
+    Complex numbers get the complex dtype of `wanted` (complex64 for bfloat16). Integers keep their dtype, as does
+    everything if `wanted` is None.
     """
     if wanted is None:
         return found
@@ -66,7 +66,7 @@ def cast_type(found: torch.dtype, wanted: torch.dtype | None) -> torch.dtype:
 
 
 def cast(value: Any, dtype: torch.dtype | None) -> Any:
-    """Return the same value with every tensor cast as `cast_type` says; unchanged where `dtype` is None."""
+    """Return the same structure with every tensor cast by the rules of `cast_type`; unchanged if `dtype` is None."""
     return (
         value
         if dtype is None
@@ -75,14 +75,14 @@ def cast(value: Any, dtype: torch.dtype | None) -> Any:
 
 
 def as_real(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a view of complex numbers as pairs of real ones, which every collective can send; real ones unchanged."""
+    """Return a view of a complex tensor as pairs of real numbers, as collectives need; a real tensor is unchanged."""
     import torch
 
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def like(value: Any, parts: Any) -> Any:
-    """Return the parts in a container like `value`'s; a mapping of another class may hold more than its items."""
+    """Return the parts in a container of the same class as `value`, copied from it if it may have further state."""
     if type(value) in (list, dict):
         return parts
     if isinstance(value, MutableMapping):
@@ -92,7 +92,7 @@ def like(value: Any, parts: Any) -> Any:
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*parts)
     if not isinstance(value, list | tuple):
-        same = copy(value)  # a dataclass may be frozen, or change its arguments when it is made
+        same = copy(value)  # a dataclass may be frozen, or have a constructor that changes its arguments
         for name, part in parts.items():
             object.__setattr__(same, name, part)
         return same
@@ -100,7 +100,7 @@ def like(value: Any, parts: Any) -> Any:
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """Yield everything in a value that holds no values itself, in order: tensors and other objects."""
+    """Yield all tensors and other objects in a value that contain no further values, in order."""
     if isinstance(value, MutableMapping):
         for part in value.values():
             yield from leaves(part)
@@ -121,10 +121,10 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def samples(batch: Any) -> int:
-    """Return how many samples a batch has: the length of its first tensor that has a length.
+    """Return how many samples a batch has: the length of its first tensor that has a dimension.
 
     Raises:
-        ValueError: no tensor has a length.
+        ValueError: no tensor has a dimension.
     """
     for tensor in tensors(batch):
         if tensor.dim():
@@ -133,10 +133,10 @@ def samples(batch: Any) -> int:
 
 
 def chunk(batch: Any, count: int) -> list[Any]:
-    """Return the batch in `count` equal parts, in the order of its samples.
+    """Split a batch into `count` equal parts, in the order of its samples.
 
     Raises:
-        ValueError: its samples do not divide.
+        ValueError: the number of samples is not divisible by `count`.
     """
     size = samples(batch)
     if size % count:
@@ -149,13 +149,13 @@ def chunk(batch: Any, count: int) -> list[Any]:
 
 
 def undivided(parts: Sequence[Any]) -> tuple[int, ...]:
-    """Return the lengths of the tensors that `chunk` gave to each part of a batch in full."""
+    """Return the lengths of the tensors that `chunk` did not split, but put in full into each part of a batch."""
     everywhere = {id(each) for each in tensors(parts[-1])}
     return tuple(each.size(0) for each in tensors(parts[0]) if each.dim() and id(each) in everywhere)
 
 
 def _around_first(batch: Any) -> set[int]:
-    """Return the ids of the lists and tuples that contain the tensor with the samples: their entries are columns."""
+    """Return the ids of the lists and tuples around a batch's first tensor, whose entries thus are not samples."""
     found: set[int] = set()
     value = batch
     while True:
@@ -174,10 +174,10 @@ def _around_first(batch: Any) -> set[int]:
 
 
 def _by_sample(value: Sequence[Any], size: int, whole: set[int]) -> bool:
-    """Return whether a list has an entry for each sample; otherwise its entries are columns with all samples."""
+    """Return whether a list has an entry for each sample; if not, each entry belongs to all samples."""
     if len(value) != size or id(value) in whole or hasattr(value, "_fields"):
         return False
-    if next(tensors(value), None) is None:  # such as a text for each sample
+    if next(tensors(value), None) is None:  # for example, a text for each sample
         return True
     entries = [entry for entry in value if entry is not None]
     if len({type(entry) for entry in entries}) > 1:
@@ -188,7 +188,7 @@ def _by_sample(value: Sequence[Any], size: int, whole: set[int]) -> bool:
 
 
 def _nested(rows: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
-    """Return a nested tensor of these rows; torch neither slices nor joins nested tensors."""
+    """Return a nested tensor made of these rows, since torch can neither slice nor join nested tensors."""
     import torch
 
     made: torch.Tensor = torch.nested.as_nested_tensor(list(rows), layout=like.layout)
@@ -196,14 +196,14 @@ def _nested(rows: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
 
 
 def _laid_out(rows: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return a sparse tensor in the layout of another: torch cuts and joins rows only as coordinates."""
+    """Return a COO tensor converted to the sparse layout of `like`, since torch splits and joins only COO tensors."""
     import torch
 
     return rows if like.layout == torch.sparse_coo else rows.to_sparse(layout=like.layout)
 
 
 def _coordinates(value: torch.Tensor) -> torch.Tensor:
-    """Return a sparse tensor as rows of coordinates."""
+    """Return a sparse tensor converted to the COO layout."""
     found: torch.Tensor = value.to_sparse_coo()  # type: ignore[no-untyped-call]
     return found
 
@@ -235,10 +235,10 @@ def _cut(value: Any, size: int, start: int, end: int, whole: set[int]) -> Any:
 
 
 def concatenate(parts: Sequence[Any]) -> Any:
-    """Return one batch of several, in their order: the reverse of `chunk`.
+    """Join several batches into one, in order; this reverses `chunk`.
 
     Raises:
-        ValueError: they do not fit together, such as texts padded to different lengths.
+        ValueError: the batches do not fit together, such as texts padded to different lengths.
     """
     whole = {each for part in parts for each in _around_first(part)}
     return _joined(parts, [samples(part) for part in parts], whole)
@@ -279,7 +279,7 @@ def _joined_tensors(first: torch.Tensor, parts: Sequence[torch.Tensor], sizes: S
 
 
 def describe(value: Any) -> str:
-    """Return a value's shapes and types in a few words: `{'ids': int64 [4, 16], 'mask': bool [4, 16]}`."""
+    """Return words on a value's shapes and dtypes: `{'ids': int64 [4, 16], 'mask': bool [4, 16]}`."""
     import torch
 
     if isinstance(value, torch.Tensor):

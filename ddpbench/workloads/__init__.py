@@ -1,4 +1,4 @@
-"""The table of workloads, one file and one line each. Importing it imports neither torch nor pydantic."""
+"""The table of workloads, with one line each. Importing this module imports neither torch nor pydantic."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ TABLE: dict[str, Entry] = {
     ),
     "replay": Entry(
         "ddpbench.workloads.replay:Replay",
-        "",  # each profile has its own
+        "",  # each profile has its own summary
         shipped(),
     ),
 }
-"""Workloads by name. A size follows the name after a colon: `gpt:nano`."""
+"""Workloads by name. A name may be followed by a colon and a size: `gpt:nano`."""
 
 
 def workload_names() -> list[str]:
-    """Return every name with each of its sizes."""
+    """Return the names of all workloads, with each of their sizes."""
     return [name for head, entry in TABLE.items() for name in _names(head, entry)]
 
 
 def summaries() -> dict[str, str]:
-    """Return a summary of each workload, by its name with a size."""
+    """Return a summary of each workload, by name with size."""
     return {
         name: profile_summary(profile_path(name.removeprefix(PREFIX)))
         if name.startswith(PREFIX)
@@ -84,7 +84,7 @@ def is_import_path(name: str) -> bool:
 
 
 def load_workload(name: str) -> Workload[Any]:
-    """Return the workload of a name such as `gpt:nano`, or of a user's import path (in a rank only).
+    """Return the workload with a name such as `gpt:nano`, or from a user's import path (call this in a rank only).
 
     Raises:
         KeyError: no workload has that name or size.
@@ -127,7 +127,7 @@ def _own(name: str) -> Workload[Any]:
 
 
 def _is_workload(value: object, module: ModuleType) -> bool:
-    """Return whether the value is a class that the module itself defines, and that has what a workload needs."""
+    """Return whether a value is a class that the module itself defines and that has what a workload needs."""
     from ddpbench.workloads.base import Workload
     from ddpbench.workloads.plain import lacks
 
@@ -149,7 +149,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import names of `base` on first use: its models of options take longer to import than a list of names."""
+    """Import names of `base` on first use, since its pydantic models take longer to import than a list of names."""
     if name in __all__:
         return getattr(importlib.import_module("ddpbench.workloads.base"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

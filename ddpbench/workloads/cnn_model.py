@@ -1,4 +1,4 @@
-"""The network behind the `cnn` workload. Imports torch at once, so only `Cnn.model` imports it."""
+"""The network of the `cnn` workload. Imports torch when imported, so only `Cnn.model` imports it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ddpbench.workloads.digits import SIDE
 
 
 class DigitsNet(nn.Module):
-    """Images [batch, 1, 8, 8] to logits [batch, classes]: two convolutions that each halve the image, two layers."""
+    """Two convolutions with pooling and two linear layers, from images [batch, 1, 8, 8] to logits [batch, classes]."""
 
     def __init__(self, *, channels: tuple[int, int], hidden: int, classes: int) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class DigitsNet(nn.Module):
         return logits
 
     def stages(self) -> list[nn.Module]:
-        """Return layers in a row that, called in turn, are the model."""
+        """Return the model as a list of modules to call one after the other."""
         return [
             nn.Sequential(self.conv1, nn.ReLU(), nn.MaxPool2d(2)),
             nn.Sequential(self.conv2, nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),

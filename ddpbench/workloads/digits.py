@@ -1,4 +1,4 @@
-"""Real images that need no download: the handwritten digits that come with scikit-learn. No model is here."""
+"""Real images that need no download: the handwritten digits that come with scikit-learn."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 CLASSES = 10
 SIDE = 8
 FULL = 16.0
-"""The value of a pixel that is full of ink."""
+"""The value of a fully inked pixel."""
 _SEED = 0
-"""Seed of the samples' order, drawn once so that any stretch holds all digits: the file is ordered by writer."""
+"""Seed of the order of samples, which are shuffled once because the file is ordered by writer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Digits:
-    """Item i is `(image, label)`: float32 of shape [1, 8, 8] in [0, 1], and an int64 scalar."""
+    """A dataset of pairs `(image, label)`: float32 of shape [1, 8, 8] in [0, 1], and an int64 scalar."""
 
     images: torch.Tensor
     labels: torch.Tensor
@@ -36,8 +36,7 @@ class Digits:
         return self.images[index], self.labels[index]
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Return the samples of a batch: a loader that took them one by one would wait longer for Python than for
-        memory."""
+        """Return the samples of a batch at once, since taking them one by one would mostly spend time in Python."""
         import torch
 
         chosen = torch.tensor(indices)
@@ -47,10 +46,10 @@ class Digits:
 def read_digits() -> Digits:
     """Return the 1,797 digits of the UCI Optical Recognition set (Alpaydin and Kaynak 1998) that scikit-learn ships.
 
-    Only its file is read: importing scikit-learn takes longer than a launch.
+    Only the data file is read, since importing scikit-learn takes longer than a launch.
 
     Raises:
-        FileNotFoundError: scikit-learn is not installed, or keeps its file elsewhere.
+        FileNotFoundError: scikit-learn is not installed, or has the file elsewhere.
     """
     import numpy as np
     import torch

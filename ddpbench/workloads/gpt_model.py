@@ -1,4 +1,4 @@
-"""The decoder behind the `gpt` workload. Imports torch at once, so only `Gpt.model` imports it."""
+"""The decoder of the `gpt` workload. Imports torch when imported, so only `Gpt.model` imports it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddpbench.workloads.piece import Piece
 
 
 class SelfAttention(nn.Module):
-    """Causal multi-head attention; [batch, time, width] to the same shape."""
+    """Causal multi-head attention; input and output have the shape [batch, time, width]."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -48,12 +48,12 @@ class TransformerBlock(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A GPT over a small vocabulary; int64 tokens [batch, time] to logits [batch, time, vocabulary].
+    """A GPT over a small vocabulary, which maps int64 tokens [batch, time] to logits [batch, time, vocabulary].
 
     Architecture and initialisation are minGPT's (github.com/karpathy/minGPT, mingpt/model.py), after
     Radford et al. 2019: pre-norm blocks, GELU in its tanh form, learned positions, a separate output layer
     without bias, weights from N(0, 0.02²), and the layers that write into the residual stream scaled
-    by 1/√(2·layers). No dropout: replicas must be comparable with one process.
+    by 1/√(2·layers). There is no dropout, since replicas must be comparable with one process.
     """
 
     def __init__(self, *, layers: int, heads: int, width: int, block_size: int, vocabulary: int) -> None:
@@ -76,7 +76,7 @@ class Decoder(nn.Module):
         return logits
 
     def stages(self) -> list[nn.Module]:
-        """Return layers in a row that, called in turn, are the model."""
+        """Return the model as a list of modules to call one after the other."""
         first = Piece(self._embedded, self.tokens, self.positions)
         return [first, *self.blocks, nn.Sequential(self.norm, self.head)]
 

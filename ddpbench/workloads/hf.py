@@ -1,4 +1,4 @@
-"""The `hf` workload: models of the transformers library, built from a configuration; nothing is downloaded."""
+"""The `hf` workload: models of the transformers library, built from a configuration without any download."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ BERT_POSITIONS = 512
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Built:
-    """A model of the library, and how its configuration differs from the library's defaults."""
+    """A model of the transformers library, and how its configuration differs from the library's defaults."""
 
     kind: Literal["bert", "gpt2", "resnet"]
     tokens: int = 0
-    """Tokens per sample, unless the options set another number."""
+    """Default number of tokens per sample."""
     vocabulary: int = 0
     changes: tuple[tuple[str, int], ...] = ()
 
@@ -49,8 +49,8 @@ MODELS = {
     "gpt2": Built(kind="gpt2", tokens=512, vocabulary=50257),
     "resnet-50": Built(kind="resnet"),
 }
-"""The library's own defaults are bert-base-uncased, the small GPT-2 and ResNet-50; `bert-tiny` has the layers
-of Turc et al. 2019 (BERT-tiny) over a small vocabulary, for a quick look."""
+"""Models by size. The library's defaults are bert-base-uncased, the small GPT-2 and ResNet-50. `bert-tiny` has the
+layers of BERT-tiny (Turc et al. 2019) and a small vocabulary, for quick tests."""
 
 
 class HfOptions(BaseModel, extra="forbid", frozen=True):
@@ -65,7 +65,7 @@ class HfOptions(BaseModel, extra="forbid", frozen=True):
 
 
 class HuggingFace(Workload[HfOptions]):
-    """BERT learning masked words, GPT-2 next words, ResNet-50 classes: on made-up tokens and images."""
+    """BERT trained on masked tokens, GPT-2 on next tokens, or ResNet-50 on classes, all with made-up data."""
 
     name = "hf"
     options = HfOptions

@@ -1,4 +1,4 @@
-"""Models of the transformers library from their configurations. Imports torch at once, and the library on use."""
+"""Models of the transformers library from their configurations. Imports torch when imported, the library when used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 
 class Logits(nn.Module):
-    """A model of the library that returns only its logits: [batch, classes] or [batch, time, vocabulary]."""
+    """A wrapper that makes a model return only its logits, [batch, classes] or [batch, time, vocabulary]."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class Logits(nn.Module):
 
 
 def build(kind: str, changes: dict[str, Any], vocabulary: int, dropout: float, classes: int) -> nn.Module:
-    """Return the model of a configuration, its weights drawn as the library draws them."""
+    """Return a model of this kind and configuration, with weights initialised by the library."""
     library: Any = importlib.import_module("transformers")
     model: nn.Module
     if kind == "bert":

@@ -1,4 +1,4 @@
-"""The `mlp` workload: a multilayer perceptron that guesses the next byte of real text."""
+"""The `mlp` workload: a multilayer perceptron that predicts the next byte of real text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class MlpOptions(BaseModel, extra="forbid", frozen=True):
 
 
 class Mlp(Workload[MlpOptions]):
-    """64 bytes of context, three hidden layers of 256 (`small`) or 2048 (`large`) units, 256 logits."""
+    """A perceptron from 64 bytes of context to 256 logits, with three hidden layers of 256 or 2048 (`large`) units."""
 
     name = "mlp"
     options = MlpOptions

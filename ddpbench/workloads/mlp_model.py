@@ -1,4 +1,4 @@
-"""The perceptron behind the `mlp` workload. Imports torch at once, so only `Mlp.model` imports it."""
+"""The perceptron of the `mlp` workload. Imports torch when imported, so only models import it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddpbench.workloads.piece import Piece
 
 
 class Perceptron(nn.Module):
-    """Hidden layers with GELU between; uint8 contexts [batch, context] to logits [batch, vocabulary]."""
+    """Linear layers with GELU between them, which map uint8 contexts [batch, context] to logits [batch, vocabulary]."""
 
     def __init__(self, *, context: int, hidden: tuple[int, ...], vocabulary: int) -> None:
         super().__init__()
@@ -27,10 +27,10 @@ class Perceptron(nn.Module):
         return logits
 
     def stages(self) -> list[nn.Module]:
-        """Return layers in a row that, called in turn, are the model."""
+        """Return the model as a list of modules to call one after the other."""
         first, *others = (nn.Sequential(layer, nn.GELU()) for layer in self.layers)
         return [Piece(lambda context: first(self._numbers(context)), first), *others, self.head]
 
     def _numbers(self, context: torch.Tensor) -> torch.Tensor:
-        """Return bytes as numbers in [-1, 1], in the model's dtype."""
+        """Return the bytes scaled to numbers in [-1, 1], in the model's dtype."""
         return context.to(self.head.weight.dtype) / 127.5 - 1

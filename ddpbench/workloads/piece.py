@@ -1,4 +1,4 @@
-"""A piece of a model that does not have its own module. Imports torch at once, so only models import it."""
+"""A module for a piece of a model that has no module of its own. Imports torch when imported."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch import nn
 
 
 class Piece(nn.Module):
-    """Modules of a model with the computation on them; their parameters keep their names in the model."""
+    """Some modules of a model with a function that computes with them; parameter names in the model do not change."""
 
     def __init__(self, act: Callable[..., Any], *parts: nn.Module) -> None:
-        """`act` computes with `parts`, and with nothing else that has parameters."""
+        """Take the function `act`, which must use no parameters other than those of `parts`."""
         super().__init__()
         self.parts = nn.ModuleList(parts)
         self._act = act

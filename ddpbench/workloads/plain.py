@@ -1,26 +1,26 @@
-"""A user's class that derives from nothing, as a workload: what lets a training script be measured as it is.
+"""A workload made from a user's class without a base class, so that a training script can be measured as it is.
 
     class Mine:
-        def __init__(self, width: int = 64) -> None: ...   # its keywords are the workload's options
-        def model(self): ...                                # a torch module
+        def __init__(self, width: int = 64) -> None: ...    # the keywords are the workload's options
+        def model(self): ...                                # returns a torch module
         def dataset(self): ...                              # or loader(self, rank, world_size, batch)
-        def loss(self, model, batch): ...                   # the scalar a step's backward starts from
-        def optimizer(self, parameters): ...                # optional; SGD with momentum otherwise
-        def before_update(self, model): ...                 # optional, with loss; clips gradients, say
+        def loss(self, model, batch): ...                   # returns the scalar to call backward on
+        def optimizer(self, parameters): ...                # optional; default: SGD with momentum
+        def before_update(self, model): ...                 # optional, with loss; for example, clips gradients
         def collate(self, samples): ...                     # optional; makes a batch of samples
-        def samples(self, batch): ...                       # optional; how many a loader's batch holds, if packed
-        def step(self, model, batch, optimizer): ...        # instead of loss: the whole step; returns its loss
-                                                            # (with loss as well, evaluation computes that)
-        batch = 32                                          # optional; the local batch where an experiment gives none
+        def samples(self, batch): ...                       # optional; counts the samples in a loader's batch
+        def step(self, model, batch, optimizer): ...        # instead of loss: makes a full step, returns the loss
+                                                            # (if there is also loss, evaluation uses that)
+        batch = 32                                          # optional; default local batch of experiments
 
-`dataset` may take `rank` and `world_size` too, to shard an iterable dataset. These are of processes: a
-strategy that holds all replicas in one process has rank 0 of 1, and cuts each batch up itself. `optimizer` may
-take `model` (or `net`, `module`) instead of its parameters, and return a scheduler with the optimizer, which then
-steps after every update. A function of the script works as well as a method: `model = build_model`.
+`dataset` may also take `rank` and `world_size`, to shard an iterable dataset. These count processes: a strategy with
+all replicas in one process has rank 0 of 1, and splits each batch itself. The parameter of `optimizer` may be named
+`model` (or `net`, `module`), to get the model instead of its parameters. `optimizer` may return a pair of an optimizer
+and a scheduler, which then steps after every update. Functions work as well as methods: `model = build_model`.
 
-With `step`, `model` may return a dict of modules, and `optimizer` takes the model and returns the third argument of
-`step`. Each model has its own object of the class: what `loss`, `before_update` or `step` count there is that
-model's, and the methods that feed it (`dataset`, `loader`, `collate`, `samples`) do not see it.
+With `step`, `model` may return a dict of modules, and `optimizer` takes the model and returns the last argument of
+`step`. Each model gets its own object of the class, so that state that `loss`, `before_update` or `step` store belongs
+to that model. The methods that load data (`dataset`, `loader`, `collate`, `samples`) do not see such state.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def lacks(found: type[Any]) -> str:
-    """Return what a class lacks to be a plain workload, in words; empty if it lacks nothing."""
+    """Return words on which methods a class lacks to be a plain workload; empty if it lacks none."""
     missing = [] if callable(getattr(found, "model", None)) else ["model"]
     if not any(callable(getattr(found, name, None)) for name in ("loss", "step")):
         missing.append("loss (or step)")
@@ -51,10 +51,10 @@ def lacks(found: type[Any]) -> str:
 
 
 def batch_of(found: type[Any]) -> int | None:
-    """Return the class's local batch; None if it sets none (a method of that name does not count).
+    """Return the local batch size that a class sets as `batch`; None if it sets none, or if `batch` is a method.
 
     Raises:
-        ValueError: it is not a number of samples.
+        ValueError: the value is not a number of samples.
     """
     batch = getattr(found, "batch", None)
     if batch is None or callable(batch) or hasattr(batch, "__get__"):
@@ -65,10 +65,12 @@ def batch_of(found: type[Any]) -> int | None:
 
 
 def check_updates(found: type[Any]) -> None:
-    """Refuse a class whose `before_update` nothing would call: its `step` updates, and no method of it calls the name.
+    """Refuse a class with `step` and `before_update` if none of its methods mentions `before_update`.
+
+    If the class makes its own steps, nothing else would call `before_update`.
 
     Raises:
-        ValueError: the class is such a class.
+        ValueError: the class is refused.
     """
     if not all(callable(getattr(found, name, None)) for name in ("step", "before_update")):
         return
@@ -81,7 +83,7 @@ def check_updates(found: type[Any]) -> None:
 
 
 def _names(code: CodeType | None, name: str) -> bool:
-    """Return whether a function's code, or that of one within it, reads an attribute or a global of this name."""
+    """Return whether a function, or one nested in it, uses an attribute or a global of this name."""
     if code is None:
         return False
     return name in code.co_names or any(
@@ -90,7 +92,7 @@ def _names(code: CodeType | None, name: str) -> bool:
 
 
 class PlainWorkload(Workload[BaseModel]):
-    """The adapter. The loss is computed inside the model's forward, so that any strategy can run it."""
+    """Adapts a user's class to `Workload`; the model's forward computes the loss, so that any strategy can run it."""
 
     name = "plain"
     whole_batches = True
@@ -106,7 +108,7 @@ class PlainWorkload(Workload[BaseModel]):
         self._made: tuple[BaseModel, Any] | None = None
 
     def instance(self, options: BaseModel) -> Any:
-        """Return the user's object for these options, made once: its model and its data may share its attributes."""
+        """Return the user's object for these options, made once so that its methods may share attributes."""
         if self._made is None or self._made[0] != options:
             self._made = (options, self._own(**dict(options)))
         return self._made[1]
@@ -214,7 +216,7 @@ class PlainWorkload(Workload[BaseModel]):
         return own_optimizers(list(parameters), super().optimizer, options)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The options' class is made here and cannot be found by name: a loader worker needs only `collate`.
+        # The class of options is made at run time, so pickle cannot find it; a loader worker needs only `collate`.
         return _unpickled, (self._own, self._made[1] if self._made is not None else None)
 
 
@@ -225,10 +227,10 @@ def _unpickled(own: type[Any], instance: Any) -> PlainWorkload:
 
 
 def options_of(own: type[Any]) -> type[BaseModel]:
-    """Return the keywords of a class's constructor as a model: their types where annotated, their defaults.
+    """Return a pydantic model of the keywords of a class's constructor, with their annotated types and defaults.
 
-    A keyword without a default is required; `**others` accepts any name. A type that cannot be evaluated, such as one
-    imported only under TYPE_CHECKING, accepts anything.
+    A keyword without a default is required; `**others` in the signature allows any name. If a type cannot be
+    evaluated, such as one imported only under TYPE_CHECKING, any value is accepted.
     """
     fields: dict[str, Any] = {}
     others = False

@@ -1,4 +1,4 @@
-"""A user's class's attribute as a callable: a method of the class, or a function of the script."""
+"""Get a callable from a user's class: a method of the class, or a function that the class has assigned."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 
 def method_of(own: Any, name: str) -> Callable[..., Any]:
-    """Return the callable of that name on an object.
+    """Return the attribute of this name as a callable that takes no `self`.
 
-    A function from elsewhere that its class has assigned (`model = build_model`) is called without the object; one that
-    the class defines, or whose first parameter is `self`, is a method.
+    A function that the class defines, or whose first parameter is `self`, is bound to the object. A function from
+    elsewhere that the class has assigned (`model = build_model`) is returned as it is.
     """
     found = inspect.getattr_static(own, name, None)
     if not inspect.isfunction(found) or name in vars(own):

@@ -1,4 +1,4 @@
-"""The module that computes a plain workload's loss. Imports torch at once, so only `PlainWorkload.model` does it."""
+"""Modules that hold the user's model of a plain workload and compute its loss. Imports torch when imported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ddpbench.workloads.plain_state import copy_of
 
 
 class _Held:
-    """A user's object that belongs to one model; a copy of the model has a copy of it."""
+    """A user's object that belongs to one model; copying the model copies the object too."""
 
     def __init__(self, own: Any) -> None:
         self.own = own
@@ -27,14 +27,14 @@ class _Held:
 
 
 class OwnModel(nn.Module):
-    """The module that holds a user's model, as `network`."""
+    """A module that holds a user's model as `network`."""
 
     alive: ClassVar[weakref.WeakSet[OwnModel]] = weakref.WeakSet()
-    """All instances in this process, including copies."""
+    """All instances in this process that exist, including copies."""
 
     network: nn.Module
     own: Any
-    """The user's object, of this model alone."""
+    """The user's object that belongs to this model alone."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class OwnModel(nn.Module):
 
 
 class ModelWithStep(OwnModel):
-    """The user's model, and the object whose step trains it. A dict of modules becomes a ModuleDict."""
+    """A user's model, and the object whose `step` trains it. A dict of modules becomes a ModuleDict."""
 
     def __init__(self, network: nn.Module | Mapping[str, nn.Module], own: Any) -> None:
         parts = network.values() if isinstance(network, Mapping | nn.ModuleDict) else ()
@@ -57,9 +57,9 @@ class ModelWithStep(OwnModel):
         super().__init__(nn.ModuleDict(network) if isinstance(network, Mapping) else network)
         self.own = own
         self.step = method_of(own, "step")
-        """`step(network, batch, optimizer)`."""
+        """The user's `step(network, batch, optimizer)`."""
         self.loss = method_of(own, "loss") if callable(getattr(own, "loss", None)) else None
-        """`loss(network, batch)`, for evaluation; None where the class has only a step."""
+        """The user's `loss(network, batch)`, for evaluation; None if the class has only `step`."""
         wanted = inspect.signature(self.step).parameters.values()
         if len(wanted) < 3 and not any(each.kind is each.VAR_POSITIONAL for each in wanted):
             raise TypeError(
@@ -77,24 +77,24 @@ class ModelWithStep(OwnModel):
 
 
 class ModelWithLoss(OwnModel):
-    """The user's model with the user's loss: a batch to its loss, of shape [1] so that replicas' can be gathered."""
+    """A user's model with the user's loss. Maps a batch to its loss, of shape [1] so that replicas' can be gathered."""
 
     def __init__(self, network: nn.Module, own: Any) -> None:
-        """`own` is the user's object before any training, which is never changed: this model gets a copy of it."""
+        """Take the model, and a copy of `own`, the user's object before training, which itself never changes."""
         super().__init__(network)
         parts = (*network.modules(), *network.parameters(), *network.buffers())
         self._held = _Held(copy_of(own, {id(part): part for part in parts}))
 
     @property
     def own(self) -> Any:
-        """Return the user's object, of this model alone."""
+        """Return the user's object that belongs to this model alone."""
         return self._held.own
 
     def forward(self, batch: Any) -> torch.Tensor:
         return scalar(self._held.loss(self.network, batch)).reshape(1)
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> ModelWithLoss:
-        """Cast and move the models that the user's object keeps like this one, such as an average of its weights."""
+        """Cast or move this model, and further models in the user's object, such as one with averaged weights."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         within = {id(module) for module in self.network.modules()}
         for kept in getattr(self.own, "__dict__", {}).values():
@@ -104,10 +104,10 @@ class ModelWithLoss(OwnModel):
 
 
 def scalar(returned: Any) -> torch.Tensor:
-    """Return the loss that a user's `loss` returned, alone or in an output that holds it.
+    """Return the loss from what a user's `loss` returned: a tensor, or an output with a `loss` in it.
 
     Raises:
-        TypeError: it is not a scalar tensor.
+        TypeError: the loss is not a tensor with one element.
     """
     inner = returned.get("loss") if isinstance(returned, Mapping) else getattr(returned, "loss", returned)
     loss = returned if inner is None else inner
@@ -119,10 +119,10 @@ def scalar(returned: Any) -> torch.Tensor:
 
 
 def holder_of(parameters: Iterable[torch.Tensor]) -> OwnModel:
-    """Return the holder of the user's model to which these parameters belong.
+    """Return the `OwnModel` to which these parameters belong.
 
     Raises:
-        LookupError: no model has the first of them.
+        LookupError: no model has the first parameter.
     """
     first = next(iter(parameters))
     for model in OwnModel.alive:
@@ -135,10 +135,10 @@ _WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParalle
 
 
 def _check_bare(network: Any) -> None:
-    """Refuse a network that is not a module, or that is already wrapped.
+    """Refuse a network that is not a module, or that is already wrapped for parallel training.
 
     Raises:
-        TypeError: it is refused.
+        TypeError: the network is refused.
     """
     if not isinstance(network, nn.Module):
         raise TypeError(
@@ -152,7 +152,7 @@ def _check_bare(network: Any) -> None:
 
 
 def what(value: Any) -> str:
-    """Return words for a wrong return value of a method: `None`, `a str`, a tensor with its shape."""
+    """Return words for a value that a method wrongly returned: `None`, `a str`, or a tensor with its shape."""
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {list(value.shape)}"
     return "None" if value is None else with_article(type(value).__name__)

@@ -1,4 +1,4 @@
-"""State of a user's object, copied for each model: counts and averages belong to one model. Imports torch at once."""
+"""Copy a user's object for each model, so that state such as counts belongs to one model. Imports torch."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 MOST_BYTES = 256 * 1024 * 1024
-"""The largest size of an attribute that is copied, bytes: a larger one is data, which all models share."""
+"""Maximum size of an attribute that is copied, bytes. A larger one is taken for data, which all models share."""
 MOST_PARTS = 100_000
-"""The largest number of objects in it, too, as of a list of samples."""
+"""Maximum number of objects in an attribute that is copied; a longer list, say, is taken for data."""
 
 
 def copy_of(own: Any, memo: dict[int, Any]) -> Any:
-    """Return a user's object with its state copied; `memo` is `deepcopy`'s, and holds what is not copied.
+    """Return a copy of a user's object and of its state; `memo` is `deepcopy`'s, with objects that are not copied.
 
-    Datasets, large objects and objects that cannot be copied, such as an open file, are shared. If the object cannot be
-    copied at all, it is shared itself.
+    Datasets, large objects and objects that cannot be copied, such as open files, are shared with the original. If the
+    user's object itself cannot be copied, return the original.
     """
     try:
         made = copy.copy(own)
@@ -37,7 +37,7 @@ def copy_of(own: Any, memo: dict[int, Any]) -> Any:
             attributes[name] = copy.deepcopy(value, trial)
         except (MemoryError, torch.OutOfMemoryError):
             raise
-        except Exception:  # such as a lock, which is shared
+        except Exception:  # it cannot be copied, such as a lock, and is shared
             continue
         kept = trial.pop(id(trial), [])
         memo.setdefault(id(memo), []).extend(kept)  # an object whose id is in `memo` has to stay alive
@@ -46,7 +46,7 @@ def copy_of(own: Any, memo: dict[int, Any]) -> Any:
 
 
 def _is_state(value: Any, memo: dict[int, Any]) -> bool:
-    """Return whether a value is small enough to be training state; record the datasets in it, which are shared."""
+    """Return whether a value is small enough to be training state; add the datasets in it to `memo` to share them."""
     waiting, seen, held = deque([value]), set[int](), 0
     while waiting:
         each = waiting.popleft()
@@ -68,13 +68,13 @@ def _bytes_of(value: Any) -> int:
         return value.numel() * value.element_size()
     if isinstance(value, str | bytes | bytearray):
         return len(value)
-    size = getattr(value, "nbytes", 0)  # such as an array
+    size = getattr(value, "nbytes", 0)  # an array, for example
     return size if isinstance(size, int) else 0
 
 
 def _parts_of(value: Any) -> Iterable[Any]:
     if isinstance(value, nn.Module | torch.Tensor | type):
-        return ()  # a model of any size is copied, like the one that trains
+        return ()  # a model of any size is copied
     if isinstance(value, Mapping):
         return [*value.keys(), *value.values()]
     if isinstance(value, list | tuple | set | frozenset | deque):

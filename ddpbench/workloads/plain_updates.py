@@ -1,4 +1,4 @@
-"""A plain workload's optimizer, with what its class does around each update. Imports torch at once."""
+"""A plain workload's optimizer, with hooks for what the user's class does around each update. Imports torch."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from ddpbench.workloads.plain_model import ModelWithStep, holder_of, what
 def noting_optimizer(
     own: Any, parameters: list[torch.Tensor], default: Callable[..., torch.optim.Optimizer], options: Any
 ) -> torch.optim.Optimizer:
-    """Return the optimizer over these parameters, made by the user's object that belongs to their model.
+    """Return an optimizer for these parameters, made by the user's object that belongs to their model.
 
-    `own` is used for parameters that no model has.
-
-    `before_update` and the scheduler, if there is one, are hooks of its step: every strategy, and the proof's
-    single process, calls them as training does. `default` makes an optimizer if the object has no `optimizer`.
+    `own` is the user's object to use if the parameters belong to no model. `default` makes the optimizer if the object
+    has no `optimizer`. `before_update` and the scheduler, if any, become hooks of the optimizer's step, so that they
+    run under every strategy and in the proof's single process.
 
     Raises:
-        TypeError: the object returned anything else.
+        TypeError: the object returned neither an optimizer nor a pair of an optimizer and a scheduler.
     """
     made: Any
     with suppress(LookupError):
@@ -57,7 +56,7 @@ def noting_optimizer(
         before, network = method_of(own, "before_update"), holder_of(parameters).network
 
         def before_step(*_: Any) -> None:
-            before(network)  # torch would take its return value, such as a norm, for arguments
+            before(network)  # its value, such as a norm, is not returned: torch would take it for arguments
 
         optimizer.register_step_pre_hook(before_step)
     if scheduler is not None:
@@ -66,7 +65,7 @@ def noting_optimizer(
 
 
 def with_hooks(optimizer: torch.optim.Optimizer) -> None:
-    """Add the step hooks that an optimizer lacks if its class does not call torch's constructor."""
+    """Add the attributes for step hooks if an optimizer lacks them because its class skips torch's constructor."""
     if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
         optimizer.__dict__.setdefault("defaults", {})
         torch.optim.Optimizer.__setstate__(
@@ -85,9 +84,9 @@ def _wants_value(scheduler: Any) -> bool:
 
 
 def _stepping(scheduler: Any) -> Callable[..., None]:
-    """Return a hook that steps a scheduler; one that ends, such as OneCycleLR, keeps its last rate from then on.
+    """Return a hook that steps a scheduler until the scheduler ends, as OneCycleLR does, and then does nothing.
 
-    A benchmark makes as many steps as its time allows, not the number that a training has.
+    A benchmark may make more steps than the training for which the scheduler was made.
     """
     ended = False
 
@@ -108,7 +107,10 @@ def _stepping(scheduler: Any) -> Callable[..., None]:
 def own_optimizers(
     parameters: list[torch.Tensor], default: Callable[..., torch.optim.Optimizer], options: Any
 ) -> Any:
-    """Return the optimizers for the own step of the model with these parameters, as its object makes them."""
+    """Return what the user's `optimizer` makes for `step`, for the model with these parameters.
+
+    `default` makes an optimizer if the user's object has no `optimizer`.
+    """
     holder = holder_of(parameters)
     assert isinstance(holder, ModelWithStep)
     if not callable(getattr(holder.own, "optimizer", None)):
@@ -128,13 +130,13 @@ def own_optimizers(
 
 
 def _takes_model(make: Callable[..., Any]) -> bool:
-    """Return whether it takes the model instead of its parameters: its first parameter has such a name."""
+    """Return whether the first parameter's name says that `make` takes the model instead of its parameters."""
     first = next(iter(inspect.signature(make).parameters), "")
     return any(word in first for word in ("model", "net", "module"))
 
 
 def _takes_parameters(make: Callable[..., Any]) -> bool:
-    """Return whether its first parameter is named for the model's parameters, as with `loss`."""
+    """Return whether the first parameter's name says that `make` takes the model's parameters."""
     return "param" in next(iter(inspect.signature(make).parameters), "")
 
 

@@ -1,6 +1,6 @@
-"""A profile: how long one device takes for a batch, and when each parameter's gradient is ready. No torch.
+"""A profile: how long one device takes for a batch, and when each parameter's gradient is ready. Needs no torch.
 
-A profile is a small JSON file that `ddpbench profile` measures or a script makes, and that a replay follows:
+A profile is a small JSON file, measured by `ddpbench profile` or made by a script, for a replay to follow:
 
     schema       {"name": "ddpbench profile", "version": 1}
     source       "measured" or "synthetic"
@@ -8,14 +8,14 @@ A profile is a small JSON file that `ddpbench profile` measures or a script make
     local_batch  samples
     device       "cpu", or its model name
     precision    "full", or the autocast it ran under
-    provenance   machine, torch, threads, date; publication and assumptions where it is synthetic
-    sample_bytes of one sample's inputs and targets
-    steps        measured ones; 0 where it is synthetic
+    provenance   machine, torch, threads, date; publication and assumptions if it is synthetic
+    sample_bytes bytes of one sample's inputs and targets
+    steps        number of measured steps; 0 if it is synthetic
     forward_s, backward_s, optimizer_s
     parameters   in the order of model.parameters(): name, shape, dtype, ready_s since the start of backward
 
-A time is in seconds: `[mean, low, high]` with the 95 % interval of the mean over steps (which does not include the
-machine's drift), or the mean alone without an interval.
+Times are in seconds: `[mean, low, high]` with the 95 % interval of the mean over steps (which does not include the
+machine's drift), or the mean alone.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ SCHEMA_VERSION = 1
 MAX_BYTES = 64 << 20
 MAX_PARAMETERS = 100_000
 MAX_DIMENSIONS = 16
-"""Limit for one parameter."""
+"""Maximum number of dimensions of a parameter."""
 _SLACK = 1e-6
 """Relative amount by which a rounded time may exceed the end of backward."""
 
 
 class Seconds(BaseModel, frozen=True):
-    """A time and its interval, seconds."""
+    """A mean time and, if known, its confidence interval, seconds."""
 
     mean: Annotated[float, limits.PROFILE_S]
     low: Annotated[float, limits.INTERVAL_S] | None = None
@@ -95,7 +95,7 @@ def _never_ready(value: Any) -> Any:
 
 
 class Parameter(BaseModel, extra="forbid", frozen=True):
-    """A trained parameter, and when its gradient is ready: seconds since the start of backward."""
+    """A trained parameter, and when its gradient is ready, in seconds since the start of backward."""
 
     name: str
     shape: Annotated[tuple[Annotated[int, limits.DIMENSION], ...], Field(max_length=MAX_DIMENSIONS)]
@@ -104,12 +104,12 @@ class Parameter(BaseModel, extra="forbid", frozen=True):
 
     @property
     def elements(self) -> int:
-        """Return how many numbers it holds."""
+        """Return the parameter's number of elements."""
         return math.prod(self.shape)
 
 
 class Provenance(BaseModel, extra="forbid", frozen=True):
-    """The origin of the times."""
+    """Where a profile's times come from."""
 
     machine: str = ""
     torch: str = ""
@@ -120,7 +120,7 @@ class Provenance(BaseModel, extra="forbid", frozen=True):
 
 
 class Profile(BaseModel, extra="forbid", frozen=True):
-    """A complete profile, checked."""
+    """A complete profile whose values have been checked."""
 
     source: Literal["measured", "synthetic"]
     workload: str
@@ -166,14 +166,14 @@ class Profile(BaseModel, extra="forbid", frozen=True):
 
     @property
     def dtype(self) -> str:
-        """Return the dtype of all its parameters."""
+        """Return the dtype that all parameters have."""
         return self.parameters[0].dtype
 
     @property
     def order(self) -> tuple[int, ...]:
-        """Return the parameters' numbers in the order in which their gradients become ready.
+        """Return the parameters' indices in the order in which their gradients become ready.
 
-        Of several at the same time, the model's last comes first, as in backward.
+        If several are ready at the same time, the last in the model comes first, as in backward.
         """
         moments = [parameter.ready_s.mean for parameter in self.parameters]
         return tuple(sorted(range(len(moments)), key=lambda number: (moments[number], -number)))
@@ -184,7 +184,7 @@ class Profile(BaseModel, extra="forbid", frozen=True):
         return self.forward_s.mean + self.backward_s.mean + self.optimizer_s.mean
 
     def dumps(self) -> str:
-        """Return the file's text, with one line per parameter."""
+        """Return the profile as the text of its JSON file, with one line per parameter."""
         data = self.model_dump(mode="json", exclude_defaults=True)
         parameters = data.pop("parameters")
         head = json.dumps({"schema": {"name": SCHEMA_NAME, "version": SCHEMA_VERSION}, **data}, indent=1)
@@ -196,13 +196,13 @@ _ADVICE = "restore the file from a copy, or profile again"
 
 
 def parse_profile(text: str) -> Profile:
-    """Return a profile from its text.
+    """Return a profile from the text of its JSON file.
 
     Raises:
-        ValueError: it is truncated, has another schema, or has impossible values; the message says what is wrong.
+        ValueError: the text is truncated, has a different schema or impossible values; the message says which.
     """
     try:
-        data = parse_json(text, finite=False)  # the model says which number is not finite
+        data = parse_json(text, finite=False)  # pydantic says which number is not finite
     except json.JSONDecodeError as error:
         ends = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated")
         raise ValueError(f"it is {'truncated' if ends else 'not JSON'}: {error}") from None
@@ -230,7 +230,7 @@ _MOST_SENTENCES = 3
 
 
 def _sentences(error: ValidationError) -> list[str]:
-    """Return the first few problems, each with its place and the value that was given."""
+    """Return sentences on the first few problems, each with the field and the value that was given."""
     found: dict[str, str] = {}
     for item in error.errors(include_url=False):
         where = ".".join(str(part) for part in item["loc"])
@@ -255,10 +255,10 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def read_profile(path: Path) -> Profile:
-    """Return the profile in a file; the file is read again only when it changes.
+    """Return the profile in a file; the file is read again only if it has changed.
 
     Raises:
-        ValueError: it cannot be read, or is not a profile; the message names the file.
+        ValueError: the file cannot be read, or is not a profile; the message names the file.
     """
     try:
         facts = path.stat()
@@ -279,10 +279,10 @@ def _read(path: Path, _changed_ns: int, _size: int) -> Profile:
 
 
 def _content(path: Path) -> bytes:
-    """Return the content of a profile's file; never blocks, and reads no more than a profile may hold.
+    """Return the content of a profile's file, without ever blocking or reading more than `MAX_BYTES`.
 
     Raises:
-        OSError: it cannot be opened.
+        OSError: the file cannot be opened.
         ValueError: it is not a regular file, or too large.
     """
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
@@ -295,7 +295,7 @@ def _content(path: Path) -> bytes:
 
 
 def profile_digest(path: Path) -> str:
-    """Return a short digest of a profile's file; empty if it cannot be read."""
+    """Return a short digest of a profile's file; empty if the file cannot be read."""
     try:
         return hashlib.sha256(_content(path)).hexdigest()[:16]
     except (OSError, ValueError):

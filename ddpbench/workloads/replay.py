@@ -1,9 +1,9 @@
-"""The `replay` workload: a profile's parameters, and its times slept instead of computed.
+"""The `replay` workload: a profile's parameters, with sleeps for the profiled times instead of computation.
 
-    workload = "replay:path/to/profile.json"       what `ddpbench profile` wrote
+    workload = "replay:path/to/profile.json"       a file that `ddpbench profile` wrote
     workload = "replay:resnet50-v100"              a profile that comes with ddpbench
 
-Ranks give the strategy real gradients at the profiled moments and use no core in between.
+Ranks hand real gradients to the strategy at the profiled times, and use no core in between.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ if TYPE_CHECKING:
     from torch.utils.data import Dataset
 
 LEAST_SAMPLES = 4096
+"""Minimum number of synthetic samples."""
 STEPS_A_PASS = 64
-"""Least number of the synthetic data's samples; the second is in steps of the entire job."""
+"""Minimum number of steps of the entire job that the synthetic samples last for."""
 
 
 class Replay(Workload[ReplayOptions]):
-    """A profile as a workload. Its gradients are real tensors, linear in synthetic data; it has no loss."""
+    """A profile as a workload: gradients are real tensors, linear in synthetic data, and the loss has no meaning."""
 
     name = "replay"
     options = ReplayOptions
     has_loss = False
 
     def __init__(self, size: str = "") -> None:
-        """Read the profile.
+        """Read the profile that `size` names.
 
         Raises:
-            ValueError: it does not exist, or is not a profile.
+            ValueError: the file does not exist, or is not a profile.
         """
         super().__init__(size)
         self.profile = read_profile(profile_path(size))
@@ -102,7 +103,7 @@ class Replay(Workload[ReplayOptions]):
         return samples  # `RandomSamples` returns full batches
 
     def loss(self, outputs: Any, targets: Any) -> torch.Tensor:
-        """Return the mean of zeros; only its gradient matters."""
+        """Return the mean of the outputs, which are zeros; only its gradient matters."""
         mean: torch.Tensor = outputs.mean()
         return mean
 

@@ -1,9 +1,9 @@
-"""The model behind `replay`: parameters whose gradients are ready when the profile says. Imports torch at once.
+"""The model of `replay`, whose gradients become ready at the profile's times. Imports torch when imported.
 
-Backward walks a chain of nodes in the order in which gradients became ready: each fills one to three gradients,
-waits for their time and returns them, so that the reducer gets real gradients in the real order.
-Parameter i's gradient is w_i times the mean of the batch's vectors, repeated to its size: linear in the data, so
-that averages over shards equal the full batch's.
+Backward walks a chain of autograd nodes in the order in which gradients became ready in the profile. Each node fills
+one to three gradients, waits until they are due and returns them, so the reducer gets real gradients in the real order.
+The gradient of parameter i is w_i times the mean of the batch's vectors, repeated to the parameter's size. It is linear
+in the data, so the average over shards equals the full batch's gradient.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ddpbench.measure.pacer import Pass
 from ddpbench.workloads.rhythm import Rhythm
 
 WIDTH = 256
-"""Numbers per sample, and the period with which a gradient repeats."""
+"""Numbers per sample, and the period with which a gradient's values repeat."""
 TABLE_SAMPLES = 1024
 LEARNING_RATE = 1e-3
 
 
 class RandomSamples(Dataset[Any]):
-    """`size` samples of `WIDTH` random numbers, out of a table that they share, with a meaningless target."""
+    """A dataset of `size` samples of `WIDTH` random numbers, taken from a smaller table, with meaningless targets."""
 
     def __init__(self, size: int, seed: int) -> None:
         self._size = size
@@ -38,8 +38,7 @@ class RandomSamples(Dataset[Any]):
         return self._size
 
     def __getitems__(self, indices: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the batch of these samples at once: to collate them one by one would cost the host more than their
-        use."""
+        """Return a full batch at once, since collating samples one by one would take longer than using them."""
         chosen = torch.tensor(indices)
         return self._table[chosen % TABLE_SAMPLES], chosen
 
@@ -49,14 +48,14 @@ class RandomSamples(Dataset[Any]):
 
 
 class ReplayModel(nn.Module):
-    """A model from batches [samples, WIDTH] to zeros [samples], in the profile's time."""
+    """A model that maps batches [samples, WIDTH] to zeros [samples] and takes the profile's time for it."""
 
     def __init__(self, rhythm: Rhythm) -> None:
         super().__init__()
         self.rhythm = rhythm
         profile = rhythm.profile
         self.names = tuple(parameter.name for parameter in profile.parameters)
-        """The parameters' own names, which are not attributes here."""
+        """The parameters' names in the profile; their attributes here have other names."""
         self.sizes = [rhythm.elements(number) for number in range(len(self.names))]
         self.order = profile.order
         for number, parameter in enumerate(profile.parameters):
@@ -81,10 +80,10 @@ class ReplayModel(nn.Module):
         return outputs
 
     def gradient(self, number: int, parameter: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
-        """Return a parameter's gradient: `row` times its weight, repeated.
+        """Return a parameter's gradient: `row` times the parameter's factor, repeated to the parameter's size.
 
-        It is in the model's memory, which autograd takes without a copy, unless the gradient would be added to itself
-        (gradients that accumulate) or another replica may be filling it.
+        The gradient uses memory that is reused in each step, which autograd takes without a copy. It gets new memory
+        if gradients accumulate, as it would be added to itself, or if other replicas may fill the same memory.
         """
         if parameter.grad is not None or self._replica is not None:
             return _Gradient(number, parameter, row).filled(row)
@@ -94,14 +93,14 @@ class ReplayModel(nn.Module):
         return kept.filled(row)
 
     def end_pass(self, chain: _Chain) -> None:
-        """End a backward pass; the next pass over the same parameters may walk the same nodes."""
+        """End a backward pass at its due time, and keep the chain for the next pass over the same parameters."""
         chain.time.end(self.rhythm.end_ns, _wake_early)
         chain.model = None
         if self._replica is None:
             self._chains.give(chain)
 
     def _replicate_for_data_parallel(self) -> ReplayModel:
-        """Return a replica for one step; replicas of a step are requested in the order of their devices."""
+        """Return a replica for one step, numbered by its device: torch requests replicas in the order of devices."""
         replica: ReplayModel = super()._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
         replica._replica = self._replicas % self.rhythm.case.world_size
         self._replicas += 1
@@ -109,7 +108,7 @@ class ReplayModel(nn.Module):
 
 
 def _wake_early() -> None:
-    """Make the interpreter and torch do a little work, so that what comes next finds them in the caches."""
+    """Do a little work in the interpreter and in torch, so that their code is in the CPU caches when it is needed."""
     (_STIRRED * 1).mean()
 
 
@@ -130,7 +129,7 @@ class _Gradient:
         rows = -(-size // WIDTH)
         self.memory = torch.empty(rows, WIDTH, dtype=row.dtype)
         self.seen = self.memory.view(-1)[:size].view(parameter.shape)
-        # The parameter's own factor, between 0 and 1, so that gradients of different parameters differ.
+        # A factor between 0 and 1, so that gradients of different parameters differ.
         self.weights = torch.full((1, 1), (number * 7919 % 97 + 1) / 97, dtype=row.dtype).expand(rows, 1)
 
     def filled(self, row: torch.Tensor) -> torch.Tensor:
@@ -139,19 +138,19 @@ class _Gradient:
 
 
 class _Chain:
-    """The nodes that a backward pass walks: `end` is the first that it reaches, the last that forward makes.
+    """The autograd nodes that a backward pass walks. `end` is made last in forward and reached first in backward.
 
-    Gradients that become ready together come from one node: a node costs the host some 20 µs.
+    One node returns all gradients that become ready together, since each node takes the host some 20 µs.
     """
 
     def __init__(self, parameters: list[nn.Parameter], groups: Sequence[Sequence[int]]) -> None:
         self.parameters = parameters
         self.model: ReplayModel | None = None
-        """The model whose pass uses it; none while it is kept for the next, or the two would keep each other alive."""
+        """The model whose pass uses the chain; None between passes, so that the two don't keep each other alive."""
         self.time: Pass
         self.batch: torch.Tensor
         self.row: torch.Tensor
-        # The chain holds the nodes: if they held the chain too, no garbage collector would see the cycle.
+        # The chain refers to the nodes. If they referred to the chain, no garbage collector would see the cycle.
         own = weakref.ref(self)
         node: Any = _End.apply(torch.zeros(1, requires_grad=True), own)  # type: ignore[no-untyped-call]
         for numbers in reversed(groups):
@@ -166,13 +165,13 @@ class _Chain:
         return self.model
 
     def start(self, slope: torch.Tensor) -> None:
-        """Begin backward, with the loss's slope at each sample's output."""
-        if self.owner._replica is not None:  # its master waited for the outputs of the slowest replica
+        """Begin backward; `slope` is the loss's derivative by each sample's output."""
+        if self.owner._replica is not None:  # the master has waited for the slowest replica's outputs
             self.time.resume(self.owner.rhythm.forward_ns)
         self.row = slope @ self.batch
 
     def gradients(self, numbers: Sequence[int]) -> list[torch.Tensor]:
-        """Return gradients that are ready together, at the time of the first."""
+        """Return gradients that become ready together, once the first of them is due."""
         model, row = self.owner, self.row
         rhythm = model.rhythm
         found = [model.gradient(number, self.parameters[number], row) for number in numbers]
@@ -181,13 +180,13 @@ class _Chain:
 
 
 class _Chains:
-    """Chains that no pass uses. Building one for each step would cost the host as much as walking it."""
+    """Chains that no pass uses at present, for reuse, since building one takes as long as walking it."""
 
     def __init__(self) -> None:
         self._free: list[_Chain] = []
 
     def take(self, parameters: list[nn.Parameter]) -> _Chain | None:
-        """Return a chain over exactly these parameters, which now belongs to the caller."""
+        """Remove and return a chain over exactly these parameters; None if there is none."""
         while self._free:
             chain = self._free.pop()
             if all(map(operator.is_, chain.parameters, parameters)):
@@ -198,14 +197,14 @@ class _Chains:
         self._free.append(chain)
 
     def __deepcopy__(self, memo: Any) -> _Chains:
-        return _Chains()  # the copy has other parameters
+        return _Chains()  # the copy has different parameters
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Chains, ()
 
 
 class _Start(Function):
-    """The last node of forward, the first of backward."""
+    """The autograd node that is last in forward and first in backward."""
 
     @staticmethod
     def forward(ctx: Any, node: torch.Tensor, outputs: torch.Tensor, chain: _Chain) -> torch.Tensor:
@@ -219,7 +218,7 @@ class _Start(Function):
 
 
 class _Ready(Function):
-    """The node that gives a few parameters their gradients; autograd takes up to three in the order given."""
+    """An autograd node that returns the gradients of up to three parameters, whose order autograd keeps."""
 
     @staticmethod
     def forward(
@@ -238,7 +237,7 @@ class _Ready(Function):
 
 
 class _End(Function):
-    """The first node of forward, the last of backward; `anchor` makes autograd walk it at all."""
+    """The autograd node that is first in forward and last in backward; `anchor` makes autograd walk it at all."""
 
     @staticmethod
     def forward(ctx: Any, anchor: torch.Tensor, chain: weakref.ref[_Chain]) -> torch.Tensor:
@@ -253,14 +252,14 @@ class _End(Function):
 
 
 class PacedSGD(torch.optim.SGD):
-    """SGD without momentum, which would cost memory, in the time of the profile's update."""
+    """SGD that takes the time of the profile's update; it has no momentum, to save memory."""
 
     def __init__(self, parameters: Any, rhythm: Rhythm) -> None:
         super().__init__(parameters, lr=LEARNING_RATE)
         self._rhythm = rhythm
 
     def step(self, closure: Any = None) -> Any:
-        """Make one update, with the gradients that the closure computes, if given."""
+        """Make one update; the closure, if given, computes the gradients first. Always returns None."""
         if closure is not None:
             with torch.enable_grad():
                 closure()
@@ -269,12 +268,12 @@ class PacedSGD(torch.optim.SGD):
         start_ns = pacer.now()
         with (
             torch.no_grad()
-        ):  # one call for all parameters: SGD's own step costs the host three times as much
+        ):  # one call for all parameters: SGD's own step takes the host three times as long
             for group in self.param_groups:
                 used = [parameter for parameter in group["params"] if parameter.grad is not None]
                 if used:
                     torch._foreach_add_(used, [p.grad for p in used], alpha=-group["lr"])
-        self.zero_grad(set_to_none=True)  # every replica does so next, so it is part of the profiled update
+        self.zero_grad(set_to_none=True)  # part of the profiled update, since every replica does this next
         own_ns = pacer.now() - start_ns
         update.end(rhythm.optimizer_ns, self.zero_grad)
         pacer.updated(own_ns)

@@ -1,4 +1,4 @@
-"""The `resnet` workload: residual networks on made-up images, in torch alone."""
+"""The `resnet` workload: residual networks on made-up images, which need only torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch.utils.data import Dataset
 
 BLOCKS = {"18": (2, 2, 2, 2), "50": (3, 4, 6, 3)}
-"""Residual blocks in each of the four stages (He et al. 2015, table 1)."""
+"""Number of residual blocks in each of the four stages, by size (He et al. 2015, table 1)."""
 
 
 class ResNetOptions(BaseModel, extra="forbid", frozen=True):
@@ -31,7 +31,7 @@ class ResNetOptions(BaseModel, extra="forbid", frozen=True):
 
 
 class ResNet(Workload[ResNetOptions]):
-    """ImageNet's classifiers of 18 and 50 layers, with BatchNorm: much computation for few parameters."""
+    """ResNet-18 or ResNet-50 with BatchNorm, which compute much for their number of parameters."""
 
     name = "resnet"
     options = ResNetOptions

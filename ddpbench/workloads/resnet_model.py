@@ -1,8 +1,8 @@
-"""The networks behind the `resnet` workload. Imports torch at once, so only `ResNet.model` imports it.
+"""The networks of the `resnet` workload. Imports torch when imported, so only `ResNet.model` imports it.
 
-After He et al. 2015 (arXiv 1512.03385, table 1), as torchvision builds them: the 3 x 3 convolution of a
-bottleneck carries the stride, shortcuts that change shape are 1 x 1 convolutions, convolutions have no bias and
-start from N(0, 2 / fan_out). So parameters, and operations, can be compared with published numbers.
+They follow He et al. 2015 (arXiv 1512.03385, table 1) as torchvision builds them: the 3 x 3 convolution of a bottleneck
+has the stride, shortcuts that change the shape are 1 x 1 convolutions, and convolutions have no bias and are
+initialised from N(0, 2 / fan_out). So their parameters and operations can be compared with published numbers.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from ddpbench.workloads.piece import Piece
 
 STEM = 64
 WIDENING = 4
-"""Ratio of a bottleneck's outputs to its width."""
+"""Ratio of a bottleneck's output channels to its width."""
 
 
 def _convolution(channels: int, width: int, size: int, stride: int = 1) -> nn.Sequential:
-    """Return convolution and BatchNorm; the image's size must be divisible by the stride."""
+    """Return a convolution followed by BatchNorm; the image's size must be divisible by the stride."""
     convolution = nn.Conv2d(channels, width, size, stride=stride, padding=size // 2, bias=False)
     nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
     return nn.Sequential(convolution, nn.BatchNorm2d(width))
 
 
 class Residual(nn.Module):
-    """Two 3 x 3 convolutions, or a bottleneck of 1 x 1, 3 x 3 and 1 x 1, added to the input."""
+    """A residual block of two 3 x 3 convolutions, or a bottleneck of 1 x 1, 3 x 3 and 1 x 1."""
 
     def __init__(self, channels: int, width: int, *, stride: int, bottleneck: bool) -> None:
         super().__init__()
@@ -54,8 +54,7 @@ class Residual(nn.Module):
 
 
 class Classifier(nn.Module):
-    """Images [batch, 3, height, width] to logits [batch, classes]; each of four stages but the first halves the
-    image."""
+    """Maps images [batch, 3, height, width] to logits [batch, classes]; each stage after the first halves the image."""
 
     def __init__(self, blocks: Sequence[int], *, bottleneck: bool, classes: int) -> None:
         super().__init__()
@@ -76,7 +75,7 @@ class Classifier(nn.Module):
         return self._classified(self.layers(self.stem(images)))
 
     def stages(self) -> list[nn.Module]:
-        """Return layers in a row that, called in turn, are the model."""
+        """Return the model as a list of modules to call one after the other."""
         return [self.stem, *self.layers, Piece(self._classified, self.head)]
 
     def _classified(self, x: torch.Tensor) -> torch.Tensor:

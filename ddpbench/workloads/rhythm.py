@@ -1,4 +1,4 @@
-"""The schedule of a replay: a profile's times in one rank."""
+"""The schedule of a replay: when one rank does what, from a profile's times."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 from ddpbench.workloads.profile import Profile
 
 GRAIN = 2e-3
-"""A gradient due in less than this share of a step is not waited for: each sleep costs a wake-up."""
+"""Gradients due within this fraction of a step's time are not waited for, since each sleep costs a wake-up."""
 MOST_TOGETHER = 3
-"""Largest number of gradients from one node: autograd takes some of more out of order."""
+"""Maximum number of gradients from one autograd node; with more, autograd would change their order."""
 
 
 class ReplayOptions(BaseModel, extra="forbid", frozen=True):
@@ -35,7 +35,7 @@ class ReplayOptions(BaseModel, extra="forbid", frozen=True):
 
 
 class Rhythm:
-    """A profile's times in one rank of a case: dilated, slowed for a straggler, varying from step to step."""
+    """A profile's times in one rank of a case, with time dilation, a straggler's slowdown and jitter between steps."""
 
     def __init__(self, profile: Profile, case: Case, rank: int, launch: int = 0) -> None:
         self.profile, self.case, self.rank = profile, case, rank
@@ -53,7 +53,7 @@ class Rhythm:
         self.grain_ns = GRAIN * 1e9 * profile.step_s
 
     def begin(self, replica: int | None = None) -> Pass:
-        """Return the pass over a batch that starts now, for this rank or for a replica that one process holds."""
+        """Begin a pass over a batch now and return it, for this rank or for one of several replicas in this process."""
         rank = self.rank if replica is None else replica
         scale = self._base(rank)
         if self._spread:
@@ -64,15 +64,15 @@ class Rhythm:
         return self.pacer.begin(scale)
 
     def update(self) -> Pass:
-        """Return the update that starts now; as slow as the batch before it."""
+        """Begin an update now and return it; it is scaled like the pass before it."""
         return self.pacer.begin(self._scale)
 
     def elements(self, number: int) -> int:
-        """Return how many numbers a parameter has here: the profile's number divided by `shrink`, at least one."""
+        """Return how many elements a parameter has in this case: the profile's number by `shrink`, rounded up."""
         return -(-self.profile.parameters[number].elements // self.case.shrink)
 
     def together(self) -> list[tuple[int, ...]]:
-        """Return the parameters' numbers in the order in which their gradients are ready, grouped by time."""
+        """Return the parameters' indices in the order in which their gradients become ready, grouped by time."""
         found: list[tuple[int, ...]] = []
         for number in self.profile.order:
             first = found[-1] if found else ()
@@ -84,7 +84,8 @@ class Rhythm:
         return found
 
     def _base(self, rank: int) -> float:
-        straggles = rank == self._options.slow_rank and self.case.world_size > 1  # never in the base case
+        # The base case, with one rank, has no straggler.
+        straggles = rank == self._options.slow_rank and self.case.world_size > 1
         return self.case.dilation * (self._options.slow_factor if straggles else 1.0)
 
     def __deepcopy__(self, memo: Any) -> Rhythm:

@@ -1,4 +1,4 @@
-"""The profiles that can be replayed, with a line on each. `profile` checks that a profile is valid."""
+"""Find the profiles that can be replayed, and summarize each in a line. Doesn't check that a profile is valid."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from ddpbench.units import format_number
 
 SHIPPED = Path(__file__).resolve().parents[1] / "profiles"
-"""The profiles that come with ddpbench."""
+"""The folder of the profiles that come with ddpbench."""
 PREFIX = "replay:"
 """Prefix of the name of a workload that replays a profile."""
 
@@ -20,12 +20,12 @@ def shipped() -> tuple[str, ...]:
 
 
 def is_path(name: str) -> bool:
-    """Return whether the part after `replay:` is a user's file, not a profile that comes with ddpbench."""
+    """Return whether the part of a name after `replay:` is a file's path, not a profile that comes with ddpbench."""
     return name.endswith(".json")
 
 
 def profile_path(name: str) -> Path:
-    """Return the file for the part after `replay:`."""
+    """Return the path of the profile for the part of a name after `replay:`."""
     return Path(name) if is_path(name) else SHIPPED / f"{name}.json"
 
 
@@ -39,5 +39,5 @@ def profile_summary(path: Path) -> str:
 
 
 def _mean(time: Any) -> float:
-    """Return a time's mean; a time is a mean, or `[mean, low, high]`."""
+    """Return the mean of a time in a profile, which is `mean` or `[mean, low, high]`."""
     return float(time[0] if isinstance(time, list) else time)

@@ -1,4 +1,4 @@
-"""Real text as bytes for the language workloads, and datasets of windows over it. No model is here."""
+"""Real text as bytes for the language workloads, and datasets of windows of it."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ if TYPE_CHECKING:
     import torch
 
 VOCABULARY = 256
-"""Every byte is a token."""
+"""Number of tokens: each byte is a token."""
 DEFAULT_TEXT_BYTES = 2_000_000
-"""Number of bytes of the default text that are used: enough for thousands of windows, read in a few milliseconds."""
+"""Maximum length of the default text, bytes: enough for thousands of windows, and read in a few milliseconds."""
 
 
 def default_files() -> list[Path]:
-    """Return the top-level modules of Python's own standard library, sorted: real text that is always available.
+    """Return the top-level modules of Python's standard library, sorted, as real text that is always available.
 
-    It differs between Python versions; a machine's ranks share one.
+    The text differs between Python versions, but is the same for all ranks of a machine.
     """
     return sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
 
 
 def read_text(files: Sequence[str], *, at_least: int) -> torch.Tensor:
-    """Return the files' bytes, one after the other, as uint8 of shape [bytes].
+    """Return the bytes of these files, concatenated, as uint8 of shape [bytes].
 
-    Without files, the first `DEFAULT_TEXT_BYTES` of `default_files()`; named files are read in full.
+    If `files` is empty, return the first `DEFAULT_TEXT_BYTES` of `default_files()`.
 
     Raises:
-        ValueError: a file cannot be read, or all together hold less than `at_least` bytes.
+        ValueError: a file cannot be read, or all files together have fewer than `at_least` bytes.
     """
     import torch
 
@@ -60,10 +60,9 @@ def read_text(files: Sequence[str], *, at_least: int) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Non-overlapping windows of the text, each with the same window one byte later as its targets.
+    """A dataset of non-overlapping windows of a text; the targets are the window shifted by one byte.
 
-    Item i is `(inputs, targets)`, both int64 of shape [block_size]; the last window's last target is the
-    last byte used. A remainder too short for a window is left out.
+    Item i is `(inputs, targets)`, both int64 of shape [block_size]. A remainder too short for a window is left out.
     """
 
     text: torch.Tensor
@@ -82,7 +81,7 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """Non-overlapping contexts of the text, each with the byte that follows it as its target.
+    """A dataset of non-overlapping contexts of a text; the target is the byte after the context.
 
     Item i is `(context, target)`: uint8 of shape [context_size], and an int64 scalar.
     """

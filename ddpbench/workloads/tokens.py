@@ -1,4 +1,4 @@
-"""Made-up tokens for the language models of the `hf` workload, and datasets of windows over them."""
+"""Made-up tokens for the language models of the `hf` workload, and datasets of windows of them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ if TYPE_CHECKING:
 
 TOKENS = 1_000_000
 MASK = 0
-"""The token that replaces a masked one."""
+"""The token that replaces masked tokens."""
 MASKED_SHARE = 0.15
 IGNORED = -100
-"""The target that cross-entropy ignores."""
+"""The target value that cross-entropy ignores."""
 
 
 def random_tokens(vocabulary: int, count: int = TOKENS) -> torch.Tensor:
-    """Draw tokens from a vocabulary in Zipf's proportions (the k-th as often as 1/k), never `MASK`; int32 [count].
+    """Draw random tokens of a vocabulary, without `MASK`; token k has a probability proportional to 1/k (Zipf's law).
 
-    Most are common ones, as in a text, so that an embedding's gradient touches rows as in training.
+    Return int32 of shape [count]. As in real text, most tokens are common ones, so an embedding's gradient touches
+    rows about as in real training.
     """
     import torch
 
@@ -31,7 +32,7 @@ def random_tokens(vocabulary: int, count: int = TOKENS) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """Samples `(tokens, next tokens)`, both int64 [length]."""
+    """A dataset of pairs `(tokens, next tokens)`, both int64 of shape [length]."""
 
     tokens: torch.Tensor
     length: int
@@ -49,9 +50,10 @@ class Next:
 
 @dataclass(frozen=True, slots=True)
 class Masked:
-    """Samples `(tokens with some masked, the original tokens there)`, both int64 [length]; elsewhere `IGNORED`.
+    """A dataset of pairs `(tokens, targets)`, both int64 of shape [length].
 
-    Every sample has the same number masked, so that a mean over masked tokens equals one over samples.
+    Some tokens are replaced by `MASK`. Targets are the original tokens there, and `IGNORED` elsewhere. Every sample has
+    the same number of masked tokens, so the mean loss over tokens equals the mean over samples.
     """
 
     tokens: torch.Tensor

@@ -1,4 +1,4 @@
-"""The `two_branch` workload: two perceptrons side by side that a head joins, on real text."""
+"""The `two_branch` workload: two perceptrons with the same inputs, joined by a head, on real text."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TwoBranchOptions(BaseModel, extra="forbid", frozen=True):
 
 
 class TwoBranch(Workload[TwoBranchOptions]):
-    """64 bytes of context for two branches of three layers of 256 (`small`) or 2048 (`large`) units; 256 logits."""
+    """A model from 64 bytes of context to 256 logits. Each branch has three layers of 256 or 2048 (`large`) units."""
 
     name = "two_branch"
     options = TwoBranchOptions

@@ -1,4 +1,4 @@
-"""The model behind the `two_branch` workload. Imports torch at once, so only `TwoBranch.model` imports it."""
+"""The model of the `two_branch` workload. Imports torch when imported, so only `TwoBranch.model` imports it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from ddpbench.workloads.mlp_model import Perceptron
 
 
 class Head(nn.Module):
-    """The head that joins the branches: their outputs [batch, units] side by side, GELU, logits [batch, vocabulary]."""
+    """The head that joins the branches: concatenates their outputs [batch, units], and maps them to logits by GELU and
+    a linear layer."""
 
     def __init__(self, features: int, vocabulary: int) -> None:
         super().__init__()
@@ -24,9 +25,10 @@ class Head(nn.Module):
 
 
 class Branched(nn.Module):
-    """Perceptrons that all take the context, and a head; uint8 contexts [batch, context] to logits [batch, vocabulary].
+    """Perceptrons that all take the same context, and a head that joins them.
 
-    `units` are those of a branch's layers; the head begins with the last one's GELU.
+    Maps uint8 contexts [batch, context] to logits [batch, vocabulary]. `units` has the width of each layer of a branch;
+    the GELU of the last layer is in the head.
     """
 
     def __init__(self, *, branches: int, context: int, units: tuple[int, ...], vocabulary: int) -> None:
@@ -42,5 +44,5 @@ class Branched(nn.Module):
         return logits
 
     def branches(self) -> tuple[list[nn.Module], nn.Module]:
-        """Return the branches, which all take the inputs, and the head, which takes the list of their outputs."""
+        """Return the branches, which all take the inputs, and the head, which takes the list of branches' outputs."""
         return list(self.sides), self.head

@@ -1,6 +1,7 @@
-"""`async_server` over messages of the process group; the server receives from any source. Imports torch at once.
+"""`async_server` over the process group's point-to-point messages. Imports torch when imported.
 
-gloo serves waiting ranks in the order in which they asked (gloo/transport/tcp/context.cc, recvFromAnyFindRank).
+The server receives from any rank. gloo serves waiting ranks in the order in which they asked
+(gloo/transport/tcp/context.cc, recvFromAnyFindRank).
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from ddpbench.strategies.base import Job
 
 
 class P2pServer:
-    """Receives one gradient at a time, and sends parameters while it receives the next."""
+    """The server's end of the transport, which receives one gradient at a time and sends parameters meanwhile."""
 
     def __init__(self, job: Job, layout: BufferLayout) -> None:
         self._job, self._layout = job, layout
         self._gradient = Parcel(layout)
-        # Each worker has a buffer: parameters change while they are still being sent to another worker.
+        # One buffer per worker, since parameters change while they are still being sent to a different worker.
         self._answers = {worker: Parcel(layout) for worker in range(1, job.world_size)}
         self._transports = {worker: _transport() for worker in range(job.world_size)}
         self._taken = [0] * job.world_size
@@ -43,12 +44,12 @@ class P2pServer:
 
     def answer(self, worker: int, parameters: list[torch.Tensor]) -> None:
         recorder, transport, answer = self._job.recorder, self._transports[worker], self._answers[worker]
-        transport.flush()  # the previous answer, without which this gradient would not have come
+        transport.flush()  # the previous answer, which has arrived, since the worker sent a gradient after it
         torch._foreach_copy_(answer.views, parameters)
         start = recorder.mark()
         for buffer in answer.buffers:
             transport.send(buffer, worker)
-        # The send runs in the background; when it has arrived, the worker knows.
+        # The send runs in the background; the worker records when it has arrived.
         recorder.add_transfer(
             bucket=0,
             op="pull",
@@ -66,7 +67,7 @@ class P2pServer:
 
 
 class P2pWorker:
-    """Posts its receive before it sends, so that the server's answer never waits for it."""
+    """A worker's end of the transport, which begins to receive before it sends, so that the server never waits."""
 
     def __init__(self, job: Job, layout: BufferLayout) -> None:
         self._job, self._layout = job, layout
@@ -101,7 +102,7 @@ class P2pWorker:
 
 
 def message(job: Job, worker: int, count: int) -> int:
-    """Return the number of a worker's exchange; server and worker compute the same."""
+    """Return a number for a worker's exchange `count`, the same on the server and the worker."""
     return count * job.world_size + worker
 
 

@@ -1,12 +1,13 @@
-"""The two roles of `async_server`: a server that updates, and workers that compute. Imports torch at once.
+"""The two roles of `async_server`: a server that updates, and workers that compute. Imports torch when imported.
 
-A transport has an end for each (`ServerEnd`, `WorkerEnd`). Both put all parameters of a number type into one buffer.
+A transport has an end for each role (`ServerEnd`, `WorkerEnd`). Both put all parameters of a dtype into one buffer.
 
-In a step each worker sends one gradient and waits until it has been applied and the new parameters have arrived. The
-server's step ends when it has applied as many gradients as there are workers, no matter from which workers. Over equal
-numbers of steps no rank waits for something that is never sent: while the server waits, fewer gradients have come than
-the workers' steps need, so some worker has yet to send, and it waits for no one but the server. A worker is ahead of
-another by at most the rest of a block of steps, at whose end all ranks synchronize.
+In a step each worker sends one gradient, and waits until it has been applied and the new parameters have arrived. The
+server's step ends when it has applied as many gradients as there are workers, no matter from which workers.
+
+If all ranks make the same number of steps, none waits forever. While the server waits, it has received fewer gradients
+than the workers will send. So some worker has yet to send one, and workers wait only for the server. One worker can be
+ahead of others until the end of a block of steps, where all ranks synchronize.
 """
 
 from __future__ import annotations
@@ -22,26 +23,26 @@ from ddpbench.strategies.base import Job, OrderedReplica
 
 
 class BufferLayout:
-    """The arrangement of trained parameters in buffers: one buffer per number type, in the model's order."""
+    """How trained parameters are arranged in buffers: one buffer per dtype, in the model's order."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         trained.sort(key=lambda parameter: str(parameter.dtype))  # stable
         self.parameters: list[torch.Tensor] = list(trained)
         self.values = [parameter.detach() for parameter in trained]
-        """Views of the same memory, outside autograd."""
+        """The parameters detached from autograd, in the same memory."""
         self._groups = [list(group) for _, group in groupby(trained, key=lambda parameter: parameter.dtype)]
         self.size = sum(parameter.numel() * parameter.element_size() for parameter in trained)
-        """Bytes of a gradient, and of the parameters."""
+        """Bytes of all gradients, and likewise of all parameters."""
 
     def buffers(self) -> list[torch.Tensor]:
-        """Return new buffers, one per number type."""
+        """Return new buffers, one per dtype."""
         return [
             torch.zeros(sum(each.numel() for each in group), dtype=group[0].dtype) for group in self._groups
         ]
 
     def views(self, buffers: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the buffers' parts in the shapes of `parameters`, and in their order."""
+        """Return views into the buffers with the shapes and the order of `parameters`."""
         found: list[torch.Tensor] = []
         for buffer, group in zip(buffers, self._groups, strict=True):
             parts = torch.split(buffer, [each.numel() for each in group])
@@ -50,7 +51,7 @@ class BufferLayout:
 
 
 class Parcel:
-    """Buffers and their views, for one gradient or one set of parameters in transfer."""
+    """Buffers and views into them, for sending all gradients or all parameters once."""
 
     def __init__(self, layout: BufferLayout) -> None:
         self.buffers = layout.buffers()
@@ -61,30 +62,30 @@ class ServerEnd(Protocol):
     """The server's end of a transport."""
 
     def take(self) -> tuple[int, list[torch.Tensor]]:
-        """Wait for the next gradient; return the worker's rank and the parts, as `BufferLayout.views`.
+        """Wait for the next worker's gradients; return its rank, and the gradients as in `BufferLayout.views`.
 
-        The parts belong to the caller until it takes the next gradient.
+        The tensors stay valid until the next call.
         """
 
     def answer(self, worker: int, parameters: list[torch.Tensor]) -> None:
-        """Send the current parameters to the worker whose gradient was taken last, without waiting."""
+        """Begin to send the current parameters to the worker whose gradients were taken last."""
 
     def close(self) -> None:
-        """Release what carries messages; all ranks call it together."""
+        """Release the transport; all ranks call this together."""
 
 
 class WorkerEnd(Protocol):
     """A worker's end of a transport."""
 
     def exchange(self, gradients: list[torch.Tensor], parameters: list[torch.Tensor]) -> None:
-        """Send the gradients, and fill `parameters` with the server's after it has applied them."""
+        """Send the gradients, wait until the server has applied them, and copy its parameters into `parameters`."""
 
     def close(self) -> None:
-        """Release what carries messages; all ranks call it together."""
+        """Release the transport; all ranks call this together."""
 
 
 class ServerReplica(OrderedReplica):
-    """Rank 0: parameters and optimizer, and a log of the updates."""
+    """Rank 0, which has the parameters and the optimizer, and keeps a log of the updates."""
 
     draws = False
     knows_loss = False
@@ -95,7 +96,7 @@ class ServerReplica(OrderedReplica):
         self._log: list[tuple[int, int]] = []
         self._noted = 0
         self._version = [0] * job.world_size
-        """Number of updates that each worker's parameters have."""
+        """By rank, the number of updates in the parameters that a worker has."""
         _spread(layout)
 
     def gradients_of(self, inputs: Any, targets: Any) -> torch.Tensor:
@@ -114,14 +115,14 @@ class ServerReplica(OrderedReplica):
         return torch.zeros(())
 
     def apply(self) -> None:
-        """Do nothing: every update was made when its gradient arrived."""
+        """Drop the gradients; `gradients_of` has already made every update."""
         self.optimizer.zero_grad(set_to_none=True)
 
     def log(self) -> list[tuple[int, int]]:
         return list(self._log)
 
     def notes(self) -> list[Staleness]:
-        """Return how stale the gradients applied since the last call were."""
+        """Return a record of how stale the gradients were that were applied since the last call."""
         ages = [
             number - version
             for number, (_, version) in enumerate(self._log[self._noted :], start=self._noted)
@@ -134,7 +135,7 @@ class ServerReplica(OrderedReplica):
 
 
 class WorkerReplica(OrderedReplica):
-    """Any other rank: a model whose parameters are the server's as of its last exchange."""
+    """A rank other than 0, whose model has the server's parameters as of the worker's last exchange."""
 
     def __init__(self, job: Job, layout: BufferLayout, end: WorkerEnd) -> None:
         super().__init__(job)
@@ -154,7 +155,7 @@ class WorkerReplica(OrderedReplica):
         return loss.detach()
 
     def apply(self) -> None:
-        """Drop the gradients: the server made the update, and its parameters have arrived."""
+        """Drop the gradients; the server has made the update, and its parameters have arrived."""
         self.optimizer.zero_grad(set_to_none=True)
 
     def log(self) -> list[tuple[int, int]]:
@@ -165,6 +166,6 @@ class WorkerReplica(OrderedReplica):
 
 
 def _spread(layout: BufferLayout) -> None:
-    """Start all ranks from the server's parameters: those of workers may be older."""
+    """Copy the server's parameters to all ranks, since workers' may be older."""
     for value in layout.values:
         dist.broadcast(value, src=0)

@@ -1,8 +1,7 @@
-"""`async_server` over torch.distributed.rpc: a step is one remote call. Imports torch at once; needs torch with RPC.
+"""`async_server` over torch.distributed.rpc, with one remote call per step. Imports torch, which must have RPC.
 
-All messages use TCP. Otherwise TensorPipe would choose shared memory within a host, whose thread polls for messages
-on the core that the rank computes on, and copies from another process's memory (its channel `cma`), which bypass
-an emulated link.
+All messages use TCP. Otherwise, within a host, TensorPipe would choose shared memory, whose thread polls for messages
+on the rank's core, and copying from another process's memory (channel `cma`), which bypasses emulated links.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ from ddpbench.strategies.async_server.replica import BufferLayout, Parcel
 from ddpbench.strategies.base import Job
 
 NEVER_S = 24 * 3600.0
-"""The watchdog ends a hang."""
+"""Time-out of calls, seconds: long enough that ddpbench's watchdog ends a hang first."""
 _SCHEME = "ddpbench"
 _Answer = torch.futures.Future[list[torch.Tensor]]
 _calls: queue.SimpleQueue[tuple[int, list[torch.Tensor], _Answer]] = queue.SimpleQueue()
-"""Requests to this process, if it is the server, in order of arrival."""
+"""On the server, the workers' calls in order of arrival: rank, gradients, and the future to answer."""
 
 
 class RpcServer:
-    """Takes calls in threads of the library; makes updates in the rank's own thread, one by one."""
+    """The server's end of the transport. Library threads queue the calls; the rank's thread answers them in turn."""
 
     def __init__(self, job: Job, layout: BufferLayout) -> None:
         self._job, self._layout = job, layout
-        # Each worker has a buffer: parameters change while they are still being sent to another worker.
+        # One buffer per worker, since parameters change while they are still being sent to a different worker.
         self._answers = {worker: Parcel(layout) for worker in range(1, job.world_size)}
         self._taken = [0] * job.world_size
         self._start: Mark = None
@@ -69,7 +68,8 @@ class RpcServer:
 
 
 class RpcWorker:
-    """Calls the server and waits: sending gradients, the update and receiving parameters are one transfer to it."""
+    """A worker's end of the transport. It records a call, from sending gradients to receiving parameters, as one
+    transfer."""
 
     def __init__(self, job: Job, layout: BufferLayout) -> None:
         self._job, self._layout = job, layout
@@ -104,7 +104,7 @@ class RpcWorker:
 
 @rpc.functions.async_execution  # type: ignore[untyped-decorator]
 def _exchange(worker: int, gradients: list[torch.Tensor]) -> _Answer:
-    """Take a call on the server, in a thread of the library; it is answered when the update has been made."""
+    """Queue a worker's call, in a library thread of the server; return a future for the updated parameters."""
     answer = _Answer()
     _calls.put((worker, gradients, answer))
     return answer
@@ -115,7 +115,7 @@ def _name(rank: int) -> str:
 
 
 def _join(job: Job) -> None:
-    """Let all ranks meet, in the store where their process group met and on its network interface."""
+    """Initialize RPC in this rank, with the store and the network interface of the process group."""
     interface, _, _ = os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")
     if interface:
         os.environ.setdefault("TP_SOCKET_IFNAME", interface)
@@ -129,7 +129,7 @@ def _join(job: Job) -> None:
 
 
 def _meet(url: str, **_: Any) -> Iterator[tuple[Store, int, int]]:
-    """Yield the store in which the ranks have already met. RPC prefixes its keys, with a new prefix each time."""
+    """Yield the process group's store; RPC adds a new prefix to its keys each time, so they don't collide."""
     yield dist.distributed_c10d._get_default_store(), dist.get_rank(), dist.get_world_size()
 
 

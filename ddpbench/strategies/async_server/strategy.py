@@ -1,4 +1,4 @@
-"""The `async_server` strategy: a parameter server that applies each worker's gradient as it comes."""
+"""The `async_server` strategy: a parameter server that applies each worker's gradient when it arrives."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class AsyncServerOptions(BaseModel, extra="forbid", frozen=True):
 class AsyncServer(Strategy[AsyncServerOptions]):
     """Downpour SGD with n_push = n_fetch = 1 (Dean et al., "Large scale distributed deep networks", NIPS 2012).
 
-    Rank 0 holds parameters and optimizer and trains on nothing; each other rank computes a gradient at the parameters
-    it has, sends it, and gets the newest parameters back. The server applies gradients one at a time, in the order in
-    which they come. Workers wait for each other only at the end of the harness's blocks of steps, where all have made
-    the same number of steps. A parameter the loss does not reach counts as a gradient of zeros.
+    Rank 0 has the parameters and the optimizer but no samples. Each other rank computes a gradient at the parameters it
+    has, sends it, and gets the newest parameters back. The server applies gradients one at a time, in the order of
+    arrival. Workers wait for each other only at the end of the harness's blocks of steps, where all have made
+    the same number of steps. A parameter that the loss does not reach gets a gradient of zeros.
     """
 
     name = "async_server"
@@ -99,8 +99,8 @@ class AsyncServer(Strategy[AsyncServerOptions]):
 def carries_rpc() -> bool:
     """Return whether the installed torch was built with RPC, without importing it.
 
-    Looks in torch's Python library for the name that `torch.distributed.rpc.is_available` looks up. Where there is no
-    such library, returns True, and a rank fails if RPC is missing.
+    This searches torch's shared library for the name that `torch.distributed.rpc.is_available` looks up. If there is
+    no such library, return True; a rank then fails if RPC is missing.
     """
     spec = importlib.util.find_spec("torch")
     folders = spec.submodule_search_locations if spec is not None else None

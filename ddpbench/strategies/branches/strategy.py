@@ -1,4 +1,4 @@
-"""The `branches` strategy: a model's branches side by side, one per rank; rank 0 has the head that joins them."""
+"""The `branches` strategy: each rank computes one of a model's branches; rank 0 also has the head that joins them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from ddpbench.strategies.base import Job, NoOptions, Replica, Strategy
 class Branches(Strategy[NoOptions]):
     """Model parallelism side by side: every rank computes its branch of the full batch.
 
-    Outputs go to rank 0, which computes the head and the loss and sends back their gradients, before the backward of
-    its own branch. What is sent grows with the batch and not with the parameters; gradients are not exchanged.
+    All outputs go to rank 0, which computes the head and the loss, and sends the outputs' gradients back before the
+    backward of its own branch. The bytes sent grow with the batch, not with the parameters, whose gradients are not
+    exchanged.
     """
 
     name = "branches"

@@ -1,4 +1,4 @@
-"""DDP's handling of full buckets: the algorithm that aggregates them, and when. Imports torch at once."""
+"""A communication hook that aggregates DDP's buckets by a given algorithm and schedule. Imports torch when imported."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from ddpbench.measure.clock import Mark
 
 NEVER = timedelta(hours=24)
-"""The watchdog ends a hang, not the process group."""
+"""Time-out of process groups: long enough that ddpbench's watchdog ends a hang first."""
 _TYPES = {"none": None, "fp16": torch.float16, "bf16": torch.bfloat16}
 Summed = torch.futures.Future[torch.Tensor]
 
 
 class BucketHook:
-    """Averages buckets over ranks, as DDP without a hook does, bit for bit where the algorithm is the library's.
+    """Averages buckets over ranks. With the library's all-reduce, the result is bit-equal to DDP's without a hook.
 
-    Notes when each bucket left and came back. With `after_backward` no bucket leaves before the last one is full, that
-    is, when the last gradient is ready: the same buckets, but no transfer overlaps with computation.
+    The hook records when each bucket was sent and when its average came back. With the schedule `after_backward` no
+    bucket is sent before the last gradient is ready, so no transfer overlaps with computation.
     """
 
     def __init__(
@@ -40,26 +40,25 @@ class BucketHook:
         among: dist.ProcessGroup | None = None,
         number: Callable[[int], int] = int,
     ) -> None:
-        """`compression` names the type in which buckets are sent and added up, or is `none`.
+        """Set up the hook.
 
-        With a group `among` it averages only over that group's ranks, by the library's all-reduce; `number` then maps a
-        bucket's number to one that no other group uses.
+        `compression` names the type in which buckets are sent and added up, or is `none`. With a process group `among`,
+        average only over its ranks, by the library's all-reduce; `number` then maps a bucket's number to one that no
+        other group uses.
         """
         self._recorder = job.recorder
         self._type = _TYPES[compression]
         self.unit_roundoff = torch.finfo(self._type).eps / 2 if self._type is not None else 0.0
-        # Without a hook the reducer multiplies gradients by the reciprocal while it copies them into the
+        # Without a hook, the reducer multiplies gradients by the reciprocal while it copies them into the
         # bucket (reducer.cpp, mark_variable_ready_dense). Dividing the bucket, as torch's allreduce_hook
-        # does, gives other bits where the world size is not a power of two.
+        # does, rounds differently if the world size is not a power of two.
         self._scale = 1.0 / (job.world_size if among is None else among.size())
         self._among, self._number = among, number
         self._waits = job.case.schedule == "after_backward"
         self._waiting: list[tuple[GradBucket, torch.Tensor, Summed]] = []
         self._group: dist.ProcessGroup | None = None
         if is_collective(job.case.algorithm) and job.distributed:
-            self._group = dist.new_group(
-                timeout=NEVER
-            )  # keeps DDP's own messages apart from the collectives'
+            self._group = dist.new_group(timeout=NEVER)  # separates DDP's own messages from the collectives'
         self._background = _background(job, self._group)
         self._op = _operation(job.case.algorithm)
         self.sizes: list[int] = []
@@ -67,12 +66,12 @@ class BucketHook:
         self.last_start: Mark = None
 
     def start_step(self) -> None:
-        """Forget the previous step."""
+        """Reset what was recorded of the previous step."""
         self.sizes = []
         self._left = 0
 
     def aggregate(self, bucket: GradBucket) -> Summed:
-        """Send a bucket, or keep it until it may leave; the future holds the averaged gradients."""
+        """Send a bucket, now or once the schedule allows; return a future for the averaged gradients."""
         whole = bucket.buffer()
         if self._scale != 1:
             whole.mul_(self._scale)
@@ -87,19 +86,19 @@ class BucketHook:
             waiting, self._waiting = self._waiting, []
             for one, kept, promised in waiting:
                 self._sent(one, kept).add_done_callback(_pass_on(promised))
-        # The reducer, in C++, takes an exception set on a future for a value; `then` makes it an exception there too.
+        # The C++ reducer takes an exception that Python set on a future for a value; `then` turns it into an error.
         kept_word: Summed = averaged.then(lambda future: future.value())
         return self._restored(whole, kept_word)
 
     def _restored(self, whole: torch.Tensor, averaged: Summed) -> Summed:
-        """Return the average in the bucket's own type and memory, as the reducer expects."""
+        """Return a future for the average in the bucket's own type and memory, as the reducer expects."""
         if self._type is None:
             return averaged
         restored: Summed = averaged.then(lambda future: whole.copy_(future.value()))
         return restored
 
     def close(self) -> None:
-        """End the thread that sends, if there is one."""
+        """End the background thread and destroy the process group, if there are any."""
         if self._background is not None:
             self._background.close()
         if self._group is not None:
@@ -107,7 +106,7 @@ class BucketHook:
             self._group = None
 
     def _sent(self, bucket: GradBucket, buffer: torch.Tensor) -> Summed:
-        # Buckets leave in the order of their indices; those of several modules or backwards are numbered on.
+        # Buckets are sent in the order of their indices; numbers go on over several modules or backwards in a step.
         recorder, number = self._recorder, self._number(self._left)
         ranks = None if self._among is None else self._among.size()
         self._left += 1
@@ -120,7 +119,7 @@ class BucketHook:
             begun = recorder.mark()
 
         def done(sent: int | None) -> None:
-            # On CUDA the current stream here waits for the transfer, so the mark is the transfer's end.
+            # On CUDA the current stream waits for the transfer here, so the mark is the transfer's end.
             end = recorder.mark()
             recorder.add_transfer(
                 bucket=number,
@@ -140,7 +139,7 @@ class BucketHook:
 
 
 def _operation(algorithm: str) -> str:
-    """Return the name under which transfers by an algorithm are noted."""
+    """Return the name of the operation that records of transfers have for an algorithm."""
     if is_import_path(algorithm):
         return f"{short_name(algorithm)}/together"
     return algorithm if is_collective(algorithm) else "all_reduce"
@@ -161,7 +160,7 @@ def _library_all_reduce(
 
 
 def _background(job: Job, group: dist.ProcessGroup | None) -> Background | None:
-    """Return the thread that sends by an algorithm of ddpbench; None for the library's."""
+    """Return the thread that runs one of ddpbench's or a user's algorithms; None for the library's all-reduce."""
     if not is_collective(job.case.algorithm):
         return None
     from ddpbench.collectives import load_collective

@@ -1,4 +1,4 @@
-"""DDP that sends gradients as low-rank matrices: PowerSGD, as torch has it. Imports torch at once."""
+"""DDP with torch's PowerSGD, which sends gradients as low-rank matrices. Imports torch when imported."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import GradBucket
 
 EPSILON = 1e-8
-"""Keeps a gradient of zeros from becoming NaN when it is orthogonalized."""
+"""The term that keeps orthogonalization from turning a gradient of zeros into NaN."""
 
 
 class PowerSgdHook(BucketHook):
-    """Compresses a bucket's matrices to a low rank, and keeps what that leaves out for the next step.
+    """Compresses a bucket's matrices to a low rank, and adds what this leaves out to the next step's gradients.
 
     Vogels, Karimireddy, Jaggi, NeurIPS 2019. A bucket takes three all-reduces, each started after the previous one has
-    ended. On gloo, their callbacks would wait for one another in its two worker threads, so that two buckets at once
-    hang: there a thread of ddpbench runs them in turn, in parallel with backward.
+    ended. With gloo, two buckets at once would hang, since their callbacks would wait for one another in gloo's two
+    worker threads. On the CPU a thread of ddpbench therefore runs the buckets in turn, in parallel with backward.
     """
 
     def __init__(self, job: Job, options: DdpOptions) -> None:
         super().__init__(job)
-        self._scale = 1.0  # torch's hook divides
+        self._scale = 1.0  # torch's hook does the division
         if self._group is None:
             self._group = dist.new_group(timeout=NEVER)
         self.state = PowerSGDState(
@@ -46,17 +46,20 @@ class PowerSgdHook(BucketHook):
 
     @property
     def compresses(self) -> bool:
-        """Return whether a step has been compressed."""
+        """Return whether at least one step has been compressed."""
         return int(self.state.iter) > int(self.state.start_powerSGD_iter)
 
     def close(self) -> None:
-        """End the thread. The group stays until all are destroyed: torch's callbacks keep a reference to it in its own
-        threads, one of which would wait for itself if it dropped the last reference."""
+        """End the thread, but keep the process group until all groups are destroyed.
+
+        torch's callbacks refer to the group in its own threads. If one of these dropped the last reference, it would
+        wait for itself.
+        """
         if self._background is not None:
             self._background.close()
 
     def kept(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Return each parameter, with the part of its gradient that has been kept."""
+        """Return pairs of a parameter and what compression has left out of its gradients so far."""
         found = []
         for number, memory in self.state.error_dict.items():
             parameters = self._parameters[number]
@@ -70,7 +73,7 @@ class PowerSgdHook(BucketHook):
         start = self.last_start = recorder.mark()
 
         def begun() -> tuple[Summed, int]:
-            """Return the transfer, and how many numbers it sends."""
+            """Begin the transfer; return its future, and how many numbers it sends."""
             before = int(state.total_numel_after_compression)
             plain = state.iter < state.start_powerSGD_iter
             sent: Summed = powerSGD_hook(state, bucket)
@@ -95,7 +98,7 @@ class PowerSgdHook(BucketHook):
 
 
 class PowerSgdReplica(DdpReplica, CompensatedReplica):
-    """A model under DDP with PowerSGD; its first steps are not compressed, since buckets are still rebuilt."""
+    """A model under DDP with PowerSGD, which doesn't compress the first steps, in which DDP rebuilds its buckets."""
 
     def __init__(self, job: Job, options: DdpOptions) -> None:
         super().__init__(job, options)
@@ -106,7 +109,7 @@ class PowerSgdReplica(DdpReplica, CompensatedReplica):
         return self._power
 
     def ready(self) -> bool:
-        """Return whether steps are compressed from here."""
+        """Return whether buckets are final and steps are compressed."""
         return super().ready() and self._power.compresses
 
     def kept(self) -> dict[str, torch.Tensor]:

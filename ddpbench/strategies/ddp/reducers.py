@@ -1,4 +1,4 @@
-"""A replica's DDP modules: their buckets, whether these are final, and the hook that notes transfers."""
+"""The DDP modules of a replica, with their buckets and the hook that records transfers."""
 
 from __future__ import annotations
 
@@ -14,46 +14,47 @@ if TYPE_CHECKING:
     from ddpbench.strategies.ddp.hooks import BucketHook
 
 REBUILD_BY_STEP = 4
-"""Last step in which a reducer may rebuild its buckets. Without find_unused_parameters they are rebuilt in the second
-forward pass and the logger reports it in the third; a reducer that has not done so by the end of this step never
-will."""
+"""The step by whose end a reducer has rebuilt its buckets, or never will.
+
+Without find_unused_parameters, buckets are rebuilt in the second forward pass, and DDP's logger reports this in the
+third.
+"""
 
 
 class Reducers:
-    """The DDP modules of a replica, made by the replica or by a framework.
+    """The DDP modules of a replica, which the replica or a framework has made.
 
-    There is one, several where a step calls several modules, and none where a framework leaves a single process's
-    model as it is.
+    There is usually one. There are several if a workload's step calls several modules, and none if a framework does not
+    wrap the model of a single process.
     """
 
     def __init__(
         self, ddps: Sequence[DistributedDataParallel], hook: BucketHook | None, *, rebuilds: bool = True
     ) -> None:
-        """`hook`, if given, takes all buckets from here. `rebuilds`: DDP changes the order of its buckets once."""
+        """Register `hook`, if given, for all buckets. `rebuilds` is true if DDP rebuilds its buckets once."""
         self.ddps, self.hook = list(ddps), hook
         self._rebuilds, self._rebuilt, self._steps = rebuilds, False, 0
         if hook is not None:
-            # DDP insists on the parameter's name and compares annotations, which are strings here: a
-            # lambda has no annotations.
+            # A lambda, since DDP checks the annotations of a hook, which are strings in this module; a lambda has none.
             for ddp in self.ddps:
                 ddp.register_comm_hook(None, lambda _state, bucket: hook.aggregate(bucket))
 
     def apart(self) -> AbstractContextManager[None]:
-        """Return the context in which a backward does not aggregate gradients."""
+        """Return a context manager in which backward does not aggregate gradients."""
         return self.ddps[0].no_sync() if self.ddps else nullcontext()
 
     def start_step(self) -> None:
-        """Begin a step; call it before the step's last backward."""
+        """Begin a step; called before the step's last backward."""
         if self.hook is not None:
             self.hook.start_step()
         self._steps += 1
 
     def last_sent(self) -> Mark:
-        """Return when the last bucket left; only a hook knows."""
+        """Return when the last bucket was sent; None without a hook."""
         return self.hook.last_start if self.hook is not None else None
 
     def backward(self, recorder: Recorder, backward: Callable[[], Any]) -> None:
-        """Make the backward that aggregates, and note where it computes and where it only waits."""
+        """Call the backward that aggregates; record as spans how long it computes and how long it only waits."""
         if self.hook is None:
             self._steps += 1
             with recorder.span("backward"):  # the recorder is inactive, or no DDP was found
@@ -63,15 +64,14 @@ class Reducers:
         start = recorder.mark()
         backward()
         returned = recorder.mark()
-        # The last bucket leaves when the last gradient is ready: the rank's own computation ends.
+        # The last bucket is sent when the last gradient is ready, which ends the rank's own computation.
         recorder.add_span("backward", start, self.hook.last_start)
         recorder.add_span("synchronize", self.hook.last_start, returned)
 
     def bucket_bytes(self) -> tuple[int, ...] | None:
-        """Return the bucket sizes of the last step as the hook saw them; without a hook as the reducer logged them
-        last.
+        """Return the bucket sizes of the last step, bytes, from the hook or, without one, from DDP's logger.
 
-        None before the reducer has logged any.
+        None if no sizes are known yet.
         """
         if self.hook is not None:
             return tuple(self.hook.sizes) or None
@@ -91,8 +91,8 @@ class Reducers:
         return self._rebuilt
 
     def close(self) -> None:
-        """Release the parameters, to which the reducers listen, and the hook's thread."""
-        # Others may still refer to a module: its reducer must stop listening to the parameters now.
+        """Remove the reducers' hooks from the parameters, and close the communication hook."""
+        # Other objects may still refer to a module, so its reducer must stop listening to the parameters now.
         for ddp in self.ddps:
             ddp._remove_autograd_hooks()  # type: ignore[no-untyped-call]
             for parameter in ddp.module.parameters():

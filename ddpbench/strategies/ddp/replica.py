@@ -1,4 +1,4 @@
-"""A rank's replica under DistributedDataParallel, with its buckets' transfers noted on demand."""
+"""A rank's replica under DistributedDataParallel, which can record the transfers of its buckets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def buffers_stay() -> dict[str, Any]:
-    """Return DDP's argument to not broadcast buffers in every forward; newer torch warns about its old name."""
+    """Return the DDP argument that turns off broadcasting buffers; newer torch has a new name for it."""
     from torch.nn.parallel import DistributedDataParallel
 
     names = inspect.signature(DistributedDataParallel.__init__).parameters
@@ -31,7 +31,7 @@ def buffers_stay() -> dict[str, Any]:
 
 
 def switches(options: DdpOptions) -> dict[str, Any]:
-    """Return DDP's arguments for the switches in the options."""
+    """Return the DDP arguments for the options that DDP takes as they are."""
     return {
         "gradient_as_bucket_view": options.gradient_as_bucket_view,
         "static_graph": options.static_graph,
@@ -41,8 +41,7 @@ def switches(options: DdpOptions) -> dict[str, Any]:
 
 
 class DdpReplica(Replica):
-    """A model under DDP. With DDP's own algorithm and schedule only the instrumented replica has a communication
-    hook."""
+    """A model under DDP. It has a communication hook if steps are recorded, or if algorithm or schedule require one."""
 
     def __init__(self, job: Job, options: DdpOptions) -> None:
         from torch.nn.parallel import DistributedDataParallel
@@ -52,7 +51,7 @@ class DdpReplica(Replica):
         super().__init__(job)
         self._parts = options.accumulate
         ddps: list[DistributedDataParallel] = []
-        """A single module, or several if a workload's own step calls several."""
+        """The DDP modules, of which a workload's own step may call several."""
         make = self._wrapper(job, options)
 
         def wrap(module: nn.Module) -> nn.Module:
@@ -87,7 +86,7 @@ class DdpReplica(Replica):
         )
 
     def _needs_hook(self, job: Job, options: DdpOptions) -> bool:
-        """Return whether timed steps have a communication hook too."""
+        """Return whether timed steps need a communication hook too."""
         return (
             is_collective(job.case.algorithm)
             or job.case.schedule == "after_backward"
@@ -124,7 +123,7 @@ class DdpReplica(Replica):
         return self._own(batch)
 
     def _loss(self, inputs: Any, targets: Any) -> torch.Tensor:
-        """Return the loss of a part of the batch, weighted as in the full batch's mean."""
+        """Return the loss of a part of the batch, divided by the number of parts."""
         with self.job.recorder.span("forward"):
             loss = self.job.loss(self._wrapped(inputs), targets)
             return loss / self._parts if self._parts > 1 else loss

@@ -1,4 +1,4 @@
-"""DDP whose default bucket caps are divided like the gradients of a case that shrinks them. Imports torch at once."""
+"""DDP with smaller default bucket caps, for a replay whose gradients are shrunk. Imports torch when imported."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _FIRST = "_DEFAULT_FIRST_BUCKET_BYTES"
 
 
 def shrunk(by: int) -> type[DistributedDataParallel]:
-    """Return a DDP class whose default caps, of the first bucket and the others, are divided by a number.
+    """Return a DDP class whose default caps, for the first bucket and for the others, are divided by a number.
 
-    With a given cap the first bucket has the same cap, and no argument changes that: so both are set right before the
-    buckets are made, and torch's own setting for the first bucket is restored afterwards.
+    No argument of DDP sets both caps, as a given cap applies to the first bucket too. So both are set right before the
+    buckets are made, and torch's setting for the first bucket is restored afterwards.
     """
 
     class Shrunk(DistributedDataParallel):
@@ -23,7 +23,7 @@ def shrunk(by: int) -> type[DistributedDataParallel]:
             self.bucket_bytes_cap //= by
             usual = getattr(dist, _FIRST)
             config = getattr(self, "_bucket_config", None)
-            if config is not None:  # where a newer torch keeps both
+            if config is not None:  # a newer torch has both caps there
                 self._bucket_config = dataclasses.replace(
                     config,
                     bucket_bytes_cap=config.bucket_bytes_cap // by,

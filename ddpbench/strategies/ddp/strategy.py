@@ -1,4 +1,4 @@
-"""The `ddp` strategy: torch's DistributedDataParallel, with its buckets' transfers noted on demand."""
+"""The `ddp` strategy: torch's DistributedDataParallel, with a choice of algorithm, schedule and compression."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class Ddp(Strategy[DdpOptions]):
-    """Gradients leave in buckets, all-reduced while backward continues (Li et al., VLDB 2020).
+    """Gradients are all-reduced in buckets while backward continues (Li et al., VLDB 2020).
 
-    Settings change what is sent and when: another algorithm, or the same buckets only after backward.
+    Settings can choose a different algorithm, or send the same buckets only after backward.
     """
 
     name = "ddp"
@@ -90,7 +90,7 @@ class Ddp(Strategy[DdpOptions]):
 
 
 def accumulate_reason(case: Case) -> str | None:
-    """Return why a rank's batch cannot be cut into as many parts as its strategy's options ask for, or None."""
+    """Return words on why a rank's batch cannot be split into as many parts as `accumulate` asks for, or None."""
     parts = int(case.options.get("accumulate", 1))
     if parts > 1 and case.compute != "real":
         return "a replay's times are those of a whole batch: set accumulate = 1"
@@ -100,7 +100,7 @@ def accumulate_reason(case: Case) -> str | None:
 
 
 def _powersgd_reason(case: Case) -> str | None:
-    """Return why PowerSGD cannot run in this case, or None."""
+    """Return words on why PowerSGD cannot run in this case, or None."""
     if case.dtype == "bfloat16":
         return (
             "PowerSGD orthogonalizes in the gradients' own type, and bfloat16 has too few digits for what it leaves "

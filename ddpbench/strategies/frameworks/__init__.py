@@ -1,1 +1,1 @@
-"""Strategies that train by a framework's loop: Lightning, Accelerate and others, each with its own extra."""
+"""Strategies that train with a framework such as Lightning or Accelerate; each framework is an extra of ddpbench."""

@@ -1,4 +1,4 @@
-"""A replica whose model a framework has prepared: finds and watches the DDP inside, if there is one."""
+"""A replica whose model a framework prepares; finds the DDP modules in it, if any, and records their transfers."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ if TYPE_CHECKING:
 
 
 class DdpInsideReplica(Replica):
-    """A model that a framework trains. Only the instrumented replica has a communication hook, as under bare DDP."""
+    """A model that a framework trains. As under bare DDP, there is a communication hook only if steps are recorded."""
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
         self.bare: nn.Module = getattr(job.model, "without_autocast", job.model)
-        """The model for the framework, which enters autocast itself."""
+        """The model for the framework, without the harness's autocast, since the framework enters autocast itself."""
         self.autocast = self.bare is not job.model
-        """True if the framework enters autocast: not in the proof's float64."""
+        """True if the framework is to enter autocast, which it does not in the proof's float64."""
         self.reducers = Reducers([], None)
 
     def watch(self, prepared: nn.Module, *, rebuilds: bool) -> None:
-        """Find the DDP modules in the model as the framework prepared it; `rebuilds`: DDP changes their buckets'
-        order once.
+        """Find the DDP modules in the model that the framework prepared; there are none if it did not wrap the model.
 
-        A framework may have left a single process's model as it is: then there is nothing to watch.
+        `rebuilds` is true if DDP changes the order of its buckets once.
         """
         from torch.nn.parallel import DistributedDataParallel
 
@@ -38,16 +37,16 @@ class DdpInsideReplica(Replica):
         self.reducers = Reducers(found, hook, rebuilds=rebuilds)
 
     def backward(self, backward: Callable[[], Any]) -> None:
-        """Make a step's last backward, the framework's, which aggregates; and note its spans."""
+        """Call the framework's last backward of a step, which aggregates, and record its spans."""
         self.reducers.backward(self.job.recorder, backward)
 
     def bucket_bytes(self) -> tuple[int, ...] | None:
         return self.reducers.bucket_bytes()
 
     def ready(self) -> bool:
-        """Return whether DDP's buckets are final; without DDP, True after two steps."""
+        """Return whether DDP's buckets are final; without DDP, whether two steps were made."""
         return self.reducers.ready()
 
     def close(self) -> None:
-        """Release the DDP inside; call it after the framework has released it."""
+        """Release the DDP modules; called after the framework has released them."""
         self.reducers.close()

@@ -1,4 +1,4 @@
-"""The known frameworks, what each needs installed, and why one cannot be used here. Imports none of them."""
+"""The known frameworks, the packages that each needs, and checks that these are installed. Imports none of them."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from ddpbench.text_safety import command
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Needed:
-    """A package that a framework's strategy imports."""
+    """A package that the strategy of a framework imports."""
 
     module: str
     """The module that is imported."""
     distributions: tuple[str, ...]
-    """Distributions that provide it; messages name the first."""
+    """Distributions that provide the module; messages name the first."""
     at_least: str
     """The oldest supported version."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Framework:
-    """A framework, as far as known without importing it."""
+    """Facts about a framework that are known without importing it."""
 
     display: str
     extra: str
-    """`pip install 'ddpbench[EXTRA]'` installs it."""
+    """The extra of ddpbench that installs the framework: `pip install 'ddpbench[EXTRA]'`."""
     needs: tuple[Needed, ...]
 
 
@@ -64,11 +64,11 @@ FRAMEWORKS: dict[str, Framework] = {
     ),
     "tensorflow": Framework(display="TensorFlow", extra="tensorflow", needs=(_TENSORFLOW,)),
 }
-"""Frameworks by the name of their strategy; TensorFlow has two strategies."""
+"""Frameworks by the name of their strategy, except for TensorFlow, which has two strategies."""
 
 
 def versions(name: str) -> dict[str, str]:
-    """Return the installed versions of what a framework needs, by distribution; without those not installed."""
+    """Return the versions of the installed distributions that a framework needs, by distribution."""
     found = {}
     for needed in FRAMEWORKS[name].needs:
         distribution, version = _installed(needed.distributions)
@@ -78,9 +78,9 @@ def versions(name: str) -> dict[str, str]:
 
 
 def missing(name: str) -> str | None:
-    """Return why a framework cannot be used here, with the command that installs it; None if it can.
+    """Return words on why a framework cannot be used here, with the command to install it; None if it can.
 
-    Imports nothing: for a package that is installed but fails on import, the ranks report it.
+    This imports nothing; if an installed package fails on import, the ranks report that.
     """
     framework = FRAMEWORKS[name]
     line = command("pip", "install", f"ddpbench[{framework.extra}]")
@@ -94,7 +94,10 @@ def missing(name: str) -> str | None:
 
 
 def _installed(distributions: Sequence[str]) -> tuple[str, str]:
-    """Return the distribution that is installed, and its version; the first, and an empty text, if none is."""
+    """Return the first of these distributions that is installed, and its version.
+
+    If none is, return the first distribution and an empty text.
+    """
     for distribution in distributions:
         try:
             return distribution, importlib.metadata.version(distribution)
@@ -104,7 +107,7 @@ def _installed(distributions: Sequence[str]) -> tuple[str, str]:
 
 
 def _importable(module: str) -> bool:
-    """Return whether the package exists; looks only for the outermost, since the search imports parents."""
+    """Return whether a module's top-level package exists; to search for the module itself would import its parents."""
     return importlib.util.find_spec(module.partition(".")[0]) is not None
 
 

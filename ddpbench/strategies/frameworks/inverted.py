@@ -1,8 +1,8 @@
-"""A training loop that belongs to a framework, run half a step at a time. Needs the package greenlet.
+"""Run a framework's own training loop half a step at a time. Needs the package greenlet.
 
-`Trainer.fit` calls the harness's code, but the harness calls a replica: `gradients_of` a batch, then `apply`. So the
-framework's loop runs in a separate greenlet, on the same thread and stack of contexts as everything else; control
-leaves it where it asks for the next batch and where it has gradients, and returns when those are wanted.
+A framework's loop, such as `Trainer.fit`, calls the harness's code. But the harness calls a replica: `gradients_of`,
+then `apply`. So the loop runs in a greenlet of the same thread. It switches back to the harness when it asks for the
+next batch, and when gradients are ready. It continues when the harness gives a batch, or wants the update.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ if TYPE_CHECKING:
 
 
 class LoopEndedError(RuntimeError):
-    """Raised if a framework's loop ended, or asked for something out of turn."""
+    """Raised if a framework's loop ended too early, or did not alternate between batches and updates."""
 
 
 class Inverted:
-    """A framework's loop from the outside: give it a batch, get the loss; let it update."""
+    """Drives a framework's loop from outside: `gradients_of` gives it a batch, `update` lets it update."""
 
     def __init__(self, name: str, run: Callable[[Inverted], None]) -> None:
-        """`run` is the framework's entire loop. It takes its batches from `batches()` and calls `gradients_are_there`.
+        """Take `run`, a function that runs the framework's entire loop, and starts only with the first batch.
 
-        Nothing of it runs before the first batch is given.
+        The loop must take batches from `batches()`, and call `gradients_are_there` before each update. `name` is the
+        loop's name in messages.
         """
         from greenlet import getcurrent, greenlet
 
@@ -35,10 +36,10 @@ class Inverted:
         self._loss: Any = None
         self._ending = False
         self._at = "begin"
-        """The state in which the loop waits: `begin`, `batch`, `update` or `ended`."""
+        """What the loop waits for: `begin`, `batch` or `update`; or `ended`."""
 
     def gradients_of(self, batch: Any) -> torch.Tensor:
-        """Give the loop a batch; return the loss that it reports once gradients are aggregated."""
+        """Give a batch to the loop; return the loss that the loop reports once gradients are aggregated."""
         if self._at == "begin":
             self._enter("batch")
         self._expect("batch")
@@ -49,12 +50,12 @@ class Inverted:
         return loss
 
     def update(self) -> None:
-        """Let the loop update, and continue until it asks for the next batch."""
+        """Let the loop make the update, and run it until it asks for the next batch."""
         self._expect("update")
         self._enter("batch")
 
     def close(self) -> None:
-        """End the loop, by ending its batches."""
+        """End the loop by giving it no more batches."""
         if self._at in ("begin", "ended"):
             self._at = "ended"
             return
@@ -65,7 +66,7 @@ class Inverted:
         self._at = "ended"
 
     def batches(self) -> Iterator[Any]:
-        """Yield the batches that the loop trains on, each as it is given, until `close`."""
+        """Yield batches to the loop as `gradients_of` gives them, until `close`."""
         while not self._ending:
             self._leave("batch")
             if self._ending:
@@ -73,7 +74,7 @@ class Inverted:
             yield self._batch
 
     def gradients_are_there(self, loss: torch.Tensor) -> None:
-        """Report a step's loss; the loop calls it when gradients are aggregated, and not used yet."""
+        """Report a step's loss; the loop calls this when gradients are aggregated, before the update."""
         self._loss = loss
         if not self._ending:
             self._leave("update")
@@ -83,7 +84,7 @@ class Inverted:
             raise LoopEndedError(f"{self._name}'s loop waits for its {self._at}, not for its {state}")
 
     def _enter(self, wanted: str) -> None:
-        """Run the loop until it waits for something, which must be what is wanted."""
+        """Run the loop until it waits again; raise `LoopEndedError` unless it waits for `wanted`."""
         self._outside = self._here()
         self._loop.switch()
         if self._loop.dead:

@@ -1,4 +1,4 @@
-"""The common part of strategies whose framework wraps the model in DistributedDataParallel. Needs no torch."""
+"""The common part of strategies whose framework wraps the model in DistributedDataParallel. Does not import torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddpbench.strategies.frameworks.installed import FRAMEWORKS, missing
 from ddpbench.units import Unit
 
 DEFAULT_CAP_MB = 25
-"""Bucket size of DDP and of Accelerate."""
+"""Default bucket size of DDP and of Accelerate, MiB."""
 
 
 class OverDdpOptions(BaseModel, extra="forbid", frozen=True):
@@ -32,13 +32,13 @@ OptionsT = TypeVar("OptionsT", bound=OverDdpOptions)
 
 
 class OverDdp(Strategy[OptionsT]):
-    """A framework's own training, in which torch's DistributedDataParallel aggregates."""
+    """Training by a framework that has torch's DistributedDataParallel aggregate gradients."""
 
     algorithm = "all_reduce"
     schedule = "overlapped"
     uses_buckets = True
     precisions: ClassVar[tuple[str, ...]] = ("full", "bf16")
-    """Values that the setting `precision` may have: autocast is the framework's, not the harness's."""
+    """Values allowed for the setting `precision`; the framework, not the harness, enters autocast."""
 
     def check(self, case: Case) -> str | None:
         if reason := missing(self.framework):
@@ -67,13 +67,13 @@ class OverDdp(Strategy[OptionsT]):
 
 
 def bucket_cap(case: Case) -> dict[str, float]:
-    """Return DDP's argument for the size of buckets, MiB; empty where the case leaves it to DDP."""
+    """Return DDP's argument for the size of buckets, MiB; empty if the case leaves the size to DDP."""
     cap = case.bucket_cap_mb
     return {"bucket_cap_mb": cap / case.shrink} if isinstance(cap, int | float) else {}
 
 
 def withheld_cap_reason(case: Case) -> str | None:
-    """Return why Accelerate, with which the HF Trainer wraps models too, cannot set the case's bucket size, or None."""
+    """Return words on why Accelerate, which the HF Trainer uses too, cannot set the case's bucket size, or None."""
     if case.bucket_cap_mb != DEFAULT_CAP_MB * case.shrink:
         return None
     return (
@@ -83,8 +83,7 @@ def withheld_cap_reason(case: Case) -> str | None:
 
 
 def ddp_arguments(case: Case, options: OverDdpOptions) -> dict[str, float]:
-    """Return the arguments that a framework passes on to DDP: bucket size, and options that differ from DDP's
-    default."""
+    """Return the arguments that a framework passes on to DDP: the bucket size, and options that are switched on."""
     switched = options.model_dump(
         include={"gradient_as_bucket_view", "static_graph", "find_unused_parameters"}
     )

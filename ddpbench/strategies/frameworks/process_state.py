@@ -1,4 +1,4 @@
-"""Process state that a framework changes while it is set up, restored afterwards: the harness sets all of it."""
+"""Save and restore the process state that frameworks change while they are set up, since the harness has set it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import numpy as np
 import torch
 
 FOREIGN = ("ACCELERATE_", "FSDP_", "DEEPSPEED_", "DS_")
-"""Prefixes of variables by which frameworks' own launchers change what a strategy's options set here."""
+"""Prefixes of environment variables with which frameworks' launchers would override a strategy's options."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
 class ProcessState:
-    """The environment, the number of threads, the random states and the signal handlers, as they are now."""
+    """A copy of the environment, torch's number of threads, the random states and the signal handlers."""
 
     def __init__(self) -> None:
         self._environment = dict(os.environ)
@@ -32,7 +32,7 @@ class ProcessState:
         self._handlers = {number: signal.getsignal(number) for number in _SIGNALS}
 
     def restore(self) -> None:
-        """Restore everything that is different now."""
+        """Restore everything that has changed since this object was made."""
         for name in os.environ.keys() - self._environment.keys():
             del os.environ[name]
         os.environ.update(
@@ -53,7 +53,7 @@ class ProcessState:
 
 @contextmanager
 def unchanged() -> Iterator[None]:
-    """Restore the process's state at the end of the block, in which variables of frameworks' launchers are hidden."""
+    """Hide environment variables of frameworks' launchers in the block, and restore the process state at its end."""
     state = ProcessState()
     for name in [name for name in os.environ if name.startswith(FOREIGN)]:
         del os.environ[name]

@@ -1,4 +1,4 @@
-"""Detect what fully_shard leaves out of a step without an error. Imports torch at once."""
+"""Detect what fully_shard silently leaves out of a step. Imports torch when imported."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ _MOST_NAMES = 2
 
 
 class LostParts:
-    """Watches a sharded model's steps for what FSDP leaves out of them."""
+    """Watches a sharded model's steps for hooks, writes to parameters and gradients that FSDP loses."""
 
     def __init__(self, model: nn.Module, hooked: list[str], *, in_blocks: bool) -> None:
-        """`hooked` are the names of the parameters that had hooks when the model was sharded."""
+        """Begin to watch. `hooked` names the parameters that had hooks before sharding; `in_blocks` tells the option
+        `wrap`."""
         self._model, self._hooked, self._in_blocks = model, dict.fromkeys(hooked), in_blocks
         self._gathered: dict[str, nn.Parameter] = {}
-        """Parameters that forwards compute with in place of shards."""
+        """The gathered parameters with which forward computes, by name."""
         self._before: dict[str, torch.Tensor] = {}
-        """Their values when their module's forward began."""
+        """The gathered parameters' values from when their module's forward began, by name."""
         self._written: dict[str, None] = {}
         self._late: dict[str, None] = {}
         for name, module in model.named_modules():
@@ -35,7 +36,7 @@ class LostParts:
                 module.register_forward_hook(partial(self._end, name), prepend=True)
 
     def __call__(self) -> str:
-        """Return what was lost so far, why, and what to do; empty if nothing was."""
+        """Return words on what was lost so far, why, and what to do; empty if nothing was."""
         self._find_late()
         if self._late:
             whole = 'set options.fsdp.wrap = "whole", or ' if self._in_blocks else ""
@@ -72,13 +73,12 @@ class LostParts:
                 self._written[name] = None
 
     def _find_hooked(self, _gradient: torch.Tensor) -> None:
-        """Note, within a backward, shards with hooks, as of a step that adds them each time: FSDP calls none."""
+        """Record which shards have hooks, in a backward; FSDP calls none of them. A step may add them each time."""
         shards = (each for each in self._model.named_parameters() if isinstance(each[1], DTensor))
         self._hooked |= {name: None for name, each in shards if each._backward_hooks}
 
     def _find_late(self) -> None:
-        """Note gradients that are still in full size: FSDP shards them in a backward, and begins no forward with
-        any."""
+        """Record which gathered parameters still have a gradient: FSDP should have sharded it in the backward."""
         self._late |= {name: None for name, each in self._gathered.items() if each.grad is not None}
 
 

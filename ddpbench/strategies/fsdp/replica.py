@@ -1,4 +1,4 @@
-"""A rank's model under fully_shard: how it is sharded, and how its collectives are noted. Imports torch at once."""
+"""A rank's replica under fully_shard: how the model is sharded, and how collectives are recorded. Imports torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ddpbench.strategies.fsdp.lost import LostParts
 from ddpbench.strategies.local import LocalReplica
 from ddpbench.strategies.own_step import each_part, network_of
 
-# Torch 2.13 renames them and warns about the old names.
+# Torch 2.13 has new names for these collectives and warns about the old ones.
 _all_gather: Callable[..., dist.Work | None] = (
     getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 )
@@ -30,10 +30,10 @@ _reduce_scatter: Callable[..., dist.Work | None] = (
 
 
 class FsdpReplica(LocalReplica):
-    """A model of which this rank holds a shard.
+    """A replica that trains this rank's shard of the model.
 
-    The job's model itself is sharded and stays so: a further replica on it reuses its shards, regardless of its
-    options. Parameters that the loss does not reach have no gradient.
+    The job's model itself is sharded, even after `close`: a further replica reuses the shards, whatever its options.
+    Parameters that the loss does not reach have no gradient.
     """
 
     def __init__(self, job: Job, options: FsdpOptions) -> None:
@@ -45,11 +45,11 @@ class FsdpReplica(LocalReplica):
                 _shard(job, job.model, options, mesh)
             else:
                 each_part(network_of(job), lambda part: _shard(job, part, options, mesh))
-        super().__init__(job)  # after sharding, so that the optimizer gets the shards
+        super().__init__(job)  # only after sharding, so that the optimizer gets the shards
         self._options = options
         self._comms: list[NotedCollective] = []
-        # On a GPU, collectives run on FSDP's own streams, and it is not visible here when the computing stream waits
-        # for them: noting them would count that waiting as computation.
+        # On a GPU, collectives run on FSDP's own streams, and it is not visible when the computing stream waits for
+        # them, so records would count such waiting as computation.
         if job.recorder.active and job.device.type == "cpu":
             for number, module in enumerate(_sharded(job.model)):
                 self._note(number, module)
@@ -81,7 +81,7 @@ class FsdpReplica(LocalReplica):
         recorder, replicas = self.job.recorder, self._options.replicas
         shards = self.job.world_size // replicas
         replica, shard = divmod(self.job.rank, shards)
-        own = number * replicas + replica  # other replicas gather and scatter at the same time
+        own = number * replicas + replica  # not the other replicas', which communicate at the same time
         gather, scatter = NotedGather(recorder, own, shards), NotedScatter(recorder, own, shards)
         module.set_custom_all_gather(gather)  # type: ignore[arg-type]  # its base class is not public
         module.set_custom_reduce_scatter(scatter)  # type: ignore[arg-type]
@@ -93,7 +93,7 @@ class FsdpReplica(LocalReplica):
 
 
 def _mesh(job: Job, replicas: int) -> DeviceMesh:
-    """Return a mesh of the ranks in a row; for several replicas one row of neighbours per replica."""
+    """Return a one-dimensional mesh of all ranks; for several replicas, a mesh with a row of neighbours for each."""
     if replicas == 1:
         return init_device_mesh(job.device.type, (job.world_size,))
     return init_device_mesh(
@@ -102,8 +102,8 @@ def _mesh(job: Job, replicas: int) -> DeviceMesh:
 
 
 def _shard(job: Job, model: nn.Module, options: FsdpOptions, mesh: DeviceMesh) -> nn.Module:
-    """Shard a model in place: its blocks, then the rest."""
-    # torch's default, None, reshards blocks and keeps the root: its parameters are needed again at once.
+    """Shard a model in place, first its blocks, then the rest; return the model."""
+    # torch's default, None, reshards blocks but not the root, whose parameters are needed again at once.
     again = None if options.reshard_after_forward else False
     if options.wrap == "blocks":
         for block in blocks(model):
@@ -113,16 +113,16 @@ def _shard(job: Job, model: nn.Module, options: FsdpOptions, mesh: DeviceMesh) -
     fully_shard(model, mesh=mesh, reshard_after_forward=again)
     if (
         job.case.backend == "gloo"
-    ):  # asked for an average of float32, it returned the sum: pytorch/pytorch issue 162338
+    ):  # asked for an average of float32, gloo returned the sum: pytorch/pytorch issue 162338
         for module in _sharded(model):
             module.set_force_sum_reduction_for_comms(True)
     return model
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
-    """Return the children with parameters of the model's outermost ModuleLists and Sequentials, in their order.
+    """Return the children of the model's outermost ModuleLists and Sequentials, in order, that have parameters.
 
-    A child that is only a list or dict of modules, which nothing calls, is replaced by its own children.
+    A child that is only a list or dict of modules, and so is never called, is replaced by its own children.
     """
     if isinstance(model, nn.ModuleList | nn.Sequential):
         return [block for child in model.children() for block in _called(child)]
@@ -130,14 +130,14 @@ def blocks(model: nn.Module) -> list[nn.Module]:
 
 
 def _called(module: nn.Module) -> list[nn.Module]:
-    """Return a module that has parameters; for a container without a forward, those of its children that have some."""
+    """Return the module if it has parameters; for a list or dict of modules, those of its children that have some."""
     if isinstance(module, nn.ModuleList | nn.ModuleDict) and type(module).forward is nn.Module.forward:
         return [each for child in module.children() for each in _called(child)]
     return [module] if next(module.parameters(), None) is not None else []
 
 
 def mixes_types(model: nn.Module) -> bool:
-    """Return whether a block, or the part outside all blocks, trains parameters of more than one type."""
+    """Return whether some block, or the part outside all blocks, trains parameters of more than one dtype."""
     within = {id(each): number for number, block in enumerate(blocks(model)) for each in block.parameters()}
     types: dict[int, set[torch.dtype]] = {}
     for each in model.parameters():
@@ -151,10 +151,10 @@ def _sharded(model: nn.Module) -> list[FSDPModule]:
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a shard's full tensor, gathered from all ranks.
+    """Return a sharded tensor in full, gathered from all ranks.
 
     Raises:
-        CannotTrainError: the tensor is not a shard: FSDP's hooks missed the backward that made it.
+        CannotTrainError: the tensor is not sharded, because FSDP's hooks missed the backward that made it.
     """
     if not isinstance(tensor, DTensor):
         raise CannotTrainError(
@@ -167,23 +167,23 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class NotedCollective:
-    """FSDP's collective for one module, with the same result as its default; notes the transfer and the time it
-    blocks."""
+    """A replacement for one of FSDP's collectives of one module, which records the transfer and the time it blocks."""
 
     ended: Mark = None
-    """End of the last call."""
+    """When the last call ended."""
 
     def __init__(self, recorder: Recorder, number: int, ranks: int) -> None:
-        """`number` is the module's, the same on all `ranks` that take part, and distinct from other groups'."""
+        """Store the arguments. `number` must be equal on all `ranks` ranks that take part, and differ in other
+        transfers."""
         self.recorder: Recorder | None = recorder
         self._number, self._ranks = number, ranks
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """Return the collective's buffer."""
+        """Return a buffer for the collective."""
         return torch.empty(*size, dtype=dtype, device=device)
 
     def noted(self, op: str, whole: torch.Tensor, call: Callable[[], dist.Work | None]) -> dist.Work | None:
-        """Call a collective that returns when it is done; `whole` is the tensor that all ranks hold together."""
+        """Call a blocking collective and record it; `whole` is the full tensor, which is recorded as the size."""
         if self.recorder is None:
             return call()
         start = self.recorder.mark()
@@ -192,7 +192,7 @@ class NotedCollective:
         return work
 
     def note(self, op: str, whole: torch.Tensor, start: Mark) -> None:
-        """Note a collective that began at `start` and has just ended, and that this rank waited for it."""
+        """Record a transfer, and a span of waiting for it, that began at `start` and have just ended."""
         assert self.recorder is not None
         self.ended = end = self.recorder.mark()
         size = whole.numel() * whole.element_size()
@@ -203,7 +203,7 @@ class NotedCollective:
 
 
 class NotedGather(NotedCollective):
-    """The all-gather of a module's parameters."""
+    """The recorded all-gather of a module's parameters."""
 
     def __call__(
         self,
@@ -219,7 +219,7 @@ class NotedGather(NotedCollective):
 
 
 class NotedScatter(NotedCollective):
-    """The reduce-scatter of a module's gradients."""
+    """The recorded reduce-scatter of a module's gradients."""
 
     def __call__(
         self,
@@ -236,9 +236,9 @@ class NotedScatter(NotedCollective):
 
 
 class NotedReduce(NotedCollective):
-    """The all-reduce of a shard's gradients between replicas: FSDP makes it itself, and calls this afterwards.
+    """Records the all-reduce of a shard's gradients between replicas; FSDP makes it, and calls this object afterwards.
 
-    It begins right after the module's reduce-scatter.
+    The all-reduce begins right after the module's reduce-scatter.
     """
 
     def __init__(self, recorder: Recorder, number: int, ranks: int, *, after: NotedScatter) -> None:

@@ -1,4 +1,4 @@
-"""The `fsdp` strategy: torch's fully_shard (FSDP2), every rank holding a shard of all that training keeps."""
+"""The `fsdp` strategy: torch's fully_shard (FSDP2), which shards parameters, gradients and optimizer state."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from ddpbench.strategies.fsdp import FsdpOptions
 from ddpbench.units import series_of
 
 OLDEST = (2, 9)
-"""The first torch whose fully_shard can sum instead of average, and lets its collectives be replaced."""
+"""The oldest torch version whose fully_shard can sum instead of average, and lets its collectives be replaced."""
 
 
 class Fsdp(Strategy[FsdpOptions]):
     """Parameters, gradients and optimizer state are sharded; a block's parameters are complete only while it computes.
 
-    With `replicas` the ranks of each replica, neighbours, hold the shards of a complete model: parameters are gathered
-    and gradients scattered within it, and then all-reduced between the ranks that hold the same shard (HSDP).
+    With `replicas`, neighbouring ranks form a replica and have the shards of one complete model. Parameters are
+    gathered and gradients scattered within a replica. Gradients are then all-reduced between the ranks that have the
+    same shard (HSDP).
 
     Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", SC'20, stage 3; Zhao
     et al., "PyTorch FSDP: experiences on scaling fully sharded data parallel", VLDB 2023.
@@ -102,7 +103,7 @@ class Fsdp(Strategy[FsdpOptions]):
 
 
 def _torch_version() -> tuple[int, int] | None:
-    """Return torch's major and minor version, read without importing it; None if there is none to read."""
+    """Return torch's major and minor version, without importing torch; None if it is unknown."""
     try:
         major, minor, *_ = version("torch").split(".")
         return int(major), int(minor)

@@ -1,4 +1,4 @@
-"""A communication hook of DDP as a strategy: a user's class averages the full buckets."""
+"""Base classes for strategies in which a user's communication hook averages DDP's buckets."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class HookStrategy(Strategy[OptionsT]):
-    """DDP whose buckets a hook averages; its gradients are proved to be those of one process.
+    """DDP with a hook that averages buckets; gradients are proved to equal those of one process.
 
-    `hook` is called as torch calls a hook that is registered with `register_comm_hook`, in every step: in the thread
-    of the backward pass, once per bucket, in the same order on all ranks. DDP's options (`static_graph`,
+    `hook` is called in every step as torch calls a hook registered with `register_comm_hook`: in the thread of the
+    backward pass, once per bucket, in the same order on all ranks. DDP's options (`static_graph`,
     `find_unused_parameters`, `gradient_as_bucket_view`, `broadcast_buffers`, `accumulate`) do the same as for `ddp`
     if the class's options have fields of these names; `HookOptions` has the first two.
     """
@@ -28,27 +28,28 @@ class HookStrategy(Strategy[OptionsT]):
     schedule = "overlapped"
     uses_buckets = True
     unit_roundoff: ClassVar[float] = 0.0
-    """Relative rounding of gradients by the hook itself: 2^-11 if it sends them in fp16, 0 if it sends them as is.
+    """Relative rounding error that the hook adds to gradients: 2^-11 if it sends them in fp16, 0 if unchanged.
 
-    It is relative to each number. If numbers are rounded toward zero more than once, give the sum of these roundings.
-    At most 1/8, that of fp8 with two bits of mantissa: a proof of coarser gradients would accept wrong ones."""
+    The error is relative to each number. If numbers are rounded toward zero more than once, give the sum of these
+    errors. The maximum is 1/8, that of fp8 with two bits of mantissa; with more, a proof would accept wrong gradients.
+    """
 
     @abstractmethod
     def hook(self, state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Begin to average a bucket over all ranks.
 
-        `bucket.buffer()` holds this rank's own gradients, one-dimensional. The returned future holds their average over
-        ranks, of the same length and type; its value may be the buffer itself.
+        `bucket.buffer()` is a one-dimensional tensor of this rank's own gradients. The value of the returned future
+        must be their average over ranks, of the same length and dtype; it may be the buffer itself.
         """
 
     def state(self, job: Job, options: OptionsT) -> Any:
-        """Return the state that `hook` is called with, made once in every rank: by default the options."""
+        """Return the state for `hook`, by default the options; called once in every rank."""
         return options
 
     def sent_bytes(self, state: Any, bucket: GradBucket) -> int:
-        """Return how much of a bucket a rank sent, bytes, once `hook` has been called: by default the full bucket.
+        """Return how many bytes a rank sent for a bucket, by default the full bucket; called after `hook`.
 
-        If all ranks gather numbers, it is one rank's share. Reports show it as the size of the transfer.
+        If all ranks gather numbers, return one rank's share. Reports show this as the size of the transfer.
         """
         buffer = bucket.buffer()
         return buffer.numel() * buffer.element_size()
@@ -69,19 +70,19 @@ class HookStrategy(Strategy[OptionsT]):
 
 
 class CompensatedHookStrategy(HookStrategy[OptionsT]):
-    """A hook that leaves something out of a bucket, keeps it and sends it later: error feedback.
+    """A hook with error feedback: it stores what it leaves out of a bucket, and sends it later.
 
-    It promises `delayed`. Its first steps (`exact_steps`) are averaged in full, without the hook: DDP rebuilds its
-    buckets in the second step, and what is kept of a bucket belongs to that bucket.
+    The promise is `delayed`. The first `exact_steps` steps are averaged in full without the hook, because DDP rebuilds
+    its buckets in the second step, and what the hook stores belongs to a bucket.
     """
 
     exact_steps: ClassVar[int] = 2
 
     @abstractmethod
     def kept(self, state: Any, index: int) -> torch.Tensor:
-        """Return what this rank has kept of the bucket with that `index()`, with the length of its `buffer()`.
+        """Return what this rank has stored of the bucket with this `index()`, as long as the bucket's `buffer()`.
 
-        It is part of the rank's own gradient, before any division by the number of ranks. Called only in proofs.
+        Values are parts of the rank's own gradients, not divided by the number of ranks. Called only in proofs.
         """
 
     def promise(self, options: OptionsT) -> Promise:

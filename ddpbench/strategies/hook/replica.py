@@ -1,4 +1,4 @@
-"""A rank's replica under DDP with a user's communication hook, whose transfers are noted on demand. Imports torch."""
+"""A rank's replica under DDP with a user's communication hook, whose transfers can be recorded. Imports torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OF_DDP = (
 
 
 class _Hooks(Protocol):
-    """`HookStrategy`, as its replica calls it."""
+    """The part of `HookStrategy` that its replica uses."""
 
     name: ClassVar[str]
     unit_roundoff: ClassVar[float]
@@ -38,7 +38,7 @@ class _Hooks(Protocol):
 
 
 class _CompensatedHooks(_Hooks, Protocol):
-    """`CompensatedHookStrategy`, as its replica calls it."""
+    """The part of `CompensatedHookStrategy` that its replica uses."""
 
     exact_steps: ClassVar[int]
 
@@ -46,26 +46,26 @@ class _CompensatedHooks(_Hooks, Protocol):
 
 
 def _ddp_options(options: Any) -> DdpOptions:
-    """Return those of a user's options that are DDP's."""
+    """Return DDP's options from the fields of a user's options that have the same names."""
     own = type(options).model_fields
     return DdpOptions.model_validate({name: getattr(options, name) for name in _OF_DDP if name in own})
 
 
 class UserHook(BucketHook):
-    """Passes every bucket to a strategy's hook, after the first steps, which are averaged without it."""
+    """Passes every bucket to a strategy's hook, except in the first `exact_steps` steps, which it averages itself."""
 
     def __init__(self, job: Job, strategy: _Hooks, state: Any, exact_steps: int) -> None:
         super().__init__(job)
         self._strategy, self.state, self._exact_steps = strategy, state, exact_steps
         self._steps = 0
         self.parameters: dict[int, list[torch.Tensor]] = {}
-        """Parameters of every bucket that the hook was called with, by the bucket's index."""
+        """The parameters of each bucket that was passed to the hook, by the bucket's index."""
         self._looked_at: set[int] = set()
-        """Numbers of the buckets whose average was checked."""
+        """Numbers of the buckets for which the hook's result has been checked."""
 
     @property
     def begun(self) -> bool:
-        """Return whether the hook has taken part in a step."""
+        """Return whether the hook takes part in the current step."""
         return self._steps > self._exact_steps
 
     def start_step(self) -> None:
@@ -100,10 +100,10 @@ class UserHook(BucketHook):
         return noted
 
     def _sent_bytes(self, bucket: GradBucket) -> int:
-        """Return how much of a bucket was sent, bytes, as the strategy reports it.
+        """Return how many bytes were sent for a bucket, as the strategy reports.
 
         Raises:
-            TypeError: its answer is not a possible size.
+            TypeError: the strategy's answer is not a possible size.
         """
         answer: Any = self._strategy.sent_bytes(self.state, bucket)
         with suppress(TypeError, ValueError, RuntimeError):  # not a whole number
@@ -116,10 +116,10 @@ class UserHook(BucketHook):
         )
 
     def _checked(self, value: Any, buffer: torch.Tensor) -> torch.Tensor:
-        """Return the value of a hook's future.
+        """Return the value of a hook's future if it fits the bucket.
 
         Raises:
-            TypeError: it is not a tensor like the bucket.
+            TypeError: the value is not a tensor of the bucket's dtype and length.
         """
         if (
             isinstance(value, torch.Tensor)
@@ -139,7 +139,7 @@ class UserHook(BucketHook):
 
 
 class HookReplica(DdpReplica):
-    """A model under DDP with a user's hook, in timed steps too."""
+    """A model under DDP with a user's hook, which also runs in timed steps."""
 
     exact_steps = 0
 
@@ -158,7 +158,7 @@ class HookReplica(DdpReplica):
 
 
 class CompensatedHookReplica(HookReplica, CompensatedReplica):
-    """A model under DDP with a hook that keeps what it leaves out."""
+    """A model under DDP with a hook that stores what it leaves out."""
 
     strategy: _CompensatedHooks
 
@@ -167,15 +167,15 @@ class CompensatedHookReplica(HookReplica, CompensatedReplica):
         super().__init__(job, strategy, options)
 
     def ready(self) -> bool:
-        """Return whether buckets are final, and the hook takes them."""
+        """Return whether buckets are final and are passed to the hook."""
         return super().ready() and self._hook.begun
 
     def kept(self) -> dict[str, torch.Tensor]:
-        """Return what this rank has kept, by the parameters' names.
+        """Return what this rank has stored of its gradients, by the parameters' names.
 
         Raises:
-            TypeError: what was kept of a bucket is not a tensor.
-            ValueError: its length differs from the bucket's.
+            TypeError: the strategy's `kept` did not return a tensor.
+            ValueError: the tensor's length differs from the bucket's.
         """
         names: dict[torch.Tensor, str] = {each: name for name, each in self.job.model.named_parameters()}
         found: dict[str, torch.Tensor] = {}
@@ -199,7 +199,7 @@ class CompensatedHookReplica(HookReplica, CompensatedReplica):
 
 
 def _as(parameter: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
-    """Return a part of a bucket in its parameter's shape; a bucket holds complex numbers as pairs of real ones."""
+    """Return a part of a bucket in its parameter's shape; complex numbers are pairs of real ones in a bucket."""
     if not parameter.is_complex():
         return part.view_as(parameter)
     return torch.view_as_complex(

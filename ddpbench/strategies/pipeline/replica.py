@@ -1,4 +1,4 @@
-"""A rank's stage of a pipeline, and the single stage of one rank. Imports torch at once."""
+"""Replicas for a rank's stage of a pipeline, and for a single rank with all stages. Imports torch when imported."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ _ORDERS = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 
 
 def dealt(layers: int, stages: int) -> list[range]:
-    """Return the layers of each stage: consecutive, with one more in the first stages if they do not divide evenly."""
+    """Return each stage's range of consecutive layers; the first stages have one more if layers don't divide evenly."""
     size, more = divmod(layers, stages)
     starts = [stage * size + min(stage, more) for stage in range(stages + 1)]
     return [range(*ends) for ends in pairwise(starts)]
 
 
 def sends_are_timed(case: Case) -> bool:
-    """Return whether a message to send must note itself when it is over.
+    """Return whether the sender, and not only the receiver, must record when a message ends.
 
-    In either order torch sends a message as soon as it has asked a stage for it. The receiver notes its end, which is
-    not enough between hosts that share no clock, such as emulated nodes.
+    Torch sends a message as soon as it has asked a stage for it, and the receiver records its end. That is not enough
+    between hosts that have no common clock.
     """
     return case.nodes > 1 and not case.fabric
 
 
 class OneStageReplica(Replica):
-    """All layers in one rank: the microbatches in turn, whose gradients add up to the batch's."""
+    """A replica with all layers in one rank, which accumulates the gradients of a batch's microbatches."""
 
     def __init__(self, job: Job, options: PipelineOptions) -> None:
         super().__init__(job)
@@ -65,9 +65,9 @@ class OneStageReplica(Replica):
 
 
 class PipelineReplica(PieceReplica):
-    """A stage among several. The first takes the batch's inputs, the last its targets; those between take neither.
+    """A replica for one of several stages. The first takes the batch's inputs, the last its targets, others neither.
 
-    With several pipelines, the first ranks form the first one, and DDP averages each stage's gradients.
+    With several pipelines, neighbouring ranks form a pipeline, and DDP averages each stage's gradients over pipelines.
     """
 
     def __init__(self, job: Job, options: PipelineOptions) -> None:
@@ -103,7 +103,7 @@ class PipelineReplica(PieceReplica):
     def _averaging(
         self, stage: nn.Module, across: dist.ProcessGroup, number: Callable[[int], int]
     ) -> Reducers:
-        """Return the stage's DDP, over the ranks that have the same stage in the other pipelines.
+        """Wrap the stage in DDP over the ranks with the same stage in other pipelines, and return its `Reducers`.
 
         `number` maps a bucket's number to one that no other stage uses.
         """
@@ -147,9 +147,9 @@ class PipelineReplica(PieceReplica):
         return torch.stack([loss.detach() for loss in losses]).mean()
 
     def _rehearse(self, inputs: Any, targets: Any) -> None:
-        """Make a step that leaves nothing behind: in its first step torch finds out what stages send one another.
+        """Make a first step, in which torch finds out what stages send one another, and undo its effects.
 
-        For that it computes with uninitialized memory, which must not stay in BatchNorm's running statistics.
+        Torch computes with uninitialized memory for this, which must not stay in BatchNorm's running statistics.
         """
         module = self._stage.submod
         kept = [(buffer, buffer.clone()) for buffer in module.buffers()]
@@ -160,8 +160,8 @@ class PipelineReplica(PieceReplica):
             buffer.copy_(value)
         self.optimizer.zero_grad(set_to_none=True)
         if self._reducers is not None:
-            # Not before: in the forward in which torch finds out what is sent, DDP would expect a backward, and would
-            # take the first microbatch's for it. From here on torch lets it average only in the last backward.
+            # Only now: after the forward in which torch finds out what is sent, DDP would expect a backward, and take
+            # the first microbatch's for it. From here on, torch lets DDP average only in the last backward.
             (self._stage.submod,) = self._reducers.ddps
         self._rehearsed = True
 
@@ -176,23 +176,23 @@ class PipelineReplica(PieceReplica):
 
 
 def _group(rows: list[list[int]]) -> dist.ProcessGroup:
-    """Return the group of this rank's row; all ranks make the groups of all rows together."""
+    """Make a process group for each row of ranks, and return this rank's; all ranks call this together."""
     own, _ = dist.new_subgroups_by_enumeration(rows, timeout=NEVER)  # type: ignore[no-untyped-call]
     found: dist.ProcessGroup = own
     return found
 
 
 class NotedStage(CheckedStage):
-    """A stage that notes what it computes of each microbatch, and what it sends to its neighbours.
+    """A stage that records its computation for each microbatch, and its messages to and from its neighbours.
 
-    The time between two computations is `synchronize`: waiting for a neighbour, or for the other pipelines, and
+    The time between two computations is recorded as `synchronize`: waiting for a neighbour or for other pipelines, and
     torch's own work.
 
-    Within a step only times are kept, by one Python function per computation or message to send: every stage waits
-    for what a stage does between two computations, and each function call there takes microseconds, since the
-    computation has displaced the caches. All is noted later. A message to receive notes nothing: torch asks for it
-    right after its previous operation, and it is over when the computation that waited for it starts. (GPipe asks for
-    its first gradient only once its activations are sent; before that no neighbour has made one.)
+    In a step only times are stored, by one Python function per computation or sent message; the records are made later.
+    Whatever a stage does between two computations delays all stages. Each function call there takes microseconds, since
+    the computation has displaced the caches. Nothing is stored for a message to receive: torch asks for it right after
+    its previous operation, and it has ended when the computation that waited for it starts. (GPipe asks for its first
+    gradient only once its activations are sent; no neighbour has a gradient before that.)
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -200,23 +200,26 @@ class NotedStage(CheckedStage):
         self._recorder: Recorder = NullRecorder()
         self._mark = self._recorder.mark
         self._noted: list[tuple[str, tuple[int, int] | None, Mark, Mark]] = []
-        """The step so far, in order: for each computation its name, direction and microbatch, start and end; and
-        `_SENDS` for the messages that do not note themselves, with the time right before torch sent them."""
+        """The step so far, in order. For each computation: its name, its direction and microbatch, its start and end.
+
+        For sent messages, the name is `_SENDS`, and both times are right before torch sends them. Direction and
+        microbatch are None if the messages record themselves.
+        """
         self._sent: dict[int, list[int]] = {}
-        """Bytes of the messages that each microbatch sends in a direction."""
+        """Bytes of each message that a microbatch sends, by direction: 0 for forward, 1 for backward."""
         self._received: dict[int, list[int]] | None = None
-        """Bytes of the messages received likewise; None until torch has found out."""
-        self._notes_messages = self.device.type != "cuda"  # a GPU has them on separate streams
+        """Bytes of each message that a microbatch receives, by direction; None until torch has found out."""
+        self._notes_messages = self.device.type != "cuda"  # on a GPU messages run on separate streams
         self._begun: Mark = None
         self._pipeline, self._pipelines = 0, 1
         self._reducers: Reducers | None = None
 
     def among(self, pipeline: int, pipelines: int, reducers: Reducers | None) -> None:
-        """Set which of the pipelines this stage belongs to, and what averages its gradients over them."""
+        """Set this stage's pipeline, the number of pipelines, and the reducers that average gradients over them."""
         self._pipeline, self._pipelines, self._reducers = pipeline, pipelines, reducers
 
     def begin(self, recorder: Recorder) -> None:
-        """Note the step from here on. It is not the first step: in that one torch finds out what is received."""
+        """Begin to record a step, which must not be the first, in which torch finds out what is received."""
         if self._received is None:
             asked = (self.get_fwd_recv_ops, self.get_bwd_recv_ops) if self._notes_messages else ()
             self._received = {direction: sizes_of(ops_of(0)) for direction, ops_of in enumerate(asked)}
@@ -225,7 +228,7 @@ class NotedStage(CheckedStage):
         self._begun = self._mark()
 
     def end(self) -> None:
-        """End the step that was begun last."""
+        """End the current step, and have its records made later."""
         ended, recorder = self._mark(), self._recorder
         recorder.add_later(partial(self._note, recorder, self._noted, self._begun, ended))
         self._recorder, self._noted = NullRecorder(), []
@@ -241,7 +244,7 @@ class NotedStage(CheckedStage):
         free = since  # start of the next message
         for name, piece, start, end in noted:
             if name == _SENDS:
-                if piece is not None:  # its receiver knows the end
+                if piece is not None:  # the receiver records the end
                     self._add(recorder, piece, self._sent[piece[0]], start, start, sends=True)
                 free = start
                 continue
@@ -274,7 +277,7 @@ class NotedStage(CheckedStage):
             )
 
     def _bucket(self, piece: tuple[int, int], *, sends: bool) -> int:
-        """Return a number that no other message of a step has, the same on both sides."""
+        """Return a number for a microbatch's messages in a step, equal on both sides and different from all others."""
         assert self.chunks is not None
         backward, microbatch = piece
         boundary = self.stage_index - (sends if backward else not sends)
@@ -282,11 +285,11 @@ class NotedStage(CheckedStage):
         return bucket * self._pipelines + self._pipeline
 
     def starts(self) -> Mark:
-        """Return the time at which the stage's own computation starts."""
+        """Return the current time, at which a computation by the stage starts."""
         return self._mark()
 
     def ends(self, name: str, start: Mark) -> None:
-        """Note the end of own computation, which started at `start` and waited for no message."""
+        """Record a computation that started at `start`, waited for no message, and has just ended."""
         self._noted.append((name, None, start, self._mark()))
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
@@ -334,12 +337,12 @@ _SENDS = "sends"
 
 
 def sizes_of(ops: Sequence[dist.P2POp]) -> list[int]:
-    """Return the sizes of a microbatch's messages, bytes. Those of all microbatches are equal: they are equal parts."""
+    """Return the size of each message, bytes; sizes are the same for all microbatches, which are equal parts."""
     return [op.tensor.nbytes for op in ops]
 
 
 class TimedSends(NotedStage):
-    """A stage whose messages to send note when they start, and when they end as far as that is visible."""
+    """A stage whose sent messages record when they start and, as far as that is visible, when they end."""
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
         return self._timed(CheckedStage.get_fwd_send_ops(self, fwd_chunk_id), (0, fwd_chunk_id))

@@ -1,4 +1,4 @@
-"""A stage of a pipeline that sends its neighbours no pickled objects. Imports torch at once."""
+"""A stage of a pipeline that exchanges no pickled objects with its neighbours. Imports torch when imported."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ddpbench.collectives.exchange import decoded, name_of_type, shape_of, type_
 from ddpbench.strategies.base import CannotTrainError
 
 _MESSAGE_BYTES = 1 << 16
-"""Bytes of a message: the shapes of a thousand tensors."""
+"""Length of a message on shapes, bytes: enough for a thousand tensors."""
 
 
 class CheckedStage(PipelineStage):
-    """A stage whose neighbours learn as JSON which shapes and types it sends, where torch pickles and unpickles them.
+    """A stage that tells its neighbours the shapes and dtypes of its tensors as JSON, where torch would use pickle.
 
-    It replaces two private methods that torch 2.13 has; an older torch exchanges pickles.
+    It overrides two private methods of torch 2.13; an older torch still exchanges pickles.
     """
 
     def _send_meta(self, meta: Any, dst_stage: int) -> None:
@@ -37,9 +37,9 @@ class CheckedStage(PipelineStage):
         return decoded(sender, message.cpu(), _metadata)
 
     def _exchange(self, act: Any, message: torch.Tensor, stage: int) -> int:
-        """Send or receive a message and return the other rank.
+        """Send or receive a message, and return the rank of the other side.
 
-        As a batch of one, as torch does: NCCL then connects all ranks of the group.
+        As in torch, the message is a batch of one, for which NCCL connects all ranks of the group.
         """
         peer: int = self._resolve_peer_global_rank(stage)
         for work in dist.batch_isend_irecv([dist.P2POp(act, message, peer, self.group)]):
@@ -48,10 +48,10 @@ class CheckedStage(PipelineStage):
 
 
 def _described(meta: Any) -> list[Any]:
-    """Return what torch says of a stage's outputs, or of its inputs' gradients, as a JSON value.
+    """Return torch's metadata on a stage's outputs, or on its inputs' gradients, as a JSON value.
 
     Raises:
-        CannotTrainError: they are other than plain tensors.
+        CannotTrainError: some are not plain tensors.
     """
     is_forward = hasattr(meta, "forward_metas")
     return [
@@ -71,7 +71,7 @@ def _of_tensor(meta: Any) -> Any:
 
 
 def _metadata(sent: Any) -> Any:
-    """Return the metadata that a neighbour has sent; raises as the argument of `gather_values`."""
+    """Return torch's metadata from what a neighbour has sent; raises the errors that `gather_values` expects."""
     from torch.distributed.pipelining._utils import _StageBackwardMeta, _StageForwardMeta, _TensorMeta
 
     is_forward, described = sent

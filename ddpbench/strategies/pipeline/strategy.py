@@ -1,4 +1,4 @@
-"""The `pipeline` strategy: the model's layers in a row of stages, one per rank, by torch.distributed.pipelining."""
+"""The `pipeline` strategy: the model's layers in stages, one per rank, by torch.distributed.pipelining."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from ddpbench.strategies.pipeline import PipelineOptions
 
 
 class Pipeline(Strategy[PipelineOptions]):
-    """Model parallelism in a row: each rank has some layers, sends activations on and receives their gradients.
+    """Model parallelism by layers: each rank has consecutive layers, sends activations on and receives their gradients.
 
-    Within a pipeline gradients are not exchanged: every parameter is on one rank. Layers are divided by number, and
-    the first stages have one more if they do not divide evenly. A stage computes nothing while the pipeline fills and
-    drains: in either order for a share (p-1)/(m+p-1) of a step with p equal stages and m microbatches
-    (`ddpbench.formulas.bubble_share`). One rank has all layers, and only cuts its batch up.
+    Within a pipeline the gradients of parameters are not exchanged, as every parameter is on one rank. Stages get equal
+    numbers of layers, or one more in the first stages. While the pipeline fills and drains, a stage computes nothing:
+    with p equal stages and m microbatches, for a share (p-1)/(m+p-1) of a step in either order
+    (`ddpbench.formulas.bubble_share`). A single rank has all layers, and only splits its batch.
 
-    With `replicas` there are that many pipelines, each of neighbouring ranks. A stage is a DistributedDataParallel over
-    the ranks that have the same stage: its buckets, of DDP's default sizes, leave in the last microbatch's backward.
+    With `replicas` there are that many pipelines, each of neighbouring ranks. A stage is then wrapped in
+    DistributedDataParallel over the ranks with the same stage. Its buckets have DDP's default sizes, and are sent in
+    the last microbatch's backward.
     """
 
     name = "pipeline"

@@ -1,4 +1,4 @@
-"""A model under post-local SGD, in one rank. Imports torch at once."""
+"""A rank's replica under post-local SGD. Imports torch when imported."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 
 class PostLocalSgdReplica(PeriodicReplica):
-    """DDP with torch's hook, which sends nothing once ranks train apart, and torch's averager after the update."""
+    """A model under DDP with torch's post-local SGD hook, and torch's averager of parameters after the update.
+
+    Once ranks train apart, the hook sends nothing, or only averages within nodes.
+    """
 
     notes_update = True
 
@@ -99,7 +102,7 @@ class PostLocalSgdReplica(PeriodicReplica):
         self.optimizer.zero_grad(set_to_none=True)
 
     def ready(self) -> bool:
-        """Return whether ranks train apart from here."""
+        """Return whether ranks have begun to train apart."""
         return self._averager.step > self._options.start_local_sgd_iter
 
     def close(self) -> None:
@@ -141,12 +144,13 @@ class PostLocalSgdReplica(PeriodicReplica):
 
 
 def _check_contiguous(model: torch.nn.Module) -> None:
-    """Refuse a model whose weights the averager would lay out differently from DDP's buckets.
+    """Refuse a model with trained weights that are not contiguous, such as in the layout channels_last.
 
-    DDP reads a bucket by each weight's current strides, and would assign its gradient in another order.
+    The averager makes weights contiguous. DDP reads gradients from its buckets by the weights' current strides, and
+    would then assign them in the wrong order.
 
     Raises:
-        CannotTrainError: a weight that is trained is not contiguous.
+        CannotTrainError: a trained weight is not contiguous.
     """
     bare: torch.nn.Module = getattr(model, "without_autocast", model)
     found = [

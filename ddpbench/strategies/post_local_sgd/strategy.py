@@ -8,10 +8,10 @@ from ddpbench.strategies.post_local_sgd import PostLocalSgdOptions
 
 
 class PostLocalSgd(Strategy[PostLocalSgdOptions]):
-    """Post-local SGD (Lin, Stich, Patel, Jaggi, ICLR 2020), as torch has it: communicates 1/period as often.
+    """Post-local SGD (Lin, Stich, Patel, Jaggi, ICLR 2020) by torch, which communicates once per `period` steps.
 
-    Buffers such as BatchNorm's statistics stay separate on each rank: sending them in every step would cancel the
-    saving.
+    Buffers such as BatchNorm's statistics are not shared between ranks, since sending them in every step would cancel
+    the saving.
     """
 
     name = "post_local_sgd"

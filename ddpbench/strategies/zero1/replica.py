@@ -1,4 +1,4 @@
-"""A rank's model under DDP and torch's ZeroRedundancyOptimizer. Imports torch at once."""
+"""A rank's replica under DDP with torch's ZeroRedundancyOptimizer. Imports torch when imported."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from ddpbench.strategies.zero1 import Zero1Options
 
 
 class Zero1Replica(DdpReplica):
-    """A model under DDP that is complete on every rank; this rank has a share of its optimizer."""
+    """A model under DDP, complete on every rank, with this rank's share of the optimizer."""
 
     def __init__(self, job: Job, options: Zero1Options) -> None:
         of_ddp = options.model_dump(include=set(DdpOptions.model_fields))
         super().__init__(job, DdpOptions(**of_ddp))
         self._whole = self.optimizer
-        """The workload's optimizer, which keeps its settings and loses what other ranks update."""
+        """The workload's optimizer, with its settings but without the parameters that other ranks update."""
         whole: Any = self._whole
 
         def shared_out(optimizer: torch.optim.Optimizer) -> SharedOutOptimizer:
@@ -45,15 +45,21 @@ class Zero1Replica(DdpReplica):
 
 
 def _updated(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the parameters to share out, without frozen ones of another type, which torch would refuse."""
+    """Return the parameters to divide among ranks.
+
+    If there are several dtypes, frozen parameters are left out, since torch would refuse the mixture.
+    """
     if len({each.dtype for each in parameters}) == 1:
         return list(parameters)
     return [each for each in parameters if each.requires_grad] or list(parameters)
 
 
 def _cut_down(optimizer: torch.optim.Optimizer) -> Callable[..., torch.optim.Optimizer]:
-    """Return a function that ZeroRedundancyOptimizer takes for a class: called with this rank's groups, it returns the
-    given optimizer with these groups. So optimizers of any class and any number of groups keep their settings."""
+    """Return a function to pass to ZeroRedundancyOptimizer as the optimizer's class.
+
+    Called with this rank's groups, it returns the given optimizer with these groups. So optimizers of any class and
+    with any number of groups keep their settings.
+    """
 
     def made(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         optimizer.param_groups = groups
@@ -67,7 +73,7 @@ def _cut_down(optimizer: torch.optim.Optimizer) -> Callable[..., torch.optim.Opt
 
 @contextmanager
 def _stepped_within(outer: torch.optim.Optimizer) -> Iterator[list[torch.optim.Optimizer]]:
-    """Yield a list that holds the other optimizers that have stepped, by the end of the block."""
+    """Yield a list to which each optimizer other than `outer` that steps in the block is added."""
     found: list[torch.optim.Optimizer] = []
 
     def note(optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -86,7 +92,7 @@ def _held(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 class SharedOutOptimizer(ZeroRedundancyOptimizer):
-    """torch's ZeroRedundancyOptimizer, with each rank's broadcast noted as a `synchronize` span within the update."""
+    """torch's ZeroRedundancyOptimizer, with ranks' broadcasts recorded as transfers and a `synchronize` span."""
 
     def __init__(self, groups: Any, *, recorder: Recorder | None, **settings: Any) -> None:
         self._recorder = recorder
@@ -98,9 +104,9 @@ class SharedOutOptimizer(ZeroRedundancyOptimizer):
         self._remember()
 
     def _take_over(self, *_: Any) -> None:
-        """Take over settings that a scheduler has changed in the workload's own optimizer.
+        """Copy settings that a scheduler has changed in the workload's optimizer to this one.
 
-        torch's step copies this optimizer's settings to it, and would undo the changes.
+        torch's step copies settings in the opposite direction, and would undo the changes.
         """
         inner: Any = getattr(self, "optim")  # noqa: B009
         for outer, own, known in zip(self.param_groups, inner.param_groups, self._known, strict=False):
@@ -114,11 +120,11 @@ class SharedOutOptimizer(ZeroRedundancyOptimizer):
     def _local_step(
         self, gradients: Any = None, closure: Callable[[], float] | None = None, **settings: Any
     ) -> float | None:
-        """Make this rank's part of an update; in the first, check that only this part was updated.
+        """Make this rank's part of an update; in the first update, check that only this part was updated.
 
         Raises:
-            CannotTrainError: the optimizer steps others within, with parameters that other ranks update.
-            RuntimeError: it cannot update a part of its parameters.
+            CannotTrainError: the optimizer steps other optimizers, with parameters that other ranks update.
+            RuntimeError: the optimizer cannot update only a part of its parameters.
         """
         zero: Any = self
         made = super()._local_step
@@ -131,7 +137,7 @@ class SharedOutOptimizer(ZeroRedundancyOptimizer):
         except (MemoryError, torch.OutOfMemoryError):
             raise
         except Exception as error:
-            # A closure may have raised it, and the CPU's allocator reports a lack of memory this way.
+            # The closure may have raised this error, or the CPU's allocator, for lack of memory.
             if closure is not None or "allocate memory" in str(error):
                 raise
             who = type(zero.optim).__name__

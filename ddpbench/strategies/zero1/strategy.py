@@ -1,4 +1,4 @@
-"""The `zero1` strategy: DDP's gradients, and an optimizer whose state is shared out (ZeroRedundancyOptimizer)."""
+"""The `zero1` strategy: DDP with an optimizer whose state is divided among ranks (ZeroRedundancyOptimizer)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from ddpbench.strategies.zero1 import Zero1Options
 
 
 class Zero1(Strategy[Zero1Options]):
-    """Every rank updates its share of the parameters and sends them to all; only it has the optimizer state for them.
+    """Each rank has the optimizer state for its share of the parameters, updates them and sends them to all ranks.
 
-    Stage 1 of Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", SC'20, cut
-    between parameters and not within them: one rank has all of the largest.
+    This is stage 1 of Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models",
+    SC'20, but parameters are not split, so one rank updates all of the largest.
     """
 
     name = "zero1"

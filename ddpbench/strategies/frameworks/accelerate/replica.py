@@ -1,4 +1,4 @@
-"""A rank's replica prepared by an `Accelerator`."""
+"""A rank's replica whose model and optimizer Hugging Face's `Accelerator` prepares."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from ddpbench.strategies.frameworks.process_state import unchanged
 from ddpbench.strategies.trees import chunk
 
 _LEFT_ON_A_MODEL = ("forward", "_original_forward", "_is_accelerate_prepared")
-"""Accelerate puts autocast into the model's forward, and marks what has been prepared. Its `unwrap_model` also looks
-for DeepSpeed's module, and imports all of DeepSpeed for that where it is installed."""
+"""Attributes that Accelerate leaves on a model: a forward with autocast, and a mark that the model is prepared.
+
+Accelerate's `unwrap_model` would remove them, but imports all of DeepSpeed if it is installed.
+"""
 
 
 class AccelerateReplica(DdpInsideReplica):
-    """The loop of Accelerate's documentation, cut where gradients are ready and not used yet."""
+    """The training loop in Accelerate's documentation, divided into `gradients_of` and `apply`."""
 
     def __init__(self, job: Job, options: OverDdpOptions) -> None:
         super().__init__(job)
@@ -33,10 +35,10 @@ class AccelerateReplica(DdpInsideReplica):
         self.watch(self._prepared, rebuilds=options.static_graph or not options.find_unused_parameters)
 
     def _make_accelerator(self, options: OverDdpOptions) -> Any:
-        """Return an Accelerator that uses the existing process group.
+        """Return a new Accelerator that uses the existing process group.
 
-        It reads its place from the environment, as `accelerate launch` sets it, and its state belongs to the process:
-        the previous one may have had another precision.
+        It reads its rank from environment variables, as `accelerate launch` sets them. Its state is global to the
+        process and is reset, since a previous Accelerator may have had a different precision.
         """
         job = self.job
         accelerate, state = imported("accelerate", "accelerate"), imported("accelerate", "accelerate.state")
@@ -47,7 +49,7 @@ class AccelerateReplica(DdpInsideReplica):
         }
         os.environ.setdefault(
             "MASTER_ADDR", "localhost"
-        )  # with several nodes it requires one, and does not use it
+        )  # with several nodes Accelerate requires an address, but does not use it
         state.AcceleratorState._reset_state(reset_partial_state=True)
         state.GradientState._reset_state()
         handler = accelerate.DistributedDataParallelKwargs(**ddp_arguments(job.case, options))
@@ -68,14 +70,14 @@ class AccelerateReplica(DdpInsideReplica):
                 with recorder.span("backward"):
                     accelerator.backward(loss)
                 losses.append(loss.detach())
-                self.apply()  # part of the loop; Accelerate skips it until the last part
+                self.apply()  # part of the loop; Accelerate skips the update until the last part
         if not before:
             return self._last(last)
         with accelerator.accumulate(self._prepared):
             return sum(losses, self._last(last)) / self._parts
 
     def _last(self, part: Any) -> torch.Tensor:
-        """Make forward and backward of a batch's last part, after which gradients are aggregated; return its loss."""
+        """Make forward and backward of a batch's last part, which aggregates gradients; return the part's loss."""
         loss = self._loss(*part)
         self.backward(partial(self._accelerator.backward, loss))
         return loss.detach()

@@ -1,4 +1,4 @@
-"""The `accelerate` strategy: a user's training loop with Hugging Face Accelerate."""
+"""The `accelerate` strategy: a plain training loop with Hugging Face Accelerate."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Accelerate(OverDdp[AccelerateOptions]):
 
     The loop is the harness's. `prepare(dataloader)` is left out: batches come from the harness's sampler, so that every
     strategy trains on the same samples in the same order. Accelerate's trackers and checkpoints are off, as by default.
-    With one process its `accumulate` lets DDP aggregate in every part. The setting `precision = "bf16"` is its
-    `mixed_precision`.
+    With one process, Accelerate's `accumulate` lets DDP aggregate in every part. The setting `precision = "bf16"`
+    becomes Accelerate's `mixed_precision`.
     """
 
     name = "accelerate"

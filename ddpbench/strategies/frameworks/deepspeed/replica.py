@@ -1,4 +1,4 @@
-"""A rank's replica within DeepSpeed's engine, whose collectives are noted. Imports torch at once, DeepSpeed not."""
+"""A rank's replica in DeepSpeed's engine, with its collectives recorded. Imports torch; DeepSpeed only when used."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ddpbench.strategies.frameworks.process_state import unchanged
 from ddpbench.strategies.trees import chunk
 
 COMPILED_OPS = {"deepspeed_shm_comm": False}
-"""Answers to the engine's question which operations this machine can compile: none."""
+"""What DeepSpeed is told about which of its operations this machine can compile: none."""
 
 
 def settings_of(job: Job, options: DeepSpeedOptions) -> dict[str, Any]:
-    """Return DeepSpeed's configuration: what options and case ask for, with everything else off."""
+    """Return DeepSpeed's configuration from the options and the case, with everything else turned off."""
     zero: dict[str, Any] = {"stage": options.zero_stage}
     if options.zero_stage:
         zero |= {
@@ -32,7 +32,7 @@ def settings_of(job: Job, options: DeepSpeedOptions) -> dict[str, Any]:
         "train_micro_batch_size_per_gpu": max(1, job.case.local_batch // options.accumulate),
         "gradient_accumulation_steps": options.accumulate,
         "zero_optimization": zero,
-        "zero_allow_untested_optimizer": True,  # the workload's, of any class
+        "zero_allow_untested_optimizer": True,  # the workload's optimizer may be of any class
         "gradient_clipping": 0.0,
         "steps_per_print": sys.maxsize,
         "timers": {"throughput": {"enabled": False}},
@@ -40,13 +40,13 @@ def settings_of(job: Job, options: DeepSpeedOptions) -> dict[str, Any]:
 
 
 class DeepSpeedReplica(Replica):
-    """A model in an engine. Under stages 1 and 2 its parameters become slices of a flat tensor, and stay so."""
+    """A model in an engine. Under stages 1 and 2, its parameters become slices of a flat tensor, even after `close`."""
 
     def __init__(self, job: Job, options: DeepSpeedOptions) -> None:
         super().__init__(job)
         self._parts, self._shares = options.accumulate, options.zero_stage > 0
         self._left = {parameter: set(vars(parameter)) for parameter in job.model.parameters()}
-        """Attributes that parameters had before DeepSpeed added its own."""
+        """Names of the attributes that each parameter had before DeepSpeed added its own."""
         with unchanged():
             self._engine = _initialized(job, self.optimizer, settings_of(job, options))
         self._noted: NotedCollectives | None = None
@@ -64,7 +64,7 @@ class DeepSpeedReplica(Replica):
             loss = self._backward(*part)
             total = loss if total is None else total + loss
             if number < self._parts:
-                self._engine.step()  # counts: it updates after the last part
+                self._engine.step()  # counts the parts, and updates only after the last one
         assert total is not None
         return total / self._parts if self._parts > 1 else total
 
@@ -72,7 +72,7 @@ class DeepSpeedReplica(Replica):
         self._engine.step()
 
     def own_gradients(self) -> dict[str, torch.Tensor]:
-        """Return the aggregated gradients in full; under stages 1 and 2 all ranks call it together."""
+        """Return the full aggregated gradients; under stages 1 and 2, all ranks call this together."""
         if not self._shares:
             return super().own_gradients()
         return {name: each.get_full_hp_grad() for name, each in self._trained()}
@@ -81,11 +81,12 @@ class DeepSpeedReplica(Replica):
         return list(self.own_gradients().values())
 
     def unused(self) -> set[str]:
-        """Return an empty set: to DeepSpeed a missing gradient is a gradient of zeros."""
+        """Return an empty set, since DeepSpeed treats a missing gradient as zeros."""
         return set()
 
     def held_bytes(self) -> tuple[int, int, int]:
-        """Return bytes of parameters, gradients, and state, with this rank's share of the weights that are updated."""
+        """Return the bytes of parameters, gradients and optimizer state; the latter includes this rank's share of the
+        weights."""
         parameters = local_bytes(self.job.model.parameters())
         state = state_bytes(self.optimizer)
         gradients = [each.grad for _, each in self._trained() if each.grad is not None]
@@ -123,7 +124,7 @@ class DeepSpeedReplica(Replica):
 
 
 def _initialized(job: Job, optimizer: torch.optim.Optimizer, settings: dict[str, Any]) -> Any:
-    """Return an engine around a job's model, made without output and without a compiler."""
+    """Return a new engine around a job's model, which prints nothing and compiles nothing."""
     os.environ["DS_ACCELERATOR"] = job.device.type  # otherwise it looks for one, and prints a message
     import logging
 
@@ -132,7 +133,7 @@ def _initialized(job: Job, optimizer: torch.optim.Optimizer, settings: dict[str,
 
     if (
         get_accelerator().device_name() != job.device.type == "cpu"
-    ):  # it was imported before this case was known
+    ):  # DeepSpeed was imported before this case was known
         from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 
         set_accelerator(CPU_Accelerator())
@@ -143,17 +144,17 @@ def _initialized(job: Job, optimizer: torch.optim.Optimizer, settings: dict[str,
 
 
 class NotedCollectives:
-    """DeepSpeed's collectives, each noted as a transfer that blocks the rank, until `close`."""
+    """Records each of DeepSpeed's collectives as a transfer that blocks the rank, until `close`."""
 
     def __init__(self, recorder: Recorder, backend: Any) -> None:
-        """`backend` is this process's DeepSpeed backend, which calls torch."""
+        """Replace the collectives of `backend`, this process's DeepSpeed backend, by ones that record."""
         self._recorder, self._backend = recorder, backend
         self._number = 0
         for name, (op, whole) in _COLLECTIVES.items():
             setattr(backend, name, self._noting(op, whole, getattr(backend, name)))
 
     def start_step(self) -> None:
-        """Number transfers from 0."""
+        """Begin a step: number transfers from 0 again."""
         self._number = 0
 
     def close(self) -> None:
@@ -185,5 +186,5 @@ _COLLECTIVES = {
     "broadcast": ("broadcast", "tensor"),
     "all_gather_into_tensor": ("all_gather", "output_tensor"),
 }
-"""The collectives of stages 0 to 2, by DeepSpeed's name: the operation's name, and the argument with the full
+"""The collectives of stages 0 to 2 by DeepSpeed's name: the operation's name in records, and the argument with the full
 tensor."""

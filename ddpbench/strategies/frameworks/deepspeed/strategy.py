@@ -1,4 +1,4 @@
-"""The `deepspeed` strategy: the engine of DeepSpeed around model and optimizer."""
+"""The `deepspeed` strategy: DeepSpeed's engine around the model and the optimizer."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ddpbench.strategies.frameworks.installed import missing
 class DeepSpeed(Strategy[DeepSpeedOptions]):
     """`deepspeed.initialize` with the workload's optimizer; then `engine(inputs)`, `backward(loss)` and `step()`.
 
-    Clipping, schedules, progress lines, its throughput timer, monitors and its loader are off; nothing is compiled:
-    its own all-reduce over shared memory, which only inference uses, is left out. Rajbhandari et al., "ZeRO: memory
+    DeepSpeed's clipping, schedules, progress lines, throughput timer, monitors and loader are off. Nothing is compiled,
+    so its all-reduce over shared memory, which only inference uses, is left out. Rajbhandari et al., "ZeRO: memory
     optimizations toward training trillion parameter models", SC'20.
     """
 
@@ -29,7 +29,7 @@ class DeepSpeed(Strategy[DeepSpeedOptions]):
     imports = (
         "deepspeed",
         "deepspeed.runtime.zero.muon.muon_optimizer",
-    )  # stages 1 and 2 ask for it when they reduce
+    )  # stages 1 and 2 import the second when they reduce
     variants = (
         {"zero_stage": 0},
         {"zero_stage": 2},

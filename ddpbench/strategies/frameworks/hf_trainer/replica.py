@@ -1,4 +1,4 @@
-"""A rank's replica trained by transformers' Trainer, half a step at a time. Imports torch, but no framework."""
+"""A rank's replica that transformers' Trainer trains, half a step at a time. Imports torch; frameworks when used."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
     from ddpbench.measure.clock import Mark
 
 STEPS = 10**9
-"""More steps than any job makes: the Trainer's loop ends when its batches do."""
+"""The Trainer's maximum number of steps, more than any job makes, so that its loop ends when the batches do."""
 
 
 class UnchangedRates(LRScheduler):
-    """A schedule that keeps the optimizer's learning rates: the Trainer steps a schedule after every update."""
+    """A schedule that does not change learning rates, for the Trainer, which steps a schedule after every update."""
 
     def get_lr(self) -> list[float | torch.Tensor]:
         return [group["lr"] for group in self.optimizer.param_groups]
 
 
 def arguments_of(job: Job, options: HfTrainerOptions, *, autocast: bool = False) -> dict[str, Any]:
-    """Return the arguments of `TrainingArguments`: what options and case ask for, with everything else off.
+    """Return the arguments of `TrainingArguments` from the options and the case, with everything else turned off.
 
-    `autocast`: the Trainer is to run the model's forward under autocast to bf16.
+    `autocast` is true if the Trainer is to run the model's forward under autocast to bf16.
     """
     cap = job.case.bucket_cap_mb
     return {
-        "output_dir": "unused",  # nothing is saved, see `_Arguments`
+        "output_dir": "unused",  # nothing is saved, see `Arguments` below
         "use_cpu": job.device.type == "cpu",
         "max_steps": STEPS,
         "per_device_train_batch_size": max(1, job.case.local_batch // options.accumulate),
@@ -64,16 +64,16 @@ def arguments_of(job: Job, options: HfTrainerOptions, *, autocast: bool = False)
 
 
 def scheduler_of(optimizer: torch.optim.Optimizer) -> Any:
-    """Return a schedule for the Trainer, which makes a linear one if it is given none."""
+    """Return a schedule that changes nothing, since the Trainer makes a schedule itself if it is given none."""
     return UnchangedRates(optimizer)
 
 
 class _ClosedError(Exception):
-    """Raised once the replica is closed, when there is nothing left to train on."""
+    """Raised to leave the Trainer's loop once the replica is closed and there are no more batches."""
 
 
 class HfTrainerReplica(DdpInsideReplica):
-    """A model that the Trainer trains. The Trainer wraps it once the first batch arrives, not before."""
+    """A model that the Trainer trains, and wraps when it gets the first batch."""
 
     notes_update = True
 
@@ -90,7 +90,7 @@ class HfTrainerReplica(DdpInsideReplica):
         return self._loop.gradients_of((inputs, targets))
 
     def apply(self) -> None:
-        """Let the Trainer update, and do what it does between an update and the next batch."""
+        """Let the Trainer make the update, and whatever it does before it asks for the next batch."""
         self._updating = self.job.recorder.mark()
         self._loop.update()
 
@@ -109,7 +109,7 @@ class HfTrainerReplica(DdpInsideReplica):
         logging.set_verbosity_error()
 
         class Arguments(TrainingArguments):  # type: ignore[misc]
-            # Otherwise a folder is made for saved files.
+            # Otherwise the Trainer makes a folder for saved files.
             should_save = property(lambda _: False)
 
         class Mine(Trainer):  # type: ignore[misc]
@@ -140,7 +140,7 @@ class HfTrainerReplica(DdpInsideReplica):
             callbacks=[Halfway()],
             optimizers=(self.optimizer, scheduler_of(self.optimizer)),
         )
-        trainer.model_accepts_loss_kwargs = False  # nobody asks the model for its loss
+        trainer.model_accepts_loss_kwargs = False  # the model does not compute its loss
         trainer.remove_callback(PrinterCallback)
         return trainer
 
@@ -149,15 +149,15 @@ class HfTrainerReplica(DdpInsideReplica):
             self._trainer.train()
 
     def _batches(self) -> Iterator[Any]:
-        """Yield the parts of batches as they are given."""
+        """Yield the parts of each batch that the harness gives."""
         for batch in self._loop.batches():
             parts = self._options.accumulate
             for inputs, targets in chunk(batch, parts) if parts > 1 else [batch]:
                 yield {"inputs": inputs, "targets": targets}
-        raise _ClosedError  # otherwise the Trainer asks again, up to its number of steps
+        raise _ClosedError  # otherwise the Trainer would iterate again, up to `STEPS`
 
     def _watch(self) -> None:
-        """Find the DDP that the Trainer has made, and watch its backward."""
+        """Find the DDP module that the Trainer has made, and record its backward."""
         job, accelerator = self.job, self._trainer.accelerator
         self.watch(self._trainer.model_wrapped, rebuilds=not self._options.find_unused_parameters)
         backward = accelerator.backward
@@ -172,13 +172,13 @@ class HfTrainerReplica(DdpInsideReplica):
         accelerator.backward = watched
 
     def _mean_loss(self) -> torch.Tensor:
-        """Return the loss of the full batch from those of its parts, and forget them."""
+        """Return the mean of the losses of the batch's parts, and reset their list."""
         losses, self._losses = self._losses, []
         return losses[0] if len(losses) == 1 else sum(losses[1:], losses[0]) / len(losses)
 
 
 def _forget(model: torch.nn.Module) -> None:
-    """Remove what accelerate has left on a model and in this process, so that the model can be prepared again."""
+    """Remove what Accelerate has left on a model and in this process, so that the model can be prepared again."""
     from accelerate.state import AcceleratorState, GradientState
 
     if "_original_forward" in model.__dict__:  # accelerate had wrapped it in autocast

@@ -10,12 +10,13 @@ from ddpbench.strategies.frameworks.over_ddp import withheld_cap_reason
 
 
 class HfTrainer(Strategy[HfTrainerOptions]):
-    """A subclass of `transformers.Trainer` with its own loss, trained by `train()`.
+    """`train()` of a subclass of `transformers.Trainer` that computes the workload's loss.
 
     Logging, saving, evaluation, reports to trackers, progress bars, clipping, the filter of NaN losses and schedules
-    are off; the harness's batches replace the Trainer's DataLoader and sampler; its seeding is undone. What remains is
-    the Trainer's step: callbacks, accelerate's wrappers of model and optimizer, and what cannot be turned off, such as
-    the norm of all gradients in every step (transformers 5). The setting `precision = "bf16"` is its `bf16=True`.
+    are off. The harness's batches replace the Trainer's DataLoader and sampler, and the Trainer's seeding is undone.
+    What remains is the Trainer's step: callbacks, Accelerate's wrappers of model and optimizer, and what cannot be
+    turned off, such as the norm of all gradients in every step (transformers 5). The setting `precision = "bf16"`
+    becomes the Trainer's `bf16=True`.
     """
 
     name = "hf_trainer"
@@ -31,7 +32,7 @@ class HfTrainer(Strategy[HfTrainerOptions]):
         "transformers.trainer",
         "accelerate",
         "deepspeed",
-    )  # accelerate imports it too, if it is installed
+    )  # Accelerate imports DeepSpeed if it is installed
     variants = (
         {"accumulate": 2},
         {"find_unused_parameters": False},

@@ -1,4 +1,4 @@
-"""A rank's replica prepared by Lightning's Fabric."""
+"""A rank's replica whose model and optimizer Lightning's Fabric prepares."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class FabricReplica(DdpInsideReplica):
-    """The loop of Fabric's documentation, cut where gradients are ready and not used yet."""
+    """The training loop in Fabric's documentation, divided into `gradients_of` and `apply`."""
 
     def __init__(self, job: Job, options: LightningOptions) -> None:
         super().__init__(job)
@@ -52,7 +52,7 @@ class FabricReplica(DdpInsideReplica):
         return sum((part.detach() for part in losses), mean) if before else mean
 
     def _loss(self, inputs: Any, targets: Any) -> torch.Tensor:
-        """Return the loss of a part of the batch, weighted as in the full batch's mean."""
+        """Return the loss of a part of the batch, divided by the number of parts."""
         with self.job.recorder.span("forward"):
             loss = self.job.loss(self._prepared(inputs), targets)
             return loss / self._parts if self._parts > 1 else loss

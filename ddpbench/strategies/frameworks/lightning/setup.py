@@ -1,4 +1,4 @@
-"""The arguments that describe the ranks to Lightning's Trainer and Fabric: ranks and process group already exist."""
+"""Arguments that make Lightning's Trainer and Fabric use the existing ranks and process group."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ddpbench.strategies.frameworks.imports import imported
 
 
 def environment_of(job: Job) -> Any:
-    """Return Lightning's view of a cluster whose processes were started by others.
+    """Return a Lightning ClusterEnvironment for ranks that the harness has started.
 
-    Each rank is described as a node with one device, so Lightning neither orders ranks nor assigns devices. Lightning's
-    own environments would look for a rendezvous address, and one deletes WORLD_SIZE at its end.
+    It describes each rank as a node with one device, so that Lightning neither reorders ranks nor assigns devices.
+    Lightning's own environments would look for a rendezvous address, and one of them deletes WORLD_SIZE at its end.
     """
     environments: Any = imported("lightning", "lightning.fabric.plugins.environments")
 
@@ -48,9 +48,9 @@ def environment_of(job: Job) -> Any:
 
 
 def arguments_of(job: Job, strategy: Any, *, autocast: bool) -> dict[str, Any]:
-    """Return the arguments that Trainer and Fabric share; `strategy` is a DDPStrategy of one of them.
+    """Return the arguments that Trainer and Fabric have in common; `strategy` is the DDPStrategy of one of them.
 
-    Lightning prints devices, modes and tips as it begins, so only its warnings are left on.
+    Also turn off Lightning's messages below warnings, such as on devices, modes and tips.
     """
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -11,13 +11,13 @@ from ddpbench.strategies.frameworks.over_ddp import OverDdp
 class Lightning(OverDdp[LightningOptions]):
     """`Trainer.fit` of a LightningModule with automatic optimization, or `Fabric.setup` and `fabric.backward`.
 
-    Both get Lightning's `DDPStrategy`, at one rank too, as with `strategy="ddp"` in a script. Off are the Trainer's
-    logger, checkpoints, progress bar, model summary, sanity validation and replacement of the sampler: batches are the
-    harness's. No gradients are clipped and no learning rate is scheduled unless the workload does. The setting
-    `precision = "bf16"` is Lightning's `"bf16-mixed"`.
+    Both get Lightning's `DDPStrategy`, even with one rank, as with `strategy="ddp"` in a script. The Trainer's logger,
+    checkpoints, progress bar, model summary, sanity validation and replacement of the sampler are off, since batches
+    are the harness's. Only the workload may clip gradients or schedule learning rates. The setting
+    `precision = "bf16"` becomes Lightning's `"bf16-mixed"`.
 
     The Trainer's loop is run half a step at a time (`frameworks/inverted.py`). The forward span is `training_step`,
-    including the loss; the Trainer's work between its parts, such as hooks and fetching, counts to no span.
+    including the loss. The Trainer's work between the parts of a step, such as hooks and fetching, is in no span.
     """
 
     name = "lightning"

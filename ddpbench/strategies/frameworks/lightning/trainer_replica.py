@@ -1,4 +1,4 @@
-"""A rank's replica trained by Lightning's Trainer, whose loop is run half a step at a time."""
+"""A rank's replica that Lightning's Trainer trains, half a step at a time."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 NEVER_REACHED = 1 << 40
 WORD_BYTES = 8
-"""Bytes of the number by which rank 0 says whether to stop."""
+"""Size of the number by which rank 0 tells the other ranks whether to stop, bytes."""
 
 
 class TrainerReplica(DdpInsideReplica):
-    """`Trainer.fit`, left where it asks for a batch and where gradients are ready and not used yet."""
+    """A model that `Trainer.fit` trains; control leaves its loop when it asks for a batch, and before each update."""
 
     notes_update = True
 
@@ -34,8 +34,8 @@ class TrainerReplica(DdpInsideReplica):
         self._parts = options.accumulate
         self._rebuilds = options.static_graph or not options.find_unused_parameters
         self._loop = Inverted("Lightning's Trainer", self._fit)
-        # The Trainer makes forward and backward within the optimizer's step: the workload's hooks before an update,
-        # such as clipping, would run too early. They run where Lightning has a hook for it.
+        # The Trainer makes forward and backward within the optimizer's step, so the workload's hooks before an update,
+        # such as clipping, would run too early. They run in Lightning's hook before an update instead.
         hooks = self.optimizer._optimizer_step_pre_hooks
         self._before_update = dict(hooks)
         hooks.clear()
@@ -53,7 +53,7 @@ class TrainerReplica(DdpInsideReplica):
         self._losses: list[torch.Tensor] = []
         self._updating: Mark = None
         self._broadcasts = 0
-        """Number of broadcasts made so far in the step."""
+        """Number of broadcasts so far in the current step."""
 
     def _make_trainer(self, lightning: Any, strategy: Any, options: LightningOptions) -> Any:
         return lightning.Trainer(
@@ -88,7 +88,7 @@ class TrainerReplica(DdpInsideReplica):
         self._trainer.fit(self._module, _Batches(loop, self._parts))
 
     def began(self) -> None:
-        """Watch the model as the Trainer prepared it, right before the first batch."""
+        """Begin to record the model that the Trainer has prepared; called right before the first batch."""
         self._process.restore()  # the Trainer also replaces the handler of SIGTERM
         self.watch(self._trainer.strategy.model, rebuilds=self._rebuilds)
         if self.job.recorder.active:
@@ -96,7 +96,7 @@ class TrainerReplica(DdpInsideReplica):
             self._note_broadcasts()
 
     def part_backward(self, loss: torch.Tensor) -> None:
-        """Make the backward of a part of the batch; the last part's aggregates."""
+        """Make the backward of a part of the batch; for the last part, this aggregates gradients."""
         self._losses.append(loss.detach())
         if len(self._losses) < self._parts:
             with self.job.recorder.span("backward"):
@@ -105,7 +105,7 @@ class TrainerReplica(DdpInsideReplica):
             self.backward(loss.backward)
 
     def gradients_are_there(self) -> None:
-        """Leave the loop until the update is wanted; then run the workload's hooks before it."""
+        """Leave the loop until the harness wants the update; then run the workload's hooks before an update."""
         loss = self._losses[0] if self._parts == 1 else sum(self._losses[1:], self._losses[0])
         self._losses = []
         self._loop.gradients_are_there(loss)
@@ -114,11 +114,11 @@ class TrainerReplica(DdpInsideReplica):
             before(self.optimizer, (), {})
 
     def updated(self) -> None:
-        """Note the optimizer's span, which began when the update was wanted."""
+        """Record the optimizer's span, which began when the harness wanted the update."""
         self.job.recorder.add_span("optimizer", self._updating, self.job.recorder.mark())
 
     def _note_forward(self) -> None:
-        """Note DDP's own forward, which holds `training_step` and what DDP sends before it."""
+        """Record DDP's forward as a span, which includes `training_step` and what DDP sends before it."""
         (ddp,) = self.reducers.ddps
         recorder = self.job.recorder
         start: Mark = None
@@ -131,7 +131,7 @@ class TrainerReplica(DdpInsideReplica):
         ddp.register_forward_hook(lambda *_: recorder.add_span("forward", start, recorder.mark()))
 
     def _note_broadcasts(self) -> None:
-        """Note the broadcast by which, in newer versions, rank 0 says before each batch whether to stop."""
+        """Record the broadcast by which newer Lightning's rank 0 tells others before each batch whether to stop."""
         loop, recorder, reducers = self._trainer.fit_loop.epoch_loop, self.job.recorder, self.reducers
         tell = getattr(loop, "_broadcast_sigterm_tensor", None)
         if tell is None or reducers.hook is None:
@@ -143,7 +143,7 @@ class TrainerReplica(DdpInsideReplica):
             tell()
             end = recorder.mark()
             recorder.add_span("synchronize", start, end)
-            number = len(buckets.sizes) + self._broadcasts  # after the buckets'
+            number = len(buckets.sizes) + self._broadcasts  # after the buckets' numbers
             self._broadcasts += 1
             recorder.add_transfer(
                 bucket=number, op="broadcast", size=WORD_BYTES, start=start, end=end, root=0
@@ -153,9 +153,9 @@ class TrainerReplica(DdpInsideReplica):
 
 
 class _Batches:
-    """The Trainer's DataLoader.
+    """The harness's batches as a DataLoader for the Trainer.
 
-    It has a length: without one, the Trainer fetches a batch ahead to know which is the last.
+    It has a length, since the Trainer would otherwise fetch each batch one step ahead to know which is the last.
     """
 
     def __init__(self, loop: Inverted, parts: int) -> None:
@@ -173,7 +173,7 @@ class _Batches:
 
 
 def _module_of(lightning: Any, replica: TrainerReplica) -> Any:
-    """Return the LightningModule of a replica's model."""
+    """Return a LightningModule that trains a replica's model."""
     loss_of, recorder = replica.job.loss, replica.job.recorder
 
     class Module(lightning.LightningModule):  # type: ignore[misc]

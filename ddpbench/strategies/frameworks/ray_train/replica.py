@@ -1,4 +1,4 @@
-"""A rank's replica as Ray Train's `prepare_model` makes it: DDP at several ranks, the bare model at one."""
+"""A rank's replica whose model Ray Train's `prepare_model` wraps: in DDP, or not at all if there is only one rank."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class RayTrainReplica(DdpReplica):
-    """The loop of bare DDP around a model that `prepare_model` has wrapped.
+    """The `ddp` strategy's step with a model that `prepare_model` has wrapped.
 
-    Making one raises a RuntimeError in a process that is not a worker of Ray Train.
+    The constructor raises a RuntimeError in a process that is not a worker of Ray Train.
     """
 
     def _wrapper(self, job: Job, options: DdpOptions) -> Callable[[nn.Module], nn.Module]:

@@ -1,4 +1,4 @@
-"""TensorFlow: `tf.distribute` with ddpbench's loops and Keras twins of its models, and the options."""
+"""TensorFlow's `tf.distribute`, which trains Keras twins of ddpbench's models, and the strategies' options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TensorFlow's state in a process: devices, threads and cluster, set once for all replicas built there."""
+"""Set up TensorFlow's devices, threads and cluster, once for all replicas that are built in a process."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import torch.distributed as dist
 from ddpbench.collectives.exchange import gather_values
 
 _MOST_ADDRESS = 64
-"""Bytes of an address and a port as JSON."""
+"""Maximum bytes of an address and a port as JSON."""
 
 _made: dict[tuple[Any, ...], Any] = {}
-"""The process's strategy, by the arguments that it was made for."""
+"""This process's only TensorFlow strategy, by the arguments for which it was made."""
 
 
 def quiet_tensorflow() -> Any:
-    """Return the module tensorflow, imported without its messages."""
+    """Import tensorflow without its messages, and return the module."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    os.environ["KERAS_BACKEND"] = "tensorflow"  # Keras has others, which a user's own file may choose
+    os.environ["KERAS_BACKEND"] = "tensorflow"  # a user's own file may have chosen a different backend
     import tensorflow as tf
 
     tf.get_logger().setLevel("ERROR")
@@ -31,7 +31,7 @@ def quiet_tensorflow() -> Any:
 
 
 def mirrored(replicas: int, *, threads: int, cross_device_ops: str) -> Any:
-    """Return a `MirroredStrategy` over that many logical devices of this process, the same one at each call."""
+    """Return a `MirroredStrategy` for `replicas` logical devices of this process, the same object in every call."""
 
     def make() -> Any:
         tf = quiet_tensorflow()
@@ -47,7 +47,7 @@ def mirrored(replicas: int, *, threads: int, cross_device_ops: str) -> Any:
 
 
 def multi_worker(rank: int, ranks: int, *, threads: int, implementation: str, bytes_per_pack: int) -> Any:
-    """Return this rank's `MultiWorkerMirroredStrategy`, the same one at each call. All ranks call it together."""
+    """Return this rank's `MultiWorkerMirroredStrategy`, the same object in every call. All ranks call this together."""
 
     def make() -> Any:
         tf = quiet_tensorflow()
@@ -66,10 +66,10 @@ def multi_worker(rank: int, ranks: int, *, threads: int, implementation: str, by
 
 
 def _once(key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-    """Return the process's strategy, made at the first call.
+    """Return the process's TensorFlow strategy, which `make` makes in the first call.
 
     Raises:
-        RuntimeError: it was made for something else, and TensorFlow's devices cannot be set twice.
+        RuntimeError: a strategy was made for a different key, and TensorFlow's devices cannot be set twice.
     """
     if _made.keys() - {key}:
         (other,) = _made
@@ -80,10 +80,10 @@ def _once(key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
 
 
 def _set_threads(tf: Any, threads: int, replicas: int) -> None:
-    """Set TensorFlow's threads, and leave GPUs alone.
+    """Set TensorFlow's numbers of threads, and hide GPUs from it.
 
-    Kernels of each replica run in an inter-op thread. All devices share one pool of intra-op threads; a pool of one
-    thread is not used: the kernel's own thread then does all of its work.
+    Each replica's kernels run in an inter-op thread. All devices share one pool of intra-op threads. If that has only
+    one thread, it is not used, and the inter-op thread does all of a kernel's work.
     """
     tf.config.set_visible_devices([], "GPU")
     tf.config.threading.set_inter_op_parallelism_threads(replicas)
@@ -91,12 +91,12 @@ def _set_threads(tf: Any, threads: int, replicas: int) -> None:
 
 
 def _addresses(ranks: int) -> list[str]:
-    """Return the address on which each rank's server is to listen, exchanged over the default process group.
+    """Return the address on which each rank's server is to listen, by rank; ranks exchange these over torch's group.
 
-    The ports may not be free later.
+    The ports are free now, but may not be later.
 
     Raises:
-        RuntimeError: the process group was not initialized.
+        RuntimeError: the default process group was not initialized.
     """
     if not dist.is_initialized():
         raise RuntimeError(
@@ -110,7 +110,7 @@ def _addresses(ranks: int) -> list[str]:
 
 
 def _address(sent: Any) -> str:
-    """Return the address that a rank has sent; raises as the argument of `gather_values`."""
+    """Return the address that a rank has sent; raises the errors that `gather_values` expects."""
     host, _, port = sent.rpartition(":") if isinstance(sent, str) else ("", "", "")
     if not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise ValueError("an address and a port are expected")
@@ -118,13 +118,13 @@ def _address(sent: Any) -> str:
 
 
 def _own_address() -> str:
-    """Return the address at which other ranks reach this host: that from which it reaches rank 0's, or loopback."""
+    """Return the address at which other ranks reach this host: the one with the route to rank 0's host, or loopback."""
     master = os.environ.get("MASTER_ADDR", "")
     if not master or os.environ.get("DDPBENCH_RENDEZVOUS"):
         return "127.0.0.1"
     with socket.socket(
         socket.AF_INET, socket.SOCK_DGRAM
-    ) as probe:  # nothing is sent: it only finds the route
+    ) as probe:  # connecting sends nothing, but finds the route
         probe.connect((master, int(os.environ.get("MASTER_PORT", "1"))))
         address: str = probe.getsockname()[0]
         return address

@@ -1,6 +1,6 @@
-"""Keras twins of the workloads' models: the same layers in TensorFlow, with a map between their parameters.
+"""Keras twins of the workloads' models: the same layers in TensorFlow, with a map between both models' parameters.
 
-Imports neither torch nor TensorFlow before a twin is made.
+Torch and TensorFlow are imported only when a twin is made.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class KerasLayout:
-    """The layouts of a parameter in Keras and in torch."""
+    """Conversions of a parameter between torch's layout and Keras'."""
 
     to_keras: Act
     to_torch: Act
@@ -28,37 +28,37 @@ class KerasLayout:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A parameter that both models have."""
+    """A parameter that the torch model and its Keras twin have in common."""
 
     name: str
-    """Its name in the torch model."""
+    """The parameter's name in the torch model."""
     variable: Any
-    """Its variable in the Keras model."""
+    """The parameter's variable in the Keras model."""
     layout: KerasLayout
 
 
 @dataclass(frozen=True, slots=True)
 class Twin:
-    """A Keras model that computes what a torch model does."""
+    """A Keras model that computes the same as a torch model."""
 
     model: Any
     parameters: Sequence[Shared]
     """All trained parameters."""
     inputs: Act
-    """Converts a batch's inputs to Keras' layout: channels last."""
+    """Converts a batch's inputs to Keras' layout, which has channels last."""
 
 
 SAME = KerasLayout(lambda tensor: tensor, lambda tensor: tensor)
 DENSE = KerasLayout(lambda weight: weight.t(), lambda kernel: kernel.t())
-"""[out, in] to [in, out]."""
+"""A dense layer's weight, [out, in] in torch and [in, out] in Keras."""
 CONVOLUTION = KerasLayout(
     lambda weight: weight.permute(2, 3, 1, 0), lambda kernel: kernel.permute(3, 2, 0, 1)
 )
-"""[out, in, height, width] to [height, width, in, out]."""
+"""A convolution's weight, [out, in, height, width] in torch and [height, width, in, out] in Keras."""
 
 
 def flattened(channels: int, side: int) -> KerasLayout:
-    """Return the layout of a dense layer on a flattened image: torch's has channels first, Keras' last."""
+    """Return the layout of a dense layer's weight on a flattened image: channels first in torch, last in Keras."""
 
     def to_keras(weight: torch.Tensor) -> torch.Tensor:
         return weight.reshape(-1, channels, side, side).permute(2, 3, 1, 0).flatten(0, 2)
@@ -70,12 +70,12 @@ def flattened(channels: int, side: int) -> KerasLayout:
 
 
 def _both(name: str, layer: Any, kernel: KerasLayout) -> list[Shared]:
-    """Return a layer's weight and bias."""
+    """Return a layer's weight and bias as parameters that both models have."""
     return [Shared(f"{name}.weight", layer.kernel, kernel), Shared(f"{name}.bias", layer.bias, SAME)]
 
 
 def gelu(inputs: Any) -> Any:
-    """Return the exact GELU by the operations of `tf.nn.gelu`, with float32's root of 2 in a float64 model too."""
+    """Return the exact GELU by the operations of `tf.nn.gelu`, but with the root of 2 in the inputs' dtype."""
     import tensorflow as tf
 
     return 0.5 * inputs * (1.0 + tf.math.erf(inputs / tf.constant(math.sqrt(2), inputs.dtype)))
@@ -93,7 +93,7 @@ def perceptron(shapes: Shapes, dtype: str) -> Twin:
         )
         for name in names
     }
-    # Keras converts a plain number to float32 on its way to a float64 model.
+    # An array, since Keras would convert a plain number to float32 even in a float64 model.
     numbers = keras.layers.Rescaling(np.array(1 / 127.5), offset=-1.0, dtype=dtype)
     context = keras.Input((shapes[f"{names[0]}.weight"][1],), dtype="uint8")
     model = keras.Sequential([context, numbers, *dense.values()])
@@ -113,7 +113,7 @@ def digits_net(shapes: Shapes, dtype: str) -> Twin:
     )
     fc1 = layers.Dense(wide["fc1"], activation="relu", dtype=dtype)
     fc2 = layers.Dense(wide["fc2"], dtype=dtype)
-    side = math.isqrt(shapes["fc1.weight"][1] // wide["conv2"])  # of the image after both halvings
+    side = math.isqrt(shapes["fc1.weight"][1] // wide["conv2"])  # the image's side after both halvings
     model = keras.Sequential(
         [
             keras.Input((4 * side, 4 * side, shapes["conv1.weight"][1]), dtype=dtype),
@@ -136,21 +136,21 @@ def digits_net(shapes: Shapes, dtype: str) -> Twin:
 
 
 TWINS: Mapping[str, Callable[[Shapes, str], Twin]] = {"mlp": perceptron, "cnn": digits_net}
-"""Makers of twins by workload, called under a strategy's scope with parameters' shapes and a dtype."""
+"""Functions that make a twin, by workload. They are called in a TensorFlow strategy's scope."""
 
 
 def twin_of(workload: str, model: torch.nn.Module) -> Twin:
-    """Return the twin of a workload's model, of the same sizes and dtype, with its own initial values."""
+    """Return a twin of a workload's model with the same sizes and dtype, but different initial values."""
     shapes = {name: tuple(each.shape) for name, each in model.named_parameters()}
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     return TWINS[workload.partition(":")[0]](shapes, dtype)
 
 
 def copy_to_keras(model: torch.nn.Module, twin: Twin) -> None:
-    """Copy a torch model's trained values into its twin, on all of its devices.
+    """Copy the values of a torch model's trained parameters into its twin, on all devices.
 
     Raises:
-        ValueError: the two do not have the same parameters.
+        ValueError: the two models do not have the same parameters.
     """
     values = {name: each.detach() for name, each in model.named_parameters() if each.requires_grad}
     names = [shared.name for shared in twin.parameters]
@@ -163,7 +163,7 @@ def copy_to_keras(model: torch.nn.Module, twin: Twin) -> None:
 
 
 def to_torch(array: Any, layout: KerasLayout) -> torch.Tensor:
-    """Return a copy of one of the twin's values, or of its gradients, as torch has it."""
+    """Return a copy of a parameter or gradient of the twin as a tensor in torch's layout."""
     import torch
 
     return layout.to_torch(torch.tensor(array)).contiguous()

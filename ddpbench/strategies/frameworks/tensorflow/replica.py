@@ -1,4 +1,4 @@
-"""A process's replicas under `tf.distribute`: TensorFlow's step as in its guides, and the same step in parts."""
+"""The replicas of a process under `tf.distribute`, with the step of TensorFlow's guides, and the same step in parts."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from ddpbench.strategies.frameworks.tensorflow.models import copy_to_keras, to_t
 from ddpbench.strategies.trees import chunk
 
 _SUMS = "_all_reduce_sum_gradients"
-"""The method by which Keras' optimizer sums gradients over replicas (keras/src/backend/tensorflow/optimizer.py)."""
+"""The method with which Keras' optimizer sums gradients over replicas (keras/src/backend/tensorflow/optimizer.py)."""
 
 
 class TfReplica(Replica):
-    """The replicas of a Keras model that live in this process.
+    """The replicas of a Keras model in this process.
 
-    Users of TensorFlow run a step as one tf.function, and so do timed steps: `gradients_of` only takes the batch, and
-    `apply` makes the full step, from forward to update, after which the loss is known. A caller that asks for gradients
-    in between (the proof does) gets them from the same computation cut into parts, which changes nothing; `apply` then
-    still makes the full step. So the proof of the update covers the full step: its change must equal what torch's
-    optimizer computes from the proved gradients. Instrumented steps run the parts, so that each can be timed.
+    A timed step is one tf.function, as in TensorFlow's guides: `gradients_of` only takes the batch, and `apply` makes
+    the full step, after which the loss is known. Instrumented steps run the step in parts, so that each can be timed.
+
+    A caller that asks for gradients in between, as the proof does, gets them from the same computation cut into parts;
+    `apply` still makes the full step. So the proof covers the full step: its update must equal what torch's optimizer
+    computes from the proved gradients.
 
     Copying a batch from torch's memory to TensorFlow's devices counts as `data`.
     """
@@ -53,18 +54,18 @@ class TfReplica(Replica):
             for variable in self._variables
             for copy in strategy.experimental_local_results(variable.value)
         ]
-        """Each variable's copy on each device of this process."""
+        """The copies of each variable on the devices of this process, variable by variable."""
         self._jit_compile = jit_compile
         self._make_functions()
         self._batch: Any = None
         self._loss = torch.zeros(())
         self._reduced: Any = None
-        """The aggregated gradients of the batch; None before they are asked for."""
+        """The aggregated gradients of the batch; None until they are computed."""
         self._noted = False
-        """True if the torch model's `.grad` holds them."""
+        """True if the aggregated gradients were copied to the torch model's `.grad`."""
 
     def _make_functions(self) -> None:
-        """Make the full step, and its parts. Nothing is traced before it is called."""
+        """Make the tf.functions for the full step and for its parts, which are traced when they are first called."""
         tf, strategy, optimizer, variables = self._tf, self._strategy, self._sgd, self._variables
         total = tf.distribute.ReduceOp.SUM
         local = _compiled(tf, self._replica_gradients, by_xla=self._jit_compile)
@@ -84,7 +85,7 @@ class TfReplica(Replica):
             )
 
         def replica_sums(*own: Any) -> Any:
-            # An argument is on no device, and a sum is computed where its terms are.
+            # `identity` puts each argument on a device: a sum is computed where its terms are.
             return tf.distribute.get_replica_context().all_reduce(total, [tf.identity(one) for one in own])
 
         def aggregate(gradients: Any, losses: Any) -> Any:
@@ -95,30 +96,30 @@ class TfReplica(Replica):
             optimizer.apply_gradients(zip(own, variables, strict=True))
 
         def update(gradients: Any) -> None:
-            with replaced(optimizer, _SUMS, list):  # they are summed already
+            with replaced(optimizer, _SUMS, list):  # gradients are summed already
                 strategy.run(replica_update, args=gradients)
 
-        # None of them has control flow that depends on values: there is nothing for AutoGraph to rewrite.
+        # No control flow depends on values, so there is nothing for AutoGraph to rewrite.
         self._step = tf.function(step, autograph=False)
         self._forward = tf.function(forward, autograph=False)
         self._aggregate = tf.function(aggregate, autograph=False)
         self._update = tf.function(update, autograph=False)
 
     def _replica_loss(self, inputs: Any, targets: Any) -> Any:
-        """Return a replica's part of the job's mean loss, within a tf.function."""
+        """Return a replica's part of the job's mean loss; called in a tf.function."""
         losses = self._losses(targets, self._twin.model(inputs, training=True))
         return self._tf.nn.compute_average_loss(losses, global_batch_size=self.job.case.global_batch)
 
     def _replica_gradients(self, inputs: Any, targets: Any) -> Any:
-        """Return a replica's loss and gradients, within a tf.function."""
+        """Return a replica's loss and gradients; called in a tf.function."""
         with self._tf.GradientTape() as tape:
             loss = self._replica_loss(inputs, targets)
         return loss, tape.gradient(loss, self._variables)
 
     def gradients_of(self, inputs: Any, targets: Any) -> torch.Tensor:
-        """Take a batch; in an instrumented step, compute and aggregate its gradients.
+        """Store the batch and return its loss; in an instrumented step, also compute and aggregate gradients.
 
-        Otherwise the returned loss is NaN until `apply` has made the step.
+        Otherwise the returned tensor is NaN until `apply` fills in the loss.
         """
         self._reduced = None
         with self.job.recorder.span("data"):
@@ -135,12 +136,12 @@ class TfReplica(Replica):
         else:
             self._loss.fill_(float(self._step(*self._batch)))
         self._batch = self._reduced = None
-        if self._noted:  # not in timed steps, whose gradients nobody reads
+        if self._noted:  # never in timed steps, whose gradients nobody reads
             self.job.model.zero_grad(set_to_none=True)
             self._noted = False
 
     def _handed_over(self, inputs: Any, targets: Any) -> Any:
-        """Return a batch as tensors on TensorFlow's devices, each with its share of the samples, in order."""
+        """Return a batch as TensorFlow's tensors; each device gets its share of the samples, in order."""
         convert = self._tf.convert_to_tensor
         arrays = [
             [convert(part.contiguous().numpy()) for part in chunk(whole, self._local)]
@@ -148,17 +149,17 @@ class TfReplica(Replica):
         ]
         parts = list(zip(*arrays, strict=True))
         if self._local == 1:
-            # The form that tf.distribute's iterators yield: a tf.function takes longer to call with values by device.
+            # As tf.distribute's iterators yield it; calling a tf.function with values by device takes longer.
             return parts[0]
         return self._strategy.experimental_distribute_values_from_function(
             lambda context: parts[context.replica_id_in_sync_group % self._local]
         )
 
     def _aggregated(self) -> list[Any]:
-        """Return the batch's gradients, summed over all replicas, on each device here; computed when first asked for.
+        """Return the batch's gradients, summed over all replicas, by variable; computed in the first call of a step.
 
         Raises:
-            RuntimeError: no batch was given whose step is still to be made.
+            RuntimeError: there is no batch, since `gradients_of` was not called or `apply` has made the step.
         """
         if self._batch is None:
             raise RuntimeError("there are gradients only between gradients_of and apply")
@@ -175,7 +176,7 @@ class TfReplica(Replica):
         return list(self._reduced)
 
     def _regrouped(self, flat: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the gradients of `_copies` as one value per variable, with a part on each device."""
+        """Return the gradients of `_copies` grouped by variable: one distributed value for each."""
         size = self._local
         groups = [flat[start : start + size] for start in range(0, len(flat), size)]
         return tuple(
@@ -194,7 +195,7 @@ class TfReplica(Replica):
         return super().own_gradients()
 
     def _note_gradients(self) -> None:
-        """Copy the aggregated gradients of the first device here to the torch model's `.grad`."""
+        """Copy the aggregated gradients from this process's first device to the torch model's `.grad`."""
         parameters = dict(self.job.model.named_parameters())
         for shared, reduced in zip(self._twin.parameters, self._aggregated(), strict=True):
             (first, *_) = self._strategy.experimental_local_results(reduced)
@@ -206,10 +207,10 @@ class TfReplica(Replica):
         return super().own_parameters()
 
     def refresh_model(self) -> None:
-        """Write the twin's values into the torch model.
+        """Copy the twin's parameters into the torch model.
 
         Raises:
-            RuntimeError: they are not the same on all devices of this process.
+            RuntimeError: a parameter is not the same on all devices of this process.
         """
         parameters = dict(self.job.model.named_parameters())
         for shared in self._twin.parameters:
@@ -235,12 +236,12 @@ class TfReplica(Replica):
 def keras_sgd(optimizer: torch.optim.Optimizer) -> Any:
     """Return Keras' SGD with the settings of torch's.
 
-    Both keep a momentum: torch's is v = m v + g and w -= lr v, Keras' is v = m v - lr g and w += v, which is the same
-    while the learning rate stays. Weight decay differs: torch adds it to the gradient, Keras subtracts it from the
-    weights.
+    With momentum m, torch computes v = m v + g and w -= lr v, but Keras v = m v - lr g and w += v, which is the same
+    while the learning rate is constant. Weight decay differs: torch adds it to the gradient, Keras subtracts it from
+    the weights.
 
     Raises:
-        ValueError: it is another optimizer, or has settings that Keras' SGD does not have or interprets differently.
+        ValueError: this is not SGD, or it has settings that Keras' SGD does not have or interprets differently.
     """
     import keras
 
@@ -265,7 +266,7 @@ def _bytes(tensors: Sequence[Any]) -> int:
 
 @contextmanager
 def replaced(thing: Any, name: str, by: Any) -> Iterator[None]:
-    """Replace an object's method during the block, such as while a tf.function that uses it is traced."""
+    """Replace an object's method in the block, for example while a tf.function that calls it is traced."""
     setattr(thing, name, by)
     try:
         yield
@@ -274,7 +275,7 @@ def replaced(thing: Any, name: str, by: Any) -> Iterator[None]:
 
 
 def _compiled(tf: Any, function: Callable[..., Any], *, by_xla: bool) -> Callable[..., Any]:
-    """Return a replica's function, compiled by XLA if asked for."""
+    """Return a replica's function, compiled by XLA if `by_xla`."""
     if not by_xla:
         return function
     return tf.function(function, autograph=False, jit_compile=True)  # type: ignore[no-any-return]

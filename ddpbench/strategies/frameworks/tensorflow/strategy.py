@@ -1,4 +1,4 @@
-"""The strategies `tf_mirrored` and `tf_multi_worker`: TensorFlow's data parallelism in one process, and in several."""
+"""The strategies `tf_mirrored` and `tf_multi_worker`: TensorFlow's data parallelism in one or several processes."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ _NOTE = (
 class _Tf(Strategy[_OptionsT]):
     """The common part of both strategies: which cases TensorFlow can run.
 
-    The fork server does not import TensorFlow. Packages that Keras imports if they are installed (pandas and with it
-    pyarrow) start a thread, after which a server must not fork; and ranks of other strategies would start with
-    TensorFlow in their memory.
+    The fork server does not import TensorFlow. If pandas is installed, Keras imports it and thus pyarrow, which starts
+    a thread, after which a server must not fork. Also, ranks of other strategies would have TensorFlow in their memory.
     """
 
     algorithm = "collective_reduce"
@@ -43,7 +42,7 @@ class _Tf(Strategy[_OptionsT]):
         return f"{self.name} cannot call a step() that is written for torch: use {_listed()}"
 
     def _workload_reason(self, case: Case) -> str | None:
-        """Return why TensorFlow has no such model, or None."""
+        """Return words on why TensorFlow cannot train the workload's model, or None."""
         if case.workload.partition(":")[0] in TWINS:
             return None
         return (
@@ -52,7 +51,7 @@ class _Tf(Strategy[_OptionsT]):
         )
 
     def _setting_reason(self, case: Case) -> str | None:
-        """Return which setting TensorFlow's steps cannot follow, and what to do, or None."""
+        """Return words on a setting of the case that TensorFlow cannot follow, and on what to do, or None."""
         what = "evaluation" if case.evaluation else "checkpoint"
         return first_reason(
             (
@@ -91,10 +90,10 @@ class _Tf(Strategy[_OptionsT]):
 class TfMirrored(_Tf[TfMirroredOptions]):
     """tf.distribute.MirroredStrategy: one process, `world_size` logical CPU devices, a replica of the model on each.
 
-    The batch that arrives is the job's full batch, and is cut evenly, in the order of its samples. The custom training
-    loop is that of TensorFlow's guide: the model is made under `strategy.scope()`, a replica's loss is the sum over
-    its samples divided by the global batch, and Keras' optimizer sums gradients over replicas. Nothing else happens
-    in a step: there is no `fit`, and so no metric, callback, shuffling or checkpoint.
+    The process takes the job's full batch and splits it evenly, in the order of samples. The custom training loop is
+    that of TensorFlow's guide. The model is made under `strategy.scope()`. A replica's loss is the sum over its samples
+    divided by the global batch size, and Keras' optimizer sums gradients over replicas. Since `fit` is not used, there
+    are no metrics, callbacks, shuffling or checkpoints.
     """
 
     name = "tf_mirrored"
@@ -119,9 +118,9 @@ class TfMirrored(_Tf[TfMirroredOptions]):
 class TfMultiWorker(_Tf[TfMultiWorkerOptions]):
     """tf.distribute.MultiWorkerMirroredStrategy: one process per rank; TensorFlow's servers sum the gradients.
 
-    Ranks exchange the addresses of their servers, as `TF_CONFIG`. Otherwise the loop is that of `tf_mirrored`, with one
-    replica in each process and each rank's own share of the batch. A step returns the job's loss: the guide's loop sums
-    it over replicas. With one rank it makes no cluster, and TensorFlow runs on this process's device.
+    Ranks exchange the addresses of their servers for `TF_CONFIG`. Otherwise the loop is that of `tf_mirrored`, with one
+    replica in each process, which takes the rank's share of the batch. A step returns the job's loss, since the loop
+    in TensorFlow's guide sums the loss over replicas. With one rank there is no cluster.
     """
 
     name = "tf_multi_worker"
