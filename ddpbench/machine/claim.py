@@ -14,11 +14,11 @@ from ddpbench.machine.names import NameHolder, holder, holders
 from ddpbench.text_safety import shortened
 
 CLAIMS = "DDPBENCH_CLAIMS"
-"""The environment variable that makes only claims of this user's processes count, if it is `own`."""
+"""The environment variable that tells which claims count: with `own`, only those of this user's processes."""
 
 
 _WAITING = 4096
-"""Connections that may queue at a claim's socket, which accepts none; each look by another user leaves one."""
+"""Maximum number of connections that queue at a claim's socket, which accepts none; each check of others adds one."""
 
 
 @contextlib.contextmanager

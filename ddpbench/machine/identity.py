@@ -154,7 +154,7 @@ def nodes_record(
 
 
 def setup_of(contexts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return how the machines of several runs are set up: once if all are equal, else by host and run."""
+    """Return the setup facts of several runs' machines: one dict if all are equal, else dicts by host and run."""
     by_name: dict[str, Any] = {}
     known = [setups_of(context) for context in contexts]
     for number, by_host in enumerate(known, start=1):
@@ -265,8 +265,8 @@ GIT = (
 )
 """Git's command with options against what an untrusted repository may bring: hooks, and a file-watching program.
 
-With `safe.bareRepository`, a folder does not count as a bare repository only because it has files such as HEAD and
-config, which anybody can create in /tmp.
+`safe.bareRepository` is for folders such as /tmp, where anybody can create files such as HEAD and config. These would
+otherwise make the folder a bare repository.
 """
 _NO_TRANSPORT = {"GIT_ALLOW_PROTOCOL": "", "GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0"}
 _OF_A_REPOSITORY = frozenset(
@@ -291,7 +291,10 @@ folders.
 
 
 def git_environment(**more: str) -> dict[str, str]:
-    """Return an environment in which git fetches nothing, since a repository's settings may name a program for that."""
+    """Return an environment for git, with `more` variables, in which it fetches nothing.
+
+    A repository's settings may name a program to fetch with.
+    """
     own = {name: value for name, value in os.environ.items() if name not in _OF_A_REPOSITORY}
     return {**own, **_NO_TRANSPORT, **more}
 

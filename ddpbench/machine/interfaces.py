@@ -144,7 +144,7 @@ def _reachable(interface: Interface) -> bool:
 
 
 def gloo_interfaces() -> tuple[str, str]:
-    """Return words on the interfaces that gloo would use in this process, and on a faster one; empty if unknown."""
+    """Return words on the interfaces that gloo would use here, and words on a faster one; both empty if unknown."""
     try:
         found = list_interfaces()
         addresses = look_up(socket.gethostname())

@@ -62,8 +62,7 @@ def deal(
 
 
 FRAMEWORK_VARIABLE = "DDPBENCH_FRAMEWORK"
-"""The environment variable with the framework that a fork server imports; no code reads it, but servers differ in it.
-"""
+"""The environment variable with the framework that a fork server imports. No code reads it; it makes servers differ."""
 
 
 def early_env(case: Case) -> Mapping[str, str]:

@@ -15,9 +15,9 @@ Gradients = Callable[[Case], Sequence[int] | None]
 
 
 def without_equal(cases: Sequence[PlannedCase], gradients: Gradients) -> list[PlannedCase]:
-    """Return the cases, with one for each set of cases that differ only in their bucket cap and have equal buckets.
+    """Replace each set of cases that differ only in their bucket cap and have equal buckets by one case.
 
-    That is the set's case with DDP's default cap, or else its first; its `stands_for` lists the other caps. A case
+    This is the set's case with DDP's default cap, or else its first; its `stands_for` lists the other caps. A case
     stays as it is if its gradients are not known before the launch.
     """
     known: dict[grouping.GroupKey, Sequence[int] | None] = {}

@@ -41,9 +41,9 @@ RECOVERY_S = {
     "SIGSTOP": 44.0,
     "leave": 40.0,
 }
-"""Approximate time of the recovery part of a launch by what fails in it, seconds.
+"""Approximate time that recovery adds to a launch, by what fails in it, seconds.
 
-Includes torchrun's start-up, but not the time-outs of collectives.
+This includes torchrun's start-up, but not the time-outs of collectives.
 """
 EVALUATION = 0.3
 """Time of evaluation and its warm-up, as a share of the timed steps."""
@@ -97,7 +97,7 @@ class Tried:
     local_batch: int
 
     def step_of(self, case: Case) -> float:
-        """Return an upper bound of the time of a step with the case's local batch, in proportion to it, seconds."""
+        """Return an upper bound of a step's time with the case's local batch, assuming proportionality, seconds."""
         return self.step_s * max(1.0, case.local_batch / self.local_batch)
 
 

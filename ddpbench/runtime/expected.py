@@ -12,7 +12,7 @@ from ddpbench.spec import Case, PlannedCase
 
 
 class Expected:
-    """Expects how long the rest of a plan will take, in seconds, and learns from the launches so far."""
+    """Estimates how long the rest of a plan will take, in seconds, from guesses corrected by the launches so far."""
 
     def __init__(
         self, plan: Launches, done: Done, *, shared: bool, tried: Mapping[str, Tried] | None = None

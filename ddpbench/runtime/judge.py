@@ -321,7 +321,7 @@ def waiting_for_data(directory: LaunchDir, rank: int) -> str | None:
 
 
 def measured_seconds(records: LaunchRecords) -> float:
-    """Return rank 0's time in warm-up, steps of every kind, checkpoints and loss curves, seconds, without waits."""
+    """Return rank 0's time in warm-up, steps of every kind, checkpoints and loss curves, without waits, seconds."""
     for rank in records.ranks:
         warmup, blocks = rank.last(Warmup), rank.of(Block)
         if rank.rank != 0 or warmup is None or not blocks:

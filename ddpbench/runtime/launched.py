@@ -195,7 +195,7 @@ class LaunchedRanks:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Return the process ids that the ranks have reported; the launcher's for ranks that have not yet."""
+        """Return the process ids that ranks have reported; for a rank that has reported none yet, the launcher's."""
         return tuple(noted_pid(self._words, rank) or self.pid for rank in range(self._ranks))
 
     def forget(self) -> None:

@@ -130,8 +130,8 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
     ) -> bool:
         """Fork a rank for each environment; `events` reports their ends, numbering them from 0.
 
-        If `request` is None, the ranks read the one in the directory. Return whether the server first had to be
-        replaced or to import something for the ranks, which takes time that is not part of their launch.
+        If `request` is None, the ranks read the one in the directory. Return whether the server was first replaced or
+        made imports for the ranks, which takes time that is not part of the launch.
         """
         self._page.clear()  # otherwise an earlier launch's counts would be taken for this one's
         case = (request or LaunchRequest.read(directory.request)).case

@@ -390,7 +390,7 @@ class Strategy(ABC, Generic[OptionsT]):
     spoken: ClassVar[str] = ""
     """The strategy's name in a sentence, if different."""
     on_cpu: ClassVar[str] = ""
-    """Text added to the name on a CPU, if the strategy differs there from that on GPUs."""
+    """Text added to the name on a CPU, if the strategy is implemented differently there."""
     colour: ClassVar[str] = ""
     """Colour in figures as `#RRGGBB`; optional."""
     marker: ClassVar[str] = ""

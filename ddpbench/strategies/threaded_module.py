@@ -180,7 +180,7 @@ def _leaves(shard: Any, wanted: Sequence[bool]) -> Any:
 
 
 def _whole_slope(whole: torch.Tensor, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return an input's gradient from those of its parts, or their sum if every replica got the full input."""
+    """Return an input's gradient: its parts' gradients joined, or their sum if every replica got the full input."""
     return torch.stack(list(parts)).sum(0) if parts[0].shape == whole.shape else torch.cat(list(parts))
 
 

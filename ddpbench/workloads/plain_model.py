@@ -30,7 +30,7 @@ class OwnModel(nn.Module):
     """A module that holds a user's model as `network`."""
 
     alive: ClassVar[weakref.WeakSet[OwnModel]] = weakref.WeakSet()
-    """All instances in this process that exist, including copies."""
+    """All existing instances in this process, including copies."""
 
     network: nn.Module
     own: Any

@@ -180,7 +180,7 @@ class _Chain:
 
 
 class _Chains:
-    """Chains that no pass uses at present, for reuse, since building one takes as long as walking it."""
+    """Stores unused chains for reuse, since building a chain takes as long as walking it."""
 
     def __init__(self) -> None:
         self._free: list[_Chain] = []

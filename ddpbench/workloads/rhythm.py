@@ -68,7 +68,7 @@ class Rhythm:
         return self.pacer.begin(self._scale)
 
     def elements(self, number: int) -> int:
-        """Return how many elements a parameter has in this case: the profile's number by `shrink`, rounded up."""
+        """Return a parameter's number of elements in this case: the profile's, divided by `shrink` and rounded up."""
         return -(-self.profile.parameters[number].elements // self.case.shrink)
 
     def together(self) -> list[tuple[int, ...]]:

@@ -122,7 +122,7 @@ class ServerReplica(OrderedReplica):
         return list(self._log)
 
     def notes(self) -> list[Staleness]:
-        """Return a record of how stale the gradients were that were applied since the last call."""
+        """Return a record of how stale the gradients applied since the last call were; empty if there were none."""
         ages = [
             number - version
             for number, (_, version) in enumerate(self._log[self._noted :], start=self._noted)

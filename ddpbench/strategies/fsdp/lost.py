@@ -19,8 +19,10 @@ class LostParts:
     """Watches a sharded model's steps for hooks, writes to parameters and gradients that FSDP loses."""
 
     def __init__(self, model: nn.Module, hooked: list[str], *, in_blocks: bool) -> None:
-        """Begin to watch. `hooked` names the parameters that had hooks before sharding; `in_blocks` tells the option
-        `wrap`."""
+        """Begin to watch. `hooked` names the parameters that had hooks before sharding.
+
+        `in_blocks` is true if the model is sharded block by block.
+        """
         self._model, self._hooked, self._in_blocks = model, dict.fromkeys(hooked), in_blocks
         self._gathered: dict[str, nn.Parameter] = {}
         """The gathered parameters with which forward computes, by name."""

@@ -173,8 +173,7 @@ class NotedCollective:
     """When the last call ended."""
 
     def __init__(self, recorder: Recorder, number: int, ranks: int) -> None:
-        """Store the arguments. `number` must be equal on all `ranks` ranks that take part, and differ in other
-        transfers."""
+        """Store the arguments. `number` is equal on all `ranks` ranks that take part, and distinct from others'."""
         self.recorder: Recorder | None = recorder
         self._number, self._ranks = number, ranks
 
@@ -183,7 +182,7 @@ class NotedCollective:
         return torch.empty(*size, dtype=dtype, device=device)
 
     def noted(self, op: str, whole: torch.Tensor, call: Callable[[], dist.Work | None]) -> dist.Work | None:
-        """Call a blocking collective and record it; `whole` is the full tensor, which is recorded as the size."""
+        """Call a blocking collective and record it; `whole` is the full tensor, whose size is recorded."""
         if self.recorder is None:
             return call()
         start = self.recorder.mark()

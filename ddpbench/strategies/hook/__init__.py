@@ -72,8 +72,8 @@ class HookStrategy(Strategy[OptionsT]):
 class CompensatedHookStrategy(HookStrategy[OptionsT]):
     """A hook with error feedback: it stores what it leaves out of a bucket, and sends it later.
 
-    The promise is `delayed`. The first `exact_steps` steps are averaged in full without the hook, because DDP rebuilds
-    its buckets in the second step, and what the hook stores belongs to a bucket.
+    The promise is `delayed`. The first `exact_steps` steps are averaged in full without the hook. DDP rebuilds its
+    buckets in the second step, and what the hook stores belongs to a particular bucket.
     """
 
     exact_steps: ClassVar[int] = 2

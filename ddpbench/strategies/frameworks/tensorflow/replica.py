@@ -236,7 +236,7 @@ class TfReplica(Replica):
 def keras_sgd(optimizer: torch.optim.Optimizer) -> Any:
     """Return Keras' SGD with the settings of torch's.
 
-    With momentum m, torch computes v = m v + g and w -= lr v, but Keras v = m v - lr g and w += v, which is the same
+    With momentum m, torch computes v = m v + g and w -= lr v, but Keras v = m v - lr g and w += v. Both are the same
     while the learning rate is constant. Weight decay differs: torch adds it to the gradient, Keras subtracts it from
     the weights.
 
