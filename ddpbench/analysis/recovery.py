@@ -105,10 +105,7 @@ class Recovered:
 
 
 def recovered_of(number: int, ranks: Sequence[RankRecovery], case: Case) -> Recovered | None:
-    """Return the recovery of launch `number` from its ranks' records, rank 0 first.
-
-    None if the launch did not train with snapshots.
-    """
+    """Return a launch's recovery from its ranks' records, rank 0 first; None if it trained without snapshots."""
     if case.recovery == "off" or not ranks or not ranks[0].gangs:
         return None
     gangs = _gangs(ranks)

@@ -40,7 +40,7 @@ class LaunchResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ByPart(Generic[Value]):
-    """One value, such as a time or a text, for each part of a step."""
+    """A value, such as a time or a text, for each part of a step."""
 
     forward: Value
     backward: Value

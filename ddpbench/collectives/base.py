@@ -11,7 +11,7 @@ from ddpbench.collectives.transport import Transport
 
 
 class Collective(ABC):
-    """One rank's side of an all-reduce algorithm.
+    """A rank's side of an all-reduce algorithm.
 
     Correct for any number of ranks, tensors of any length, and any type that can be added. All ranks end with the
     same bits: each element is summed by one rank, or by all ranks in the same order.

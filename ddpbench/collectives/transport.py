@@ -15,7 +15,7 @@ class CollectiveError(RuntimeError):
 
 
 class Transport:
-    """One rank's connections to all others. Messages between two ranks arrive in the order in which they were sent.
+    """A rank's connections to all others. Messages between two ranks arrive in the order in which they were sent.
 
     `sent` and `received` count the bytes of all messages, by the number of the other rank.
     """

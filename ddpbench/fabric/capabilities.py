@@ -14,7 +14,7 @@ _TIMEOUT_S = 20.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FabricCapabilities:
-    """Whether each part that a fabric needs is available here; `reasons` says, by field, why a part is not."""
+    """The availability of each part that a fabric needs; `reasons` says, by field, why a part is not."""
 
     privileged: bool
     """True if this process may make namespaces as it is: as root, or with CAP_SYS_ADMIN and CAP_NET_ADMIN."""

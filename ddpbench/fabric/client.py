@@ -35,7 +35,7 @@ WINDOW_FRAMES = 100
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankPlace:
-    """Where a rank runs. The rank enters with `ddpbench.fabric.entering.enter(place.net_ns, place.user_ns)`."""
+    """A rank's place. The rank enters with `ddpbench.fabric.entering.enter(place.net_ns, place.user_ns)`."""
 
     node: int
     interface: str

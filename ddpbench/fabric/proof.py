@@ -35,7 +35,7 @@ again. Nor are links that carry too much, because other work cannot cause that.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkProof:
-    """One direction of a link: the rate asked of it, and the rate it carried while the others were busy as well."""
+    """A direction of a link: the rate asked of it, and the rate it carried while the others were busy as well."""
 
     label: str
     """Such as `node 3`."""

@@ -45,7 +45,7 @@ class JobShape:
 
     @property
     def slots(self) -> int:
-        """How many ranks fit on all nodes."""
+        """Number of ranks fit on all nodes."""
         return self.nodes * self.ranks_per_node
 
     def __str__(self) -> str:
@@ -151,7 +151,7 @@ def _fitted(entry: PlannedCase, shape: JobShape, catalog: Catalog, *, free: bool
     if free and not one_process:
         case = _on_fewest(case, shape)
     reason = _reason(case, shape, one_process=one_process)
-    # Whether ranks share cores is known only on the nodes: the leading slot fills it in.
+    # The fact whether ranks share cores is known only on the nodes: the leading slot fills it in.
     return replace(entry, case=case, skip_reason=reason, oversubscribed=False)
 
 

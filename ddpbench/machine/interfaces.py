@@ -19,7 +19,7 @@ LOOPBACK = "lo"
 """The interface that local ranks use: `ddpbench.launch.plan` sets GLOO_SOCKET_IFNAME to it."""
 RESOLVE_TIMEOUT_S = 2.0
 _FASTER = 2
-"""How many times as fast as gloo's interface another one must be to be worth mentioning."""
+"""Ratio to the speed of gloo's interface from which another interface is worth mentioning."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""How a rank times its work: the host's clock and CUDA events behind one interface."""
+"""A rank's timing: the host's clock and CUDA events behind one interface."""
 
 from __future__ import annotations
 

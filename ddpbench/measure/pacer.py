@@ -17,7 +17,7 @@ _PR_SET_TIMERSLACK = 29
 _NEARLY_NS = 10_000
 """The rank does not sleep for less than this time: falling asleep and waking takes that long."""
 _LEAD_NS = 400_000
-"""How long before a phase's end a sleeping rank wakes early."""
+"""Time before a phase's end at which a sleeping rank wakes early."""
 _LEARNING = 1 / 8
 _LEARNING_NS = 5_000
 """Share of a sleep's unexpected length that is learned, and the most learned from one sleep: an interrupted sleep tells

@@ -54,7 +54,7 @@ def _timed(records: LaunchRecords) -> bool:
 
 
 class Endings:
-    """How each launch of a plan ended, one byte each, allocated in advance so that memory does not grow in a sweep."""
+    """The end of each launch of a plan, one byte each, allocated in advance so that memory does not grow in a sweep."""
 
     def __init__(self, case_ids: Iterable[str], rounds: int) -> None:
         """Allocate a byte for each launch. `rounds` is the plan's maximum; launches of later rounds are ignored."""

@@ -1,4 +1,4 @@
-"""What a watchdog has seen of a launch's ranks, and whether that is a reason to end them."""
+"""The observations of a watchdog on a launch's ranks, and whether that is a reason to end them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNBORN = Pulse(0, "starting")
 
 @dataclass(slots=True)
 class Seen:
-    """What a watchdog knows of a running launch. `now` is always the watchdog's monotonic clock, seconds."""
+    """A watchdog's knowledge of a running launch. `now` is always the watchdog's monotonic clock, seconds."""
 
     ranks: int
     alive_at: float

@@ -45,7 +45,7 @@ class CannotTrainError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """What a strategy needs to build a rank's replica.
+    """Everything that a strategy needs to build a rank's replica.
 
     `model` is already on `device` and equal on all ranks. `loss(outputs, targets)` is a mean over samples.
     `make_optimizer` builds the workload's optimizer for any parameters. If `distributed` is true, the default process
@@ -342,7 +342,7 @@ class Strategy(ABC, Generic[OptionsT]):
     name: ClassVar[str]
     options: type[OptionsT]
     algorithm: ClassVar[str] = ""
-    """How gradients are aggregated, such as `all_reduce` or `master`; empty if they are not."""
+    """The aggregation of gradients, such as `all_reduce` or `master`; empty if they are not."""
     schedule: ClassVar[Literal["", "overlapped", "after_backward"]] = ""
     algorithms: ClassVar[tuple[str, ...]] = ()
     """Values allowed for the setting `algorithm`; empty if there is no choice."""

@@ -54,7 +54,7 @@ class ThreadedModule(nn.Module):
 
 
 class _Call:
-    """One call of a `ThreadedModule`, with what its backward needs."""
+    """A call of a `ThreadedModule`, with what its backward needs."""
 
     def __init__(self, owner: ThreadedModule, given: tuple[Any, Any], trained: list[nn.Parameter]) -> None:
         self.owner, self.given, self.trained = owner, given, trained

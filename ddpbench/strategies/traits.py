@@ -19,14 +19,14 @@ from ddpbench.user_files import short_name
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Traits:
-    """What analysis and reports need to know about a strategy with given options."""
+    """Facts that analysis and reports need about a strategy with given options."""
 
     display: str
     """The strategy's name in figures and tables."""
     spoken: str
     """The strategy's name in a sentence."""
     role: StrategyRole
-    """Whether the strategy is the base case, the upper bound, or a reference that others are compared with."""
+    """The strategy's role: the base case, the upper bound, or a reference that others are compared with."""
     promise: Promise | None
     """The promise that is proved; None if this version does not know the strategy."""
     one_process: bool

@@ -19,7 +19,7 @@ from ddpbench.guard import adopt_orphans, descendants, die_with_parent, kill_all
 from ddpbench.machine.ports import free_port
 
 LAST_CALL_S = 5
-"""How long nodes wait for more nodes once the minimum is there, seconds, if nodes come and go; torchrun's default is
+"""Time that nodes wait for more nodes once the minimum is there, seconds, if nodes come and go; torchrun's default is
 30.
 """
 _LOOK_S = 0.01

@@ -24,7 +24,7 @@ def host_name() -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobPlace:
-    """Where a rank stands in its job. `processes` is WORLD_SIZE, which is 1 for a case of one process at any world
+    """A rank's place in its job. `processes` is WORLD_SIZE, which is 1 for a case of one process at any world
     size.
     """
 

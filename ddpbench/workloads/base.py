@@ -20,7 +20,7 @@ OptionsT = TypeVar("OptionsT", bound=BaseModel)
 
 
 class Workload(ABC, Generic[OptionsT]):
-    """What is trained: a model, data, a loss and an optimizer. Each has a file and a line in `workloads.TABLE`.
+    """A thing to train: a model, data, a loss and an optimizer. Each has a file and a line in `workloads.TABLE`.
 
     `size` is what follows the colon of a name such as `gpt:nano`, or "". `for_case`, `check` and `pieces` are also
     called without torch; other methods run in a rank and may import it. The model and the data must be the same in

@@ -109,7 +109,7 @@ class Parameter(BaseModel, extra="forbid", frozen=True):
 
 
 class Provenance(BaseModel, extra="forbid", frozen=True):
-    """Where a profile's times come from."""
+    """The origin of a profile's times."""
 
     machine: str = ""
     torch: str = ""

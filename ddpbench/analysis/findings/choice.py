@@ -45,7 +45,7 @@ class Choice:
     slower_worlds: tuple[int, ...]
     """Larger numbers of ranks that train measurably fewer samples per second."""
     alone: tuple[CaseRun, ...]
-    """One case for each larger number of ranks at which it has no competitor that can be ranked."""
+    """A case for each larger number of ranks at which it has no competitor that can be ranked."""
     below_base: tuple[CaseRun, ...]
     """Other ranked cases that are shown to train fewer samples per second than one rank."""
     doubt: tuple[CaseRun, Judgement] | None

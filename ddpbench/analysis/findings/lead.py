@@ -46,7 +46,7 @@ def lead_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     ]
     found: list[tuple[int, float, Finding]] = []
     for members in grouped(able, _shared).values():
-        # Of DDP's bucket caps and options, only the first is used; a master has neither.
+        # From DDP's bucket caps and options, only the first is used; a master has neither.
         of_ddp = [run for run in members if traits_of(run.case).role == "reference"]
         chosen_kind = next((_settings(run) for run in of_ddp), None)
         alike = [

@@ -12,7 +12,7 @@ from ddpbench.units import series_of
 def ran_as_asked(case: CheckedCase) -> Iterable[Bounded]:
     """Yield the number of ranks with settings other than the case's, and the size of the largest bucket.
 
-    The former must be 0, the latter at most its limit.
+    The first must be 0, the second at most its limit.
     """
     for launch in case.run.good:
         for found in found_settings(launch, case.run.case):

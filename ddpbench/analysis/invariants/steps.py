@@ -121,7 +121,7 @@ def single_steps(case: CheckedCase) -> Iterable[Bounded]:
 
 
 def time_spent(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield the time of timed steps, at most a launch's measured time, and the latter, at most its wall time.
+    """Yield the time of timed steps, at most a launch's measured time, and the measured time, at most its wall time.
 
     All are on the machine's clock.
     """

@@ -93,7 +93,7 @@ class Change:
 
     `rounds` counts pairs if the sides were measured in turn, else the launches of the side with fewer. `reason` says
     why a case is not comparable, or what its verdict is based on. In turn, `ratio` is that of the typical round;
-    otherwise it is the ratio of geometric means. The quotient of `new_step` and `base_step` is always the latter.
+    otherwise it is the ratio of geometric means. The quotient of `new_step` and `base_step` is always that ratio.
     """
 
     label: str

@@ -71,7 +71,7 @@ class Interval:
         if self.low is not None and self.high is not None and self.high > self.low:
             half = (self.high - self.low) / 2
             exponent = math.floor(math.log10(half))
-            # One digit of the half-width, or two if the first is 1 or 2, but at most six digits of the value. If the
+            # A digit of the half-width, or two if the first is 1 or 2, but at most six digits of the value. If the
             # half-width is smaller than the value, never fewer than zero decimals.
             found = -exponent if half / 10**exponent >= 3 else 1 - exponent
             most = 5 - math.floor(math.log10(abs(self.value))) if self.value else found

@@ -1,4 +1,4 @@
-"""What checks read: system files, commands and the network. Tests can replace each source."""
+"""Sources that checks read: system files, commands and the network. Tests can replace each source."""
 
 from __future__ import annotations
 

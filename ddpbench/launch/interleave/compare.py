@@ -38,7 +38,7 @@ class ComparisonRequest:
     fewest: int
     limit: float | None = None
     rare: bool = True
-    """Whether rounds must be enough to see a slow-down of only a few rounds; if False, typical rounds decide."""
+    """True if rounds must be enough to see a slow-down of only a few rounds; if False, typical rounds decide."""
     alpha: float = 0.05
     """The joint error probability of all verdicts."""
     turns: TurnKind = "blocks"

@@ -117,7 +117,7 @@ class Turns:
     cores: Sequence[int] = ()
     """The cores on which both sides measure."""
     made: int = 0
-    """How many rounds both sides have finished."""
+    """Number of rounds both sides have finished."""
     _foreign: list[float] = field(default_factory=list)
     _processes: list[_Process] = field(default_factory=list)
     _turnstile: Turnstile | None = None
@@ -323,7 +323,7 @@ class _Process:
         """Why a case takes turns by entire launches, by the case's number."""
         self.heard_at = time.monotonic()
         self.at_turnstile = False
-        """Whether the side measures only while the turnstile gives it the turn; older versions do not."""
+        """True if the side measures only while the turnstile gives it the turn; older versions do not."""
         env = side_environment(placed.folder)
         if turnstile is not None:
             env[TURNSTILE] = turnstile.address(self.name)

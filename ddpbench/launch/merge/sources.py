@@ -51,7 +51,7 @@ class Source:
     """The experiment's text; None if it cannot be read."""
     origins: Sequence[Mapping[str, Any]]
     spent: bool
-    """Whether the run ended because `budget.total` was spent."""
+    """True if the run ended because `budget.total` was spent."""
 
     @property
     def run(self) -> RunDir:

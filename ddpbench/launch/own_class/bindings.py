@@ -15,7 +15,7 @@ Tests = tuple[tuple[ast.expr, bool], ...]
 
 @dataclass(frozen=True)
 class Binding:
-    """What a name is bound to: a value, or its part at `path`.
+    """The binding of a name: a value, or its part at `path`.
 
     The name is only bound if each condition in `tests` has the outcome paired with it.
     """

@@ -142,7 +142,7 @@ class ScriptSetting:
 
 @dataclass(frozen=True)
 class KeptParts:
-    """What the generated class keeps of a script."""
+    """The parts of a script that the generated class keeps."""
 
     places: frozenset[int]
     """The numbers of the script's nodes that the generated class has copies of, as in `place_of_node`."""

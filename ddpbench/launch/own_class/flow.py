@@ -14,7 +14,7 @@ Holds = Callable[[ast.expr], bool | None]
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _BLOCKS = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.Match)
 _AGAIN = 2
-"""How often to go through a loop's body until the state at its start is complete."""
+"""Number of passes through a loop's body until the state at its start is complete."""
 
 
 @dataclass

@@ -38,9 +38,9 @@ from ddpbench.text_safety import toml_text
 from ddpbench.units import series_of
 
 _AGAIN = 4
-"""How often the generated class is written at most, until the values that several methods read are known."""
+"""Largest number of times that the generated class is written, until the values that several methods read are known."""
 _DRAWN = 64
-"""How many batches a dataset has if the script draws a batch for each step."""
+"""Number of batches a dataset has if the script draws a batch for each step."""
 _SHARES = ("Subset", "random_split")
 """Calls that return a part of a dataset."""
 

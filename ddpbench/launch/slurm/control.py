@@ -62,7 +62,7 @@ class JobState:
 
     @property
     def active(self) -> bool:
-        """Whether the job waits or runs, or will do so again."""
+        """True if the job waits or runs, or will do so again."""
         return self.state in _ACTIVE
 
 

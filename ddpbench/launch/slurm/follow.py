@@ -128,7 +128,7 @@ class Follower:
     """When a size's records were last fetched from nodes' own disks, during its job (True) and after it (False)."""
     _tried: dict[int, int] = field(default_factory=dict)
     _away: bool = False
-    """Whether Slurm did not answer the last request, which has then been reported."""
+    """True if Slurm did not answer the last request, which has then been reported."""
 
     def __post_init__(self) -> None:
         if self.retrying:

@@ -1,4 +1,4 @@
-"""What a submission requests of Slurm, and the checks made before Slurm sees it."""
+"""The request of a submission to Slurm, and the checks made before Slurm sees it."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Prepared:
     run: RunDir
     resumes: bool
     draws_seed: bool
-    """Whether the seed of the order was drawn now, so that a new run of the experiment gets a different one."""
+    """True if the seed of the order was drawn now, so that a new run of the experiment gets a different one."""
     retry_failed: bool
     notes: tuple[str, ...] = ()
     """Sentences on what is not run as requested, with reasons, and other remarks."""

@@ -20,7 +20,7 @@ from ddpbench.text_safety import command
 
 @dataclass(slots=True)
 class SweepResult:
-    """How a sweep ended, with the reason, times and warnings."""
+    """The end of a sweep, with the reason, times and warnings."""
 
     run: RunDir
     stop_reason: str = ""

@@ -114,7 +114,7 @@ DARK_TEXT, LIGHT_TEXT = "#15181C", "#FEFEFE"
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """How a part of a step is drawn: its name in the legend, its fill and its edge. The hatch has the edge's colour.
+    """The style of a part of a step: its name in the legend, its fill and its edge. The hatch has the edge's colour.
 
     `head` is the name at the head of a column. A fill contrasts with the ground, and an edge in the ground's colour
     separates it from its neighbours. A `hollow` fill does not contrast with the ground, but its edge does.

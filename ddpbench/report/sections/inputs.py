@@ -34,7 +34,7 @@ _QUESTION = "Is training waiting for its input, and how many loader workers are 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputBar:
-    """One data setting of a group. `ratio` is its step time divided by the step time with data in memory."""
+    """A data setting of a group. `ratio` is its step time divided by the step time with data in memory."""
 
     row: Row
     waited_s: float | None

@@ -19,7 +19,7 @@ class P2pServer:
     def __init__(self, job: Job, layout: BufferLayout) -> None:
         self._job, self._layout = job, layout
         self._gradient = Parcel(layout)
-        # One buffer per worker, since parameters change while they are still being sent to a different worker.
+        # A buffer per worker, since parameters change while they are still being sent to a different worker.
         self._answers = {worker: Parcel(layout) for worker in range(1, job.world_size)}
         self._transports = {worker: _transport() for worker in range(job.world_size)}
         self._taken = [0] * job.world_size

@@ -23,7 +23,7 @@ from ddpbench.strategies.base import Job, OrderedReplica
 
 
 class BufferLayout:
-    """How trained parameters are arranged in buffers: one buffer per dtype, in the model's order."""
+    """The arrangement of trained parameters in buffers: one buffer per dtype, in the model's order."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -37,7 +37,7 @@ class RpcServer:
 
     def __init__(self, job: Job, layout: BufferLayout) -> None:
         self._job, self._layout = job, layout
-        # One buffer per worker, since parameters change while they are still being sent to a different worker.
+        # A buffer per worker, since parameters change while they are still being sent to a different worker.
         self._answers = {worker: Parcel(layout) for worker in range(1, job.world_size)}
         self._taken = [0] * job.world_size
         self._start: Mark = None

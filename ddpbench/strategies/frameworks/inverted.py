@@ -36,7 +36,7 @@ class Inverted:
         self._loss: Any = None
         self._ending = False
         self._at = "begin"
-        """What the loop waits for: `begin`, `batch` or `update`; or `ended`."""
+        """The event that the loop waits for: `begin`, `batch` or `update`; or `ended`."""
 
     def gradients_of(self, batch: Any) -> torch.Tensor:
         """Give a batch to the loop; return the loss that the loop reports once gradients are aggregated."""

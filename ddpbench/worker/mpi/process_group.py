@@ -148,7 +148,7 @@ class MpiGroup(_Group):  # type: ignore[misc]
                 return theirs, self._size if ours is ReduceOp.AVG else 1
         raise ValueError(f"MPI has no reduction {wanted} of {dtype}")
 
-    # The same tensor on all ranks
+    # An equal tensor on all ranks
 
     def allreduce(self, tensors: _Tensors, opts: Any = None) -> Work:
         operation, share = self._operation(

@@ -29,7 +29,7 @@ _OBJECTS_BYTES = 80 << 20
 _NEVER_S = 24 * 3600
 """Timeout of the process group, seconds; the watchdog ends hangs instead."""
 _SETTINGS = {
-    # As on systems other than Linux: Ray then uses the loopback address, and listens on no other.
+    # Like on systems other than Linux: Ray then uses the loopback address, and listens on no other.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",

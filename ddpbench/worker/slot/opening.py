@@ -1,4 +1,4 @@
-"""What the leading slot does before any launch: prepare the run directory, learn who sees it, and record the nodes."""
+"""The leading slot's work before any launch: prepare the run directory, learn who sees it, and record the nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this slot reports to the others (its card): its place, machine and versions, and the plan it is to run."""
+"""This slot's report to the others (its card): its place, machine and versions, and the plan it is to run."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class OwnRank:
 
     @property
     def ended(self) -> bool:
-        """Whether the rank has ended."""
+        """True if the rank has ended."""
         return self._code is not None or bool(self._gone)
 
     def poll(self, timeout_s: float) -> None:

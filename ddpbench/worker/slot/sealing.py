@@ -47,7 +47,7 @@ class Seals:
 
     @property
     def strong(self) -> bool:
-        """Whether there is a key; without one, everybody can seal."""
+        """True if there is a key; without one, everybody can seal."""
         return bool(self._key)
 
     def begin_job(self, agreed: bytes) -> None:

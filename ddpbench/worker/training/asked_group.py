@@ -28,7 +28,7 @@ _is_users = cache(is_users)
 
 @dataclass(slots=True)
 class Asked:
-    """Whether the enclosed code asked for the default process group."""
+    """True if the enclosed code asked for the default process group."""
 
     found: bool = False
     """True once the group was needed, or once a user's code checked whether there is one."""

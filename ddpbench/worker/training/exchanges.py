@@ -38,7 +38,7 @@ class Exchanges:
     waited: bool = False
     """True if a barrier was called."""
     _waits: dict[str, int] = field(default_factory=dict)
-    """How far barriers advanced each group's sequence number, by the group's name."""
+    """The advance that barriers made in each group's sequence number, by the group's name."""
 
     @property
     def found(self) -> bool:

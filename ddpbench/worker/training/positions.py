@@ -89,7 +89,7 @@ def _asked(order: Order, first: int, stride: int, count: int) -> Iterator[list[i
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Share:
-    """Which samples a rank takes: in each step, one local batch per rank, from the job's position `first` on."""
+    """The samples that a rank takes: in each step, one local batch per rank, from the job's position `first` on."""
 
     first: int
     rank: int

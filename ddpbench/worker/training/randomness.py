@@ -54,7 +54,7 @@ def have_drawn(before: Any, now: Any) -> bool:
 
 
 class Draws:
-    """Whether some code has drawn random numbers."""
+    """True if some code has drawn random numbers."""
 
     found = False
 

@@ -245,7 +245,7 @@ class OneProcess:
 
 
 class OwnReference:
-    """One process's model that makes this rank's updates, after the same calls of the user's object as on the rank.
+    """The model of one process that makes this rank's updates, after the calls of the user's object made on the rank.
 
     An update may compute with what `loss` kept in the object, such as a count of its calls.
     """

@@ -289,7 +289,7 @@ def _completeness(comparer: Comparer, whole: set[str], own: Tensors) -> Iterator
 
 
 class _SameShards:
-    """One process's averaged gradients over the ranks' shards, and their comparison with a rank's gradients."""
+    """The averaged gradients of one process over the ranks' shards, and their comparison with a rank's gradients."""
 
     def __init__(self, comparer: Comparer, reference: torch.nn.Module) -> None:
         self._comparer, self._reference = comparer, reference
@@ -521,7 +521,7 @@ def _delayed(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
 def _seeded_backward(comparer: Comparer, replica: Replica, step: int) -> Iterator[None]:
     """Seed a step's draws from its first gradient on by rank and step; draws of forwards stay as they would be.
 
-    So all steps have the true gradient of the same forward, and a strategy that draws what it sends draws anew in each.
+    So all steps have the true gradient of the same forward, and a strategy that draws what it sends draws it again.
     """
     model, kept, case = replica.job.model, _States(), comparer.training.case
     anew = case.seed + 1 + comparer.prover.rank + (2 + step) * case.world_size
@@ -587,7 +587,7 @@ class _Kept:
     whole: Tensors
     """Sums of the true gradients over the steps."""
     own: Tensors
-    """What this rank keeps back of the sums."""
+    """The part of the sums that this rank keeps back."""
     mean: Tensors
     """The mean over ranks of what they keep back."""
     parts: dict[str, set[str]] = field(init=False)
@@ -741,7 +741,7 @@ def _sent_of_kept(
 
 
 def _share(kept: Tensors, whole: Tensors, names: Collection[str]) -> float:
-    """Return the norm of these tensors in `kept` as a share of their norm in `whole`; 0 if the latter is 0."""
+    """Return the norm of these tensors in `kept` as a share of their norm in `whole`; 0 if that norm is 0."""
     of_whole = float(norm([whole[name] for name in names])) if names else 0.0
     return float(norm([kept[name] for name in names])) / of_whole if of_whole > 0 else 0.0
 

@@ -1,4 +1,4 @@
-"""Whether rounding alone explains how averaged gradients differ from exact ones: in scale, by rank, and in size.
+"""Decide whether rounding alone explains how averaged gradients differ from exact ones: in scale, by rank, and in size.
 
 A hook rounds each rank's gradient g_r to a type of unit roundoff u, and perhaps the n - 1 partial sums. A number's
 errors are at most u of it, and independent: as uniform ones in ±u they have a variance of u²/3, and types that round
@@ -43,7 +43,7 @@ LARGEST_BIAS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """How far a result is from exact gradients in one respect, and how far it may be."""
+    """The distance of a result from exact gradients in one respect, and its bound."""
 
     compared: ComparedQuantity
     error: float
@@ -57,7 +57,7 @@ class Deviation:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """How a hook rounds what it sends."""
+    """The rounding of what a hook sends."""
 
     ranks: int
     roundoff: float

@@ -27,12 +27,12 @@ EFFICIENCY_CUT = 0.7
 """The lowest efficiency at which a job size is worth requesting, unless the request sets a different cut."""
 
 MOST_NAMED = 4
-"""How many of a run's other curves are listed, with the flags that choose them."""
+"""Number of of a run's other curves are listed, with the flags that choose them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AllocationRequest:
-    """What the user asks of an allocation page.
+    """The user's request for an allocation page.
 
     `where` selects among curves of one strategy and workload, by names of options or of `Case`'s fields, with their
     values. `waits_s` has queue waits in seconds, by world size; they are given, not measured. If `samples_per_epoch` is

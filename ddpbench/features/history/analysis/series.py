@@ -122,9 +122,9 @@ class History:
     sides: tuple[Side, ...]
     cases: tuple[CaseHistory, ...]
     fewest: int
-    """How many runs a case needs for a change to be shown; depends on the number of cases."""
+    """Number of runs a case needs for a change to be shown; depends on the number of cases."""
     alone: int
-    """How many cases are left out because only one run has them."""
+    """Number of cases are left out because only one run has them."""
     unlike: tuple[str, ...]
     """Differences in machine, torch and the like from one run to the next."""
 

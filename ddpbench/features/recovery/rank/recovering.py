@@ -181,7 +181,7 @@ def _plan_the_failure(training: Training, control: Control, marks: Marks, plan: 
 
 
 class Recovering:
-    """One rank's part in the training, from the last snapshot, or from the beginning, to the end."""
+    """A rank's part in the training, from the last snapshot, or from the beginning, to the end."""
 
     def __init__(
         self,

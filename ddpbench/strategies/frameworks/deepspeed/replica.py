@@ -16,7 +16,7 @@ from ddpbench.strategies.frameworks.process_state import unchanged
 from ddpbench.strategies.trees import chunk
 
 COMPILED_OPS = {"deepspeed_shm_comm": False}
-"""What DeepSpeed is told about which of its operations this machine can compile: none."""
+"""Answers to DeepSpeed's question which of its operations this machine can compile: none."""
 
 
 def settings_of(job: Job, options: DeepSpeedOptions) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class DeepSpeedReplica(Replica):
         return set()
 
     def held_bytes(self) -> tuple[int, int, int]:
-        """Return the bytes of parameters, gradients and optimizer state; the latter includes this rank's share of the
+        """Return the bytes of parameters, gradients and optimizer state; the state includes this rank's share of the
         weights."""
         parameters = local_bytes(self.job.model.parameters())
         state = state_bytes(self.optimizer)

@@ -149,7 +149,7 @@ class TfReplica(Replica):
         ]
         parts = list(zip(*arrays, strict=True))
         if self._local == 1:
-            # As tf.distribute's iterators yield it; calling a tf.function with values by device takes longer.
+            # Like tf.distribute's iterators yield it; calling a tf.function with values by device takes longer.
             return parts[0]
         return self._strategy.experimental_distribute_values_from_function(
             lambda context: parts[context.replica_id_in_sync_group % self._local]
