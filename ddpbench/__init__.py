@@ -42,14 +42,14 @@ def sweep(
     Args:
         experiment: a TOML file, the name of one under `experiments/`, or a run directory to resume.
         overrides: settings such as `"base.local_batch=16"`, applied before validation.
-        out: the run directory; by default `reports/<experiment>-<utc time>`. One that exists is resumed.
-        retry_failed: launches that failed in an earlier session are done again.
-        listener: hears of progress.
+        out: the run directory; by default `reports/<experiment>-<utc time>`. An existing run is resumed.
+        retry_failed: whether to repeat launches that failed in an earlier session.
+        listener: is told of progress.
 
     Raises:
         ddpbench.errors.RequestError: the request cannot be met; nothing was started.
-        ddpbench.errors.LaunchError: ranks cannot be started, or their records not be written.
-        KeyboardInterrupt: it was interrupted; what was finished stands in the table, the rest can be resumed.
+        ddpbench.errors.LaunchError: ranks cannot be started, or their records cannot be written.
+        KeyboardInterrupt: the sweep was interrupted; finished results are in the table, and the rest can be resumed.
     """
     from ddpbench.launch.experiments import find_experiment
     from ddpbench.launch.listener import Listener
@@ -72,8 +72,8 @@ def carry_out(work: Sweep, interrupted: Callable[[], None] = lambda: None) -> No
     """Run a prepared sweep's launches. If interrupted, call `interrupted` and write finished results into the table.
 
     Raises:
-        ddpbench.errors.LaunchError: ranks cannot be started, or their records not be written.
-        KeyboardInterrupt: it was interrupted; the rest can be resumed.
+        ddpbench.errors.LaunchError: ranks cannot be started, or their records cannot be written.
+        KeyboardInterrupt: the sweep was interrupted; the rest can be resumed.
     """
     from ddpbench.errors import DdpbenchError
 
@@ -90,10 +90,12 @@ def carry_out(work: Sweep, interrupted: Callable[[], None] = lambda: None) -> No
 
 
 def load(run_dir: str | Path, *, write: bool = False) -> pd.DataFrame:
-    """Return a run directory's table, regenerated from its records: one row per case; with `write`, also `cases.csv`.
+    """Return a run directory's table, regenerated from its records, with a row per case.
+
+    With `write`, also write the table to the run directory's `cases.csv`.
 
     Raises:
-        ddpbench.errors.IdentityError: it is not a run directory, or one of another schema.
+        ddpbench.errors.IdentityError: `run_dir` is not a run directory, or was written with a different schema.
     """
     from ddpbench.analysis import load as load_frame
     from ddpbench.analysis import write_csv
@@ -108,12 +110,12 @@ def load(run_dir: str | Path, *, write: bool = False) -> pd.DataFrame:
 
 
 def load_steps(run_dir: str | Path) -> pd.DataFrame:
-    """Return every rank's own timed, instrumented and evaluation steps, one per row, of launches that ended well.
+    """Return the timed, instrumented and evaluation steps of every rank in successful launches, one per row.
 
     The columns are `ddpbench.analysis.export.STEP_COLUMNS`; times are seconds.
 
     Raises:
-        ddpbench.errors.IdentityError: it is not a run directory, or one of another schema.
+        ddpbench.errors.IdentityError: `run_dir` is not a run directory, or was written with a different schema.
     """
     from ddpbench.analysis.export import load_steps as load_frame
     from ddpbench.records.submission_dir import run_at
@@ -122,12 +124,12 @@ def load_steps(run_dir: str | Path) -> pd.DataFrame:
 
 
 def load_transfers(run_dir: str | Path) -> pd.DataFrame:
-    """Return every rank's part in each transfer of its instrumented steps, one per row, of launches that ended well.
+    """Return every rank's part in each transfer of its instrumented steps, one per row, from successful launches.
 
     The columns are `ddpbench.analysis.export.TRANSFER_COLUMNS`; times are seconds, sizes bytes.
 
     Raises:
-        ddpbench.errors.IdentityError: it is not a run directory, or one of another schema.
+        ddpbench.errors.IdentityError: `run_dir` is not a run directory, or was written with a different schema.
     """
     from ddpbench.analysis.export import load_transfers as load_frame
     from ddpbench.records.submission_dir import run_at
@@ -136,11 +138,11 @@ def load_transfers(run_dir: str | Path) -> pd.DataFrame:
 
 
 def write_report(run_dir: str | Path) -> Path:
-    """Write `cases.csv`, `report.html` and the figures of a run directory; return the page's path.
+    """Write a run directory's `cases.csv`, `report.html` and figures; return the path of `report.html`.
 
     Raises:
-        ddpbench.errors.IdentityError: it is not a run directory, or one of another schema.
-        ddpbench.errors.RequestError: its records are gone, and only its report was kept.
+        ddpbench.errors.IdentityError: `run_dir` is not a run directory, or was written with a different schema.
+        ddpbench.errors.RequestError: only the run's report is left; its records are gone.
     """
     return report_on(run_dir)[0]
 
@@ -148,13 +150,13 @@ def write_report(run_dir: str | Path) -> Path:
 def report_on(
     run_dir: str | Path, wanted: PictureFormats | None = None, on_progress: OnProgress | None = None
 ) -> tuple[Path, RunSummary]:
-    """Do as `write_report`; also return the summary behind the page. `wanted` names more files of its pictures.
+    """Like `write_report`, but also return the summary from which the page was made.
 
-    `on_progress` is called with the progress.
+    `wanted` says in which further formats to write the pictures. `on_progress` is called with the progress.
 
     Raises:
-        ddpbench.errors.IdentityError: it is not a run directory, or one of another schema.
-        ddpbench.errors.RequestError: its records are gone, and only its report was kept.
+        ddpbench.errors.IdentityError: `run_dir` is not a run directory, or was written with a different schema.
+        ddpbench.errors.RequestError: only the run's report is left; its records are gone.
     """
     from ddpbench.helper_process import for_report
     from ddpbench.records.plan import count_cases
@@ -164,7 +166,7 @@ def report_on(
     run.check_records()
     others = for_report(count_cases(run))
     collected = gc.isenabled()
-    gc.disable()  # a tenth of the time: nothing that is read is garbage before the page is written
+    gc.disable()  # saves a tenth of the time: nothing that is read becomes garbage before the page is written
     try:
         with run.held() as own, others:
             from ddpbench import report

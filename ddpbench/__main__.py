@@ -1,4 +1,4 @@
-"""`python -m ddpbench` is `ddpbench`."""
+"""Run the command line under `python -m ddpbench`."""
 
 import signal
 
@@ -6,9 +6,9 @@ import signal
 def main() -> None:
     """Run the command line.
 
-    Ctrl-C during its import ends the process like the signal: there is nothing to explain yet.
+    Ctrl-C while it is imported ends the process without a traceback, because there is nothing to explain yet.
     """
-    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # under nohup it is ignored
+    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # false if SIGINT is ignored
     if ours:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from ddpbench import cli

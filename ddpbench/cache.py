@@ -1,7 +1,7 @@
-"""A cache per user: results that would be made again from the same input. A failure of the cache costs only time.
+"""A cache per user of results that can be computed again from the same input. If the cache fails, only time is lost.
 
-Cached values are pickled by their owners, so the cache is never in a run directory, which may come from a stranger.
-Entries are in a subfolder that this module created and marked; nothing else is ever removed.
+Cached values are pickled, so the cache is never in a run directory, which may come from a stranger. Entries are in a
+subfolder that this module created and marked; nothing else is ever removed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import Any, BinaryIO
 import psutil
 
 FOLDER = "DDPBENCH_CACHE"
-"""The variable that names another place for the subfolder; if it is set and empty, nothing is cached."""
+"""The environment variable with the folder in which to make the subfolder; if set to nothing, nothing is cached."""
 SUBFOLDER = "ddpbench-cache"
-"""The folder of entries, in `~/.cache` or the folder that the user names, which may hold the user's own files."""
+"""Name of the folder of entries. Its parent, `~/.cache` or the user's choice, may also have the user's own files."""
 MARK = "CACHEDIR.TAG"
-"""The file that marks a folder of entries; backup programs know the name (https://bford.info/cachedir/)."""
+"""Name of the file that marks a folder of entries; backup programs know it (https://bford.info/cachedir/)."""
 _MARK_TEXT = (
     b"Signature: 8a477f597d28d172789f06886806bc55\n"
     b"# Created by ddpbench, which removes old entries here. This folder can be deleted at any time.\n"
@@ -36,15 +36,15 @@ _ENTRY = b"ddpbench cache entry\n"
 _ENDING = ".kept"
 _UNFINISHED = re.compile(re.escape(_ENDING) + r"\.[0-9]+\.new$")
 MOST_BYTES = 256 << 20
-"""Largest size of all entries, of which those used last are kept: a run of a thousand cases has some MiB, a figure up
-to one.
+"""Largest size of all entries together, bytes; the least recently used are removed first. A run of a thousand cases
+takes some MiB, a figure up to one.
 """
 _DAY_S = 86_400
 _PACKAGE = Path(__file__).resolve().parent
 
 
 def cache_folder() -> Path | None:
-    """Return the folder of entries: in `DDPBENCH_CACHE`, `XDG_CACHE_HOME` or `~/.cache`; None if there is none."""
+    """Return the folder of entries, in `DDPBENCH_CACHE`, `XDG_CACHE_HOME` or `~/.cache`; None if nothing is cached."""
     if (own := os.environ.get(FOLDER)) is not None:
         return Path(own).absolute() / SUBFOLDER if own else None
     given = os.environ.get("XDG_CACHE_HOME", "")
@@ -53,7 +53,7 @@ def cache_folder() -> Path | None:
 
 
 def kept(name: str, stamp: bytes) -> Any:
-    """Return the cached value of a name with this stamp; None without one, or if the stamp is empty."""
+    """Return the value cached under this name and stamp; None if there is no such value or the stamp is empty."""
     if not stamp:
         return None
     name, head = name + _ENDING, _ENTRY + stamp
@@ -63,14 +63,14 @@ def kept(name: str, stamp: bytes) -> Any:
                 return None
             found = pickle.load(file)
             with suppress(OSError):
-                os.utime(name, dir_fd=folder)  # entries in use stay
+                os.utime(name, dir_fd=folder)  # so that entries in use stay
             return found
-    except Exception:  # no folder, cut short, or anything else: a cached value can be made again
+    except Exception:  # whatever is wrong, the value can be computed again
         return None
 
 
 def keep(name: str, stamp: bytes, value: object) -> None:
-    """Cache a value under a name, unless the stamp is empty."""
+    """Cache a value under a name and stamp, unless the stamp is empty."""
     if not stamp:
         return
     name += _ENDING
@@ -93,7 +93,7 @@ def keep(name: str, stamp: bytes, value: object) -> None:
 
 
 def _prune(folder: int) -> None:
-    """Remove the entries used longest ago if all are too large together, and what a killed writer left."""
+    """Remove files that killed writers left, and the least recently used entries beyond `MOST_BYTES` in total."""
     found = [(name, os.stat(name, dir_fd=folder, follow_symlinks=False)) for name in os.listdir(folder)]
     for name, of in found:
         if _UNFINISHED.search(name) and time.time() - of.st_mtime > _DAY_S and _is_entry(folder, name):
@@ -110,7 +110,7 @@ def _prune(folder: int) -> None:
 
 
 def _is_entry(folder: int, name: str) -> bool:
-    """Return whether a file was written by `keep`, in whole or until its writer was killed."""
+    """Return whether a file was written by `keep`, even if only in part because the process was killed."""
     try:
         with _read(folder, name) as file:
             return _ENTRY.startswith(file.read(len(_ENTRY)))
@@ -119,10 +119,10 @@ def _is_entry(folder: int, name: str) -> bool:
 
 
 def _read(folder: int, name: str) -> BinaryIO:
-    """Return a regular file of the folder, open for reading; never waits.
+    """Return a regular file of the folder, open for reading, without ever blocking.
 
     Raises:
-        OSError: it does not exist, is a link or something else, or another user can write to it.
+        OSError: the file does not exist, is not a regular file, is not this user's, or others can write to it.
     """
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     if not _is_ours(os.fstat(descriptor), stat.S_IFREG):
@@ -133,10 +133,10 @@ def _read(folder: int, name: str) -> BinaryIO:
 
 @contextmanager
 def _opened(*, make: bool = False) -> Iterator[int]:
-    """Hold the folder open: its entries are reached through it, even if something replaces it meanwhile.
+    """Yield the descriptor of the open cache folder, which stays the right one even if its path is replaced.
 
     Raises:
-        OSError: it does not exist, was not made here, or another user can write in it.
+        OSError: the folder does not exist, was not made by this module, is not this user's, or others can write in it.
     """
     path = cache_folder()
     if path is None:
@@ -158,7 +158,7 @@ def _opened(*, make: bool = False) -> Iterator[int]:
 
 
 def _mark(folder: int) -> None:
-    """Write the mark into a folder without files, or with a mark that was cut short."""
+    """Write the mark into a folder that is empty or has only a mark that was cut short."""
     with suppress(FileNotFoundError), _read(folder, MARK) as file:
         if not _MARK_TEXT.startswith(file.read()):
             return
@@ -168,12 +168,14 @@ def _mark(folder: int) -> None:
 
 
 def _make(path: Path) -> None:
-    """Make the folder and those above, all for this user alone; not in another user's, such as root's under sudo.
+    """Make the folder and any missing ones above it, with access for this user alone.
+
+    Unless `DDPBENCH_CACHE` is set, none is made in another user's folder, because HOME may still be theirs under sudo.
 
     Raises:
-        OSError: it cannot be made, or it would be below a home directory that does not exist.
+        OSError: it cannot be made, would be in another user's folder, or below a home directory that does not exist.
     """
-    home = Path(os.path.expanduser("~"))  # noqa: PTH111  without one it stays as it is
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111  stays `~` if no home is known
     if path.is_relative_to(home) and not home.is_dir():
         raise FileNotFoundError(f"the home directory {home} does not exist")
     missing = [path, *path.parents]
@@ -185,19 +187,20 @@ def _make(path: Path) -> None:
 
 
 def _is_ours(found: os.stat_result, kind: int) -> bool:
-    """Return whether it is this user's, and no other user can write in it."""
+    """Return whether a file or folder is of this kind (`S_IFREG`, `S_IFDIR`), this user's, and writable by no other."""
     return stat.S_IFMT(found.st_mode) == kind and found.st_uid == os.geteuid() and not found.st_mode & 0o022
 
 
 def fingerprint(found: os.stat_result) -> tuple[int, ...]:
-    """Return values that change with a file: the time of its last change is the kernel's, which nobody can set."""
+    """Return values that change whenever a file changes; among them is `st_ctime_ns`, which users cannot set."""
     return found.st_mode, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def code_stamp() -> bytes:
-    """Return a digest of this package's code, of Python and of the packages that compute and draw; empty if unknown.
+    """Return a digest of this package's code and of the versions of Python and the packages that compute and draw.
 
-    It is empty if code has changed since this process began, which may have imported the earlier code.
+    The digest is empty if nothing is cached, or if any of this is unknown. It is also empty if this package's code has
+    changed since this process began, because the process may have imported the earlier code.
     """
     if cache_folder() is None:
         return b""

@@ -1,6 +1,6 @@
-"""Exceptions as text: the lines that say what is wrong, and the user's own line that led to it.
+"""Describe an exception in one line: what went wrong, and which line of the user's own code led to it.
 
-Standard library only: ranks and the controlling side use it.
+This module imports only the standard library, because ranks use it as well as the process that starts them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import traceback
 from pathlib import Path
 
 LONGEST = 600
-"""Longest text of an exception that is quoted in full, characters."""
+"""Most characters of an exception's text that are quoted in full."""
 _TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^\s+File "([^"]+)", line (\d+)', re.MULTILINE)
 _WORKER = re.compile(r"^Caught \w+ in (DataLoader worker process \d+|replica \d+ on device \S+)\.")
@@ -24,9 +24,9 @@ _NOISE = re.compile(
     r"torch\._dynamo\.config\.|Exception raised from |frame #\d+|Please include the loss function|"
     r"Parameter indices which did not receive grad|from user code:$|Developer debug context|For more details "
 )
-"""Beginnings of lines for debugging torch that say nothing of the cause."""
+"""Beginnings of lines in torch's messages that help to debug torch but do not tell the cause."""
 _ASKS_DEBUG = re.compile(r"\s*[^.\n]*TORCH_DISTRIBUTED_DEBUG[^.\n]*\.?")
-"""Advice that crashes: DDP over gloo ends with a segmentation fault under DETAIL."""
+"""Torch's advice to set TORCH_DISTRIBUTED_DEBUG, left out: under DETAIL, DDP over gloo ends with a segfault."""
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z`'\"(\d])|\n")
 _LIBRARIES = tuple(
     os.path.realpath(path) + os.sep
@@ -35,17 +35,17 @@ _LIBRARIES = tuple(
 
 
 def text_of(error: BaseException) -> str:
-    """Return an exception's text; empty if `str` fails, as for one that holds a module within itself."""
+    """Return an exception's text; empty if its `__str__` raises."""
     try:
         return str(error).strip()
-    except Exception:  # any class's __str__, at any depth
+    except Exception:  # a class's __str__ may raise anything
         return ""
 
 
 def exception_words(error: BaseException) -> str:
-    """Return an exception's type and text, with the cause that it was raised from, and the environment's part.
+    """Return one line with an exception's type and text, its `__cause__`, its notes, and `environments_part`.
 
-    The result is one line, and whole sentences as far as `LONGEST` allows.
+    A text longer than `LONGEST` loses sentences in its middle.
     """
     text = text_of(error)
     words = _of_callback(text) or _named(type(error).__name__, meaningful(text))
@@ -63,9 +63,9 @@ _UNPICKLED = re.compile(r"Can't (?:pickle|get) local object|Can't pickle <functi
 
 
 def environments_part(error: BaseException) -> str:
-    """Return how the environment led to an exception, as `; ...`; empty if it did not.
+    """Return a clause `; ...` on what in the user's environment led to an exception; empty if nothing is known.
 
-    That is a variable or option of Python's, or a limit of memory.
+    Examples are a warning filter, a text encoding, code that calls `sys.exit`, and a limit on memory or processes.
     """
     if isinstance(error, Warning):
         return _filters_part()
@@ -107,7 +107,10 @@ _UNICODE_LINE = re.compile(r"Unicode(?:En|De)codeError: '(?:ascii|latin-1)'")
 
 
 def environments_part_of(line: str, trace: str = "") -> str:
-    """Return the same for an exception that another process wrote as the last line of its log, under its traceback."""
+    """Like `environments_part`, for another process's exception, given as the last `line` of that process's log.
+
+    `trace` is the traceback above that line.
+    """
     filters, utf8 = os.environ.get("PYTHONWARNINGS", ""), os.environ.get("PYTHONUTF8", "")
     if filters and _WARNING_LINE.match(line):
         return f"; PYTHONWARNINGS={filters} in the environment raises warnings as errors: unset it"
@@ -118,17 +121,17 @@ def environments_part_of(line: str, trace: str = "") -> str:
 
 _THREADS = (
     r"can't start new thread|pthread_create[^\n]{0,80} failed|Thread creation failed"
-    # The whole text that std::thread throws; errors on locked files, and sockets, say more than that.
+    # The whole text that std::thread throws; errors about locked files and sockets have more text.
     r"|(?:^|Error: |what\(\): +)Resource temporarily unavailable\s*$"
 )
 _OF_MEMORY = re.compile(
     r"\bMemoryError|(?i:can(?:'t|not) allocate memory|memory allocation still failed)|bad_alloc|failed to map segment|"
-    # No space for a thread's stack; torch ends like this if it has started some of its threads.
+    # Torch ends with this text if it has started some of its threads and has no memory for another one's stack.
     rf"terminate called without an active exception|{_THREADS}",
     re.MULTILINE,
 )
 _OF_PROCESSES = re.compile(
-    # A traceback whose last frame is a fork, and shells' messages on one.
+    # A traceback whose last frame is a fork, and the messages of shells that cannot fork.
     rf"{_THREADS}|fork\w{{0,20}}\([^\n]*\n(?:(?![ \t]+File \")[ \t][^\n]*\n){{0,40}}BlockingIOError\b"
     r"|\bfork: [^\n]{0,80}Resource temporarily unavailable",
     re.MULTILINE,
@@ -136,10 +139,10 @@ _OF_PROCESSES = re.compile(
 
 
 def limits_part(words: str) -> str:
-    """Return which limit led to the text of an exception or a log, as `; ...`; empty if none did.
+    """Return a clause `; ...` on the resource limit that led to this text of an exception or a log; empty if none did.
 
-    It is the limit of the address space, if there is one and the text is about memory that ran out; else that of
-    processes, if one could not be started.
+    The limit is that on address space, if one is set and `words` say that memory ran out. Otherwise it is the limit on
+    processes, if `words` say that a process or thread could not be started.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY or not _OF_MEMORY.search(words):
@@ -150,7 +153,7 @@ def limits_part(words: str) -> str:
 
 
 def signals_part(name: str) -> str:
-    """Return how the environment led to the signal that killed a rank, as `; ...`; empty if it did not."""
+    """Return a clause `; ...` on the environment variable that may have led to a rank's signal; empty if none did."""
     if name == "SIGSEGV" and os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
         return "; TORCH_DISTRIBUTED_DEBUG=DETAIL in the environment may be why, DDP over gloo crashes so: unset it"
     return ""
@@ -165,7 +168,7 @@ def _named(kind: str, words: str) -> str:
 def meaningful(text: str) -> str:
     """Return the part of an exception's text that says what is wrong, as one line.
 
-    Where the text holds another process's traceback, such as a loader worker's, that is the exception at its end.
+    If the text has a traceback from another process, such as a loader worker, use the exception at the traceback's end.
     """
     if _TRACEBACK in text:
         return _of_traceback(text)
@@ -186,7 +189,7 @@ def _begins(line: str) -> bool:
 
 
 def _of_traceback(text: str) -> str:
-    """Return the exception at the end of a text with a traceback, and where in the user's code it was raised."""
+    """Return the exception at the end of a text with a traceback, and the place in the user's code that raised it."""
     head, _, trace = text.partition(_TRACEBACK)
     last = trace.rpartition(_TRACEBACK)[2]
     frames = list(_FRAME.finditer(last))
@@ -206,9 +209,10 @@ _CALLED_AT = re.compile(r"^\s+(\S.*)\((\d+)\): ", re.MULTILINE)
 
 
 def _of_callback(text: str) -> str:
-    """Return the exception that a future's callback raised, and where in the user's code; empty for any other text.
+    """Return the exception that a future's callback raised, with its place in the user's code.
 
-    torch raises it again as a RuntimeError for each callback after it, with the frames of all, the innermost first.
+    Return an empty text if `text` is about anything else. Each later callback makes torch raise the exception again, as
+    a RuntimeError whose text lists the frames of all callbacks, innermost first.
     """
     if not text.startswith(_CALLBACK):
         return ""
@@ -218,7 +222,7 @@ def _of_callback(text: str) -> str:
 
 
 def _shortened(text: str) -> str:
-    """Return a text of whole sentences: the first, and as many of the last ones as fit."""
+    """Return a text; if it is longer than `LONGEST`, only its first sentence and those of its last ones that fit."""
     if len(text) <= LONGEST:
         return text
     first, *others = [_cut(part, LONGEST // 2) for part in _SENTENCE_END.split(text) if part.strip()]
@@ -238,14 +242,14 @@ def _cut(text: str, longest: int) -> str:
 
 
 def is_users(path: str) -> bool:
-    """Return whether a file is neither Python's, nor an installed package's, nor this package's."""
+    """Return whether a file belongs neither to Python, nor to an installed package, nor to this package."""
     if path.startswith("<") or "/site-packages/" in path or "/dist-packages/" in path:
         return False
     return not os.path.realpath(path).startswith(_LIBRARIES)
 
 
 def shown(path: str) -> str:
-    """Return a file's path relative to the working directory, if it is below it."""
+    """Return a file's path, relative to the working directory if the file is below that."""
     try:
         relative = os.path.relpath(path)
     except (OSError, ValueError):
@@ -254,7 +258,7 @@ def shown(path: str) -> str:
 
 
 def users_line(error: BaseException) -> str:
-    """Return the user's last line that led to an exception, as ` (file:line)`; empty if none did."""
+    """Return the last line of user code in an exception's traceback, as ` (file:line)`; empty if there is none."""
     place = ""
     for frame in traceback.extract_tb(error.__traceback__):
         if Path(frame.filename).is_file() and is_users(frame.filename):

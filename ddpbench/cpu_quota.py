@@ -1,4 +1,4 @@
-"""Cores and memory that a control group grants: a container may see all of a machine, and get less."""
+"""Read the cores and the memory that a control group grants; a container may see all of a machine, but get less."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PROC = Path("/proc")
 
 
 def granted_cores() -> int:
-    """Return how many logical cores this process may keep busy at once, at least one: affinity and quota applied."""
+    """Return how many logical cores this process may keep busy by its affinity and its CPU quota, at least one."""
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
     quota = cpu_quota()
@@ -18,7 +18,7 @@ def granted_cores() -> int:
 
 
 def cpu_quota(sys_root: Path = _SYS, proc_root: Path = _PROC) -> float | None:
-    """Return the CPUs that the control group grants, the smallest of its and its parents'; None without a limit."""
+    """Return the number of CPUs granted by this process's control group and its parents; None if none sets a limit."""
     group = ""
     for line in read_text(proc_root / "self/cgroup").splitlines():
         number, _, rest = line.partition(":")
@@ -40,9 +40,9 @@ def cpu_quota(sys_root: Path = _SYS, proc_root: Path = _PROC) -> float | None:
 
 
 def memory_files(unified: str, legacy: str, sys_root: Path = _SYS, proc_root: Path = _PROC) -> list[Path]:
-    """Return the existing files of that name for memory of this process's control group, and of its parents.
+    """Return the files of one name in the memory controllers of this process's control group and its parents.
 
-    The name is `unified` in version 2 of control groups, and `legacy` in version 1.
+    The name is `unified` in version 2 of control groups and `legacy` in version 1. Missing files are left out.
     """
     paths: list[Path] = []
     for line in read_text(proc_root / "self/cgroup").splitlines():
@@ -61,18 +61,18 @@ def memory_files(unified: str, legacy: str, sys_root: Path = _SYS, proc_root: Pa
 
 
 def memory_quota(sys_root: Path = _SYS, proc_root: Path = _PROC) -> int | None:
-    """Return the bytes of memory that the control group grants, or None: the smallest limit of it and its parents."""
+    """Return the bytes of memory granted by this process's control group and its parents; None if none sets a limit."""
     files = memory_files("memory.max", "memory.limit_in_bytes", sys_root, proc_root)
     limits = [int(text) for path in files if (text := read_text(path)).isdecimal()]
     return min((limit for limit in limits if limit < _NO_LIMIT), default=None)
 
 
 _NO_LIMIT = 1 << 60
-"""Version 1 of control groups writes a limit beyond any memory if there is none."""
+"""Bytes from which a limit means none: version 1 of control groups then shows a number beyond any memory."""
 
 
 def read_text(path: Path) -> str:
-    """Return a system file's text, without blanks around it; empty if it cannot be read."""
+    """Return a system file's text, stripped; empty if the file cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:

@@ -1,22 +1,22 @@
-"""The exceptions ddpbench raises, and nothing else.
+"""The exceptions that ddpbench raises, and suggestions of similar names for their messages.
 
     DdpbenchError                 anything this package reports in a sentence
     ├── RequestError              the request was wrong: exit code 2
-    │   ├── ExperimentError       an experiment with its every problem listed
+    │   ├── ExperimentError       an experiment, with all its problems listed
     │   ├── OutputError           a run directory that cannot be written, or is in use
     │   ├── WorkloadError         a user's own workload that does not work
     │   ├── StrategyError         a user's own strategy that does not work
     │   ├── SideError             a side of a comparison that cannot begin
-    │   ├── IdentityError         a run directory of another machine, experiment or schema
-    │   ├── UnreadableError       a file of a run directory that cannot be read, or is none; also a RecordError
+    │   ├── IdentityError         a run directory of a different machine, experiment or schema
+    │   ├── UnreadableError       a file of a run directory that is unreadable or no regular file; also a RecordError
     │   └── MachineError          what the request needs is not here (GPUs, a backend, torch)
-    │       └── FabricError       an emulated network that cannot be made here, or does not carry what was asked
+    │       └── FabricError       an emulated network that cannot be made here, or lacks the rates that were asked for
     ├── RecordError               a record that cannot be read
-    └── LaunchError               ranks that could not be started or kept
-        └── ServerGoneError       the fork server has ended; its ranks with it
+    └── LaunchError               ranks that could not be started or watched
+        └── ServerGoneError       the fork server has ended, and its ranks with it
 
 `RequestError` is raised before anything starts. A rank's own failure is not an exception of this tree:
-it is a record (`RankOutcome`) that the controlling side reads.
+the rank writes a record (`RankOutcome`), which the process that started it reads.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ddpbench.text_safety import on_one_line
 
 _Error = TypeVar("_Error", bound="DdpbenchError")
 _MOST_TOLD = 40
-"""Most problems of an experiment that are printed; an array may have a thousand wrong values."""
+"""Most problems of an experiment to print; an array may have a thousand wrong values."""
 
 
 def first_reason(*reasons: tuple[object, str]) -> str | None:
@@ -43,11 +43,11 @@ class DdpbenchError(Exception):
     """Anything this package reports to its user in a sentence, without a traceback."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy and pickle the message itself: a class may be constructed from something else."""
+        """Copy and pickle by the attributes, because a subclass's constructor may take arguments other than `args`."""
         return _restored, (type(self), self.args, self.__dict__)
 
     def reworded(self, message: str) -> Self:
-        """Return a copy with another message."""
+        """Return a copy with this message."""
         return _restored(type(self), (message,), self.__dict__)
 
 
@@ -64,7 +64,7 @@ class RequestError(DdpbenchError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:
-    """A problem of an experiment: where it is, what was found, what to do."""
+    """A problem of an experiment: the path of the setting, and a message on what is wrong and what to do."""
 
     path: str
     message: str
@@ -74,7 +74,7 @@ class Problem:
 
 
 class ExperimentError(RequestError):
-    """An experiment that cannot be run, with all its problems at once, each told once."""
+    """An experiment that cannot be run; the message lists its problems, each once."""
 
     def __init__(self, source: str, problems: Sequence[Problem]) -> None:
         self.source = source
@@ -92,7 +92,7 @@ class OutputError(RequestError):
 
 
 class WorkloadError(RequestError):
-    """A user's own workload that does not work; a line for each."""
+    """A user's own workload does not work; the message has a line for each."""
 
 
 class StrategyError(RequestError):
@@ -100,11 +100,11 @@ class StrategyError(RequestError):
 
 
 class IdentityError(RequestError):
-    """A run directory that holds results of another machine, experiment or schema."""
+    """A run directory with results of a different machine, experiment or schema, or with files that are damaged."""
 
 
 class SideError(RequestError):
-    """A side of a comparison cannot begin; `side` is `base` or `new`."""
+    """One side of a comparison cannot begin; `side` says which, `base` or `new`."""
 
     def __init__(self, side: str, message: str) -> None:
         super().__init__(message)
@@ -116,11 +116,11 @@ class MachineError(RequestError):
 
 
 class FabricError(MachineError):
-    """An emulated network that cannot be made on this machine, or doesn't carry what it should."""
+    """An emulated network that cannot be made on this machine, or lacks the rates that were asked for."""
 
 
 class RecordError(DdpbenchError):
-    """A record file that cannot be read: which file, which line, why."""
+    """A record file that cannot be read; the message says which file, which line, and why."""
 
 
 class UnreadableError(RequestError, RecordError):
@@ -132,28 +132,28 @@ class LaunchError(DdpbenchError):
 
 
 class ServerGoneError(LaunchError):
-    """The fork server has ended, and its ranks with it; another can be started."""
+    """The fork server has ended, and its ranks with it; a new one can be started."""
 
     killed = False
-    """True if a signal ended it: another one may live."""
+    """Whether a signal ended the server, so that a new one may last longer."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a clause naming the nearest known name and then all of them, for the end of an error message."""
+    """Return the end of an error message: a question for the nearest known name, then all known names."""
     names = sorted(set(map(on_one_line, known)))
     return f"{meant(name, names)}known: {', '.join(names) if names else 'none'}"
 
 
 def meant(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
-    """Return the question whether the nearest known name was meant, followed by a blank; empty if none is near."""
+    """Return `did you mean 'NAME'? ` for the nearest known name, with a blank at its end; empty if none is near."""
     close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=cutoff)
     return f"did you mean {close[0]!r}? " if close else ""
 
 
 def meant_path(path: Path, accepts: Callable[[Path], bool]) -> str:
-    """Return `; did you mean PATH?` for the path in the same folder with the nearest name; empty if none is near.
+    """Return `; did you mean PATH?` for the most similarly named path in the folder of `path`; empty if none is near.
 
-    Only paths that `accepts` takes are named.
+    Only paths for which `accepts` returns True are suggested.
     """
     try:
         names = [each.name for each in path.parent.iterdir()]

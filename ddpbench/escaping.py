@@ -1,7 +1,7 @@
-"""Texts that others wrote, escaped for the format of the file that they are written into: one function per format.
+"""Escape texts that others wrote for the format of the file that they go into, with one function per format.
 
-Each drops or replaces control characters, as `texts.clean` does, and what the format would act on. HTML is escaped by
-its templates (`report/templates.py`), and a terminal gets what `clean` returns.
+Each function replaces control characters, as `text_safety.clean` does, and whatever the format would interpret. HTML is
+escaped by the report's templates (`report/templates.py`), and terminals get what `clean` returns.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from ddpbench.text_safety import clean
 _BLOCK_START = re.compile(r"(\d{1,9})[.)](?=\s|$)|[#=]|[+-](?!\d)")
 _MENTION = re.compile(r"@(?=\w)|(?:#|\bGH-|/issues/|/pull/)(?=\d)", re.IGNORECASE)
 _NO_MENTION = r"\g<0>&#8203;"
-"""A zero-width space, by its number so that it is visible in the file: GitHub would notify the user of that name, and
-link the issue of that number, or close it.
+"""Put a zero-width space after the match, because GitHub would notify a user or link or close an issue. As a numeric
+entity the space is visible in the file.
 """
 _MARKDOWN = {one: f"\\{one}" for one in "\\`*~$|"} | {"<": "&lt;", ">": "&gt;"}
 
 
 def escape_markdown(text: str, *, cell: bool = False, brackets: bool = False) -> str:
-    """Return a sentence as Markdown (CommonMark and GitHub's) that shows it as it is, without tag, link or emphasis.
+    """Return Markdown (CommonMark and GitHub's) that shows this sentence literally, without tags, links or emphasis.
 
-    Nor does it start a heading. Code between backquotes stays code. In a `cell` of a table bars in code are escaped
-    too; with `brackets` all square brackets are, as in the text of an image.
+    The result does not start a heading or a list either. Code between backquotes stays code. With `cell`, for a cell of
+    a table, bars in code are escaped too. With `brackets`, for the text of an image, all square brackets are escaped.
     """
     plain = clean(text).replace("\t", " ").replace("\n", " ").strip()
     parts: list[str] = []
@@ -47,9 +47,9 @@ def escape_markdown(text: str, *, cell: bool = False, brackets: bool = False) ->
 
 
 def _code_spans(text: str) -> Iterator[tuple[int, int]]:
-    """Yield where code begins and ends: from a run of backquotes to the next one of the same length.
+    """Yield the start and end of each code span, from a run of backquotes to the next run of the same length.
 
-    A text may be long and made to be slow: each run is looked at twice at most.
+    Each run is looked at twice at most, because a text may be long and made to be slow to parse.
     """
     runs = [found.span() for found in re.finditer("`++", text)]
     left: dict[int, deque[int]] = {}
@@ -76,12 +76,12 @@ def _markdown_words(text: str, brackets: bool) -> str:
 
 
 def markdown_row(cells: Iterable[str]) -> str:
-    """Return a row of a table in Markdown."""
+    """Return a row of a Markdown table, with its cells escaped."""
     return f"| {' | '.join(escape_markdown(text, cell=True) for text in cells)} |"
 
 
 def escape_markdown_code(text: str) -> str:
-    """Return a text as code in Markdown, with any backquotes in it."""
+    """Return Markdown that shows a text as code, whatever backquotes the text has."""
     plain = clean(text).replace("\n", " ")
     longest = max((len(run) for run in re.findall("`+", plain)), default=0)
     fence = "`" * (longest + 1)
@@ -92,18 +92,18 @@ def escape_markdown_code(text: str) -> str:
 # CSV
 
 _FORMULA = "=+-@\N{FULLWIDTH EQUALS SIGN}\N{FULLWIDTH PLUS SIGN}\N{FULLWIDTH HYPHEN-MINUS}\N{FULLWIDTH COMMERCIAL AT}"
-"""Characters that make a spreadsheet read a cell as a formula, at its start."""
+"""Characters that make a spreadsheet read a cell as a formula if the cell begins with one."""
 _TEXT_MARK = "'"
 _NEXT_CELL = re.compile(r"""([;|\t\n][\s"]*+)('*+)""")
-"""Start of a cell in a spreadsheet that separates cells by semicolons or tabs."""
+"""The start of a cell within the text, for spreadsheets that separate cells by semicolons, bars or tabs."""
 
 
 def escape_csv(text: str) -> str:
-    """Return a text for a cell of CSV that no spreadsheet takes for a formula; `unescape_csv` reverses it.
+    """Return a text for a CSV cell that no spreadsheet takes for a formula; `unescape_csv` reverses this.
 
-    A text gets an apostrophe in front if it begins with `=`, `+`, `-`, `@` (after white space or quotes, too), with a
-    tab, a line break or an apostrophe; so does the text after `;`, `|`, a tab or a line break within it. Numbers need
-    no escaping.
+    A text gets an apostrophe in front if it begins with `=`, `+`, `-` or `@` (also after white space or quotes), or
+    with a tab, a line break or an apostrophe. Any `;`, `|`, tab or line break within the text starts a cell in some
+    spreadsheets, so a formula after one gets an apostrophe too. Don't pass numbers: they need no escaping.
     """
     plain = _NEXT_CELL.sub(_marked, clean(text))
     marked = plain.startswith((_TEXT_MARK, "\t", "\n")) or plain.lstrip('" \t\n').startswith(tuple(_FORMULA))
@@ -111,7 +111,7 @@ def escape_csv(text: str) -> str:
 
 
 def unescape_csv(text: str) -> str:
-    """Return the text given to `escape_csv`, except for control characters."""
+    """Return the text that was given to `escape_csv`, except that control characters stay replaced."""
     return _NEXT_CELL.sub(_unmarked, text.removeprefix(_TEXT_MARK))
 
 
@@ -124,7 +124,7 @@ def _unmarked(cell: re.Match[str]) -> str:
 
 
 def _is_formula(cell: re.Match[str]) -> bool:
-    """Return whether a formula follows; the pattern takes all before it at once, so that no character is read twice."""
+    """Return whether a formula follows the start of a cell, as `_NEXT_CELL` matched it."""
     return cell.string.startswith(tuple(_FORMULA), cell.end())
 
 
@@ -132,7 +132,7 @@ def _is_formula(cell: re.Match[str]) -> bool:
 
 
 def escape_openmetrics(text: str) -> str:
-    """Return a text for the value of a label, between double quotes."""
+    """Return a text escaped for the value of an OpenMetrics label, without the double quotes around it."""
     return clean(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
@@ -164,12 +164,14 @@ _LATEX = {
     "\N{TRADE MARK SIGN}": r"\texttrademark{}",
     "\N{NO-BREAK SPACE}": "~",
 }
-"""Brackets too: after a line break LaTeX would read them as its optional argument."""
+"""LaTeX for the characters that it interprets, and for some signs. Brackets are among them because LaTeX would take one
+after a line break for the start of an optional argument.
+"""
 _ACCENTS = "\u0300\u0301\u0302\u0303\u0308\u030a\u030c\u0327"
 
 
 def escape_latex(text: str) -> str:
-    """Return a text that LaTeX sets in any engine and font; characters that no Latin font has become question marks."""
+    """Return LaTeX that shows a text in any engine and font; other than Latin characters become question marks."""
     plain = clean(text).replace("\n", " ")
     whole = "".join(_LATEX.get(one) or _latin(one) for one in plain)
     return re.sub(r"-(?=-)", "-{}", whole)  # two hyphens would become a dash

@@ -1,4 +1,7 @@
-"""Messages of a process at its end; nothing here waits or fails, in any state of its streams. Standard library only."""
+"""Print a process's last messages, without blocking or failing in any state of its streams.
+
+This module imports only the standard library.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,9 @@ import traceback
 
 
 def tell(text: str) -> None:
-    """Print why this process leaves, unless that would have to wait for a reader.
+    """Print to standard error why this process ends, unless that would block.
 
-    A writable stream has room for `PIPE_BUF` bytes: of a longer text only the end is printed.
+    Only the last `PIPE_BUF` bytes are printed, because a writable stream has room for no more.
     """
     with contextlib.suppress(OSError):
         if text and select.select([], [2], [], 0)[1]:
@@ -20,9 +23,9 @@ def tell(text: str) -> None:
 
 
 def explained(error: BaseException) -> int:
-    """Return the exit code of this exception, and print what it was; an exit's code needs no message.
+    """Return the exit code for an exception, after printing its traceback.
 
-    A 1 says nothing: every failure ends with it.
+    Nothing is printed for a SystemExit with a code other than 1, which says why the process ends; every failure has 1.
     """
     code = error.code if isinstance(error, SystemExit) else None
     if isinstance(code, int) and code != 1:
@@ -32,7 +35,7 @@ def explained(error: BaseException) -> int:
 
 
 def flush() -> None:
-    """Flush all output, as far as possible."""
+    """Flush standard output and standard error, as far as possible."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(
             AttributeError, OSError, ValueError

@@ -1,8 +1,8 @@
-"""The cost of aggregating gradients: textbook formulas of time and of bytes. Pure functions; nothing is fitted.
+"""Textbook formulas for the time and the bytes of aggregating gradients. Pure functions; nothing is fitted.
 
-Throughout, n ranks hold S bytes of gradient each, a rank's link carries B bytes/s in either direction at once, and a
-message costs α seconds before its first byte arrives. Times are seconds for the whole operation, bytes those that
-one link carries in one direction. Sources:
+Throughout, n ranks hold S bytes of gradient each, a rank's link carries B bytes/s in each direction at once, and a
+message's first byte arrives after α seconds. In the signatures S is `size`, B is `rate` and α is `alpha`. Times are
+seconds for the whole operation; bytes are those that one link carries in one direction. Sources:
 
 - Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", J. Parallel Distrib.
   Comput. 69 (2009): the ring, and the least that any algorithm moves.
@@ -12,7 +12,7 @@ one link carries in one direction. Sources:
   (BytePS), OSDI'20, section 3: parameter servers.
 - Huang et al., "GPipe: efficient training of giant neural networks using pipeline parallelism", NeurIPS 2019, section
   2.3, and Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM", SC'21,
-  section 2.2: the pipeline's bubble, alike in both orders.
+  section 2.2: the pipeline's bubble, which is the same in GPipe and 1F1B.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ import math
 from collections.abc import Callable, Mapping
 
 PAYLOAD = 0.95
-"""Share of a link's rate that gradients get: of 1,538 bytes that a frame takes on the wire 1,448 are TCP's payload
-(94.1 %), and where shaping counts frames without preamble and gap, as here, of 1,514 (95.6 %).
+"""Share of a link's rate that is left for gradients. A frame takes 1,538 bytes on the wire, and 1,448 of them (94.1 %)
+are TCP's payload. Shaping here counts 1,514 bytes per frame, without preamble and gap (95.6 %).
 """
 
 
 def ring_s(n: int, size: float, rate: float, alpha: float = 0.0) -> float:
-    """Return the time of a ring all-reduce, a reduce-scatter and an all-gather: 2(n-1) α + 2(n-1)/n · S/B."""
+    """Return the time of a ring all-reduce (a reduce-scatter, then an all-gather): 2(n-1) α + 2(n-1)/n · S/B."""
     return 2 * (n - 1) * alpha + lower_bound_s(n, size, rate)
 
 
 def naive_ring_s(n: int, size: float, rate: float, alpha: float = 0.0) -> float:
-    """Return the time of whole gradients passed round a ring, n-1 times: (n-1)(α + S/B)."""
+    """Return the time of passing whole gradients round a ring n-1 times: (n-1)(α + S/B)."""
     return (n - 1) * (alpha + size / rate)
 
 
 def master_s(n: int, size: float, rate: float, alpha: float = 0.0) -> float:
-    """Return the time of gathering on one rank, which then sends to each: 2α + 2(n-1) S/B at the master's link."""
+    """Return the time of gathering on a master rank, which then sends to each: 2α + 2(n-1) S/B at its link."""
     return (2 * alpha if n > 1 else 0.0) + 2 * (n - 1) * size / rate
 
 
 def tree_s(n: int, size: float, rate: float, alpha: float = 0.0) -> float:
-    """Return the time of a binomial tree up and down, not pipelined: 2 ⌈log2 n⌉ (α + S/B)."""
+    """Return the time of reducing up a binomial tree and broadcasting down it, unpipelined: 2 ⌈log2 n⌉ (α + S/B)."""
     return 2 * math.ceil(math.log2(n)) * (alpha + size / rate)
 
 
 def halving_doubling_s(n: int, size: float, rate: float, alpha: float = 0.0) -> float:
-    """Return the time of halving-doubling, p the largest power of two in n: 2 log2 p · α + 2(p-1)/p · S/B.
+    """Return the time of halving-doubling: 2 log2 p · α + 2(p-1)/p · S/B, with p the largest power of two up to n.
 
-    If n is not a power of two, the ranks beyond p give their gradient to another first and get the result last: 2(α +
-    S/B).
+    If n is not a power of two, the ranks beyond p first send their gradients to others, which return the result at the
+    end: 2(α + S/B) more.
     """
     p = power_of_two(n)
     folded = 2 * (alpha + size / rate) if p != n else 0.0
@@ -58,12 +58,12 @@ def halving_doubling_s(n: int, size: float, rate: float, alpha: float = 0.0) -> 
 
 
 def sharded_master_s(n: int, size: float, rate: float, alpha: float = 0.0) -> float:
-    """Return the time if each rank serves one n-th of the parameters, to all at once: 2α + 2(n-1)/n · S/B."""
+    """Return the time if each rank is the server of one n-th of the parameters: 2α + 2(n-1)/n · S/B."""
     return (2 * alpha if n > 1 else 0.0) + lower_bound_s(n, size, rate)
 
 
 def power_of_two(n: int) -> int:
-    """Return the largest power of two that is not above n."""
+    """Return the largest power of two that is at most n."""
     return 1 << (n.bit_length() - 1)
 
 
@@ -73,9 +73,9 @@ def lower_bound_s(n: int, size: float, rate: float) -> float:
 
 
 def bubble_share(stages: int, microbatches: int) -> float:
-    """Return the share of a step in which a pipeline's stage is idle: (p-1)/(m+p-1), in GPipe and 1F1B alike.
+    """Return the share of a step in which a pipeline's stage is idle: (p-1)/(m+p-1), both in GPipe and in 1F1B.
 
-    For p stages of equal length, m microbatches, and messages that take no time.
+    The formula is for p stages that take equal time, m microbatches, and messages that take no time.
     """
     return (stages - 1) / (microbatches + stages - 1)
 
@@ -88,18 +88,22 @@ TIMES: Mapping[str, tuple[str, Callable[[int, float, float, float], float]]] = {
     "tree": ("tree", tree_s),
     "halving_doubling": ("halving-doubling", halving_doubling_s),
     "sharded_master": ("sharded master", sharded_master_s),
-    "hierarchical": ("ring", ring_s),  # a ring, for ranks with a node each
+    "hierarchical": ("ring", ring_s),  # with one rank per node it is a ring
 }
-"""By a case's `algorithm`: the formula's name, and its time for ranks with a node each."""
+"""By a case's `algorithm`, the name of its formula and the function that returns its time with one rank per node."""
 
 
 def busiest_node_bytes(algorithm: str, nodes: int, ranks_per_node: int, size: float) -> float | None:
-    """Return the bytes per step that the busiest node sends; None without a known formula, or if nothing leaves a node.
+    """Return the bytes per step that the busiest node sends to other nodes, with m nodes of r ranks each, n = m r.
 
-    A ring over ranks in the order of nodes leaves each node once, with 2(n-1)/n · S, for any number of ranks per node;
-    a naive one likewise. A master's node sends (n - r) S, and receives as much: its own r ranks are served within it;
-    so does an asynchronous server's. Hierarchically, across m nodes of r ranks each, each of the r has a ring for an
-    r-th of the gradient: 2(m-1)/m · S. The other formulas are for ranks with a node each.
+    Return None for a single node, or if no formula is known for the algorithm with this many ranks per node.
+
+    - A ring visits ranks in the order of their nodes, so that each node sends what a rank sends, 2(n-1)/n · S, for any
+      r. For the naive ring it is (n-1) S.
+    - The node of a master or an asynchronous server sends (n - r) S, because r ranks are on that node.
+    - A hierarchical all-reduce has r rings across the nodes, each for an r-th of the gradient: 2(m-1)/m · S.
+
+    The formulas of all other algorithms hold only for one rank per node.
     """
     n = nodes * ranks_per_node
     if nodes < 2:
@@ -116,9 +120,9 @@ def busiest_node_bytes(algorithm: str, nodes: int, ranks_per_node: int, size: fl
 
 
 def busiest_rank_bytes(algorithm: str, n: int, size: float) -> float | None:
-    """Return the bytes that the busiest rank sends, for ranks with a node each; None for an unknown algorithm.
+    """Return the bytes that the busiest of n ranks sends, with one rank per node; None for an unknown algorithm.
 
-    Exact if n divides the gradient's length.
+    The number is exact if n divides the gradient's length.
     """
     if n < 2:
         return 0.0
@@ -130,7 +134,7 @@ def busiest_rank_bytes(algorithm: str, n: int, size: float) -> float | None:
         "sharded_master": 2 * (n - 1) / n * size,
         "naive_ring": (n - 1) * size,
         "master": (n - 1) * size,
-        "async_server": (n - 1) * size,  # parameters, to each worker in each of its steps
+        "async_server": (n - 1) * size,  # it sends parameters to each worker in each of the worker's steps
         "tree": math.ceil(math.log2(n)) * size,
         "halving_doubling": 2 * (p - 1) / p * size + (size if p != n else 0.0),
     }

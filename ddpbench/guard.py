@@ -1,13 +1,15 @@
-"""The guard of a launch: no process, temporary file or name in shared memory of it survives it.
+"""The guard of a launch, which ensures that no process, temporary file or shared memory of the launch is left over.
 
     controlling side -> guard -> fork server -> ranks -> their processes
 
-The guard sleeps until the controlling side or the fork server is gone, and then ends everything beneath it. It and
-the fork server adopt orphans (PR_SET_CHILD_SUBREAPER): a process that left its group, its session or its parent is
-still found, as a child. The fork server uses this to end what is left once a launch's ranks are gone, and does the
-guard's work if that is killed. Ranks and their loader workers die with their parent (PR_SET_PDEATHSIG), however it
-ends. A rank that another launcher starts alone has such a guard, too; a slot's ranks have their fork server's.
-The standard library only: the guard imports no torch. A call that the kernel lacks is left out, and the rest holds.
+The controlling side is the process that starts launches. The guard sleeps until the controlling side or the fork
+server is gone, and then ends all processes beneath itself. The guard and the fork server adopt orphans
+(PR_SET_CHILD_SUBREAPER), so that a process which left its group, session or parent is still found, as a child.
+The fork server ends what is left once a launch's ranks are gone, and does the guard's work if the guard is killed.
+Ranks and their loader workers die with their parent (PR_SET_PDEATHSIG), however the parent ends. A rank that a launcher
+such as torchrun starts directly has a guard of its own; ranks of a slot are watched by their fork server.
+
+This module imports only the standard library, so the guard does without torch. Calls that the kernel lacks are skipped.
 """
 
 from __future__ import annotations
@@ -36,23 +38,24 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 ENDING_S = 5.0
-"""Time to wait for killed processes, seconds: one that sleeps in the kernel, for a disk say, ends later."""
+"""Longest wait for killed processes, seconds; a process that sleeps in the kernel, say for a disk, may end later."""
 STOPPED_LOOKS = 30
-"""Looks in a row, a second apart, that find a slot stopped before it is ended: the others rely on it no more."""
+"""Checks in a row, a second apart, that must find a process stopped before `end_if_stopped` kills it."""
 _LOOK_S = 1.0
 _SHARED = Path("/dev/shm")
 
 
 def _prctl(option: int, value: int) -> None:
-    """Make a request to the kernel, which may be another than Linux or older than the option."""
+    """Call `prctl`; do nothing on a kernel other than Linux, or one that is older than the option."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
 def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL, *, message: str = "") -> None:
-    """Ask the kernel to signal this process when its parent ends; leave at once if it has ended already.
+    """Ask the kernel to signal this process when its parent ends.
 
-    The parent is the thread that forked. A change of credentials may undo the request. Prints `message` before leaving.
+    If the parent has ended already, print `message` and exit with code 1. The kernel takes the thread that forked for
+    the parent. A change of credentials may undo the request.
     """
     _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
@@ -61,7 +64,7 @@ def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL, *, mes
 
 
 def signal_name(number: int) -> str:
-    """Return a signal's name, such as `SIGKILL`; real-time signals only have numbers."""
+    """Return a signal's name, such as `SIGKILL`, or `signal 35` for a real-time signal, which has no name."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -69,12 +72,12 @@ def signal_name(number: int) -> str:
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of all beneath it whose own parents end, instead of the system's first process."""
+    """Make this process, instead of the init process, the parent of descendants whose own parents end."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def descendants(root: int) -> list[int]:
-    """Return the ids of all processes beneath this one, parents first; empty if /proc is not Linux's."""
+    """Return the ids of all processes beneath `root`, parents first; empty if there is no Linux /proc."""
     children: dict[int, list[int]] = {}
     for pid in _numbers("/proc"):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -101,13 +104,13 @@ def is_stopped(pid: int) -> bool:
 
 
 def end_if_stopped(message: str) -> None:
-    """Start a small process that kills this one, with a message, once it is stopped for good and cannot end itself."""
+    """Start a small process that prints a message and kills this one if this one stays stopped (`STOPPED_LOOKS`)."""
     watched = os.getpid()
     if os.fork():
         return
     try:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)  # it ends with the other, however that ends
+            signal.signal(number, signal.SIG_IGN)  # this process ends with the watched one
         die_with_parent(watched)
         looks = 0
         while os.getppid() == watched and looks < STOPPED_LOOKS:
@@ -121,16 +124,16 @@ def end_if_stopped(message: str) -> None:
 
 
 def kill_all(pids: Iterable[int]) -> None:
-    """Kill processes, some of which may have ended already."""
+    """Kill these processes; ignore those that have ended already or are another user's."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
 
 
 def end_descendants(within_s: float = ENDING_S) -> set[int]:
-    """Kill all processes beneath this one and wait for them; return the ids of those that existed.
+    """Kill all processes beneath this one and wait for them, `within_s` seconds at most; return the ids of all killed.
 
-    One that forks meanwhile, or is orphaned, is found in the next round: this ends only when no child is left.
+    Processes that are forked or orphaned meanwhile are found in the next round, until this process has no child left.
     """
     ended: set[int] = set()
     deadline = time.monotonic() + within_s
@@ -145,7 +148,7 @@ def end_descendants(within_s: float = ENDING_S) -> set[int]:
 
 
 def _reap() -> bool:
-    """Note the ends of children; return whether there are more."""
+    """Reap children that have ended; return whether any child is left."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -155,15 +158,15 @@ def _reap() -> bool:
 
 
 class Traces:
-    """Things that a launch may leave in addition to processes: temporary files, and names in shared memory.
+    """What a launch may leave in addition to processes: temporary files, and names in shared memory.
 
-    Ranks have `path` as their temporary folder, in the run directory if that can hold a socket. If the user names one
-    with TMPDIR, perhaps because data are staged there, ranks keep that and only the files of Python's own processes
-    (the sockets of loader workers' servers) go here.
+    `path` is the ranks' temporary folder, which is in the run directory if sockets can be made there. If the user has
+    set TMPDIR, perhaps because data are staged there, ranks use that folder. Then only the files of Python's
+    multiprocessing (the sockets of loader workers' servers) are in `path`.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Take `folder`, in which to make the temporary one."""
+        """Make the temporary folder in `folder`, or in the system's temporary directory."""
         self._prefix = f"dp{secrets.token_hex(3)}"  # with more, shared memory's names would be too long
         self._folder: TemporaryFolder | None = None
         self._descriptor: int | None = None
@@ -185,7 +188,7 @@ class Traces:
             self.remove()
 
     def _names(self) -> Iterator[str]:
-        """Yield the folder's name, and a short one: a socket's path has at most 107 bytes."""
+        """Yield the folder's path, then a short alias for it, because a socket's path has at most 107 bytes."""
         assert self._folder is not None
         yield str(self._folder.path.absolute())
         with contextlib.suppress(OSError):
@@ -193,25 +196,25 @@ class Traces:
             yield f"/proc/{os.getpid()}/fd/{self._descriptor}"
 
     def use(self) -> None:
-        """Make this process, and those it forks, leave their files where `clear` and `remove` find them."""
+        """Make this process and those that it forks put their files where `clear` and `remove` find them."""
         own: Any = process.current_process()
         own._config["semprefix"] = f"/{self._prefix}"
         setattr(shared_memory, "_SHM_NAME_PREFIX", f"/{self._prefix}_")  # noqa: B010 - it is not declared
         os.environ.setdefault(
             "TORCHINDUCTOR_CACHE_DIR", str(self._cache.absolute())
-        )  # torch makes it in any case
+        )  # torch makes this folder even if it does not use it
         if self.path:
             own._config["tempdir"] = self.path
             if "TMPDIR" not in os.environ:
                 os.environ["TMPDIR"] = self.path
-                tempfile.tempdir = None  # it is looked up only once
+                tempfile.tempdir = None  # forget the folder that was looked up before
 
     def keep(self) -> None:
-        """Keep what is in the temporary folder now: it belongs to no launch."""
+        """Let `clear` spare the files that are in the temporary folder now, because they belong to no launch."""
         self._kept = set(self._files())
 
     def clear(self, ended: Iterable[int]) -> None:
-        """Remove what a launch left. `ended` are processes of it that are gone."""
+        """Remove what a launch left; `ended` are the ids of its processes, which have ended."""
         if self.path:
             remove_in(Path(self.path), None, lambda name: name not in self._kept)
         remove_files(
@@ -219,19 +222,19 @@ class Traces:
         )
 
     def remove(self) -> None:
-        """Remove the temporary folder itself, too."""
+        """Remove the temporary folder, and the compiler's cache folder unless files are in it."""
         if self._folder is not None:
             self._folder.remove(self._now_at(self._folder.path))
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
         cache = self._now_at(self._cache)
-        for folder in (*cache.glob("*"), cache):  # unless it was used
+        for folder in (*cache.glob("*"), cache):  # fails if the cache was used
             with contextlib.suppress(OSError):
                 folder.rmdir()
 
     def _now_at(self, path: Path) -> Path:
-        """Return a path in the given folder by that folder's present name: it may have been moved meanwhile."""
+        """Return the present path of something in the constructor's `folder`, which may have been moved meanwhile."""
         if self._parent is None or path.parent != self._cache.parent:
             return path
         try:
@@ -247,8 +250,8 @@ class Traces:
 
 
 def _holds_sockets(folder: str) -> bool:
-    """Return whether loader workers' servers can listen there: the path may be too long, or sockets impossible."""
-    path = f"{folder}/listener-12345678"  # as long as multiprocessing's
+    """Return whether sockets can be made in a folder; its path may be too long, or its file system may forbid them."""
+    path = f"{folder}/listener-12345678"  # as long as the names that multiprocessing gives
     try:
         with socket.socket(socket.AF_UNIX) as trial:
             trial.bind(path)
@@ -261,11 +264,11 @@ def _holds_sockets(folder: str) -> bool:
 def guarded(
     connection: socket.socket | None, parent: int, folder: Path, work: Callable[[Traces], int]
 ) -> NoReturn:
-    """Do `work` in a separate process and end with its exit code, or when the other end of `connection` is gone.
+    """Do `work` in a separate process, then end with its exit code; end earlier if `connection` is closed.
 
-    Whichever comes first, all processes beneath this one are ended before this one ends, and their files removed.
-    `parent` is the process that started this one, `folder` a place for temporary files. Without a connection this
-    process ends when its parent does, unless it was started under nohup.
+    In both cases, all processes beneath this one are ended first, and their files removed. `parent` is the id of the
+    process that started this one. Temporary files are put into `folder`. Without a connection, this process ends when
+    `parent` does, unless it was started under nohup.
     """
     woken, wake = os.pipe()
     for descriptor in (woken, wake):
@@ -277,7 +280,7 @@ def guarded(
     for number in (signal.SIGCHLD, *asked):
         signal.signal(number, _note_signal)
     if connection is not None:
-        # A copy of its end of the connection may outlive it.
+        # The parent's death may not close the connection, because another process may have a copy of its end.
         die_with_parent(
             parent, signal.SIGTERM, message=f"process {parent}, which started this guard, is gone"
         )
@@ -300,9 +303,7 @@ def guarded(
                 code = work(traces)
             except BaseException as error:
                 code = explained(error)
-        except (
-            BaseException
-        ) as error:  # asked to end while it reported why, or before there was anything to report
+        except BaseException as error:  # SIGTERM came while an error was reported, or before the work began
             code = explained(error)
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -322,9 +323,9 @@ def guarded(
 def supervised(
     folder: Path, work: Callable[[], int], ended: Callable[[int], None] = lambda _: None
 ) -> NoReturn:
-    """Do `work`, which no fork server starts, in a separate process, and end as it does; nothing of it is left.
+    """Do `work` in a separate process under a guard, without a fork server, and end with the same exit code or signal.
 
-    `ended` gets that process's exit code, negative for a signal, unless this process is ended first.
+    `ended` is called with that process's exit code, negative for a signal, unless this process is ended first.
     """
 
     def watched(traces: Traces) -> int:
@@ -355,14 +356,18 @@ def _end_all(traces: Traces, worker: int) -> None:
 
 
 def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
-    """End because the guard was killed, or this process is asked to: the exit code says so in a shell's form."""
+    """Exit on SIGTERM with the code that shells use for it; the guard was killed, or asks this process to end."""
     raise SystemExit(128 + signal.SIGTERM)
 
 
 def _await(worker: int, connection: socket.socket, woken: int, asked: Iterable[int]) -> int:
-    """Return the worker's wait status once it has ended; 0 or a signal's if it is to be ended."""
+    """Return the wait status of the worker once it has ended.
+
+    Return earlier if the worker is to be ended: 0 if `connection` was closed, or the number of a signal in `asked` that
+    this process got.
+    """
     poll = select.poll()
-    poll.register(connection, 0)  # only its end
+    poll.register(connection, 0)  # reports only that it was closed
     poll.register(woken, select.POLLIN)
     while True:
         for descriptor, _ in poll.poll():
@@ -375,9 +380,10 @@ def _await(worker: int, connection: socket.socket, woken: int, asked: Iterable[i
 
 
 def _await_alone(worker: int, woken: int, asked: Iterable[int], parent: int | None) -> int:
-    """Return the worker's wait status once it has ended; that of a signal that is to end it.
+    """Return the wait status of the worker once it has ended, or the number of a signal after which it is to be ended.
 
-    Looks at its `parent`: the kernel's own signal depends on the thread that forked, and a launcher may have many.
+    The signal is one of `asked` that this process got, or SIGTERM if `parent` is given and has ended. The parent is
+    polled because the kernel signals the death of the thread that forked, and a launcher may have many threads.
     """
     while parent is None or os.getppid() == parent:
         if select.select([woken], [], [], _LOOK_S)[0] and (
@@ -390,7 +396,7 @@ def _await_alone(worker: int, woken: int, asked: Iterable[int], parent: int | No
 
 
 def _status_of(worker: int) -> int | None:
-    """Return the wait status of a child that has ended; None while it runs. Notes other children's ends."""
+    """Return the worker's wait status, or None while it runs; reap all other children that have ended."""
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             if ended[0] == worker:
@@ -399,7 +405,7 @@ def _status_of(worker: int) -> int | None:
 
 
 def _end_as(status: int) -> NoReturn:
-    """End as a process with this wait status did."""
+    """End this process with the exit code, or by the signal, of this wait status."""
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one core file is enough
@@ -410,4 +416,4 @@ def _end_as(status: int) -> NoReturn:
 
 
 def _note_signal(_number: int, _frame: FrameType | None) -> None:
-    """Do nothing: with a handler, Python writes to the wake-up pipe."""
+    """Do nothing; Python writes to the wake-up pipe only for signals that have a handler."""

@@ -1,7 +1,7 @@
 """A temporary folder that is removed however this process ends.
 
-A small process waits for this one's end, which closes a pipe between them, and removes the folder then. Run as
-`python -m ddpbench.guarded_folder PATH DEVICE INODE`, this module is that process.
+A small process waits until this one ends, which closes a pipe between them, and then removes the folder. This module,
+run as `python -m ddpbench.guarded_folder PATH DEVICE INODE`, is that process.
 """
 
 from __future__ import annotations
@@ -18,29 +18,31 @@ from ddpbench.helper_process import child_environment
 from ddpbench.removal import Identity, TemporaryFolder, remove_tree
 
 REMOVING_S = 30.0
-"""Time within which a folder is removed, seconds: processes that end at the same time may still write in it."""
+"""Time for which to retry removing a folder, seconds; processes that end at the same time may still write in it."""
 
 
 class GuardedFolder(AbstractContextManager[Path]):
-    """A folder with mode 700. Use it as a context, which gives its path."""
+    """A temporary folder with mode 700, as a context manager; `as` binds its path."""
 
     def __init__(self, prefix: str, parent: Path | None = None) -> None:
-        """Take `prefix`, with which its name begins, and where to make it, if not in the temporary directory."""
+        """Name the folder `prefix` and random characters; by default its `parent` is the temporary directory."""
         self._prefix, self._parent = prefix, parent
         self._kept = False
         self._folder: TemporaryFolder | None = None
         self._guard: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Path:
-        """Make it; return its path.
+        """Make the folder; return its path.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: the folder cannot be made.
         """
         self._folder = TemporaryFolder(self._prefix, self._parent)
         made = self._folder.made
-        with contextlib.suppress(OSError):  # then it goes only if this process ends in order
-            # In a new session: neither Ctrl-C nor the end of a terminal reaches it.
+        with contextlib.suppress(
+            OSError
+        ):  # then the folder is removed only if this process leaves the context
+            # In a new session, which neither Ctrl-C nor the end of a terminal reaches.
             self._guard = subprocess.Popen(
                 [
                     *(sys.executable, "-P", "-m", "ddpbench.guarded_folder", str(self._folder.path)),
@@ -55,7 +57,7 @@ class GuardedFolder(AbstractContextManager[Path]):
         return self._folder.path
 
     def keep(self) -> None:
-        """Leave the folder when the context ends: it holds what the user is to read."""
+        """Don't remove the folder when the context ends, because the user is to read what is in it."""
         self._kept = True
 
     def __exit__(self, *_: object) -> None:
@@ -69,7 +71,7 @@ class GuardedFolder(AbstractContextManager[Path]):
 def _await_end_and_remove(path: Path, made: Identity) -> None:
     """Wait until the process that made the folder has ended, and remove it."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # it ends soon after the other, however that ends
+        signal.signal(number, signal.SIG_IGN)  # this process ends soon after the other in any case
     sys.stdin.buffer.read()
     deadline = time.monotonic() + REMOVING_S
     while not remove_tree(path, made=made) and time.monotonic() < deadline:

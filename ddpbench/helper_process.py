@@ -1,7 +1,7 @@
-"""Processes that work in parallel with this one: a report on a large run has work for several cores.
+"""Helper processes that work in parallel with this one, such as on a large run's report.
 
-Run as `python -m ddpbench.helper_process MODULE ...`, it imports these modules while it gets no question. A question is
-a function of some module and its argument; it comes in pickled, and so does the answer go out.
+This module, run as `python -m ddpbench.helper_process MODULE ...`, is such a process. It imports the modules while it
+has no question to answer. A question is a pair of a function and its argument. Questions and answers are pickled.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from ddpbench.cpu_quota import granted_cores
 from ddpbench.matplotlib_folder import settle_matplotlib
 
 CODE_FIRST = "DDPBENCH_CODE_FIRST"
-"""The variable with folders whose code comes before any other: a side of a comparison."""
+"""The environment variable with the folders to search for code first, set for a side of a comparison."""
 
 
 def child_environment(*more: str) -> dict[str, str]:
     """Return the environment for a child that runs a module of this package, from any working directory.
 
-    The package's folder comes first in PYTHONPATH, then what the user gave, then `more`; `python -P` leaves out the
-    working directory, which may hold another. If the package is installed, its folder holds all other packages, too,
-    and is left out: an interpreter finds its own. The folders of `CODE_FIRST` come before all.
+    PYTHONPATH has the folders of `CODE_FIRST`, the folder that this package is in, what the user has set, then `more`.
+    If this package is installed, its folder is left out, because all other installed packages are there too. Start the
+    child with `python -P`, which leaves out the working directory, where a different ddpbench may be.
     """
     given = os.environ.get("PYTHONPATH", "")
     first = os.environ.get(CODE_FIRST, "")
@@ -47,7 +47,7 @@ _Answer = TypeVar("_Answer")
 
 
 class Helper(AbstractContextManager["Helper"]):
-    """A further process, asked one thing after another; if it cannot answer, the answer is None."""
+    """A helper process, which answers one question after another; the answer is None if it fails."""
 
     def __init__(self, *modules: str) -> None:
         self.process = subprocess.Popen(
@@ -60,11 +60,11 @@ class Helper(AbstractContextManager["Helper"]):
         self._telling: Thread | None = None
 
     def ask(self, work: Callable[[Any], Any], question: Any) -> None:
-        """Send a function and its argument, and return; `answer` waits."""
-        # In a thread: a pipe holds little, and the other process may still be importing.
+        """Send a function and its argument, without waiting for the answer."""
+        # In a thread, because a pipe holds little, and the other process may still be importing.
         telling = Thread(target=self._tell, args=((work, question),), daemon=True)
         telling.start()
-        self._telling = telling  # set once it can be waited for: another thread may end this
+        self._telling = telling  # only now can it be joined, which another thread may do
 
     def _tell(self, question: Any) -> None:
         assert self.process.stdin is not None
@@ -72,10 +72,10 @@ class Helper(AbstractContextManager["Helper"]):
             self.process.stdin.write(pickle.dumps(question))
             self.process.stdin.flush()
         except Exception:
-            self.process.kill()  # it has ended, or cannot be reached
+            self.process.kill()  # the process has ended, or cannot be reached
 
     def answer(self) -> Any:
-        """Return its answer to the question, or None."""
+        """Wait for the answer to the last question, and return it; None if the process failed."""
         assert self.process.stdout is not None
         try:
             found = pickle.load(self.process.stdout)
@@ -94,42 +94,42 @@ class Helper(AbstractContextManager["Helper"]):
             self._telling.join()
         try:
             self.process.communicate()
-        except (OSError, ValueError):  # what was not sent yet cannot be sent any more
+        except (OSError, ValueError):  # the rest of a question cannot be sent any more
             self.process.wait()
 
 
 class Others(AbstractContextManager["Others"]):
-    """The processes that work in parallel with this one; there may be none. They end with the block."""
+    """The processes that work in parallel with this one, perhaps none; they end with the `with` block."""
 
     def __init__(self, *processes: Helper) -> None:
         self.processes = processes
 
     @property
     def first(self) -> Helper | None:
-        """Return one of them, for work that cannot be shared."""
+        """Return one of the processes, for work that cannot be shared; None if there are none."""
         return self.processes[0] if self.processes else None
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         for one in self.processes:
-            one.process.kill()  # all of them, even if the wait for one fails
+            one.process.kill()  # kill all of them first, because the wait for one may fail
         with ExitStack() as ends:
             for one in self.processes:
                 ends.push(one)
 
 
 NOBODY = Others()
-"""No further process: this one does all."""
+"""For work that this process does alone."""
 
 
 class Dealt(Generic[_Question, _Answer]):
-    """Questions of one kind for several processes: a free process takes the next. Failed ones are answered here."""
+    """Questions of one kind, each answered by the next free process; this process answers those that fail."""
 
     def __init__(
         self, work: Callable[[_Question], _Answer], questions: Sequence[_Question], others: Others
     ) -> None:
-        """Start the other processes on the first ones. `answers` takes part."""
+        """Start the other processes on the first questions; this process takes part in `answers`."""
         self._work = work
         self._questions = questions
         self._left = iter(range(len(questions)))
@@ -145,11 +145,14 @@ class Dealt(Generic[_Question, _Answer]):
                 helper.ask(self._work, self._questions[number])
                 answer = helper.answer()
             if answer is None:
-                return  # `answers` finds that it is missing
+                return  # `answers` finds that this answer is missing
             self._found[number], answer = answer, None
 
     def answers(self, on_done: Callable[[int], None] = lambda done: None) -> list[_Answer]:
-        """Return all answers in the order of their questions. `on_done` gets how many exist before each made here."""
+        """Return all answers in the order of their questions.
+
+        `on_done` is called with the number of answers so far, before each question that this process answers.
+        """
         for number in self._left:
             on_done(len(self._found))
             self._found[number] = self._work(self._questions[number])
@@ -162,12 +165,9 @@ class Dealt(Generic[_Question, _Answer]):
 
 
 WORTH_STARTING = 5
-"""Cases from which other processes are worth it: a report on fewer is made before a second process has imported its
-modules.
-"""
+"""Fewest cases for which helpers are started; a report on fewer is done before a helper has imported its modules."""
 _MOST_HELPERS = 3
-"""Most further processes: each takes the memory of one more, and work that cannot be shared soon is most of the rest.
-"""
+"""Most helpers to start. Each takes memory, and with more of them most of the time is in work that can't be shared."""
 _OF_A_REPORT = (
     "ddpbench.analysis.read.reading",
     "ddpbench.report.draw.painter",
@@ -176,22 +176,22 @@ _OF_A_REPORT = (
     "matplotlib.backends.backend_svg",
     "ddpbench.report.page",
 )
-"""Modules that the others import, in the order of use: the last has all that draws."""
+"""Modules that helpers import, in the order in which they are used."""
 
 
 def for_report(cases: int) -> Others:
-    """Return processes for a report on this many cases, planned or measured; none if they are not worth it.
+    """Start helpers for a report on this many cases, planned or measured; start none if they are not worth it.
 
-    Call it before pandas is imported here: that takes as long as their start.
+    Call this before importing pandas, so that the helpers start during that import.
     """
     settle_matplotlib()
     return start_others(*_OF_A_REPORT) if cases >= WORTH_STARTING else NOBODY
 
 
 def start_others(*modules: str) -> Others:
-    """Return a process for each core but this one's, up to a few; they import these modules first."""
+    """Start a helper for each core other than this process's, up to `_MOST_HELPERS`; they import `modules` first."""
     started: list[Helper] = []
-    with suppress(OSError):  # no more processes, or no memory for one: use those that started
+    with suppress(OSError):  # if the system allows no more processes, use those that have started
         while len(started) < min(further_cores(), _MOST_HELPERS):
             started.append(Helper(*modules))
     return Others(*started)
@@ -203,8 +203,8 @@ def further_cores() -> int:
 
 
 def serve(questions: BinaryIO, answers: BinaryIO, modules: list[str]) -> None:
-    """Answer one question after another, until their end. A failure ends the process."""
-    gc.disable()  # nothing in a question is garbage before it is answered
+    """Answer one question after another until `questions` ends; import `modules` meanwhile. Any failure is raised."""
+    gc.disable()  # nothing becomes garbage before the answer is sent
     while True:
         while modules and not select.select([questions], [], [], 0)[0]:
             importlib.import_module(modules.pop(0))
@@ -217,7 +217,7 @@ def serve(questions: BinaryIO, answers: BinaryIO, modules: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    # Output of modules must not get among the answers.
+    # What modules print must not get between the answers.
     with os.fdopen(os.dup(1), "wb") as out:
         os.dup2(2, 1)
         serve(sys.stdin.buffer, out, sys.argv[1:])

@@ -1,11 +1,11 @@
-"""Classes and functions of installed packages, by the names that their entry points give.
+"""Find classes and functions that installed packages register by entry points, or ddpbench's features by themselves.
 
-An entry point is another name of an import path: `topk = "package.module:TopK"` in the group `ddpbench.strategies`. It
-is looked up for a name that ddpbench itself does not have, and nothing is imported. Commands and report
-sections are functions, which are imported when they are called.
+An entry point gives a name to an import path, such as `topk = "package.module:TopK"` in the group
+`ddpbench.strategies`. Names that ddpbench itself lacks are looked up among the entry points, without any import.
+Commands and report sections are functions, which are imported when they are called.
 
-Features that ship with ddpbench, a folder each in `ddpbench/features/`, register functions the same way. One whose
-folder is missing is not there, and nothing else changes.
+Features ship with ddpbench, each in a folder in `ddpbench/features/`, and register functions in a similar way. If a
+feature's folder is missing, ddpbench works without that feature.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ GROUPS = {
     "section": "ddpbench.sections",
     "command": "ddpbench.commands",
 }
-"""Group of entry points by kind; the first three kinds are the settings that name what is in the group."""
+"""The group of entry points for each kind; the first three kinds are also the settings that take names of the group."""
 
 OF_FEATURES = ("findings", "answer", "rank")
-"""Further kinds, of features only: the first findings, the answer, and a rank's training after its measurement."""
+"""Further kinds, which only features register: a report's first findings, its answer, and a rank's training after its
+measurement.
+"""
 
 
 def _registered(kind: str) -> Iterable[EntryPoint]:
@@ -45,7 +47,7 @@ def _registered(kind: str) -> Iterable[EntryPoint]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Registered:
-    """A function of a feature that ships with ddpbench: the data of an entry point, and its place."""
+    """A function that one of ddpbench's features registers: its kind, name, import path, and place in the order."""
 
     kind: str
     """A key of `GROUPS`, or one of `OF_FEATURES`."""
@@ -53,7 +55,7 @@ class Registered:
     path: str
     """`module:function`."""
     after: str = ""
-    """The core's name that it follows; it comes last if the core lacks that name."""
+    """The name of the function in ddpbench's core that this one follows; it comes last if the core lacks that name."""
 
     def load(self) -> Callable[..., Any]:
         """Import and return the function."""
@@ -71,14 +73,14 @@ _FEATURES = Path(__file__).parent / "features"
 
 @functools.cache
 def _shipped() -> tuple[Registered, ...]:
-    """Return the functions that the existing features' folders register, in the order of the features' names."""
+    """Return the functions that the existing features register, in the order of the features' names."""
     names = sorted(path.parent.name for path in _FEATURES.glob("*/__init__.py"))
     modules = [importlib.import_module(f"ddpbench.features.{name}") for name in names]
     return tuple(one for module in modules for one in module.REGISTERED)
 
 
 def with_features(kind: str, core: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
-    """Return ddpbench's functions of a kind by name: the core's in order, with the features' among them."""
+    """Return the functions of a kind by name, with those of features inserted into the core's order."""
     shipped = [one for one in _shipped() if one.kind == kind]
     functions_by_name: dict[str, Callable[..., Any]] = {}
     for name, function in core.items():
@@ -88,19 +90,19 @@ def with_features(kind: str, core: Mapping[str, Callable[..., Any]]) -> dict[str
 
 
 def loaded(kind: str) -> dict[str, Callable[..., Any]]:
-    """Return the features' functions of a kind by name, imported."""
+    """Import and return the functions of a kind that features register, by name."""
     return {one.name: one.load() for one in _shipped() if one.kind == kind}
 
 
 def path_of(kind: str, name: str) -> str:
-    """Return the import path that a package has registered under a name; empty if none has.
+    """Return the import path that an installed package has registered under a name; empty if none has.
 
     Args:
         kind: the setting: `strategy`, `workload` or `algorithm`.
         name: the name, which is not one of ddpbench's.
 
     Raises:
-        ValueError: two packages have registered it, or it is not the name of a class; the sentence says which.
+        ValueError: several import paths are registered under the name, or its path is not that of a class.
     """
     from ddpbench.user_files import is_import_path
 
@@ -131,20 +133,20 @@ class Function:
     point: EntryPoint
 
     def __call__(self, *given: Any) -> Any:
-        """Import and call it.
+        """Import and call the function.
 
         Raises:
-            RequestError: it cannot be imported, or fails; the message says why.
+            RequestError: the function cannot be imported, or fails; the message says why.
         """
         with self.guarded():
             return self.point.load()(*given)
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
-        """Run the package's own code within, so that none of its failures ends this program.
+        """Turn failures of the package's code in the `with` block into RequestError.
 
         Raises:
-            RequestError: the code failed, or ended the process; the message says why.
+            RequestError: the code failed, or would have ended the process; the message says why.
         """
         from ddpbench.user_files import process_kept
 
@@ -164,7 +166,7 @@ class Function:
 
 
 def functions(kind: str, name: str = "") -> list[Function]:
-    """Return the registered functions of a kind, in the order of their names; only those of `name`, if given."""
+    """Return the functions that packages have registered for a kind, or only those named `name`, sorted by name."""
     every = [
         Function(name=point.name, package=package_of(point), point=point)
         for point in _registered(kind)
@@ -179,15 +181,15 @@ def package_of(point: EntryPoint) -> str:
 
 
 def packages_with(kind: str, name: str) -> str:
-    """Return which package a registered name is from: `the package ddp-topk`."""
+    """Return words for the packages that have registered a name, such as `the package ddp-topk`."""
     packages = sorted({package_of(point) for point in _registered(kind) if point.name == name})
     return f"the {'package' if len(packages) == 1 else 'packages'} {' and '.join(packages)}"
 
 
 def listed(kind: str, shipped: Iterable[str]) -> dict[str, str]:
-    """Return the registered names that hide no shipped one, each with the package that has it.
+    """Return the names that packages have registered for a kind, except `shipped` ones, with words on the packages.
 
-    A name of several classes comes with all their packages, and that it is refused.
+    If a name stands for several classes, the words name all their packages and say that the name is refused.
     """
     taken = {*shipped}
     paths_by_name: dict[str, dict[str, str]] = {}
@@ -197,7 +199,7 @@ def listed(kind: str, shipped: Iterable[str]) -> dict[str, str]:
 
 
 def _of_packages(paths: Mapping[str, str]) -> str:
-    """Return which packages a name is from, given the paths that each has registered for it."""
+    """Return words on the packages that have registered a name; `paths` maps each import path to its package."""
     if len(paths) == 1:
         return f"of the package {next(iter(paths.values()))}"
     packages = " and ".join(dict.fromkeys(sorted(paths.values())))

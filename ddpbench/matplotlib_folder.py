@@ -1,4 +1,4 @@
-"""The folders that matplotlib uses: one where it can write its list of fonts, and none with a stranger's settings."""
+"""Set up the folders of matplotlib: let it write its list of fonts, and keep it from reading a stranger's settings."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from types import ModuleType
 from ddpbench.removal import TemporaryFolder
 
 _SETTINGS = "matplotlibrc"
-"""The file of settings that matplotlib looks for in the working directory before any other place."""
+"""Name of the settings file that matplotlib looks for first in the working directory."""
 
 
 def settle_matplotlib() -> None:
-    """Give matplotlib a temporary folder if its usual ones cannot be written to, as under a read-only HOME.
+    """Prepare for importing matplotlib, in this process and those that it starts. Call this before that import.
 
-    Call it before matplotlib is imported. Otherwise each process would print a warning and make a folder, which stays
-    if the process is killed. The folder is for this process and those that it starts. The working directory may be a
-    stranger's run: a file of settings in it, which could be a pipe, is not read. A backend in MPLBACKEND that
-    matplotlib doesn't have is ignored: figures are drawn into files, without one.
+    - If matplotlib's usual folders cannot be written to, as under a read-only HOME, make a temporary one. Without it,
+      each process would print a warning and make a folder, which stays if the process is killed.
+    - Keep matplotlib from reading settings in the working directory, which may be a stranger's run. The file could even
+      be a pipe.
+    - Ignore a backend in MPLBACKEND that matplotlib doesn't have. Figures are drawn into files, without a backend.
     """
     if "matplotlib" in sys.modules:
         return
@@ -44,14 +45,15 @@ def settle_matplotlib() -> None:
 
 
 def _is_of_use(record: logging.LogRecord) -> bool:
-    """Return True if the user can do something about matplotlib's message: an unsaved font list costs only a second."""
+    """Return False for matplotlib's message that it could not save its list of fonts, which costs only a second."""
     return not str(record.msg).startswith("Could not save font_manager cache")
 
 
 def _writable(variable: str, in_home: str) -> bool:
-    """Return whether matplotlib's folder below this one can be written to; makes it as matplotlib would.
+    """Return whether matplotlib's folder can be written to; make the folder, as matplotlib would, if it is missing.
 
-    A home directory that does not exist is not made.
+    The folder is in the one that the environment's `variable` names, or else in `in_home` of the home directory. If the
+    home directory does not exist, it is not made.
     """
     try:
         if not os.environ.get(variable) and not Path.home().is_dir():
@@ -69,15 +71,15 @@ def _remove(folder: TemporaryFolder, owner: int) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Keeps matplotlib from reading settings of the working directory while it is imported."""
+    """Keeps matplotlib from reading settings in the working directory while it is imported."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return where matplotlib is, with a loader that works elsewhere; None for all other modules."""
+        """Return matplotlib's spec, whose loader runs in a different working directory; None for all other modules."""
         if fullname != "matplotlib":
             return None
-        with suppress(ValueError):  # another thread has removed it
+        with suppress(ValueError):  # another thread has removed this finder
             sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
@@ -90,13 +92,13 @@ class _Finder(MetaPathFinder):
                     with suppress(ValueError):
                         module.rcParams["backend"] = backend
 
-            setattr(spec.loader, "exec_module", load_elsewhere)  # noqa: B010  of this loader alone
+            setattr(spec.loader, "exec_module", load_elsewhere)  # noqa: B010  for this loader alone
         return spec
 
 
 @contextmanager
 def _without_backend() -> Iterator[str]:
-    """Remove MPLBACKEND from the environment meanwhile: matplotlib raises an error for one that it doesn't have."""
+    """Yield MPLBACKEND's value, and unset it meanwhile, because matplotlib fails if it doesn't have that backend."""
     backend = os.environ.pop("MPLBACKEND", "")
     try:
         yield backend
@@ -107,7 +109,7 @@ def _without_backend() -> Iterator[str]:
 
 @contextmanager
 def _without_settings() -> Iterator[None]:
-    """Work in the root folder if the working directory has such a file."""
+    """Change to the root folder meanwhile if the working directory has a file of matplotlib's settings."""
     if not os.path.lexists(_SETTINGS):
         yield
         return

@@ -1,9 +1,10 @@
-"""Names of cases: by what distinguishes each from the others, every setting in the words of `FACETS`.
+"""Name cases by what distinguishes each from the others, with every setting in the words of `FACETS`.
 
-One `Namer` holds all cases of a table, a figure, a text or a run, and gives each a name that no other of them has:
+A `Namer` has all cases of a table, a figure, a text or a run, and gives each of them a unique name, in four forms:
 **full** for terminals (`ddp · 2 ranks · 25 MiB buckets · 1 thread per rank`), **short** for figures and tables (`DDP, 2
-ranks, 25 MiB buckets`), **spoken** for sentences (`DDP at 2 ranks (25 MiB buckets)`), **key** for data, by which files
-of several versions are matched (`ddp · 2 ranks · 25 MiB buckets · threads_per_rank=1`). No other module makes names.
+ranks, 25 MiB buckets`), **spoken** for sentences (`DDP at 2 ranks (25 MiB buckets)`), and **key** for data, which stays
+the same in all versions of ddpbench (`ddp · 2 ranks · 25 MiB buckets · threads_per_rank=1`). No other module makes
+names.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from ddpbench.units import counted
 
 _PLACE = ("world_size", "nodes", "ranks_per_node")
 EVERY = tuple(name for name, facet in FACETS.items() if facet.role != "bookkeeping")
-"""All fields that distinguish cases."""
+"""All fields of a case that distinguish it from other cases."""
 _OF_CLASSES = ("strategy", "algorithm")
-"""Fields that may name a class in a user's own file; their words name the class without the file."""
+"""Fields that may name a class in a user's own file; the words for them have the class without the file."""
 _CHOSEN = ("strategy", "algorithm", "schedule")
 _IN_LABEL = {
     *_CHOSEN,
@@ -35,24 +36,24 @@ _IN_LABEL = {
     *("workload", "bucket_cap_mb", "loader_workers", "data", "fabric", "dilation", "shrink", "precision"),
     "recovery",
 }
-"""Fields that are in `Case.label`, or that keys word separately."""
+"""Fields that are in `Case.label`, or that `_key_words` puts into keys in its own way."""
 _Words = Callable[[Case], list[str]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setting:
-    """A column of a setting in which cases differ."""
+    """A table's column for a setting in which cases differ."""
 
     title: str
     text: Callable[[Case], str]
-    """Return its text for a case."""
+    """Return the column's text for a case."""
 
 
 class Namer:
-    """Names of some cases, by what distinguishes them; another case is named as if it were one of them."""
+    """Names some cases by what distinguishes them. A case that is not among them is named as if it were."""
 
     def __init__(self, cases: Iterable[Case], *, among: Namer | None = None) -> None:
-        """Take `cases`, all that could be meant; strategies and workloads are named as in `among`, if given."""
+        """Name each of `cases` as distinct from the others; name strategies and workloads as `among` does, if given."""
         self._cases = dict.fromkeys(cases)
         self._whole = among
         self._called: _Called = _Called(self._cases) if among is None else among._called
@@ -60,74 +61,79 @@ class Namer:
         self._labelled = _Labelled(self._cases, self._called)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle a `Namer` without its contents: each row of a page has one, and drawn names are texts already."""
+        """Pickle without the contents, because each row of a page has a `Namer`, and figures get names as text."""
         return object.__new__, (type(self),)
 
     def of(self, cases: Iterable[Case]) -> Namer:
-        """Return names of some of the cases, distinguished only from each other; strategies and workloads as here."""
+        """Return a `Namer` of some of the cases, which names strategies and workloads as this one does."""
         return Namer(cases, among=self._whole or self)
 
     def full(self, case: Case, *, but: Collection[str] = ()) -> str:
-        """Return its label and what distinguishes it from others of that label; without the words in `but`."""
+        """Return a case's label and what distinguishes it from others with that label, without the words in `but`."""
         first, *words = self._among(case)._labelled.full[case]
         return JOINT.join([first, *(word for word in words if word not in but)])
 
     def key(self, case: Case) -> str:
-        """Return the name in data, which keeps its wording: its label, and settings that differ as `name=value`."""
+        """Return a case's name in data: its label, and the settings that differ, most as `name=value`.
+
+        The wording stays the same in all versions of ddpbench.
+        """
         return self._among(case)._labelled.keys[case]
 
     def short(self, case: Case, of: Iterable[str] | None = None, *, layouts: bool = True) -> str:
-        """Return its strategy as figures name it, its ranks, and what distinguishes it from others of that strategy.
+        """Return a case's short name: its strategy, ranks, and what distinguishes it from others of that strategy.
 
-        With `of` only these fields are used, and layouts if `layouts` is true.
+        If `of` is given, only these fields are used to distinguish it, and layouts on nodes if `layouts` is true.
         """
         words = self._among(case)._parts[case] if of is None else self.details(case, of, layouts=layouts)
         return ", ".join([self.strategy(case), ranks_of(case), *words])
 
     def spoken(self, case: Case) -> str:
-        """Return the name for a sentence: strategy, ranks and, in brackets, all that distinguishes it from others."""
+        """Return a case's name for a sentence: strategy, ranks, and, in brackets, what distinguishes it from others."""
         return _bracketed(f"{self.spoken_strategy(case)} at {ranks_of(case)}", self._among(case)._parts[case])
 
     def variant(
         self, case: Case, of: Iterable[str] = EVERY, *, layouts: bool = True, more: Iterable[str] = ()
     ) -> str:
-        """Return its spoken strategy and in brackets its `details` in these fields and `more` words.
+        """Return a case's strategy as a sentence names it, with its `details` in these fields and `more` in brackets.
 
-        Ranks are left to the sentence. With `layouts` the layout is added where the strategy has several at its number
-        of ranks.
+        The number of ranks is left out. If `layouts` is true, the layout on nodes is included if cases of the strategy
+        with that number of ranks differ in it.
         """
         return _bracketed(self.spoken_strategy(case), [*self.details(case, of, layouts=layouts), *more])
 
     def details(self, case: Case, of: Iterable[str] = EVERY, *, layouts: bool = True) -> list[str]:
-        """Return the words of these fields that distinguish a case among all cases of its strategy, of any ranks."""
+        """Return words for these fields that distinguish a case from others of its strategy, whatever their ranks.
+
+        If `layouts` is true, the layout on nodes is added if cases of the strategy with that many ranks differ in it.
+        """
         alike = self._among(case)._alike[self.spoken_strategy(case)]
         words = alike.words(case, [name for name in of if name not in _PLACE])
         return [*words, *([layout_of(case)] if layouts and alike.several_layouts(case.world_size) else [])]
 
     def apart(self, case: Case, of: Iterable[str] = EVERY) -> list[str]:
-        """Return a case's words for those of these fields in which the cases differ.
+        """Return words for a case's values of those of these fields in which the cases differ.
 
-        An option of a workload or strategy is included if others of that workload or strategy have another value.
-        Where workloads differ, each workload's cases are compared among themselves for the other fields: what follows
-        from the workload is left out.
+        An option of a workload or strategy is included if cases of that workload or strategy differ in it. If workloads
+        differ, the other fields are compared only within each workload, to leave out what follows from the workload.
         """
         return self._among(case)._all.words(case, of)
 
     def shared(self, among: Iterable[Case] | None = None) -> list[str]:
-        """Return the words that all full names share, or those of `among`; none if there is one case alone."""
+        """Return the words that the full names of all cases, or of those in `among`, share; none for a single case."""
         first, *others = (self._labelled.full[case] for case in (self._cases if among is None else among))
         return [word for word in first[1:] if others and all(word in other[1:] for other in others)]
 
     def strategy(self, case: Case) -> str:
-        """Return its strategy as figures and tables name it; DDP as a ring, where others are not rings."""
+        """Return a case's strategy as figures and tables name it; DDP is named as a ring if others are not rings."""
         return self._called.strategy(case, traits_of(case).display)
 
     def spoken_strategy(self, case: Case) -> str:
-        """Return its strategy as a sentence names it; DDP as a ring, where others are not rings."""
+        """Return a case's strategy as a sentence names it; DDP is named as a ring if others are not rings."""
         return self._called.strategy(case, traits_of(case).spoken)
 
     def workload(self, case: Case) -> str:
-        """Return its workload: a user's own by its class, a replay by its profile, where no other has this name."""
+        """Return a case's workload; a user's own is named by its class, a replay by its profile, if that is unique."""
         return self._called.workload(case)
 
     def _among(self, case: Case) -> Namer:
@@ -135,12 +141,12 @@ class Namer:
 
     @cached_property
     def _alike(self) -> dict[str, _Group]:
-        """Return the cases of each strategy, by its name in sentences."""
+        """Return a group of the cases of each strategy, by the strategy's name in sentences."""
         return {name: _Group(of, self._called) for name, of in _grouped(self._cases, self.spoken_strategy)}
 
     @cached_property
     def _parts(self) -> dict[Case, list[str]]:
-        """Return the words of short and spoken names that follow strategy and ranks, by case."""
+        """Return, by case, the words that follow strategy and ranks in short and spoken names."""
         words_by_case = {case: self.details(case) for case in self._cases}
         drawn, said = (
             _twice((strategy(case), case.world_size, *words) for case, words in words_by_case.items())
@@ -167,11 +173,11 @@ class _Called:
         return {name: word if counts[word] == 1 else name for name, word in few.items()}
 
     def strategy(self, case: Case, name: str) -> str:
-        """Return the strategy's name, or that of the ring it is."""
+        """Return `name`, the name of the case's strategy, or its form as a ring if the strategy is to be named so."""
         return as_ring(name) if self._rings and is_ring(case) else name
 
     def workload(self, case: Case) -> str:
-        """Return its workload, shortened where no other has the same short name."""
+        """Return a case's workload, shortened if its short name is unique."""
         return self._workloads.get(case.workload, case.workload)
 
 
@@ -188,7 +194,7 @@ class _Labelled:
 
     @cached_property
     def full(self) -> dict[Case, list[str]]:
-        """Return the words of the full names, by case."""
+        """Return the words of each case's full name."""
         labels: dict[Case, list[str]] = {}
         for label, members in self._groups:
             group = _Group(members, self._called)
@@ -199,7 +205,7 @@ class _Labelled:
 
     @cached_property
     def keys(self) -> dict[Case, str]:
-        """Return the names in data, by case."""
+        """Return each case's name in data."""
         return {
             case: on_one_line(JOINT.join([label, *words]))
             for label, members in self._groups
@@ -208,7 +214,7 @@ class _Labelled:
 
 
 class _Group:
-    """Cases to distinguish from each other, and their words for what they do not share."""
+    """Cases to distinguish from each other, with words for the settings in which they differ."""
 
     def __init__(self, cases: Iterable[Case], called: _Called) -> None:
         self._cases = tuple(cases)
@@ -216,13 +222,13 @@ class _Group:
         self._told: dict[tuple[str, ...], _Words] = {}
 
     def several_layouts(self, ranks: int) -> bool:
-        """Return whether cases with this number of ranks have several layouts on nodes."""
+        """Return whether cases with this number of ranks differ in their layout on nodes."""
         return (
             len({(case.nodes, case.ranks_per_node) for case in self._cases if case.world_size == ranks}) > 1
         )
 
     def words(self, case: Case, of: Iterable[str]) -> list[str]:
-        """Return a case's words for those of these fields in which the cases differ, each word once."""
+        """Return words for a case's values of those of these fields in which the cases differ, each word once."""
         names = tuple(of)
         if names not in self._told:
             self._told[names] = self._telling(names)
@@ -241,7 +247,7 @@ class _Group:
         return lambda case: [self._called.workload(case), *within[case.workload](case)]
 
     def _plainly(self, members: Sequence[Case], names: Sequence[str]) -> _Words:
-        """Return a function from a case to its words for these fields; no layouts where ranks imply them."""
+        """Return a function from a case to its words for these fields, without layouts if ranks imply them."""
         if "world_size" in names and len({case.world_size for case in members}) == len(
             {(case.world_size, case.nodes, case.ranks_per_node) for case in members}
         ):
@@ -264,12 +270,15 @@ class _Group:
 
 
 def curve_key(case: Case, among: Collection[Case], *, more: Iterable[str] = ()) -> str:
-    """Return the name of a case's curve in data: spoken strategy, words for its variant, and `more` words."""
+    """Return the name in data of a case's curve: its strategy as in sentences, its variant, and `more` words."""
     return " ".join([Namer(among).spoken_strategy(case), *_variant_words(case, among), *more])
 
 
 def _key_words(cases: Sequence[Case]) -> Iterator[tuple[Case, list[str]]]:
-    """Yield cases of one label with their words in keys; settings are compared within a workload."""
+    """Yield cases of one label with the words after the label in their keys.
+
+    Settings are compared only between cases of one workload.
+    """
     workloads = _grouped(cases, lambda case: case.workload)
     chosen = differing(cases, _CHOSEN)
     for workload, members in workloads:
@@ -285,7 +294,7 @@ def _key_words(cases: Sequence[Case]) -> Iterator[tuple[Case, list[str]]]:
 
 
 def _key_settings(case: Case) -> dict[tuple[str, str], Any]:
-    """Return the settings that are not in a label, by field of `OPTIONS` (empty for none) and name."""
+    """Return a case's settings that are not in its label, by field of `OPTIONS` (empty for other settings) and name."""
     options = ("workload_options_json", "options_json", "env_json")
     settings = {(name, key): value for name in options for key, value in OPTIONS[name](case).items()}
     return settings | {("", name): getattr(case, name) for name in EVERY if name not in _IN_LABEL}
@@ -310,7 +319,7 @@ def _assigned(name: str, value: Any) -> str:
 
 
 def _variant_words(case: Case, among: Iterable[Case]) -> list[str]:
-    """Return a case's words for its variant among those of its strategy, in the form of curves' keys."""
+    """Return words, in the form of curves' keys, for what distinguishes a case from others of its strategy."""
     same = [other for other in among if other.strategy == case.strategy]
     words: list[str] = []
     for name in differing(same, VARIANT):
@@ -328,7 +337,7 @@ def _variant_words(case: Case, among: Iterable[Case]) -> list[str]:
 
 
 def columns(cases: Sequence[Case], of: Iterable[str] = EVERY) -> list[Setting]:
-    """Return a column for each of these fields that not all cases share; for options, one for each key."""
+    """Return a column for each of these fields in which the cases differ; for options, one for each key."""
     by_title: dict[str, Setting] = {}
     for name in differing(cases, of):
         if name in OPTIONS:
@@ -351,22 +360,22 @@ def ranks_of(case: Case) -> str:
 
 
 def layout_of(case: Case) -> str:
-    """Return its layout, nodes x ranks per node: `2 x 4`."""
+    """Return a case's layout, nodes x ranks per node: `2 x 4`."""
     return FACETS["nodes"].word(case)
 
 
 def on_nodes(case: Case) -> str:
-    """Return the number of nodes of its ranks: `on 2 nodes`."""
+    """Return words for a case's number of nodes: `on 2 nodes`."""
     return f"on {counted(case.nodes, 'node')}"
 
 
 def on_nodes_of(case: Case) -> str:
-    """Return the number of ranks on each of its nodes: `on nodes of 4`."""
+    """Return words for a case's number of ranks per node: `on nodes of 4`."""
     return f"on nodes of {case.ranks_per_node}"
 
 
 def _clashing(name: str, every: Iterable[Case]) -> set[str]:
-    """Return the words that different values of a field share."""
+    """Return the words that stand for more than one value of a field among these cases."""
     values: dict[str, set[str]] = {}
     for case in every:
         values.setdefault(FACETS[name].word(case), set()).add(getattr(case, name))
@@ -383,7 +392,9 @@ def _class_word(name: str, clashing: Collection[str], case: Case) -> list[str]:
 def _bracketed(name: str, words: Sequence[str]) -> str:
     if not words:
         return name
-    start = f"{name[:-1]}, " if name.endswith(")") else f"{name} ("  # of a ring: (DDP, 2 x 2)
+    start = (
+        f"{name[:-1]}, " if name.endswith(")") else f"{name} ("
+    )  # a ring's name ends in brackets: (DDP, 2 x 2)
     return f"{start}{', '.join(words)})"
 
 
@@ -395,14 +406,14 @@ def _grouped(cases: Iterable[Case], key: Callable[[Case], str]) -> list[tuple[st
 
 
 def _twice(names: Iterable[Hashable]) -> list[bool]:
-    """Return for each name whether another is the same."""
+    """Return, for each name, whether it occurs more than once."""
     every = list(names)
     counts = Counter(every)
     return [counts[name] > 1 for name in every]
 
 
 def _unique(names: Mapping[Case, list[str]], twice: Iterable[bool]) -> dict[Case, list[str]]:
-    """Return the words of names, with the case's id where the words of two are the same."""
+    """Return each case's words, with its id added where `twice` is true."""
     return {
         case: [*words, *([case.case_id] if same else [])]
         for (case, words), same in zip(names.items(), twice, strict=True)

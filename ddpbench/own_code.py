@@ -1,4 +1,4 @@
-"""A digest of the code that affects a run's numbers, which is the code that runs in a rank; defined only here."""
+"""A digest of the code that affects a run's numbers, which is the code that runs in ranks."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 RANK_CODE = ("collectives", "features/*/rank", "measure", "strategies", "worker", "workloads")
-"""The packages whose code runs in a rank, as patterns of folders."""
+"""Glob patterns of the folders whose code runs in a rank."""
 
 
 def code_digest(packages: Iterable[str] = RANK_CODE) -> str:
-    """Return a digest of these packages of ddpbench: a resume after an update would mix two programs' numbers."""
+    """Return a digest of the code in these folders of ddpbench, by which a resume after an update is recognised."""
     digest = hashlib.sha256()
     root = Path(__file__).resolve().parent
     for folder in packages:

@@ -1,18 +1,18 @@
-"""The files wanted of a report's pictures. Light: the command line reads it before it loads what makes them."""
+"""The file formats in which to write a report's pictures. This imports nothing heavy, as the command line needs it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 FORMATS = ("png", "svg", "pdf")
-"""Formats of a picture's files."""
+"""All file formats in which pictures can be written."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PictureFormats:
-    """File formats to write for each figure and its slide, in addition to those that the page needs.
+    """File formats in which to write figures and slides, in addition to those that the page needs.
 
-    Every picture that is written is written as png, too.
+    Every picture that is written at all is also written as png.
     """
 
     figures: frozenset[str] = frozenset({"png"})

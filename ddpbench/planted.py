@@ -1,6 +1,6 @@
-"""Checks whether another user may have planted a path, or can put something in its place.
+"""Check whether another user may have planted a path, or can put something in its place.
 
-It imports nothing of ddpbench.
+This module imports nothing of ddpbench.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from pathlib import Path
 
 
 def is_planted(path: Path) -> bool:
-    """Return whether a path is another user's in a folder in which everybody can write, such as /tmp.
+    """Return whether a path belongs to another user and is in a folder in which everybody can write, such as /tmp.
 
-    That user may have put it there for this one to find, even in a folder of theirs: it is as open as /tmp.
+    That user may have put it there for this user to find. Root's files never count as planted.
 
     Raises:
-        OSError: it does not exist, or cannot be reached.
+        OSError: the path does not exist, or cannot be reached.
     """
     owner = path.lstat().st_uid
     if owner in (os.geteuid(), 0):
@@ -30,17 +30,17 @@ def is_planted(path: Path) -> bool:
 
 
 def is_planted_in(folder: int, owner: int) -> bool:
-    """Return whether an open folder with this user's (by id) entry is another user's that everybody can write to."""
+    """Return whether an entry with this owner (a user id) in an open folder may be planted, as `is_planted` tells."""
     if owner in (os.geteuid(), 0):
         return False
     return bool(os.fstat(folder).st_mode & stat.S_IWOTH) and owner != shown_as(folder)
 
 
 def other_owner(folder: int) -> str:
-    """Return the name of the user that an open folder belongs to; empty if it is this one.
+    """Return the name of an open folder's owner; empty if that is this user, or root and this user may write in it.
 
-    Also empty for root's, if this user may write in it. Some file systems show another owner than the user who writes,
-    as a bind mount or a server that maps users does: there a new file, which nobody else sees, shows who this user is.
+    Some file systems map users, such as a bind mount or a file server, and show an owner other than the user who wrote.
+    A new file, which nobody else sees, shows how the file system names this user.
     """
     owner = os.fstat(folder).st_uid
     if owner == os.geteuid() or (
@@ -56,7 +56,7 @@ def other_owner(folder: int) -> str:
 
 
 def shown_as(folder: int) -> int | None:
-    """Return the owner of a file that this user makes in an open folder; None if none can be made."""
+    """Return the id of the owner that a file made by this user has in an open folder; None if none can be made."""
     import tempfile
 
     try:
@@ -67,10 +67,10 @@ def shown_as(folder: int) -> int | None:
 
 
 def exchangeable_above(path: Path) -> Path | None:
-    """Return the first folder above a path that is another user's and in which everybody can replace entries.
+    """Return the nearest folder above a path that is another user's and in which everybody can replace entries.
 
     Raises:
-        OSError: it cannot be reached.
+        OSError: a folder cannot be reached.
     """
     return next(
         (one for one in path.resolve().parents if _lets_rename(one) and one.stat().st_uid != os.geteuid()),
@@ -79,10 +79,10 @@ def exchangeable_above(path: Path) -> Path | None:
 
 
 def exchangeable_in(folder: Path) -> Path | None:
-    """Return the first of a folder and those above it in which everybody can replace others' entries.
+    """Return the nearest of a folder and those above it in which everybody can replace other users' entries.
 
     Raises:
-        OSError: it cannot be reached.
+        OSError: a folder cannot be reached.
     """
     resolved = folder.resolve()
     return next((one for one in (resolved, *resolved.parents) if _lets_rename(one)), None)
@@ -94,13 +94,13 @@ def _lets_rename(folder: Path) -> bool:
 
 
 def is_decoy(word: str) -> bool:
-    """Return whether a word that may mean something else is also the name of a path that another user planted here.
+    """Return whether a word is also the name of a path that another user planted in the working directory.
 
-    To mean the path, users write `./NAME`.
+    Call this for words that may mean something other than a path; to mean the path, users write `./NAME`.
     """
     if word != Path(word).name or word == "..":
         return False
     try:
         return is_planted(Path(word))
-    except (OSError, ValueError):  # it does not exist, or no path has such a name
+    except (OSError, ValueError):  # the path does not exist, or the word cannot be a path
         return False

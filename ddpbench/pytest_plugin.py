@@ -1,12 +1,13 @@
-"""The fixture `ddp_benchmark` for users' own test suites: a training step of real ranks, as pytest-benchmark sees it.
+"""The fixture `ddp_benchmark`, by which users' own test suites measure training steps for pytest-benchmark.
 
     def test_step(ddp_benchmark):
         ddp_benchmark(workload="train.py:Measured", strategy="ddp", world_size=2, bucket_cap_mb=25)
 
-Rounds are ddpbench's: each is a launch of fresh ranks, whose mean step time pytest-benchmark gets as if it had timed
-it. So its table, --benchmark-autosave, --benchmark-compare and --benchmark-histogram work; the case's columns are in
-`extra_info`. `--ddpbench-gate 3% --ddpbench-baseline BASELINE` fails tests that are shown to be slower than saved ones,
-or than those of other code that is measured in turn. Importing this file imports neither torch nor pandas.
+Each round is a launch of fresh ranks. pytest-benchmark gets the launch's mean step time as if it had timed a round
+itself, so that its table, --benchmark-autosave, --benchmark-compare and --benchmark-histogram work. The case's columns
+are in `extra_info`. `--ddpbench-gate 3% --ddpbench-baseline BASELINE` fails a test that is shown to be slower than its
+saved result, or than other code that is measured in alternation with this code. Importing this file imports neither
+torch nor pandas.
 """
 
 from __future__ import annotations
@@ -40,23 +41,23 @@ ROUNDS, MEASURED_S, TOTAL = 5, 0.6, "3 min"
 _NOT_MEASURED = "ddpbench: not measured"
 _UNDECIDED = "ddpbench: undecided by the gate"
 _LOG_BYTES = 1 << 12
-"""Bytes of a log that are shown below a failed test."""
+"""Most bytes of a log to show below a failed test."""
 _COMPARE = re.compile(r"ddpbench compare --interleave\b")
 _FLAG = re.compile(r"(?<![\w-])--(base|gate|total|rounds|measured|turns|drift)(?![\w-])")
 _ROUNDS = re.compile(r"set budget\.rounds_min, or a test's rounds, to ")
 _ONE_VALUE = ("rounds", "measured", "gate", "total", "turns", "drift")
-"""Options that take one value; `--ddpbench-baseline` may be repeated."""
+"""Options that may be given only once, unlike `--ddpbench-baseline`."""
 _GIVEN_BY_NAME = frozenset({"options", "env"})
 
 
 def in_pytest(text: str) -> str:
-    """Return a message with the flags of the command line replaced by pytest's flags for the same."""
+    """Return a message with the flags of ddpbench's command line replaced by the plugin's equivalent options."""
     text = _ROUNDS.sub("--ddpbench-rounds=", _COMPARE.sub("--ddpbench-baseline=ref=COMMIT", text))
     return _FLAG.sub(lambda flag: f"--ddpbench-{'baseline' if flag[1] == 'base' else flag[1]}", text)
 
 
 def _within_limits(name: str) -> Callable[[str], float]:
-    """Return a function that reads an option's number, as the table of limits has it under that name."""
+    """Return a parser of an option's number, which refuses what is outside the range `name` of `spec.limits`."""
 
     def read(text: str) -> float:
         from ddpbench.spec import limits
@@ -71,7 +72,7 @@ def _within_limits(name: str) -> Callable[[str], float]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options."""
+    """Add the `--ddpbench-...` options to pytest."""
     group = parser.getgroup("ddpbench", "training steps of real ranks (ddp_benchmark)")
     group.addoption(
         "--ddpbench-rounds",
@@ -122,7 +123,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Gate:
-    """The sides that a session's gate compares with: those that were `saved`, or one that is measured `in_turn`."""
+    """A session's gate, which compares with `saved` results, or with code that is measured `in_turn` with this code."""
 
     limit: float
     drift: float | None
@@ -132,7 +133,7 @@ class _Gate:
 
     @property
     def words(self) -> str:
-        """Return what is compared with what."""
+        """Return words for what the gate compares."""
         if self.in_turn is not None:
             base, new = self.in_turn
             return f"{base.words} against {new.words}, in turn"
@@ -141,29 +142,29 @@ class _Gate:
 
 @dataclass
 class _Bench:
-    """State that the tests of a session share."""
+    """State that the tests of a session share; also the listener of comparisons."""
 
     folder: Path
     servers: LastingServers
     run_id: str = field(default_factory=lambda: secrets.token_hex(6))
-    """The id of all its runs: so a case that two tests measure is proved once."""
+    """The id of all runs of the session, which lets two tests of the same case share its proof."""
     runs: list[RunDir] = field(default_factory=list)
     count: int = 0
     gated: list[Gated] = field(default_factory=list)
     notes: dict[str, None] = field(default_factory=dict)
-    """Sentences on the measurements, each once."""
+    """Sentences on the measurements, each once, as keys in order."""
     shows: bool = False
-    """True if progress is printed: pytest captures nothing (`-s`)."""
+    """Whether to print progress, which is if pytest does not capture output (`-s`)."""
 
     def begun(self, out: Path) -> None:
-        """Do nothing: the directory is temporary."""
+        """Do nothing, because the directory is temporary and of no interest to the user."""
 
     def event(self, text: str) -> None:
-        """Keep unexpected events for the end."""
+        """Note a sentence on an unexpected event, to be printed at the end of the session."""
         self.notes[text] = None
 
     def round_made(self, number: int, left_s: float) -> None:
-        """Print the progress, under `-s`."""
+        """Print a comparison's progress, under `-s`."""
         left = f", at most {_seconds(left_s)} left" if round(left_s) > 0 else ", no time left"
         self.show(f"round {number} of both sides{left}")
 
@@ -177,7 +178,7 @@ class _Bench:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Wanted:
-    """The measurement that a test asks for: settings of `[base]`, launches, and seconds of timed steps in each."""
+    """The measurement that a test asks for: settings of `[base]`, launches, and seconds of timed steps per launch."""
 
     settings: dict[str, Any]
     rounds: int
@@ -186,43 +187,43 @@ class _Wanted:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Measured:
-    """A test's case: its side, its row of `cases.csv`, and its comparison with another side measured in turn."""
+    """A test's result: its timings, its row of `cases.csv`, and the comparison with code that was measured in turn."""
 
     side: Side
     row: dict[Any, Any]
     change: Change | None = None
     unlike: str = ""
-    """Reason why the other side could not be measured."""
+    """Why the other code could not be measured; empty if it was, or was not to be."""
 
     @property
     def steps_s(self) -> list[float]:
-        """Return the mean step time of each good launch, seconds."""
+        """Return the mean step time of each successful launch, seconds."""
         return [timing.step_s for run in self.side.cases for timing in run.timings]
 
 
 _Key: Any = getattr(pytest, "StashKey", object)
-"""The class, which pytest before 7 lacks, though it loads this file in every suite of its environment all the same."""
+"""`pytest.StashKey`, or a stand-in for pytest before 7, which lacks it but loads this file in every suite."""
 _GATE: pytest.StashKey[_Gate] = _Key()
 _BENCH: pytest.StashKey[_Bench] = _Key()
 _STACK: pytest.StashKey[contextlib.ExitStack] = _Key()
 _WITH_BENCHMARK: pytest.StashKey[bool] = _Key()
-"""Set for a test that also asks for pytest-benchmark's own fixture."""
+"""Whether a test also asks for pytest-benchmark's own fixture; set only if so."""
 
 
 def _stash(config: pytest.Config) -> pytest.Stash:
-    """Return the place of this plugin's session data; before pytest 7 nothing is kept."""
+    """Return pytest's stash, which has this plugin's session data; an empty dictionary before pytest 7."""
     return cast("pytest.Stash", getattr(config, "stash", {}))
 
 
 def _too_old() -> str:
-    """Return a sentence that refuses a pytest with which this plugin cannot measure; empty for others."""
+    """Return a clause on why this plugin cannot measure with the present pytest; empty if it can."""
     if _Key is not object:
         return ""
     return f'needs pytest 8.3 or newer, and here is {pytest.__version__}: pip install "ddpbench[pytest]"'
 
 
 class MeasuredTimer:
-    """A timer for pytest-benchmark that only moves by `advance`."""
+    """A timer for pytest-benchmark whose time moves only by calls of `advance`."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -231,14 +232,15 @@ class MeasuredTimer:
         return self.now
 
     def advance(self, seconds: float) -> None:
-        """Let this much measured time pass."""
+        """Move the time forward by the seconds that were measured."""
         self.now += seconds
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Make --benchmark-only and --benchmark-skip of pytest-benchmark treat a test of `ddp_benchmark` as a benchmark.
 
-    It looks for its fixture's name, which comes last here: `ddp_benchmark` gives it the timer.
+    pytest-benchmark looks for the name of its fixture, so this adds the name. It comes last, because `ddp_benchmark`
+    must set that fixture's timer first.
     """
     names = list(getattr(item, "fixturenames", ()))
     if _too_old() or not _has_pytest_benchmark(item.config) or "ddp_benchmark" not in names:
@@ -250,7 +252,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def _has_pytest_benchmark(config: pytest.Config) -> bool:
-    # by an option: its name is the one by which it was loaded
+    # Ask for an option, because the plugin's name depends on how it was loaded.
     return config.getoption("benchmark_disable", None) is not None
 
 
@@ -277,7 +279,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def _fail(message: str) -> NoReturn:
-    """Fail a test with a message in pytest's words, without the control characters that others' texts may hold."""
+    """Fail a test with a message, in which flags are replaced by `in_pytest` and control characters by `clean`."""
     from ddpbench.text_safety import clean
 
     pytest.fail(clean(in_pytest(message)), pytrace=False)
@@ -285,7 +287,7 @@ def _fail(message: str) -> NoReturn:
 
 @pytest.fixture
 def ddp_benchmark(request: pytest.FixtureRequest) -> DdpBenchmark:
-    """Measure a training step with settings of an experiment's `[base]`; see `DdpBenchmark.__call__`."""
+    """Return a callable that measures a training step with settings of an experiment's `[base]`; see `DdpBenchmark`."""
     if _too_old():
         _fail(f"ddp_benchmark {_too_old()}")
     if not _has_pytest_benchmark(request.config):
@@ -300,7 +302,7 @@ def ddp_benchmark(request: pytest.FixtureRequest) -> DdpBenchmark:
 
 
 class DdpBenchmark:
-    """The value of the fixture in a test."""
+    """The value of the fixture `ddp_benchmark`."""
 
     def __init__(self, request: pytest.FixtureRequest, benchmark: Any, timer: MeasuredTimer) -> None:
         self._request, self._benchmark, self._timer = request, benchmark, timer
@@ -311,20 +313,21 @@ class DdpBenchmark:
         """Measure a case and return its row of `cases.csv`.
 
         Args:
-            rounds: launches; by default `--ddpbench-rounds`, and one where benchmarks are disabled.
-            measured: seconds of timed steps in each; by default `--ddpbench-measured`.
+            rounds: number of launches; by default `--ddpbench-rounds`, or one if benchmarks are disabled.
+            measured: seconds of timed steps in each launch; by default `--ddpbench-measured`.
             settings: those of an experiment's `[base]`, such as `workload`, `strategy`, `world_size`, `bucket_cap_mb`;
-                `options={"ddp": {...}}` and `env={...}` are its sections. None leaves a setting out. A workload's file
-                is looked for next to the test, then in pytest's root, then in the working directory.
+                `options={"ddp": {...}}` and `env={...}` are the experiment's sections of that name. A setting of None
+                is left out. A workload's file is looked for next to the test, then in pytest's root, then in the
+                working directory.
 
-        Fails the test, with the reason, if the case cannot be measured, or if the test has measured one before.
+        Fails the test, with the reason, if the case cannot be measured, or if the test has measured a case before.
         """
         if self._benchmark._mode:
             _fail("a test measures one case: write a test for each, or parametrize this one")
         try:
             return self._measured(rounds, measured, settings)
         except BaseException:
-            # It was used: pytest-benchmark must not warn of a test that forgot its benchmark.
+            # Mark pytest-benchmark's fixture as used, so that it does not warn that the test didn't use it.
             self._benchmark._mode = self._benchmark._mode or "ddp_benchmark(...)"
             raise
 
@@ -346,7 +349,7 @@ class DdpBenchmark:
         ranks = found.side.cases[0].case.world_size
         self._benchmark.group = f"step at {ranks} rank{'s' if ranks != 1 else ''}"
         self._benchmark.extra_info.update(columns)
-        rest = itertools.cycle(steps_s)  # a profiler of pytest-benchmark's asks once more
+        rest = itertools.cycle(steps_s)  # if pytest-benchmark profiles, it calls once more
 
         def one_round() -> None:
             self._timer.advance(next(rest))
@@ -362,9 +365,9 @@ class DdpBenchmark:
         return extra_info(run, found.row, found.side.identity)
 
     def _located(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """Return the settings in the form of an experiment's file, without None, and with the paths of its files.
+        """Return the settings as an experiment's file has them, without None, and with the paths of users' own files.
 
-        Fails the test if that is impossible.
+        Fails the test if a setting cannot be in such a file, or if one of the user's files is not found.
         """
         from ddpbench.errors import RequestError
         from ddpbench.launch.own_workloads import located_among
@@ -393,7 +396,7 @@ class DdpBenchmark:
                 except SideError as error:
                     if error.side != "base":
                         raise
-                    unlike = str(error)  # of a new test, for example: it is measured without another side
+                    unlike = str(error)  # the base may lack a new test's code; then measure this code alone
                     source = source.with_name(f"{source.stem}_alone.toml")
             return replace(self._alone(bench, source, wanted), unlike=unlike)
         except ExperimentError as error:  # the summary of failed tests has room for the first line only
@@ -478,7 +481,10 @@ class DdpBenchmark:
         return replace(found, change=changes.changes[-1])
 
     def _fail_as(self, found: _Measured, run: Path) -> NoReturn:
-        """Fail the test as its case did, and show the end of the log that its error names: the run is removed."""
+        """Fail the test with its case's error, and show the end of the log that the error names.
+
+        The log is removed with the run when the session ends.
+        """
         from ddpbench.records.files import read_end
 
         problem = f"{found.row['status']}: {found.row['error']}"
@@ -493,7 +499,7 @@ class DdpBenchmark:
 
     @property
     def _alpha(self) -> float:
-        """Return one minus the confidence of a test's verdict, so that those of all tests together have 95 %."""
+        """Return one minus the confidence of each test's verdict that gives the verdicts of all tests together 95 %."""
         from ddpbench.analysis.statistics.stats import ALPHA
 
         items = self._request.session.items
@@ -556,7 +562,7 @@ def _check_one(cases: int) -> None:
 
 
 def _read(path: Path) -> _Measured:
-    """Return the result in a run directory of one case."""
+    """Return the result in the run directory `path`, which has one case."""
     from ddpbench.analysis import load
     from ddpbench.analysis.regression import read_side
     from ddpbench.records import RunDir
@@ -567,7 +573,7 @@ def _read(path: Path) -> _Measured:
 
 
 def _number(name: str, value: Any, *kinds: type) -> Any:
-    """Return a number that a test gives; None if it gives none. Fails the test if it is not a number."""
+    """Return a test's argument, NumPy's numbers as Python's; None if not given. Fail the test if it is no number."""
     from ddpbench.text_safety import shortened
 
     if getattr(value, "shape", None) == ():
@@ -578,7 +584,10 @@ def _number(name: str, value: Any, *kinds: type) -> Any:
 
 
 def _with_files(settings: dict[str, Any], file_of: Callable[[str, str], str]) -> dict[str, Any]:
-    """Return the settings with the names of workload and strategy given by `file_of`, also for their options."""
+    """Return the settings with the names of workload and strategy replaced by `file_of`, also as keys of `options`.
+
+    `file_of` takes `workload` or `strategy`, and the name.
+    """
     for key in ("workload", "strategy"):
         name, options = settings.get(key), settings.get("options")
         if not isinstance(name, str):
@@ -587,7 +596,7 @@ def _with_files(settings: dict[str, Any], file_of: Callable[[str, str], str]) ->
         if isinstance(options, dict):
             before, now = (
                 one if key == "strategy" else one.rpartition(":")[0] for one in (name, found)
-            )  # as their tables are called
+            )  # as the tables of their options are called
             options = {now if owner == before else owner: given for owner, given in options.items()}
             settings = {**settings, "options": options}
         settings = {**settings, key: found}
@@ -595,7 +604,7 @@ def _with_files(settings: dict[str, Any], file_of: Callable[[str, str], str]) ->
 
 
 def _within(settings: dict[str, Any], root: Path) -> dict[str, Any]:
-    """Return the settings with users' own files by their paths from this folder, which the other side has, too."""
+    """Return the settings with users' own files below `root` by paths relative to it, which the other code has, too."""
 
     def file_of(_kind: str, given: str) -> str:
         file, colon, name = given.rpartition(":")
@@ -608,7 +617,7 @@ def _within(settings: dict[str, Any], root: Path) -> dict[str, Any]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Read what the gate compares with, and refuse a gate that could not fail."""
+    """Read what the gate compares with; refuse options that need a gate, and a gate that could not measure."""
     if hasattr(config, "workerinput"):
         return
     if not _too_old():
@@ -637,10 +646,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _check_given_once(config: pytest.Config) -> None:
-    """Refuse an option with two values on the command line, which may replace that of a file's `addopts`.
+    """Refuse an option that the command line gives twice with different values.
+
+    The command line may override an option in `addopts` of a configuration file.
 
     Raises:
-        UsageError: there is one.
+        UsageError: an option has two values.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name in _ONE_VALUE:
@@ -654,12 +665,12 @@ def _check_given_once(config: pytest.Config) -> None:
 
 
 def _gate_of(config: pytest.Config) -> _Gate:
-    """Return the gate that was asked for.
+    """Return the gate that the options ask for.
 
     Raises:
         ValueError: a share or a time is invalid.
-        RequestError: a baseline means nothing, or two are of different kinds.
-        IdentityError: a saved one is damaged, of another schema, or not from ddpbench.
+        RequestError: a baseline is missing or means nothing, or two baselines are of different kinds.
+        IdentityError: a saved baseline is damaged, of a different schema, or not from ddpbench.
     """
     from ddpbench.analysis.regression.baselines import Baselines
     from ddpbench.analysis.regression.gate import read_baselines
@@ -695,10 +706,10 @@ def _gate_of(config: pytest.Config) -> _Gate:
 
 
 def _read_option(config: pytest.Config, name: str, read: Callable[[str], float]) -> float | None:
-    """Return an option's value; None if it was not given.
+    """Return an option's value as parsed by `read`; None if the option was not given.
 
     Raises:
-        ValueError: its value is invalid.
+        ValueError: the value is invalid; the message names the option.
     """
     given = config.getoption(f"--ddpbench-{name}")
     try:
@@ -711,7 +722,7 @@ def _read_option(config: pytest.Config, name: str, read: Callable[[str], float])
 def pytest_report_teststatus(
     report: pytest.CollectReport | pytest.TestReport, config: pytest.Config
 ) -> tuple[str, str, str] | None:
-    """Count a test that the gate cannot decide as `undecided`, not as passed. It does not fail."""
+    """Count a test that the gate cannot decide as `undecided`, neither passed nor failed."""
     found = (_UNDECIDED, True) in map(tuple, getattr(report, "user_properties", ()))
     if found and report.when == "call" and report.outcome == "passed":
         return "undecided", "u", "UNDECIDED"
@@ -720,7 +731,7 @@ def pytest_report_teststatus(
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail a run whose gate has judged nothing at all."""
+    """Fail a session in which the gate has judged no test."""
     bench = _stash(session.config).get(_BENCH, None)
     nothing = bench is None or not any(one.judged for one in bench.gated)
     asked = _GATE in _stash(session.config)
@@ -733,9 +744,10 @@ _LOCKS = 100
 
 @contextlib.contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """Wait for other processes of this user that measure by this plugin, such as pytest-xdist's.
+    """Wait for this user's other processes that measure with this plugin, such as those of pytest-xdist.
 
-    A name that another user has taken is skipped for the next one. Without any, cores are claimed all the same.
+    The lock is a file in the temporary directory. If another user has taken its name, the next name is tried. If no
+    name is free, the body runs without a lock; ddpbench still claims the cores that it measures on.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     for number in range(_LOCKS):
@@ -756,7 +768,7 @@ def _one_at_a_time() -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Print what the gate has decided, and what was not measured."""
+    """Print what the gate has decided, and how many tests ran without measuring."""
     reports = [
         one for kind in ("passed", "undecided", "failed") for one in terminalreporter.stats.get(kind, ())
     ]

@@ -1,4 +1,4 @@
-"""An entry in the tables of strategies, workloads and algorithms: facts that need no import of the thing."""
+"""The type of entries in the tables of strategies, workloads and algorithms, which tell about them without import."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 
 
 class Entry(NamedTuple):
-    """The place of a strategy, workload or algorithm, and its facts for lists."""
+    """The import path of a strategy, workload or algorithm, and its facts for lists."""
 
     path: str
     """`module:Class`."""
     summary: str
     sizes: tuple[str, ...] = ()
-    """Sizes that may follow a workload's name and a colon; without one, the first is meant."""
+    """Sizes of a workload, which may follow its name after a colon; the first is the default."""
 
     def load(self) -> Any:
-        """Import the class."""
+        """Import and return the class."""
         module, _, attribute = self.path.partition(":")
         return getattr(importlib.import_module(module), attribute)

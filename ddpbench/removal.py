@@ -1,8 +1,8 @@
-"""The owner of removals: a folder is removed if it is this user's, as a whole, or this process has made it.
+"""Remove folders, but only what is this user's or was made by this process.
 
-A name alone shows neither: in a shared folder another user can give a folder any name, and put one into it that is this
-user's. So a folder is opened, never through a link, its owner is checked, and its contents are removed through the open
-folder. Another user's entries stay, with all that is in them, and are reported. The standard library only.
+A name alone proves neither. In a shared folder, another user can give a folder any name, and can move a folder of this
+user's there. So each folder is opened, never through a link, its owner is checked, and its contents are removed through
+the open folder. Another user's entries stay, with all that is in them, and are reported.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ddpbench.exit_messages import tell
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Identity of a folder, independent of its name."""
+    """The identity of a folder, independent of its name."""
 
     device: int
     inode: int
@@ -34,13 +34,13 @@ class Identity:
 
 
 _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
-"""Write permission of others, also through a list of who may (ACL), which shows as the group's."""
+"""Mode bits of others' write permission; a permission in an access list (ACL) shows as the group's."""
 _APART_NS = 5_000_000_000
-"""Largest difference between a disk's times of files and of folders."""
+"""Largest difference between a disk's clock for files and for folders, nanoseconds."""
 
 
 class ExchangedError(OSError):
-    """A folder that was just made is not the one that has its name now."""
+    """A folder that was just made has been replaced by a different one."""
 
     def __init__(self, path: str) -> None:
         super().__init__(
@@ -51,16 +51,16 @@ class ExchangedError(OSError):
 
 
 def make_folder(name: str, folder: int, mode: int = 0o777) -> int:
-    """Make a folder in an open one, and return it open; it is proved to be the new one.
+    """Make a subfolder of an open folder, and return its descriptor after checking that it is the new subfolder.
 
-    A user who can rename there could have put another in its place, even one of this user's. Such a folder is older
-    than this call (by 5 s or more of the disk's own clock), or holds something, or is another user's: it is left as it
-    is.
+    A user who can rename entries of the open folder could have replaced the new one, even by a different folder of this
+    user's. A replacement is left as it is. It is recognised by being at least 5 s older than this call on the disk's
+    clock, or by not being empty, or by being another user's.
 
     Raises:
-        FileExistsError: something has the name.
-        ExchangedError: another folder was put in its place.
-        OSError: it cannot be made.
+        FileExistsError: something has the name already.
+        ExchangedError: the new folder was replaced.
+        OSError: the folder cannot be made.
     """
     before = _now(folder) if _others_rename_in(folder) else None
     os.mkdir(name or ".", mode, dir_fd=folder)
@@ -84,7 +84,7 @@ def make_folder(name: str, folder: int, mode: int = 0o777) -> int:
 
 
 def make(path: Path, mode: int = 0o777) -> Identity:
-    """Make a folder at a path as `make_folder` does; return its identity. Raises the same."""
+    """Make a folder at a path as `make_folder` does, with the same exceptions; return its identity."""
     with _placed(path.parent) as parent:
         try:
             folder = make_folder(path.name, parent, mode)
@@ -98,28 +98,28 @@ def make(path: Path, mode: int = 0o777) -> Identity:
 
 
 class TemporaryFolder:
-    """A folder that this process makes in one for temporary files, or in another, and that it alone removes."""
+    """A folder that this process makes, in `parent` or the temporary directory, and removes."""
 
     def __init__(self, prefix: str, parent: Path | str | None = None) -> None:
-        """Make it, with mode 700.
+        """Make the folder with mode 700.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: the folder cannot be made.
         """
         self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         self.made = Identity.of(self.path.lstat())
 
     def remove(self, now_at: Path | None = None) -> None:
-        """Remove it with all that is in it, unless another has its name; `now_at` is its path if it was moved."""
+        """Remove the folder and its contents, unless another has its name; `now_at` is its path if it was moved."""
         remove_tree(now_at or self.path, made=self.made)
 
 
 def remove_tree(path: Path, *, made: Identity | None = None, private: bool = False) -> bool:
-    """Remove this user's folder with all in it, as far as possible; return whether nothing has its name now.
+    """Remove a folder of this user's with its contents, as far as possible; return whether the path is free now.
 
-    Another user's folder or file is left, and reported. If `made` is given, only that folder is removed. A folder that
-    another process has made where everybody can write is `private`: it is left if others may write in it. Otherwise
-    nobody can have replaced it by another of this user's: the kernel moves a folder only for users who may write in it.
+    Other users' folders and files are left, and reported. If `made` is given, only the folder with that identity is
+    removed. Give `private` for a folder that another process has made where everybody can write. Then it is left if
+    others may write in it, because they could have moved a different folder of this user's there.
     """
     try:
         with _placed(path.parent) as parent:
@@ -131,29 +131,32 @@ def remove_tree(path: Path, *, made: Identity | None = None, private: bool = Fal
 
 
 def empty(folder: int, path: Path) -> None:
-    """Remove the contents of an open folder that this process has made; messages name it by `path`."""
+    """Remove the contents of an open folder that this process has made; messages call the folder `path`."""
     with contextlib.suppress(OSError), _listed(".", folder) as listed:
         _Removal(listed, path).empty(listed, path)
 
 
 def remove_in(path: Path, made: Identity | None, wanted: Callable[[str], bool]) -> None:
-    """Remove entries of a folder whose names are `wanted`, as `remove_tree`; none if it is not the one `made`."""
+    """Remove, like `remove_tree`, the entries of a folder whose names are `wanted`.
+
+    If `made` is given, do nothing to a folder with a different identity.
+    """
     with contextlib.suppress(OSError), _placed(path) as place, _listed(".", place) as folder:
         if made in (None, Identity.of(os.fstat(folder))):
             _Removal(folder, path).empty(folder, path, wanted)
 
 
 def remove_folder(name: str, folder: int, made: Identity) -> None:
-    """Remove an empty folder of an open one if it is the one that was made."""
+    """Remove the empty subfolder `name` of an open folder if its identity is `made`."""
     with contextlib.suppress(OSError):
         if Identity.of(os.stat(name, dir_fd=folder, follow_symlinks=False)) == made:
             os.rmdir(name, dir_fd=folder)
 
 
 def remove_files(folder: Path, starts: tuple[str, ...]) -> None:
-    """Remove this user's files with these prefixes from a folder that everybody can write to; never a folder."""
+    """Remove this user's files whose names start so from a folder that everybody can write to; leave subfolders."""
     with (
-        contextlib.suppress(OSError),  # if it is missing or unreadable, nothing was put there either
+        contextlib.suppress(OSError),  # if the folder is missing or unreadable, there is nothing to remove
         _placed(folder) as place,
         _listed(".", place) as listed,
     ):
@@ -167,7 +170,7 @@ def remove_files(folder: Path, starts: tuple[str, ...]) -> None:
 
 
 def is_own_folder(path: Path) -> bool:
-    """Return whether a path is a folder of this user's, and no link, in which nobody else may write."""
+    """Return whether a path is this user's folder, not a link, in which nobody else may write."""
     try:
         found = path.lstat()
         with _placed(path.parent) as parent:
@@ -177,16 +180,16 @@ def is_own_folder(path: Path) -> bool:
 
 
 class _Removal:
-    """Removals of one call, and the user who owns them."""
+    """The removals of one call, with the user ids that count as this user's."""
 
     def __init__(self, folder: int, path: Path) -> None:
-        """Take `folder`, which is open and shows how its disk sees this user; `path` is what the call was given."""
+        """Take the `path` to remove, or its contents, and a `folder` on its disk, which is open to look up user ids."""
         self._folder, self._path = folder, path
         self._owners = {os.geteuid()}
         self._looked = False
 
     def remove_root(self, *, made: Identity | None, private: bool) -> bool:
-        """Remove the folder that was asked for; return whether nothing has its name now."""
+        """Remove the folder at the path that was given; return whether it was removed."""
         name = self._path.name
         with _listed(name, self._folder) as folder:
             found = os.fstat(folder)
@@ -201,7 +204,7 @@ class _Removal:
         return True
 
     def empty(self, folder: int, path: Path, wanted: Callable[[str], bool] = lambda _: True) -> None:
-        """Remove the contents of an open folder of this user's, at this path."""
+        """Remove the `wanted` contents of an open folder of this user's; messages call the folder `path`."""
         with os.scandir(folder) as listed:
             entries = [(one.name, one.is_dir(follow_symlinks=False)) for one in listed if wanted(one.name)]
         for name, is_folder in entries:
@@ -234,9 +237,9 @@ class _Removal:
 
 
 def _others_rename_in(folder: int) -> bool:
-    """Return whether another user can replace what this one makes in an open folder.
+    """Return whether another user can replace what this user makes in an open folder.
 
-    Members of a folder's group are trusted, and root is.
+    Root and the members of the folder's group are trusted.
     """
     found = os.fstat(folder)
     open_to_all = found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX
@@ -248,10 +251,10 @@ def _is_mine(found: os.stat_result, folder: int) -> bool:
 
 
 def _now(folder: int) -> int:
-    """Return the time by a folder's disk, nanoseconds.
+    """Return the present time by the clock of an open folder's disk, nanoseconds.
 
     Raises:
-        OSError: nothing can be made in it.
+        OSError: no file can be made in the folder.
     """
     with tempfile.TemporaryFile(dir=f"/proc/self/fd/{folder}") as file:
         return os.fstat(file.fileno()).st_mtime_ns
@@ -259,13 +262,13 @@ def _now(folder: int) -> int:
 
 @contextlib.contextmanager
 def _placed(path: Path) -> Iterator[int]:
-    """Hold a folder open as a place for others."""
+    """Yield a descriptor of a folder by which to reach its entries, without permission to list them."""
     yield from _closed(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
 
 
 @contextlib.contextmanager
 def _listed(name: str, folder: int) -> Iterator[int]:
-    """Hold a folder in an open one open, to list it."""
+    """Yield a descriptor of a subfolder of an open folder by which to list its entries."""
     yield from _closed(
         os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     )

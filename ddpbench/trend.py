@@ -1,8 +1,8 @@
-"""The trend of a series of step times: one statistic, for a rank's warm-up and for the analysis.
+"""The trend of a series of step times, as used both during a rank's warm-up and in the analysis.
 
-The series is cut into equal batches, and a straight line fitted to the logarithms of their medians (least squares).
-Medians leave out the odd slow step; batches leave little of the correlation between neighbouring steps (the method of
-batch means: Law & Kelton, "Simulation Modeling and Analysis", ch. 9).
+The series is cut into equal batches, and a straight line is fitted to the logarithms of their medians (least squares).
+Medians are robust against the odd slow step, and batches reduce the correlation between neighbouring steps (the method
+of batch means: Law & Kelton, "Simulation Modeling and Analysis", ch. 9).
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 BATCHES = 8
-"""Batches into which a series is cut, or single steps if it has fewer."""
+"""Number of batches into which a series is cut; a series of fewer steps is cut into single steps."""
 TOLERANCE = 0.03
-"""Largest change from beginning to end of a steady series, however certain the change is."""
+"""Largest change of the logarithm, from beginning to end, with which a series counts as steady."""
 T_995 = {1: 63.657, 2: 9.925, 3: 5.841, 4: 4.604, 5: 4.032, 6: 3.707}
-"""Student's t, exceeded with a probability of 0.5 %, by degrees of freedom: two-sided, a test at 1 %."""
+"""The 99.5 % quantile of Student's t by degrees of freedom, for two-sided tests at 1 %."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrendChange:
-    """A series' change from its beginning to its end, a logarithm: -0.1 is a fall by 9.5 %."""
+    """The change of a series from beginning to end, as the logarithm of the ratio: `log` -0.1 is a fall by 9.5 %."""
 
     log: float
     standard_error: float
@@ -31,7 +31,7 @@ class TrendChange:
 
     @property
     def found(self) -> bool:
-        """Return whether the series changed: by more than `TOLERANCE`, and more than noise explains (at 1 %)."""
+        """Return whether the series changed by more than `TOLERANCE` and by more than noise explains (at 1 %)."""
         return abs(self.log) > max(TOLERANCE, T_995[self.df] * self.standard_error)
 
     @property
@@ -41,7 +41,7 @@ class TrendChange:
 
 
 def change_of(times: Sequence[float]) -> TrendChange | None:
-    """Return the change of a series of step times, all above 0; None for fewer than three."""
+    """Return the change of a series of step times; None for fewer than three, or if one is not above 0."""
     count = min(BATCHES, len(times))
     if count < 3 or min(times) <= 0:
         return None

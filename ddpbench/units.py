@@ -1,4 +1,4 @@
-"""Parse seconds and bit rates; format moments, seconds, rates and bytes. No arithmetic on records here."""
+"""Parse and format seconds, bit rates, shares and points in time; format bytes and other numbers."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ from ddpbench.text_safety import shortened
 
 _NUMBER = re.compile(r"^\s*([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([A-Za-zµ/]*)\s*$")
 _LONGEST = 64
-"""Most characters of a duration or a rate; a longer text would be searched for long."""
+"""Most characters of a duration or a rate, because matching a longer text would take long."""
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _BITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
 
 
 def utc_now() -> str:
-    """Return this moment in the form of records.
+    """Return the present time as records have it, in UTC with seconds: `2025-01-31T12:00:00+00:00`.
 
-    Not by datetime's `isoformat`: it looks up the time zone by a new name each time, which the interpreter keeps, and a
-    long sweep would grow.
+    `datetime.isoformat` is avoided because each of its calls makes the interpreter retain a string, so that the memory
+    of a long sweep would grow.
     """
     return time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
 
 
 def utc_of(text: object) -> datetime | None:
-    """Return the time in a record, in UTC; None if it is not a time or has no time zone."""
+    """Return a time from a record, in UTC; None if `text` is not a time or has no time zone."""
     try:
         moment = datetime.fromisoformat(str(text))
         return moment.astimezone(UTC) if moment.tzinfo is not None else None
     except (
         ValueError,
         OverflowError,
-    ):  # in UTC it would be before the first possible year, or after the last
+    ):  # in UTC the time would be before the first possible year, or after the last
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """The unit of a setting, declared in its `Annotated` type; `docs/settings.md` shows it. No effect on validation."""
+    """The unit of a setting, declared in its `Annotated` type for `docs/settings.md`, without effect on validation."""
 
     name: str
-    """`1` for a ratio."""
+    """The unit's symbol; `1` for a ratio."""
     type: str = ""
-    """Values that a validator reads, if more than the annotation says: `duration`, `rate`."""
+    """Word for the values that the setting's validator parses beyond its annotated type: `duration`, `rate`."""
     allowed: str = ""
-    """Values that the setting accepts, if a validator checks them."""
+    """Words for the values that the setting accepts, if a validator checks them."""
 
 
 def parse_seconds(value: str | float) -> float:
-    """Return seconds from a number (already seconds) or a text such as `"10 min"`.
+    """Return seconds from a number of seconds or a text such as `"10 min"`.
 
     Raises:
         ValueError: the text has no number, or a unit other than ns, us, ms, s, min, h.
@@ -69,10 +69,10 @@ def parse_seconds(value: str | float) -> float:
 
 
 def parse_share(text: str) -> float:
-    """Return a fraction below 1 from `3%` or `0.03`.
+    """Return the fraction in a text such as `3%` or `0.03`.
 
     Raises:
-        ValueError: the text is not such a fraction.
+        ValueError: the text is not a fraction of at least 0 and below 1.
     """
     number, percent = (text[:-1], True) if text.endswith("%") else (text, False)
     try:
@@ -85,7 +85,7 @@ def parse_share(text: str) -> float:
 
 
 def format_seconds(seconds: float) -> str:
-    """Return a duration with three significant digits in the unit that suits it: `"3.21 ms"`, `"2 min 5 s"`."""
+    """Return a duration in suitable units, with three significant digits below 100 s: `"3.21 ms"`, `"2 min 5 s"`."""
     if seconds >= 100:
         whole = round(seconds)
         hours, rest = divmod(whole, 3600)
@@ -101,7 +101,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_about(seconds: float) -> str:
-    """Return a time to plan with, rounded up, as `parse_seconds` reads it: `"50 s"`, `"4 min"`, `"2.5 h"`."""
+    """Return a duration coarsely rounded up, in a form that `parse_seconds` reads: `"50 s"`, `"4 min"`, `"2.5 h"`."""
     if seconds <= 90:
         return f"{10 * math.ceil(seconds / 10)} s"
     if seconds <= 90 * 60:
@@ -131,11 +131,12 @@ def decimals_borne(
     nulls: Sequence[float] = (0.0,),
     most: int = 3,
 ) -> int:
-    """Return the decimals with which a sentence gives a value: those that its interval supports.
+    """Return the number of decimals with which to print a value that has a confidence interval from `low` to `high`.
 
-    The interval's half-width has one digit then, and the value has two at least, if it is larger than the half-width,
-    and three at most; three without an interval. An end is never rounded to one of `nulls`, the values of no
-    difference, even if that needs more than `most` decimals (6 at most).
+    If the value is larger than the interval's half-width, the half-width gets one significant digit, but the value at
+    least two and at most three. If it is smaller, the half-width gets two significant digits. Without an interval, the
+    value gets three. At most `most` decimals are returned, but more, up to 6, if otherwise an end of the interval would
+    be rounded to one of `nulls`, the values of no difference.
     """
     if not value or not math.isfinite(value):
         return 0
@@ -154,7 +155,10 @@ def decimals_borne(
 
 
 def format_rounded(value: float, decimals: int) -> str:
-    """Return a number with `decimals` decimals, `"1,234.5"`; negative ones round to tens and more, but never to 0."""
+    """Return a number with `decimals` decimals, `"1,234.5"`.
+
+    Negative `decimals` round to tens, hundreds and so on, but never round a number to 0.
+    """
     if decimals < 0 and value:
         decimals = max(decimals, -math.floor(math.log10(abs(value))))
     text = f"{round(value, decimals):,.{max(decimals, 0)}f}"
@@ -162,12 +166,12 @@ def format_rounded(value: float, decimals: int) -> str:
 
 
 def with_minus(number: str) -> str:
-    """Return a number's text with a minus sign in a hyphen's place."""
+    """Return a number's text with hyphens replaced by minus signs."""
     return number.replace("-", "\N{MINUS SIGN}")
 
 
 def format_at_most(fraction: float) -> str:
-    """Return a bound in per cent, rounded up: one decimal below 10 %, `"4.1 %"`, none above, `"17 %"`."""
+    """Return an upper bound in per cent, rounded up, with one decimal below 10 %: `"4.1 %"`, `"17 %"`."""
     digits = 1 if 100 * fraction < 9.95 else 0
     scale = 10**digits
     return f"{math.ceil(round(100 * fraction * scale, 6)) / scale:,.{digits}f} %"
@@ -183,7 +187,7 @@ def format_bytes(count: float) -> str:
 
 
 def parse_bit_rate(value: str | float) -> float:
-    """Return bits per second from a number (already that) or a text such as `"1 Gbit/s"` or `"100mbit"`.
+    """Return bits per second from a number of bits per second or a text such as `"1 Gbit/s"` or `"100mbit"`.
 
     Raises:
         ValueError: the text has no number, or a unit other than bit, kbit, Mbit, Gbit, Tbit (each with or
@@ -201,13 +205,13 @@ def parse_bit_rate(value: str | float) -> float:
 
 
 def format_bit_rate(bits_per_second: float) -> str:
-    """Return a link's rate in the decimal unit that suits it: `"1 Gbit/s"`, `"62.5 Mbit/s"`, exact below 12 digits."""
+    """Return a link's rate in a suitable decimal unit, with up to 12 digits: `"1 Gbit/s"`, `"62.5 Mbit/s"`."""
     number, prefix = in_prefix(bits_per_second)
     return f"{number} {prefix}bit/s"
 
 
 def in_prefix(value: float) -> tuple[str, str]:
-    """Return a number of up to 12 digits and the decimal prefix that suits it: `("62.5", "M")`."""
+    """Return a value as a number of up to 12 digits and a suitable decimal prefix: `("62.5", "M")`."""
     for prefix, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if value >= scale:
             return f"{value / scale:.12g}", prefix
@@ -215,7 +219,7 @@ def in_prefix(value: float) -> tuple[str, str]:
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
-    """Return a number with its noun: `1 launch`, `5 launches`."""
+    """Return a count with its noun in the right number: `1 launch`, `5 launches`. By default `plural` adds an s."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 

@@ -1,7 +1,7 @@
-"""Classes in users' own files, named by `train.py:Mine` or `package.module:Mine`: recognise these names, and import.
+"""Recognise and import classes in users' own files, which are named by `train.py:Mine` or `package.module:Mine`.
 
-Commands that run an experiment import the files that it names: planning imports those of strategies, ranks import all.
-Commands that read a run import none.
+Commands that run an experiment import the files that it names: planning imports those of strategies, and ranks import
+all. Commands that read a run import none.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ddpbench.errors import nearest
 
 
 def is_import_path(name: str) -> bool:
-    """Return whether a name is that of a class in a user's own file or module, such as `train.py:Mine`.
+    """Return whether a name has the form of a class in a user's own file or module, such as `train.py:Mine`.
 
     In a top-level module the class must begin with a capital letter, because `gpt:nano` names a workload and its
     size.
@@ -42,22 +42,23 @@ def is_import_path(name: str) -> bool:
 
 
 def short_name(name: str) -> str:
-    """Return the class of an import path, `Mine` of `train.py:Mine`; any other name unchanged."""
+    """Return the class name in an import path, such as `Mine` in `train.py:Mine`; any other name unchanged."""
     return name.rpartition(":")[2] if is_import_path(name) else name
 
 
 def load_class(name: str, able: Callable[[object, ModuleType], bool], *, first: bool) -> type:
-    """Return the class of an import path; its module is imported where it is not yet.
+    """Return the class of an import path, importing its module if necessary.
 
     Args:
-        name: such as `train.py:Mine`.
-        able: of a value of the module and the module: whether it could have been meant.
-        first: whether the file's folder stays where modules are found first, as for a script, and its module has the
-            file's name, by which other processes find it. Otherwise the folder comes last once it is imported, two
-            files of one name may be loaded, and one that has changed since is imported again.
+        name: the import path, such as `train.py:Mine`.
+        able: takes a value in the module, and the module; returns whether a message may suggest this value instead.
+        first: whether to import the file as Python does a script: its folder stays first in `sys.path`, and its module
+            has the file's name, by which other processes find it. Otherwise the folder is moved to the end of
+            `sys.path` after the import, several files of one name may be loaded, and a file that has changed since it
+            was imported is imported again.
 
     Raises:
-        ImportError: it cannot be imported, or has no such class; a sentence.
+        ImportError: the module cannot be imported, or has no such class; the message says why.
     """
     head, _, attribute = name.rpartition(":")
     try:
@@ -82,12 +83,13 @@ def load_class(name: str, able: Callable[[object, ModuleType], bool], *, first: 
 
 @contextlib.contextmanager
 def _surroundings_kept() -> Iterator[None]:
-    """Restore the working directory after an import, put new places of modules last, and print to standard error.
+    """Protect a command from what an import does to the process.
 
-    A command looks for its files in that directory, and its standard output may be a table for programs.
+    Restore the working directory afterwards, move new entries of `sys.path` to its end, and send output to standard
+    error, because the command's standard output may be a table for programs.
     """
     before, here = [*sys.path], ""
-    with contextlib.suppress(FileNotFoundError):  # it has been removed
+    with contextlib.suppress(FileNotFoundError):  # the working directory has been removed
         here = str(Path.cwd())
     try:
         with contextlib.redirect_stdout(sys.stderr), process_kept():
@@ -100,9 +102,9 @@ def _surroundings_kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def process_kept() -> Iterator[None]:
-    """Make `os._exit` within raise SystemExit: a user's own code that ends the process can be named.
+    """Make `os._exit` raise SystemExit meanwhile, so that a message can name the user's code that ends the process.
 
-    Processes that the code forks, and other threads, end by it as usual.
+    In processes that the code forks, and in other threads, `os._exit` works as usual.
     """
     end, process, thread, within = os._exit, os.getpid(), threading.get_ident(), True
 
@@ -123,7 +125,7 @@ _THREADS: dict[threading.Thread, str] = {}
 
 @contextlib.contextmanager
 def _threads_noted(name: str) -> Iterator[None]:
-    """Note which module's import started the threads that it leaves running."""
+    """Note the threads that the body starts and leaves running as those of the file or module `name`."""
     before = {*threading.enumerate()}
     try:
         yield
@@ -132,12 +134,12 @@ def _threads_noted(name: str) -> Iterator[None]:
 
 
 def file_of_thread(thread: threading.Thread) -> str:
-    """Return the user's file or module whose import started a thread; empty if none did."""
+    """Return the user's file or module whose import started a thread; empty if no import did."""
     return _THREADS.get(thread, "")
 
 
 def sentence_of(error: ImportError) -> str:
-    """Return the message of `load_class`, with the line of the user's file that raised."""
+    """Return the message of an error of `load_class`, with the line of the user's file that raised it."""
     cause = error.__cause__
     return f"{error}{users_line(cause) if cause is not None else ''}"
 
@@ -146,25 +148,26 @@ _ROOT = 0
 
 
 class _SharedFolder:
-    """Finds modules of a folder in which other users can write, after all others, for the user's own imports alone.
+    """Finds modules in a folder in which other users can write, but only for imports by the user's own modules.
 
-    Such a folder is not in `sys.path`: there another user's file would be taken by libraries that look for optional
-    packages, as torch does for triton, and by look-ups of entry points.
+    It comes after all other finders. Such a folder is not put into `sys.path`, because libraries that look for optional
+    packages, as torch does for triton, and look-ups of entry points could then find another user's file.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.importers: set[str] = set()
-        """The user's modules, by the first part of their names, and those that they have imported from here."""
+        """The user's modules, by the first part of their names, and modules that those have imported from this folder.
+        """
         self.named: set[str] = set()
-        """Modules that the user has named, which anything may import."""
+        """Modules that the user has named, which any importer may import."""
         self.found: set[str] = set()
-        """Names of the modules found here, which processes that load data ask for."""
+        """Names of the modules found in this folder, which loader workers must find too."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, _target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return where a module is; None if it is not here, or if a library asks."""
+        """Return the spec of a module in this folder; None if it is not there, or if a library imports it."""
         if path is not None or not (fullname in self.named or _importer() in self.importers):
             return None
         spec = PathFinder.find_spec(fullname, [str(self.folder)])
@@ -175,7 +178,7 @@ class _SharedFolder:
 
 
 def _importer() -> str:
-    """Return the first part of the name of the module whose import is under way."""
+    """Return the first part of the name of the module that runs the import statement in progress."""
     frame = inspect.currentframe()
     while frame is not None:
         name = str(frame.f_globals.get("__name__", "")).partition(".")[0]
@@ -197,13 +200,13 @@ def _shared(folder: Path) -> _SharedFolder:
 
 
 def shared_folders() -> str:
-    """Return, as JSON, the folders of modules that others can write to, for a process that loads data."""
+    """Return, as JSON for `search_shared_folders`, the folders in use for modules in which other users can write."""
     finders = [finder for finder in sys.meta_path if isinstance(finder, _SharedFolder)]
     return json.dumps([[str(one.folder), sorted(one.importers), sorted(one.found)] for one in finders])
 
 
 def search_shared_folders(folders: str) -> None:
-    """Find modules in another process's `shared_folders`; those that it has found there, for any importer."""
+    """Find modules in the `shared_folders` of another process; any importer finds those that the process has found."""
     for folder, importers, found in json.loads(folders):
         finder = _shared(Path(folder))
         finder.importers |= {*importers}
@@ -211,11 +214,12 @@ def search_shared_folders(folders: str) -> None:
 
 
 def _module_named(name: str) -> ModuleType:
-    """Return a module by its name, also from the working directory, as by `python -m`: before Python's own.
+    """Import a module by its name, also from the working directory, which comes before Python's own modules.
 
-    If others can write there, after all others: another user may have put a file of any name there.
+    If others can write in the working directory, it comes after all other places, because another user may have put a
+    file of any name there.
     """
-    with contextlib.suppress(FileNotFoundError):  # it has been removed
+    with contextlib.suppress(FileNotFoundError):  # the working directory has been removed
         here = Path.cwd()
         if _is_others(here):
             finder = _shared(here)
@@ -227,8 +231,8 @@ def _module_named(name: str) -> ModuleType:
 
 
 def _search_working_directory(importer: str) -> None:
-    """Make a user's file find modules in the working directory, after all others."""
-    with contextlib.suppress(FileNotFoundError):  # it has been removed
+    """Let the module `importer` find modules in the working directory, after all other places."""
+    with contextlib.suppress(FileNotFoundError):  # the working directory has been removed
         here = Path.cwd()
         if _is_others(here):
             _shared(here).importers.add(importer.partition(".")[0])
@@ -237,10 +241,10 @@ def _search_working_directory(importer: str) -> None:
 
 
 def search_beside(folder: Path, importer: str) -> None:
-    """Make modules be found in a script's folder first, as Python does; if everybody can write there, after all others.
+    """Search a script's folder first for modules, as Python does, or last if everybody can write in it.
 
-    Another user may have put a file there with the name of a module that any code imports: then only the imports of the
-    module `importer` find it, and those of the modules that it imports from there.
+    In the second case another user may have put a file there with the name of any module. Then the folder is searched
+    only for the module `importer` and the modules that it imports from there.
     """
     if _everybody_writes(folder):
         finder, name = _shared(folder), importer.partition(".")[0]
@@ -251,7 +255,7 @@ def search_beside(folder: Path, importer: str) -> None:
 
 
 def _is_others(folder: Path) -> bool:
-    """Return whether everybody can write in it, or another user who is not root owns it."""
+    """Return whether everybody can write in a folder, or its owner is neither this user nor root."""
     return _everybody_writes(folder) or folder.stat().st_uid not in (os.geteuid(), _ROOT)
 
 
@@ -260,13 +264,16 @@ def _everybody_writes(folder: Path) -> bool:
 
 
 _FOUND: dict[str, Path] = {}
-"""The users' files of this process, by name: importing one may change the directory that the name is relative to."""
+"""Paths of the users' files by the names given for them, since an import may change the working directory."""
 _AS_OF: dict[Path, tuple[int, int]] = {}
-"""The time when each was last changed before its import, in ns, and its size then, bytes."""
+"""Each file's modification time (ns) and size (bytes) when it was imported."""
 
 
 def _module_of_file(name: str, *, first: bool) -> ModuleType:
-    """Return the file as a module named for it, by which loader workers find the dataset's class again."""
+    """Import a file as a module with the file's name, by which loader workers find the dataset's class again.
+
+    Unless `first`, the name gets a digest of the path if a different module has it.
+    """
     path = Path(name).resolve()
     path = path if path.is_file() else _FOUND.get(name, path)
     if not path.is_file():
@@ -301,7 +308,9 @@ def _executed(key: str, path: Path) -> ModuleType:
     before, words = [*sys.path], sys.argv
     search_beside(path.parent, key)
     _search_working_directory(key)
-    sys.argv = [str(path)]  # a script that parses its command line at the top level finds its defaults
+    sys.argv = [
+        str(path)
+    ]  # so that a script which parses its command line at the top level gets its defaults
     try:
         spec.loader.exec_module(module)
     except BaseException:

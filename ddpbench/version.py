@@ -1,3 +1,3 @@
-"""The version, in a module that everything may import."""
+"""ddpbench's version, in a module that imports nothing."""
 
 VERSION = "0.1.0"

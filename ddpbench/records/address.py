@@ -1,7 +1,7 @@
-"""Check that records belong to the launch in whose folder they are: others are left out and reported.
+"""Check that records belong to the launch in whose folder they are. Others are left out and reported.
 
-Records name their case, round, rank, number of ranks and run. Records of older versions name only some of
-these, and the rest cannot be checked; if the plan has a run's id, however, all of its records name it.
+Records name their case, round, rank, number of ranks and run. Records of older versions name only some of these, so
+that the others cannot be checked. But if a plan has a run id, all records of the run have it too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A launch's place in a run, which its records must agree with."""
+    """What identifies a launch within a run, and with which its records must agree."""
 
     case: Case
     case_id: str
@@ -42,9 +42,7 @@ class Address:
     run_id: str = ""
 
     def misfit(self, outcome: LaunchOutcome, directory: LaunchDir) -> str:
-        """Return in which way an outcome belongs to another launch; empty if it belongs to this one, or if
-        that is unknown.
-        """
+        """Return a clause on why an outcome belongs to a different launch; empty if it does not, as far as is known."""
         if outcome.case_id != self.case_id and not self._lent(outcome.case_id, directory):
             return f"it is of case {outcome.case_id!r}"
         if outcome.purpose != self.purpose:
@@ -58,8 +56,9 @@ class Address:
         return ""
 
     def _lent(self, case_id: str, directory: LaunchDir) -> bool:
-        """Return whether a proof was taken over from a case that trains alike: their launch.json files have
-        equal contents.
+        """Return whether a proof in `directory` was copied from the case `case_id`, which trains in the same way.
+
+        The copied `launch.json` still names that case.
         """
         if self.purpose != "proof" or not (self.case.fabric or self.case.recovery != "off"):
             return False
@@ -70,14 +69,17 @@ class Address:
         return lender.case_id == case_id and lender.proof_key == self.case.proof_key
 
     def misfit_rank(self, start: RankStart, path: Path, outcome: LaunchOutcome | None) -> str:
-        """Return in which way a rank's records do not belong to this launch, by the record of its start."""
+        """Return a clause on why the rank's records with this start are not of this launch; empty if they are.
+
+        `path` is the file of the records.
+        """
         rank, attempt = rank_of(path)
         if (start.rank, start.attempt) != (rank, attempt):
             return f"it is of rank {start.rank}, attempt {start.attempt}"
         if start.world_size != self.case.world_size:
             return f"it is of a job of {start.world_size} ranks, and the case has {self.case.world_size}"
         if not self.run_id and not start.run_id:
-            return ""  # of an older version
+            return ""  # records of older versions name no run
         return self._misfit_job(start, outcome)
 
     def _misfit_job(self, start: RankStart, outcome: LaunchOutcome | None) -> str:
@@ -87,7 +89,7 @@ class Address:
             return f"it is of case {start.case_id!r}"
         if start.round != self.round:
             return f"it is of round {start.round}"
-        elastic = self.case.recovery == "leave"  # there may have been fewer for a while
+        elastic = self.case.recovery == "leave"  # there may have been fewer ranks for a while
         if (
             outcome is not None
             and outcome.exit_codes
@@ -99,9 +101,9 @@ class Address:
 
 
 def rank_of(path: Path) -> tuple[int, int]:
-    """Return rank and attempt of a file named by `LaunchDir.rank_files`."""
+    """Return the rank and the attempt in the name of a rank's file, as `LaunchDir` builds it."""
     name = path.name
-    if name[10:19] == ".attempt-":  # as in nearly all names: a rank of five digits
+    if name[10:19] == ".attempt-":  # a rank of five digits, as in nearly all names
         return int(name[5:10]), int(name[19 : name.index(".", 19)])
     rank, attempt = name.removeprefix("rank-").split(".")[:2]
     return int(rank), int(attempt.removeprefix("attempt-"))
@@ -129,11 +131,11 @@ _SENTENCES: dict[MisplacedKind, tuple[str, str]] = {
         "folders are left out: they are of no case of the plan",
     ),
 }
-"""Sentences by kind: for one of them, and for several."""
+"""By kind, the sentence for one thing left out and that for several, without the number."""
 
 
 def left_out_sentences(left_out: Iterable[LeftOut], root: Path) -> list[str]:
-    """Return a sentence for each kind of what was left out: the number, and the first of them."""
+    """Return a sentence for each kind, with the number of things left out, and the path of the first."""
     found = list(left_out)
     counts = Counter(one.kind for one in found)
     sentences = []

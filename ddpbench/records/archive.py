@@ -1,7 +1,7 @@
-"""A run's raw records as one file, `records.tar.xz`, small enough to keep in git: packing and unpacking.
+"""Pack a run's raw records into one file, `records.tar.xz`, small enough to keep in git, and unpack it.
 
-Packed are each launch's request, outcome and ranks' records; logs stay behind. Equal records give equal bytes, so
-that an archive changes only when a record does.
+An archive has each launch's request, outcome and ranks' records, without logs. Equal records give equal bytes, so that
+an archive changes only when a record does.
 """
 
 from __future__ import annotations
@@ -31,14 +31,11 @@ _NAME = re.compile(
     r"/(launch\.json|outcome\.json|rank-\d+\.attempt-\d+\.jsonl)",
     re.ASCII,
 )
-"""Files that an archive may hold: more than are packed now. No path that matches is outside the run
-directory.
-"""
+"""Pattern of the paths that an archive may have. No path that matches is outside the run directory."""
 MOST_BYTES = 2**30
-"""Largest size of packed records and of an archive that is unpacked: a few KB of xz can hold TB."""
+"""Largest size of an archive, packed or unpacked, bytes; a few KB of xz could unpack to TB."""
 _MOST_ON_DISK = 2 * MOST_BYTES
-"""Most disk space of the unpacked files and folders, bytes: two million empty files are 1 GiB of an archive.
-"""
+"""Most disk space of the unpacked files and folders, bytes; 1 GiB of tar can have two million empty files."""
 _BLOCK = 4096
 """Disk space is used in blocks of this many bytes on a usual disk; a folder uses one too."""
 _MOST_MEMORY = 2**27
@@ -46,16 +43,16 @@ _MOST_MEMORY = 2**27
 for 4 GiB.
 """
 _STAMP = ".unpacked"
-"""In `cases/`: the digest of the archive with the same records; missing if a sweep wrote them."""
+"""Name of a file in `cases/` with the digest of the archive that has the same records; a sweep's `cases/` lacks it."""
 
 
 def pack(run: RunDir) -> Path:
-    """Write `records.tar.xz` from `cases/` and return its path; `cases/` stays unchanged.
+    """Write `records.tar.xz` from the records in `cases/`, and return its path.
 
     Files without a record's name, as listed by `unpackable`, are left out.
 
     Raises:
-        RequestError: there is nothing to pack, or more than `MOST_BYTES`, or their names are too long.
+        RequestError: there are no records, or more than `MOST_BYTES`, or a name is too long.
         OutputError: the archive cannot be written.
     """
     import lzma
@@ -72,7 +69,9 @@ def pack(run: RunDir) -> Path:
     with tarfile.open(fileobj=content, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for name in names:
             data = read_bytes(run.path / name, most_of(name))
-            member = tarfile.TarInfo(name)  # time 0, owner 0, mode 0644: nothing from this machine
+            member = tarfile.TarInfo(
+                name
+            )  # time 0, owner 0, mode 0644, so that equal records give equal bytes
             member.size = len(data)
             try:
                 archive.addfile(member, io.BytesIO(data))
@@ -85,7 +84,7 @@ def pack(run: RunDir) -> Path:
     packed = lzma.compress(content.getvalue(), preset=9 | lzma.PRESET_EXTREME)
     stamp = run.cases / _STAMP
     try:
-        if stamp.exists():  # holds both digests while the archive is replaced
+        if stamp.exists():  # the stamp has both digests while the archive is replaced
             write_atomically(stamp, "\n".join([*_stamp_now(run), _digest(packed)]))
         write_atomically(run.packed, packed)
         if stamp.exists():
@@ -100,7 +99,7 @@ def _too_many(run: RunDir) -> RequestError:
 
 
 def unpack(run: RunDir) -> None:
-    """Unpack `records.tar.xz` into `cases/` if there is only the archive; do nothing if `cases/` exists.
+    """Unpack `records.tar.xz` into `cases/`, unless the archive is missing or `cases/` exists.
 
     Raises:
         UnreadableError: the archive is damaged, or holds something other than records.
@@ -117,8 +116,9 @@ def unpack(run: RunDir) -> None:
 
 
 def outdated(run: RunDir) -> str:
-    """Return a sentence if `records.tar.xz` lacks launches of `cases/` or is damaged, with what renews it;
-    else an empty text.
+    """Return a sentence if `records.tar.xz` is damaged or lacks launches of `cases/`, with the command to renew it.
+
+    Return an empty text if it is up to date, or if the archive or `cases/` is missing.
     """
     if not run.packed.exists() or not run.cases.exists():
         return ""
@@ -153,7 +153,7 @@ def _unpack(run: RunDir) -> None:
                         file.writelines(pieces)
             unpacked.cases.mkdir(exist_ok=True)
             write_anew(unpacked.cases / _STAMP, _digest(packed))
-            # Another process may have unpacked it meanwhile: a folder that is not empty is not replaced.
+            # Another process may have unpacked the archive meanwhile. Its folder, which is not empty, is not replaced.
             with contextlib.suppress(FileExistsError):
                 _rename(unpacked.cases, run.cases)
     except OSError as error:
@@ -185,7 +185,7 @@ class _DiskSpace:
 
 
 class _Content:
-    """The content of an archive, decompressed piece by piece: a few KB of xz may hold 1 GiB."""
+    """The content of an archive, decompressed piece by piece, because a few KB of xz may hold 1 GiB."""
 
     def __init__(self, packed: bytes) -> None:
         import lzma
@@ -195,10 +195,10 @@ class _Content:
         self._left = MOST_BYTES
 
     def piece(self, most: int) -> bytes:
-        """Return the next bytes, `most` or fewer; none at the end.
+        """Return the next bytes, `most` or fewer; none at the end of the content.
 
         Raises:
-            EOFError: the end is missing, or there are more than `MOST_BYTES`.
+            EOFError: the archive is cut off, or its content has more than `MOST_BYTES`.
         """
         while not self._decompressor.eof:
             given = self._packed[: MIB if self._decompressor.needs_input else 0]
@@ -227,21 +227,20 @@ class _Content:
             yield found
 
     def skip(self, count: int) -> None:
-        """Skip the next `count` bytes; raises as `pieces`."""
+        """Skip the next `count` bytes; raises like `pieces`."""
         for _ in self.pieces(count):
             pass
 
     def finish(self) -> None:
-        """Read the remaining bytes: a checksum follows the last member; raises as `piece`."""
+        """Read the remaining bytes, to verify the checksum after the last member; raises like `piece`."""
         while self.piece(MIB):
             pass
 
 
 def _headers(content: _Content) -> Iterator[tarfile.TarInfo]:
-    """Yield the headers of members, each of one block as `pack` writes it. The caller reads contents between
-    headers.
+    """Yield the headers of an archive's members. Before the next header, the caller must read the member's contents.
 
-    tarfile also reads longer headers, and takes minutes for one with millions of fields.
+    Only headers of one block are read, as `pack` writes them. Longer ones, which tarfile reads too, could take minutes.
     """
     import tarfile
 
@@ -268,11 +267,11 @@ def _naming_damage(path: Path) -> Iterator[None]:
 
 
 def _members(path: Path, packed: bytes) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """Yield names and contents of an archive's files, contents in pieces; `path` is used in messages.
+    """Yield the name and the contents, in pieces, of each file in an archive; messages name the archive by `path`.
 
     Raises:
-        UnreadableError: a member is not a record file or comes twice.
-        EOFError, lzma.LZMAError, tarfile.TarError: it is damaged; contents raise them too.
+        UnreadableError: a member is not a record file, comes twice or is too large, or there are too many.
+        EOFError, lzma.LZMAError, tarfile.TarError: the archive is damaged; reading the contents may raise these too.
     """
     content = _Content(packed)
     _check_members(path, content)  # all of them, before any is written
@@ -284,11 +283,11 @@ def _members(path: Path, packed: bytes) -> Iterator[tuple[str, Iterator[bytes]]]
 
 
 def _check_members(path: Path, content: _Content) -> set[str]:
-    """Return the members' names; refuse what no archive of records holds.
+    """Return the names of an archive's members, after checking them.
 
     Raises:
         UnreadableError: a member is not a record file, comes twice or is too large, or there are too many.
-        EOFError, tarfile.TarError: it is damaged.
+        EOFError, lzma.LZMAError, tarfile.TarError: the archive is damaged.
     """
     import tarfile
 
@@ -317,14 +316,14 @@ def _check_members(path: Path, content: _Content) -> set[str]:
 
 
 def _record_files(root: Path) -> Iterator[str]:
-    """Yield the names of files to pack. `read_plan` has checked that no folder on the way is a link."""
+    """Yield the paths, relative to `root`, of files to pack. `read_plan` has checked that no folder is a link."""
     for path in (root / "cases").glob("*/*/*"):
         if is_record(*path.parts[-3:]) and path.is_file() and not path.is_symlink():
             yield path.relative_to(root).as_posix()
 
 
 def unpackable(run: RunDir) -> list[str]:
-    """Return the names of files that look like records but are not packed, as a report leaves them out."""
+    """Return the paths, relative to the run, of JSON files in `cases/` that are not records, and so are not packed."""
     found = (path for path in run.cases.glob("*/*/*") if path.suffix in (".json", ".jsonl"))
     return sorted(path.relative_to(run.path).as_posix() for path in found if not is_record(*path.parts[-3:]))
 
@@ -347,7 +346,7 @@ def _check_stamp(run: RunDir) -> None:
 
 
 def _stamp_now(run: RunDir) -> list[str]:
-    """Return the digest of the present archive, if the records are stamped with it."""
+    """Return the digest of the present archive if the stamp of `cases/` has it; an empty list otherwise."""
     with contextlib.suppress(FileNotFoundError, UnreadableError):
         digest = _digest(read_bytes(run.packed, MOST_BYTES))
         return [digest] if digest in _stamped(run.cases / _STAMP) else []
@@ -355,7 +354,7 @@ def _stamp_now(run: RunDir) -> list[str]:
 
 
 def _stamped(stamp: Path) -> list[str]:
-    """Return the digests of archives with the same records: two while the archive is replaced."""
+    """Return the digests in a stamp: one, or two while the archive is being replaced."""
     return read_bytes(stamp, 1000).decode("ascii", "replace").split()
 
 

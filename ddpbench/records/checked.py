@@ -1,7 +1,7 @@
-"""JSON files with a model of their fields: read and checked, or refused in a message with the file and the
-field.
+"""Read JSON files of a run directory and check them by a model of their fields.
 
-Every JSON document that a command reads is read by `read_json`; those with a model here by `read_checked`.
+Errors name the file and the field. `read_json` reads an object and checks only its schema version; `read_checked` also
+checks its fields.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from ddpbench.text_safety import shortened
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _TRIED_AS = re.compile(r"bool|float|int|str|[\w-]+\[.*\]", re.DOTALL)
-"""Parts that pydantic adds to a value's path for the types it was tried as."""
+"""Pattern of the parts that pydantic adds to a value's path to name the types that it tried."""
 
 
 def read_json(path: Path, most: int) -> dict[str, Any]:
     """Return the JSON object of a file of `most` bytes or fewer.
 
     Raises:
-        FileNotFoundError: the file does not exist; NotADirectoryError: a part of its path is a file.
-        IdentityError: it cannot be read, is damaged, or has another schema.
+        FileNotFoundError: the file does not exist.
+        NotADirectoryError: a part of its path is a file.
+        IdentityError: the file cannot be read, is damaged, or has a different schema.
     """
     try:
         data = parse_json(read_bytes(path, most))
@@ -45,10 +46,10 @@ def read_json(path: Path, most: int) -> dict[str, Any]:
 
 
 def check_schema(where: object, version: object) -> None:
-    """Refuse a file that another version of ddpbench wrote.
+    """Check the schema version of a file; `where` names the file in the message.
 
     Raises:
-        IdentityError: the schema is another one; the message names `where` it was found.
+        IdentityError: the version is not `SCHEMA_VERSION`.
     """
     if isinstance(version, bool) or version != SCHEMA_VERSION:
         reads = f"this ddpbench reads schema {SCHEMA_VERSION}: use the version that wrote it"
@@ -56,19 +57,20 @@ def check_schema(where: object, version: object) -> None:
 
 
 def read_checked(model: type[_Model], path: Path, most: int) -> _Model:
-    """Return a file's contents, checked by the model.
+    """Return a file's contents as an instance of the model.
 
     Raises:
-        FileNotFoundError, NotADirectoryError, IdentityError: as `read_json`, or a field is wrong.
+        FileNotFoundError, NotADirectoryError: as in `read_json`.
+        IdentityError: as in `read_json`, or a field is missing or wrong.
     """
     return check(model, path, read_json(path, most))
 
 
 def check(model: type[_Model], path: Path, data: object) -> _Model:
-    """Return a file's contents as an instance of the model.
+    """Return `data`, the contents of a file, as an instance of the model.
 
     Raises:
-        IdentityError: a field is missing or wrong.
+        IdentityError: a field is missing or wrong; the message names the file.
     """
     try:
         return model.model_validate(data)
@@ -77,7 +79,7 @@ def check(model: type[_Model], path: Path, data: object) -> _Model:
 
 
 def first_problem(error: ValidationError) -> str:
-    """Return the first problem and its place; for a value of several possible types, what each type requires."""
+    """Return words for the first problem with its field; if several types are allowed, tell what each requires."""
     problems = error.errors(include_url=False)
     where = _field(problems[0])
     if problems[0]["type"] == "missing":
@@ -90,5 +92,5 @@ def first_problem(error: ValidationError) -> str:
 
 
 def _field(problem: ErrorDetails) -> str:
-    """Return the place of a value, without the types that it was tried as, such as `literal['default']`."""
+    """Return the dotted path of a problem's field, without the types that pydantic tried: `literal['default']`."""
     return ".".join(str(part) for part in problem["loc"] if not _TRIED_AS.fullmatch(str(part)))

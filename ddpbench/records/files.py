@@ -1,9 +1,9 @@
-"""Safe access to a run directory's files: no link leads out of it, no read blocks or is unbounded.
+"""Safe access to a run directory's files: no link leads out of the directory, and no read blocks or is unbounded.
 
-A run directory may come from a stranger. Only regular files of a limited size are read from it, and only its
-own regular files are written; links are refused or replaced, regardless of their target. Everything that is
-written in a run directory is written by functions of this module. Nothing here defends against someone who
-changes the directory meanwhile: `RunDir.held` does, for a directory of this user.
+A run directory may come from a stranger. Only regular files of a limited size are read from it, and only regular files
+are written in it; links are refused or replaced, regardless of their target. All writes in a run directory go through
+this module. It does not defend against someone who changes the directory meanwhile; `RunDir.held` does so, for a
+directory of this user.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ddpbench.text_safety import on_one_line
 
 MIB = 1 << 20
 MOST_PLAN = 64 * MIB
-"""Bytes of plan.json: a sweep's 100,000 launches take 7 MiB, ten thousand cases 12."""
+"""Most bytes of plan.json: a sweep's 100,000 launches take 7 MiB, ten thousand cases 12."""
 MOST_NOTES = 16 * MIB
 """Most bytes of machine.json, sessions.json, fabric.json, merged.json and experiment.toml: thousands of
 entries.
@@ -39,8 +39,7 @@ MOST_LOG = 64 * MIB
 """Most bytes of a rank's log that is copied."""
 
 MOST_VALUES = 1 << 21
-"""Most values of a JSON document: three bytes of a file may take 64 in memory; a sweep's largest plan has
-700,000.
+"""Most values of a JSON document; the largest plan of a sweep has 700,000. Three bytes of a file may take 64 in memory.
 """
 
 _PART = 1 << 16
@@ -55,12 +54,12 @@ def damaged(path: Path, what: str) -> IdentityError:
 
 
 def kind_of(mode: int) -> str:
-    """Return words for a path that is not a regular file."""
+    """Return words for the kind of a file, from its mode: `a link`, `a folder`."""
     return f"a {noun_of(mode)}"
 
 
 def noun_of(mode: int) -> str:
-    """Return `kind_of` in one word: link, folder, pipe, socket, file or device."""
+    """Return a word for the kind of a file, from its mode: link, folder, pipe, socket, file or device."""
     kinds = (
         (stat.S_ISLNK, "link"),
         (stat.S_ISDIR, "folder"),
@@ -72,11 +71,11 @@ def noun_of(mode: int) -> str:
 
 
 def open_file(path: Path, most: int | None) -> int:
-    """Return a descriptor of a regular file, of `most` bytes or fewer if that is a number; never wait.
+    """Return a descriptor for reading a regular file, without ever blocking.
 
     Raises:
         FileNotFoundError: the file does not exist.
-        UnreadableError: it is a link, a folder, a pipe, a socket, a device or too large.
+        UnreadableError: it is not a regular file, or has more than `most` bytes.
         OSError: it cannot be opened.
     """
     try:
@@ -97,12 +96,12 @@ def open_file(path: Path, most: int | None) -> int:
 
 
 def check_default(folder: Path, advice: str) -> Path:
-    """Return a default folder in the working directory, unless another user has planted it.
+    """Return a default folder in the working directory, after checking that no other user has planted it.
 
-    Its owner could replace what is written there, and so run code as this user.
+    The owner of a planted folder could replace what this user writes there, and so run code as this user.
 
     Raises:
-        OutputError: it is planted; the message says what to do.
+        OutputError: the folder is planted; the message ends with `advice`.
     """
     try:
         planted = is_planted(folder)
@@ -117,21 +116,21 @@ def create_file(path: Path, mode: int = 0o666) -> BinaryIO:
     """Return a new file, open for writing; the umask is applied to `mode`.
 
     Raises:
-        FileExistsError: there is a file or a link of that name.
-        OSError: it cannot be created.
+        FileExistsError: something has the name already.
+        OSError: the file cannot be created.
     """
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb")
 
 
 _ROOM_BYTES = 1 << 16
-"""More than a writer buffers before it writes."""
+"""Bytes to write as a test, which are more than a writer buffers."""
 
 
 def check_room(folder: Path) -> None:
-    """Check that a folder's disk has room: a process that cannot write may die before it reports so.
+    """Check that a folder's disk has room, because a process that cannot write may die without a report.
 
     Raises:
-        OSError: it has no room.
+        OSError: there is no room, or no file can be created in the folder.
     """
     path = _unfinished(folder)
     try:
@@ -142,11 +141,11 @@ def check_room(folder: Path) -> None:
 
 
 def open_to_append(path: Path) -> BinaryIO:
-    """Return a regular file, created if missing, open for writing at its end; never wait.
+    """Return a regular file, created if missing, open for appending; never block.
 
     Raises:
-        OutputError: it is a link, a pipe, a socket or a device.
-        OSError: it cannot be opened.
+        OutputError: the path is a link, a pipe, a socket or a device.
+        OSError: the file cannot be opened.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
@@ -166,10 +165,10 @@ def _not_written(path: Path, kind: str) -> str:
 
 
 def _check_replaceable(path: Path) -> None:
-    """Refuse to replace anything but a file or a link.
+    """Check that a path is free, or is a regular file or a link, which may be replaced.
 
     Raises:
-        OutputError: it is a pipe, a socket, a device or a folder.
+        OutputError: the path is a pipe, a socket, a device or a folder.
         OSError: its folder cannot be reached.
     """
     try:
@@ -181,11 +180,11 @@ def _check_replaceable(path: Path) -> None:
 
 
 def write_anew(path: Path, content: str | bytes) -> None:
-    """Write a file in place of the file or link of that name; the link's target stays unchanged.
+    """Write a file in place of any file or link at the path; a link's target stays unchanged.
 
     Raises:
-        OutputError: a pipe, a socket, a device or a folder has its name.
-        OSError: it cannot be written.
+        OutputError: the path is a pipe, a socket, a device or a folder.
+        OSError: the file cannot be written.
     """
     _check_replaceable(path)
     path.unlink(missing_ok=True)
@@ -195,34 +194,34 @@ def write_anew(path: Path, content: str | bytes) -> None:
 
 _UNFINISHED = re.compile(r"\.ddpbench-[0-9a-f]{16}\.new", re.ASCII)
 _LEFT_S = 86_400
-"""Seconds after which an unfinished file no longer has a writer."""
+"""Age from which an unfinished file is taken to have no writer any more, seconds."""
 
 
 def _unfinished(folder: Path, key: str = "") -> Path:
-    """Return a name for a file that is being written: a new one each time, or the one of a key."""
+    """Return a path in `folder` for a file that is being written: a random one, or the one for `key` if given."""
     return folder / f".ddpbench-{key or secrets.token_hex(8)}.new"
 
 
 def is_unfinished(name: str) -> bool:
-    """Return whether a file's name is that of an unfinished file."""
+    """Return whether a name is one that functions of this module give to a file while they write it."""
     return _UNFINISHED.fullmatch(name) is not None
 
 
 @contextlib.contextmanager
 def replacing(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """Yield a new file, which is renamed to `path` when the body ends; if the body fails, nothing stays.
+    """Yield a new file, which is renamed to `path` when the body ends, or removed if the body fails.
 
-    Several writers of one path each write their own file: the last one to end wins. Each writer also removes
-    files that killed writers left in the folder a day ago or longer. A process id in the name would not help:
-    on a shared disk it may be another host's.
+    Several writers of one path each write their own file, and the last one to end wins. Each writer also removes files
+    that killed writers left in the folder at least a day ago. The age is the criterion because, on a shared disk, a
+    process id may be from a different host.
 
     Raises:
-        OSError: it cannot be written; the file at `path` is unchanged.
+        OSError: the file cannot be written; the one at `path` is unchanged.
     """
     new = _unfinished(path.parent)
     try:
         with create_file(new, mode) as file:
-            now = os.fstat(file.fileno()).st_mtime  # by the disk's clock, like that of the others
+            now = os.fstat(file.fileno()).st_mtime  # by the disk's clock, like the times of other files
             yield file
         new.replace(path)
     except BaseException:
@@ -233,7 +232,7 @@ def replacing(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def _remove_left(folder: Path, now: float) -> None:
-    """Remove this user's unfinished files of writers that were killed."""
+    """Remove this user's unfinished files that writers left, if they are older than `_LEFT_S` at the time `now`."""
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if not _UNFINISHED.fullmatch(entry.name):
@@ -248,14 +247,14 @@ def _remove_left(folder: Path, now: float) -> None:
 def write_atomically(
     path: Path, content: str | bytes, *, flushed: bool = True, private: bool = False
 ) -> None:
-    """Write next to the target, flush to the disk, then rename, so that a reader never sees half a file.
+    """Write a new file next to `path`, flush it to the disk, and rename it, so that a reader never sees half a file.
 
-    Unless `flushed`, a power cut may leave an empty file: for files that can be regenerated. A `private` file
-    can be read by its owner alone.
+    Unless `flushed`, a power cut may leave an empty file, so use this only for files that can be regenerated. A
+    `private` file can be read by its owner alone.
 
     Raises:
-        OutputError: a pipe, a socket, a device or a folder has its name.
-        OSError: it cannot be written.
+        OutputError: the path is a pipe, a socket, a device or a folder.
+        OSError: the file cannot be written.
     """
     _check_replaceable(path)
     with replacing(path, 0o600 if private else 0o666) as file:
@@ -270,14 +269,13 @@ def _fill(file: BinaryIO, content: str | bytes, *, flushed: bool = True) -> None
 
 
 def write_numbered(path: Path, number: int, content: bytes, is_taken: Callable[[], bool]) -> bool:
-    """Write a complete file under a number that only one file of its folder may have; return whether it was
-    written.
+    """Write a file at a path that contains a number which no other file in the folder has; return whether it was done.
 
-    It is not written if another writer is at this number, if the number `is_taken`, or if a file has the
-    name: then try the next number.
+    Nothing is written if another writer is using the number, if `is_taken` returns True, or if the path exists. Then
+    try the next number.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     claim = _unfinished(path.parent, f"{number:016d}")
     try:
@@ -287,7 +285,7 @@ def write_numbered(path: Path, number: int, content: bytes, is_taken: Callable[[
     try:
         with file:
             _fill(file, content)
-        if is_taken():  # checked while the claim is held: nobody else can use this number meanwhile
+        if is_taken():  # checked while this writer's claim keeps others from using the number
             return False
         try:
             os.link(claim, path)  # link() does not replace a file
@@ -301,10 +299,10 @@ def write_numbered(path: Path, number: int, content: bytes, is_taken: Callable[[
 
 
 def field_lines(data: Mapping[str, Any]) -> str:
-    """Return a JSON object in the form of a launch's files: one field per line.
+    """Return a JSON object as text with one field per line, as in a launch's files.
 
-    With an indent, `json.dumps` creates functions that refer to each other: a long sweep would grow between
-    collections.
+    The `indent` of `json.dumps` is avoided, because it creates reference cycles, and a long sweep's memory would grow
+    between garbage collections.
     """
     return json.dumps(data, separators=(",\n ", ": ")) + "\n"
 
@@ -318,7 +316,10 @@ def _too_large(path: Path, size: int, most: int | None) -> UnreadableError:
 
 
 def _parts(path: Path, most: int, part_bytes: int) -> Iterator[bytes]:
-    """Yield a file's contents in parts; raises as `open_file`, also if the file grows beyond `most` bytes meanwhile."""
+    """Yield a file's contents in parts.
+
+    Raises like `open_file`, also if the file grows beyond `most` bytes meanwhile.
+    """
     descriptor = open_file(path, most)
     try:
         count = 0
@@ -332,7 +333,7 @@ def _parts(path: Path, most: int, part_bytes: int) -> Iterator[bytes]:
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """Return a file's contents; raises as `open_file`, also if the file grows beyond `most` bytes meanwhile."""
+    """Return a file's contents; raises like `open_file`, also if the file grows beyond `most` bytes meanwhile."""
     return b"".join(_parts(path, most, _PART))
 
 
@@ -341,7 +342,7 @@ def read_text(path: Path, most: int) -> str:
 
     Raises:
         FileNotFoundError: the file does not exist.
-        UnreadableError: it is not a regular file, or not UTF-8.
+        UnreadableError: it is not a regular file, has more than `most` bytes, or is not UTF-8.
         OSError: it cannot be read.
     """
     try:
@@ -353,7 +354,7 @@ def read_text(path: Path, most: int) -> str:
 
 
 def copy_file(source: Path, target: Path, most: int) -> None:
-    """Copy a file's contents to a new file; raises as `read_bytes`.
+    """Copy a file's contents to a new file; raises like `read_bytes` and `create_file`.
 
     Nothing is created if the source cannot be opened, and the new file is removed if its contents cannot be copied.
     """
@@ -369,27 +370,26 @@ def copy_file(source: Path, target: Path, most: int) -> None:
 
 
 def most_of(name: str) -> int:
-    """Return the largest size of a file of that name in a launch's folder, bytes."""
+    """Return the largest size allowed for a file of this name in a launch's folder, bytes."""
     return {".jsonl": MOST_RECORDS, ".log": MOST_LOG}.get(Path(name).suffix, MOST_OUTCOME)
 
 
 def read_end(path: Path, most: int) -> bytes:
-    """Return the last bytes of a file of any size, `most` or fewer; raises as `open_file`."""
+    """Return the last bytes of a file of any size, `most` or fewer; raises like `open_file`."""
     with os.fdopen(open_file(path, None), "rb", buffering=0) as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - most))
         return file.read(most) or b""
 
 
 def parse_json(data: bytes | str, *, finite: bool = True, most: int = MOST_VALUES) -> Any:
-    """Return a JSON value with numbers of 64 bits, all finite, and texts that can be shown: Unicode, no NULs.
+    """Return a JSON value, after checking that it is safe to use.
 
-    It has at most `most` values; commas and brackets within texts count too.
-
-    Unless `finite`, infinite numbers and NaN are accepted: for files that other programs write.
-    `check_finite` finds them in a part of such a file.
+    Integers have at most 64 bits, texts are valid Unicode without NULs, and nesting is limited. There are at most
+    `most` values, counted by commas and brackets, also those within texts. Numbers are finite. Give `finite=False` for
+    files that other programs write; then infinite numbers and NaN are accepted, and `check_finite` can check a part.
 
     Raises:
-        ValueError: the data are not such a value; the message says where and why.
+        ValueError: the data are not such a value; the message says why.
     """
     text = data.decode("utf-8") if isinstance(data, bytes) else data
     if (count := sum(map(text.count, ",[{"))) > most:
@@ -438,10 +438,10 @@ def _check_texts(value: Any) -> None:
 
 
 def check_finite(value: Any) -> None:
-    """Refuse a JSON value that holds an infinite number or NaN.
+    """Check that all numbers in a JSON value are finite.
 
     Raises:
-        ValueError: it does.
+        ValueError: one is infinite or NaN.
     """
     for one in _values_in(value):
         if isinstance(one, float) and not math.isfinite(one):

@@ -1,5 +1,5 @@
-"""A shared page in which each rank counts its steps, so that a watchdog can follow them without disturbing
-them.
+"""Shared memory (the page) in which each rank counts its steps, so that a watchdog can follow ranks without
+disturbing them.
 """
 
 from __future__ import annotations
@@ -33,29 +33,25 @@ PAGE_BYTES = MAX_RANKS * _SLOT_WORDS * 8
 
 
 WORDS_BYTES = MAX_RANKS * 2 * 8
-"""Bytes behind the page, used if another launcher starts ranks: each rank's process, and how it ended."""
+"""Bytes after the page, for ranks that a different launcher starts: each rank's process, and how it ended."""
 _PID_BITS = 22
-"""Linux has no larger process ids. The bits above hold the process's start time, which no later process
-shares.
-"""
-_KNOWN = 1 << 16  # added to an exit code: 0 and signals differ from an empty word
+"""Most bits of a process id on Linux; the bits above are for the start time, by which to recognise a reused id."""
+_KNOWN = 1 << 16  # added to an exit code, so that the word of an ended process is above 0
 
 
 def note_pid(page: mmap.mmap, rank: int) -> None:
-    """Record this process as a rank's, behind the page."""
+    """Record this process as a rank's, in the bytes after the page."""
     memoryview(page).cast("Q")[PAGE_BYTES // 8 + 2 * rank] = _began(os.getpid()) << _PID_BITS | os.getpid()
 
 
 def noted_pid(words: memoryview, rank: int) -> int:
-    """Return a rank's process id; 0 before it is known."""
+    """Return the process id recorded for a rank; 0 if there is none yet."""
     word: int = words[PAGE_BYTES // 8 + 2 * rank]
     return word & (1 << _PID_BITS) - 1
 
 
 def noted_lives(words: memoryview, rank: int) -> bool:
-    """Return whether the process recorded as a rank's still exists; by now its id may belong to another
-    process.
-    """
+    """Return whether the process recorded for a rank still exists, which is more than that its id is in use."""
     word: int = words[PAGE_BYTES // 8 + 2 * rank]
     began = word >> _PID_BITS
     return bool(began) and began == _began(noted_pid(words, rank))
@@ -76,15 +72,13 @@ def note_end(page: mmap.mmap, rank: int, code: int) -> None:
 
 
 def noted_end(words: memoryview, rank: int) -> int | None:
-    """Return how a rank's process ended; None if that is not known, for example because its launcher ended
-    it.
-    """
+    """Return the recorded exit code of a rank's process, negative for a signal; None if none was recorded."""
     word: int = words[PAGE_BYTES // 8 + 2 * rank + 1]
     return word - _KNOWN if word else None
 
 
 def shared_page(path: Path) -> mmap.mmap:
-    """Return the page that a file holds, shared with other processes that map it.
+    """Map the file of a page into memory, shared with other processes that map it.
 
     Raises:
         OSError: the file cannot be opened, or is empty.
@@ -94,7 +88,7 @@ def shared_page(path: Path) -> mmap.mmap:
 
 
 class Heartbeat:
-    """Slot of one rank. Counting a step costs a memory write; no other process writes there."""
+    """The slot of one rank in the page. Counting a step takes a write to memory; no other process writes there."""
 
     def __init__(self, page: mmap.mmap | bytearray, rank: int) -> None:
         self._words = memoryview(page).cast("Q")
@@ -111,7 +105,7 @@ class Heartbeat:
         self._words[self._steps] += 1
 
     def enter(self, phase: str) -> None:
-        """Record the phase; the watchdog counts it as a sign of life."""
+        """Record that the rank enters a phase; the watchdog counts this as a sign of life."""
         self._words[self._steps + 1] = PHASES.index(phase)
 
     @property
@@ -121,9 +115,7 @@ class Heartbeat:
 
 
 class _Forbidden:
-    """A stand-in for the page in a process that must not count: it ends on any access. The rank itself pays
-    no cost.
-    """
+    """A stand-in for the page in a forked process, which must not count; any access calls `leave`."""
 
     def __init__(self, leave: Callable[[], NoReturn]) -> None:
         self._leave = leave
@@ -137,13 +129,13 @@ class _Forbidden:
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """Contents of a rank's slot at one moment."""
+    """The contents of a rank's slot at one moment: the steps it has made, and its phase."""
 
     steps: int
     phase: str
 
 
 def read_pulse(words: memoryview, rank: int) -> Pulse:
-    """Return a rank's slot of a page seen as 64-bit words (`memoryview(page).cast("Q")`)."""
+    """Return the contents of a rank's slot; `words` is the page as 64-bit words (`memoryview(page).cast("Q")`)."""
     index = words[_SLOT_WORDS * rank + 1]
     return Pulse(words[_SLOT_WORDS * rank], PHASES[index] if index < len(PHASES) else "unknown")

@@ -1,7 +1,6 @@
-"""Folders that are reached part by part, each held open: the folder that was checked is the one that is used.
+"""Reach folders part by part and hold each open, so that the folder that was checked is the one that is used.
 
-A program that checks a path and then uses it can be led elsewhere in between, by a link that replaces a
-folder.
+Otherwise, between the check of a path and its use, someone could replace a folder in it by a link.
 """
 
 from __future__ import annotations
@@ -18,35 +17,38 @@ from ddpbench.planted import is_planted_in
 from ddpbench.removal import Identity, empty, make_folder, remove_folder
 
 _MOST_LINKS = 40
-"""Most symbolic links that are followed, as in the kernel."""
+"""Most symbolic links to follow, the same as in the kernel."""
 
 
 _OPEN = Path("/proc/self/fd")
 
 
 class HeldFolder:
-    """A folder held open with those above it: it stays the same one, even if another takes its name."""
+    """An open folder, with those above it: it stays the same folder even if a different one takes its name.
+
+    It begins as the root folder; `enter` goes to a subfolder.
+    """
 
     def __init__(self) -> None:
         self._folders = [os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
         self._names: list[str] = []
         self._left: list[int] = []
-        """Folders that `..` has left."""
+        """Descriptors of folders that were left by `..` or by a link, still to be closed."""
         self._made: list[tuple[int, str, Identity]] = []
 
     @property
     def path(self) -> Path:
-        """Return its path without links, as it was reached: for messages."""
+        """Return the folder's path, with links resolved, as it was when the folder was entered; for messages."""
         return Path("/", *self._names)
 
     @property
     def descriptor(self) -> int:
-        """Return the folder's descriptor, opened as a location only."""
+        """Return the folder's descriptor, opened with O_PATH."""
         return self._folders[-1]
 
     @property
     def itself(self) -> Path:
-        """Return a path that leads to this folder as long as it is held."""
+        """Return a path that leads to this folder as long as it is open, even if it is renamed."""
         return _OPEN / str(self.descriptor)
 
     def close(self) -> None:
@@ -58,11 +60,11 @@ class HeldFolder:
         """Follow an absolute path, including its `..`; with `make`, create missing folders.
 
         Raises:
-            OutputError: a link belongs to another user, in a folder like /tmp or below one of theirs there.
-            OSError: a part is missing, is not a folder or cannot be reached; or links form a circle; or
-            another folder replaced one that was created.
+            OutputError: the path has another user's link, in a folder like /tmp or below a folder of theirs there.
+            OSError: a part is missing, is not a folder or cannot be reached; or links form a circle; or a folder that
+                was created has been replaced.
         """
-        if path.parts[:4] == _OPEN.parts and len(path.parts) > 4:  # held already: the link is not read
+        if path.parts[:4] == _OPEN.parts and len(path.parts) > 4:  # open already, so don't read the link
             held = Path(*path.parts[:5])
             self._folders.append(os.open(held, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
             self._names.append(str(held.relative_to("/")))
@@ -87,7 +89,7 @@ class HeldFolder:
             parts += reversed([one for one in target.parts if one != "/"])
 
     def _enter(self, name: str, *, make: bool) -> Path | None:
-        """Enter a subfolder, or return the target of the link of that name; raises as `enter`."""
+        """Enter a subfolder and return None, or return the target if `name` is a link; raises like `enter`."""
         with self._named(name):
             try:
                 folder = self._open(name)
@@ -108,7 +110,7 @@ class HeldFolder:
         return None
 
     def _open(self, name: str) -> int:
-        # O_DIRECTORY: without it, folders that are mounted on demand are not mounted.
+        # Without O_DIRECTORY, folders that are mounted on demand would not be mounted.
         return os.open(
             name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.descriptor
         )
@@ -117,8 +119,8 @@ class HeldFolder:
         """Return the target of a link in this folder; None if the name does not exist or is not a link.
 
         Raises:
-            OutputError: it belongs to another user, in a folder like /tmp or below one of theirs there.
-            OSError: it cannot be read.
+            OutputError: the link is another user's, in a folder like /tmp or below a folder of theirs there.
+            OSError: the link cannot be read.
         """
         try:
             with self._named(name):
@@ -149,13 +151,13 @@ class HeldFolder:
                 )
 
     def remove_made(self) -> None:
-        """Remove the folders that were created on the way, as far as they are empty."""
+        """Remove the folders that `enter` has created, as far as they are empty."""
         for folder, name, made in reversed(self._made):
             remove_folder(name, folder, made)
 
     @contextlib.contextmanager
     def _named(self, name: str) -> Iterator[None]:
-        """Give errors the full path of a name in this folder."""
+        """Give OSErrors in the body the full path of a name in this folder."""
         try:
             yield
         except OSError as error:
@@ -165,11 +167,10 @@ class HeldFolder:
 
 @contextlib.contextmanager
 def held_folder(path: Path) -> Iterator[HeldFolder]:
-    """Hold a folder open.
+    """Yield the folder at a path, open until the body ends.
 
     Raises:
-        OutputError: another user's link in a folder like /tmp leads there, or one below a folder of theirs
-        there.
+        OutputError: the path has another user's link, in a folder like /tmp or below a folder of theirs there.
         OSError: it is missing, is not a folder or cannot be reached; or links form a circle.
     """
     with contextlib.closing(HeldFolder()) as folder:
@@ -178,16 +179,13 @@ def held_folder(path: Path) -> Iterator[HeldFolder]:
 
 
 def check_links(path: Path) -> None:
-    """Refuse a path that leads through another user's link in a folder like /tmp, at its end or before it.
+    """Check that a path does not lead through another user's link, in a folder like /tmp or below a folder of theirs.
 
-    Links below a folder that the other user has created there are refused, too.
-
-    The kernel refuses such a link too, unless `fs.protected_symlinks` is off, but only at the end of a path
-    and in folders with the sticky bit. This function only checks; writing there is done by `held_folder` or
-    `new_folder`.
+    The kernel refuses such links too, unless `fs.protected_symlinks` is off, but only at the end of a path and in
+    folders with the sticky bit. This function only checks. To write there, use `held_folder` or `new_folder`.
 
     Raises:
-        OutputError: it does.
+        OutputError: the path leads through such a link.
         OSError: links form a circle, or a folder cannot be reached.
     """
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), held_folder(path):
@@ -196,14 +194,12 @@ def check_links(path: Path) -> None:
 
 @contextlib.contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Create a folder and those above it, and yield a path that always leads to it; messages give the user's
-    path.
+    """Create a folder and those above it, and yield a path that leads to it even if it is renamed.
 
-    New, empty folders are removed if the body fails.
+    Errors in the body name the folder by the given path. If the body fails, new folders are removed if they are empty.
 
     Raises:
-        OutputError: another user's link in a folder like /tmp leads there, or one below a folder of theirs
-        there.
+        OutputError: the path has another user's link, in a folder like /tmp or below a folder of theirs there.
         OSError: it cannot be created, or is not a folder.
     """
     with contextlib.closing(HeldFolder()) as held:
@@ -217,13 +213,13 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 class MadeFolder:
-    """A folder created in a held one; it is written and removed even if another one takes its name."""
+    """A new folder, held open so that writes and removals reach it even if a different one takes its name."""
 
     def __init__(self, parent: Path, name: str) -> None:
-        """Create it.
+        """Create the folder.
 
         Raises:
-            OSError: it cannot be created, for example because its name exists or another folder replaced it.
+            OSError: it cannot be created, for example because its name exists or it has been replaced.
         """
         self._parent, self._name = os.open(parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), name
         try:
@@ -235,24 +231,24 @@ class MadeFolder:
 
     @property
     def itself(self) -> Path:
-        """Return a path that leads to this folder as long as it is held."""
+        """Return a path that leads to this folder as long as it is open, even if it is renamed."""
         return _OPEN / str(self._descriptor)
 
     def close(self) -> None:
-        """Close it."""
+        """Close the folder and its parent."""
         os.close(self._descriptor)
         os.close(self._parent)
 
     def remove(self) -> None:
-        """Remove it with its contents, as far as possible."""
+        """Remove the folder with its contents, as far as possible."""
         empty(self._descriptor, self.itself)
         remove_folder(self._name, self._parent, Identity.of(os.fstat(self._descriptor)))
 
     def rename(self, name: str) -> None:
-        """Rename it within its folder.
+        """Rename the folder within its parent.
 
         Raises:
-            OutputError: something else has taken its name.
+            OutputError: something else had taken its name.
             OSError: it cannot be renamed.
         """
         os.rename(self._name, name, src_dir_fd=self._parent, dst_dir_fd=self._parent)
@@ -264,7 +260,7 @@ class MadeFolder:
 
 @contextlib.contextmanager
 def errors_naming(itself: Path, path: Path) -> Iterator[None]:
-    """Name a held folder in the body's errors by the path that the user knows."""
+    """In the body's errors, replace `itself`, the path of a held folder, by the `path` that the user knows."""
     try:
         yield
     except OSError as error:

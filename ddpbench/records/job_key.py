@@ -1,5 +1,6 @@
-"""The key by which the slots of a job recognize each other: in the run directory, or in the launcher's
-environment.
+"""The secret key by which the slots of a job recognize each other.
+
+It is in the run directory, or in the launcher's environment.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _LONGEST_BYTES = 4096
 
 
 def make_job_key(run: RunDir) -> None:
-    """Write a new random key that only its owner can read, unless there is one."""
+    """Write a new random key into the run directory, which only its owner can read, unless there is a key already."""
     try:
         file = create_file(run.job_key, 0o600)
     except FileExistsError:
@@ -31,10 +32,9 @@ def make_job_key(run: RunDir) -> None:
 
 
 def job_key(run: RunDir, env: Mapping[str, str]) -> tuple[bytes, str]:
-    """Return the key, and a sentence if it is missing or readable by others; an empty key means that there is
-    none.
+    """Return the key's digest, and a clause if the key is missing or others can read it.
 
-    DDPBENCH_KEY takes precedence over the directory's file.
+    The digest is empty if there is no key. DDPBENCH_KEY takes precedence over the directory's file.
 
     Raises:
         RequestError: DDPBENCH_KEY is too short.

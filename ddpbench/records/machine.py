@@ -1,6 +1,4 @@
-"""Read `machine.json` and `merged.json`: the machine a run was measured on, and the runs that were merged
-into one.
-"""
+"""Read `machine.json`, on the machine of a run, and `merged.json`, on the runs that a run was merged from."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ DIGESTS = {
     "workload_digest": "a workload or strategy, or its source",
     "rank_code_digest": "ddpbench's code in ranks",
 }
-"""Files and versions that the digests in a run's identity cover."""
+"""What each digest in a run's identity covers, in words."""
 _Text = str | None
 _Device = Annotated[int, Field(ge=0, strict=True)]
 _Cores = list[_Device] | None
@@ -26,7 +24,7 @@ _Gpus = list[str] | None
 
 
 class _Identity(BaseModel, extra="allow", strict=True):
-    """Fields used in computations; all others are only compared and shown."""
+    """Fields of the identity that code computes with; all other fields are only compared and shown."""
 
     cpu: _Text | dict[str, _Text] = None
     cores: _Cores | dict[str, _Cores] = None
@@ -37,7 +35,7 @@ class _Identity(BaseModel, extra="allow", strict=True):
 
 
 class SlurmJob(BaseModel, extra="allow", strict=True):
-    """A job of Slurm that worked in a run: its allocation, and how long it had waited for it, seconds."""
+    """A Slurm job that worked in a run, with its allocation, and how long it had waited in the queue, seconds."""
 
     job_id: str
     restarts: Annotated[int, Field(ge=0)] = 0
@@ -83,10 +81,10 @@ class _Merged(BaseModel, extra="allow", strict=True):
 
 
 def read_machine(run: RunDir) -> dict[str, Any]:
-    """Return a run's machine.json, whose known fields have the right types.
+    """Return a run's machine.json, after checking the types of its known fields.
 
     Raises:
-        IdentityError: it is missing, damaged, or has another schema.
+        IdentityError: it is missing, damaged, or has a different schema.
     """
     data = run.read_json(run.machine)
     check(_Machine, run.machine, data)
@@ -94,12 +92,12 @@ def read_machine(run: RunDir) -> dict[str, Any]:
 
 
 def is_dirty(commit: str) -> bool:
-    """Return whether a `git_commit` of machine.json, or one of a merged run, had uncommitted changes."""
+    """Return whether there were uncommitted changes at a `git_commit` of machine.json, or at one of a merged run's."""
     return any(one.strip().endswith("+") for one in commit.split(","))
 
 
 def setups_of(context: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Return how each host of a run is set up, as far as known; hosts with equal setups are combined."""
+    """Return the setup of each host of a run, by host name, from the `context` of machine.json."""
     setup = context.get("setup") or {}
     by_host = all(isinstance(own, Mapping) for own in setup.values())
     return {
@@ -111,7 +109,7 @@ def read_merged(run: RunDir) -> dict[str, Any]:
     """Return a merged run's merged.json; empty if the run is not merged.
 
     Raises:
-        IdentityError: it is damaged, or has another schema.
+        IdentityError: it is damaged, or has a different schema.
     """
     if not run.merged.exists():
         return {}

@@ -1,6 +1,4 @@
-"""Outcome of a launch, and the machine's other activity: the record that the controlling side writes once per
-launch.
-"""
+"""The outcome of a launch, with the machine's other activity during it, as the controlling side records it once."""
 
 from __future__ import annotations
 
@@ -18,33 +16,29 @@ _Seconds = Annotated[float, Field(ge=0, lt=1e9)]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Noise:
-    """Other activity of the machine during a launch. Fractions refer to the time of the cores its ranks may
-    use.
-    """
+    """The machine's other activity during a launch; fractions are of the time of the cores that ranks may use."""
 
     steal_fraction: _Finite = 0.0
-    """Time that the hypervisor gave to other guests."""
+    """Fraction that the hypervisor gave to other guests."""
     foreign_fraction: _Finite = 0.0
-    """Time used by processes outside this launch."""
+    """Fraction used by processes outside this launch."""
     clock_change: _Finite | None = None
     """Largest relative change of a core's reported frequency; None if the system reports no frequency."""
     throttled_s: _Finite = 0.0
     """Seconds for which a CPU quota held the ranks back."""
     shared_machine: bool = False
-    """True if another sweep was allowed to run at the same time."""
+    """Whether a different sweep was allowed to run at the same time."""
     in_turn: bool = False
-    """True if another side of a comparison computed while this launch waited; that time is not counted as
-    foreign.
-    """
+    """Whether the other side of a comparison computed while this launch waited; its time is not counted as foreign."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchOutcome:
-    """Outcome of a launch, written once by the controlling side when all its ranks are gone.
+    """The outcome of a launch, which the controlling side writes when all its ranks are gone.
 
-    `wall_s` runs from the request to the last rank's end; `measured_s` is its part spent in warm-up and
-    measured steps; `server_s` is this launch's share of its fork server's start, and all of the time the
-    server spent on imports for it.
+    `wall_s` is the time from the request to the last rank's end, and `measured_s` the part of it in warm-up and
+    measured steps. `server_s` is the launch's share of its fork server's start, plus the time that the server spent on
+    imports for this launch.
     """
 
     kind: Literal["launch"] = "launch"
@@ -64,7 +58,7 @@ class LaunchOutcome:
     server_s: _Seconds = 0.0
     noise: Noise = field(default_factory=Noise)
     session: str = ""
-    """The id of the sweep that ran it, as in `sessions.json`; empty in records of older versions."""
+    """The id of the sweep that ran the launch, as in `sessions.json`; empty in records of older versions."""
     run_id: str = ""
     """The id of the run, as in `plan.json`; empty in records of older versions."""
 
@@ -73,7 +67,7 @@ class LaunchOutcome:
         return asdict(self)
 
 
-# Its texts differ from launch to launch: if they were cached, as short ones are, a long sweep would grow.
+# Texts differ from launch to launch. If pydantic cached them, as it does short ones, a long sweep's memory would grow.
 _OUTCOME = SchemaValidator(TypeAdapter(LaunchOutcome).core_schema, {"cache_strings": "keys"})
 
 

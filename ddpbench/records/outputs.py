@@ -1,7 +1,7 @@
-"""Files that the user names: outputs such as `--html FILE`, and a script that `init --write` changes.
+"""Write files that the user names: outputs such as `--html FILE`, and a script that `init --write` changes.
 
-A regular file is replaced as a whole, or stays unchanged. Pipes, terminals and devices are written through;
-anything else that is not a regular file is never removed or replaced. `-` is standard output.
+A regular file is replaced as a whole, or stays unchanged. Pipes, terminals and devices are written to. Folders, sockets
+and block devices are refused. `-` is standard output.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _DESCRIPTOR = re.compile(
     r"(?:/dev/fd|/proc/(?:self|thread-self|(?P<process>\d+))(?:/task/\d+)?/fd)/(?P<number>\d+)"
 )
 _MOST_LINKS = 40
-"""Most symbolic links that are followed, as in the kernel."""
+"""Most symbolic links to follow, the same as in the kernel."""
 _MARKS = {"plan.json": "cases", "comparison.json": "order", "submission.json": "sizes"}
-"""Files that mark a directory as ddpbench's, each with a key that it has in addition to `schema_version`."""
+"""Files that mark a directory as ddpbench's, each with a key that such a file has besides `schema_version`."""
 _SIDES = frozenset({"base", "new"})
-"""Names of the run directories in a comparison's directory."""
+"""Names of the two run directories in a comparison's directory."""
 _READ = frozenset(
     {*_MARKS, "experiment.toml", "machine.json", "fabric.json", "sessions.json", "merged.json", "job.key"}
     | {"records.tar.xz", "cases"}
 )
-"""Files and folders that a directory with one of `_MARKS` is read from, and that cannot be regenerated."""
+"""Files and folders in a directory with one of `_MARKS` that are read, and that cannot be regenerated."""
 _KEPT_ATTRIBUTES = ("user.", "system.posix_acl_access")
 
 
@@ -46,9 +46,9 @@ def write_output(path: Path, content: str | bytes) -> None:
     """Write an output to the place that the user named: `-`, a pipe, a device or a regular file.
 
     Raises:
-        OutputError: it cannot be written; a regular file is then unchanged.
+        OutputError: the output cannot be written; a regular file is then unchanged.
         OSError: standard output cannot be written.
-        BrokenPipeError: nobody reads the pipe.
+        BrokenPipeError: the pipe has no reader.
     """
     data = content.encode() if isinstance(content, str) else content
     if path == STANDARD_OUTPUT:
@@ -85,8 +85,7 @@ def check_output(path: Path) -> None:
     """Check that an output can be written, before work is done for it. Nothing is opened or created.
 
     Raises:
-        OutputError: it is a folder, a socket or a block device, or its folder is missing or cannot be
-        written.
+        OutputError: the path is a folder, a socket or a block device, or its folder is missing or cannot be written.
     """
     if path == STANDARD_OUTPUT:
         return
@@ -109,7 +108,7 @@ def is_stream(path: Path) -> bool:
 
 
 def replace_user_file(path: Path, content: bytes) -> None:
-    """Replace a user's regular file by one with this content; its mode, owner and links to it stay.
+    """Replace a user's regular file by one with this content, with the same mode and owner; a link to it stays a link.
 
     Raises:
         OutputError: it is not a regular file, or cannot be written; it is then unchanged.
@@ -125,15 +124,15 @@ def replace_user_file(path: Path, content: bytes) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """A name in a folder that is held open: a folder that takes its place is not written to."""
+    """A name in a folder that is held open, so that a folder which takes its place is not written to."""
 
     folder: int
     itself: Path
-    """The folder, by a path that always leads to it."""
+    """A path that leads to the folder even if it is renamed."""
     path: Path
     """The path with all links resolved, for messages."""
     found: os.stat_result | None
-    """The status of the file, which is not a link; None if it does not exist."""
+    """The status of what has the name, which is not a link; None if there is nothing."""
 
     @property
     def mode(self) -> int | None:
@@ -141,7 +140,7 @@ class _Target:
 
     @property
     def is_replaced(self) -> bool:
-        """Return whether the output takes a free name or replaces a regular file."""
+        """Return whether the name is free or is a regular file, which the output replaces."""
         return self.found is None or stat.S_ISREG(self.found.st_mode)
 
 
@@ -151,11 +150,10 @@ def _is_stream(mode: int | None) -> bool:
 
 @contextlib.contextmanager
 def _checked(path: Path) -> Iterator[_Target | int]:
-    """Yield the place of an output: an open descriptor of this process, or a name in a folder that is held
-    open.
+    """Yield where an output goes: an open descriptor of this process, or a name in a folder that is held open.
 
     Raises:
-        OutputError: what exists there cannot be an output.
+        OutputError: what has the name cannot be an output, or the folder is missing or cannot be written.
         OSError: it cannot be reached or written.
     """
     with contextlib.ExitStack() as stack:
@@ -186,10 +184,10 @@ def _checked(path: Path) -> Iterator[_Target | int]:
 
 
 def _opened_stream(target: _Target) -> int:
-    """Return a pipe or a device, open to write.
+    """Return a descriptor for writing to a pipe or a device.
 
     Raises:
-        OutputError: it has become something else.
+        OutputError: it has become something else meanwhile.
         OSError: it cannot be opened.
     """
     flags = os.O_WRONLY | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -205,7 +203,7 @@ def _has_become(target: _Target, mode: int) -> OutputError:
 
 
 def _run_read_from(file: Path) -> Path | None:
-    """Return the run directory that has this file among its data; None if there is none."""
+    """Return the run directory whose data this file is part of; None if there is none."""
     for folder in file.parents:
         if file.relative_to(folder).parts[0] in _READ and any(
             _has(folder / mark, _MARKS[mark]) for mark in _MARKS
@@ -215,9 +213,7 @@ def _run_read_from(file: Path) -> Path | None:
 
 
 def without_own(files: Iterable[Path]) -> list[Path]:
-    """Return the files without those that ddpbench has written into directories of runs, comparisons and
-    submissions.
-    """
+    """Return the files except those that ddpbench has written into directories of runs, comparisons or submissions."""
 
     @cache
     def is_own(folder: Path) -> bool:
@@ -235,7 +231,7 @@ def _is_own_name(name: str) -> bool:
 
 
 def _has(mark: Path, key: str) -> bool:
-    """Return whether a file was written by ddpbench: other programs write a plan.json, too."""
+    """Return whether a file has the keys of ddpbench's, because other programs write a plan.json, too."""
     try:
         data = parse_json(read_bytes(mark, MOST_PLAN))
     except (OSError, ValueError, UnreadableError):
@@ -245,15 +241,16 @@ def _has(mark: Path, key: str) -> bool:
 
 @contextlib.contextmanager
 def _target(path: Path) -> Iterator[_Target | int]:
-    """Yield the descriptor that a path means, such as /dev/fd/63, or the target of its symbolic links, held
-    open.
+    """Yield the descriptor that a path such as /dev/fd/63 means, or else the target of the path's symbolic links.
 
     Raises:
-        OutputError: the descriptor is not open, a folder is missing, or a link belongs to another user in a
-        folder that all can write.
-        OSError: links form a circle, or a folder cannot be reached.
+        OutputError: the descriptor is not one that the shell has opened, or a link is another user's in a folder that
+            everybody can write to.
+        OSError: links form a circle, or a folder is missing or cannot be reached.
     """
-    here = path.absolute()  # keeps `..`, which may follow a link; resolve() would follow /proc/self/fd/1
+    here = (
+        path.absolute()
+    )  # does not resolve `..`, which may come after a link; resolve() would follow /proc/self/fd/1
     for _ in range(_MOST_LINKS):
         if (number := _descriptor(here)) is not None:
             yield number
@@ -297,12 +294,12 @@ def _descriptor(path: Path) -> int | None:
 
 
 def _check_planted(target: _Target, found: os.stat_result) -> None:
-    """Refuse what shells cannot open either if `fs.protected_regular` and `fs.protected_fifos` are on.
+    """Refuse another user's file or pipe in a folder like /tmp, whose owner could read and change what is written.
 
-    It may be a trap: its owner could read and change what is written to it.
+    The kernel refuses these too if `fs.protected_regular` and `fs.protected_fifos` are on.
 
     Raises:
-        OutputError: it is another user's file or pipe in a folder like /tmp.
+        OutputError: the target is such a file or pipe.
     """
     if not stat.S_ISCHR(found.st_mode) and is_planted_in(target.folder, found.st_uid):
         raise OutputError(
@@ -315,7 +312,8 @@ def _replace(target: _Target, data: bytes) -> None:
     """Write a new file next to the target, flush it to the disk and rename it over the target.
 
     Raises:
-        OSError: it cannot be written; the target is then unchanged.
+        OutputError: the target has become something other than a regular file.
+        OSError: the new file cannot be written; the target is then unchanged.
     """
     name = target.path.name
     with replacing(target.itself / name, 0o666 if target.found is None else 0o600) as file:
@@ -330,7 +328,7 @@ def _replace(target: _Target, data: bytes) -> None:
 
 
 def _keep_attributes(descriptor: int, target: Path, before: os.stat_result) -> None:
-    """Give a new file the owner, group, mode and access list of the one it replaces, as far as this user may."""
+    """Give a new file the owner, group, mode and access list of the `target` that it replaces, as far as possible."""
     mode = before.st_mode & 0o777
     now = os.fstat(descriptor)
     if (before.st_uid, before.st_gid) != (now.st_uid, now.st_gid):
@@ -340,9 +338,9 @@ def _keep_attributes(descriptor: int, target: Path, before: os.stat_result) -> N
             try:
                 os.fchown(descriptor, -1, before.st_gid)
             except PermissionError:
-                mode &= ~0o070  # meant for the members of another group
+                mode &= ~0o070  # the group's permissions were for a different group
     os.fchmod(descriptor, mode)
-    with contextlib.suppress(OSError):  # a file system without them
+    with contextlib.suppress(OSError):  # a file system without extended attributes
         for name in os.listxattr(target, follow_symlinks=False):
             if name.startswith(_KEPT_ATTRIBUTES):
                 os.setxattr(descriptor, name, os.getxattr(target, name, follow_symlinks=False))

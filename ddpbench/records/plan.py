@@ -1,4 +1,4 @@
-"""Read `plan.json`: cases, budget and the order of launches, for code that carries out or analyses a run."""
+"""Read `plan.json`, which has the cases, the budget and the order of launches of a run."""
 
 from __future__ import annotations
 
@@ -24,56 +24,55 @@ from ddpbench.text_safety import shortened, unprintable
 Starter = Literal["sweep", "submit", "plan"]
 """The command that started a run."""
 MOST_MERGED = 1_000
-"""Most runs that one may be merged from: each is looked up for each case."""
+"""Most runs that a run may be merged from; each is looked up for each case."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MergedRun:
-    """A run whose launches a merged run has: its target, and which rounds are its."""
+    """One of the runs that a merged run was made from, with its target and its rounds."""
 
     path: str
-    """Its directory, as given to the merge."""
+    """The run's directory, as given to the merge."""
     started_by: Starter
     first_round: int
-    """Its first round, as the merged run counts them."""
+    """The run's first round, as the merged run counts rounds."""
     end_round: int
-    """The round after its last."""
+    """The round after the run's last."""
     rounds_min: int
     target_half_width: float
     spent: bool
-    """True if `budget.total` ended it."""
+    """Whether `budget.total` ended the run."""
     cases: frozenset[str]
-    """Ids of the cases that it was to run, and whose launches the merge used."""
+    """Ids of the cases that the run was to run, and whose launches the merge used."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredPlan:
-    """A run's plan, as stored in its directory."""
+    """A run's plan, as read from its directory."""
 
     experiment: str
     question: str
     budget: Budget
     cases: tuple[PlannedCase, ...]
     ids: tuple[str, ...]
-    """The cases' ids as the plan names them; their folders have these names."""
+    """The cases' ids, which are also the names of their folders."""
     order: tuple[tuple[int, str], ...]
     """(round, case id) of every launch up to `rounds_max`."""
     run_id: str = ""
     """The run's id, which its records name; empty in runs of older versions."""
     claims: tuple[PlannedClaim, ...] = ()
-    """Claims that the run is to decide."""
+    """The claims that the run is to decide."""
     scope: str = ""
-    """Why it has just these cases, if the experiment says so."""
+    """Why the run has just these cases, if the experiment says so."""
     merged: tuple[MergedRun, ...] = ()
-    """The runs that it was merged from; empty if it was not merged, or by a version that did not record them.
-    """
+    """The runs that this one was merged from; empty if there are none, or if an old version merged them."""
 
     def merged_of(self, case_id: str) -> list[MergedRun]:
-        """Return the merged runs that were to run a case."""
+        """Return those of the runs in `merged` that were to run a case."""
         return [run for run in self.merged if case_id in run.cases]
 
     def target_half_widths(self) -> dict[str, float]:
-        """Return the target half-width of each case's interval, by id; for a merged run, the narrowest."""
+        """Return the target half-width of each case's interval, by id; for a merged run, the smallest of the runs'."""
         half_widths = dict.fromkeys(self.ids, self.budget.target_half_width)
         asked: dict[str, float] = {}
         for run in self.merged:
@@ -82,7 +81,7 @@ class StoredPlan:
         return half_widths | asked
 
     def case(self, case_id: str) -> PlannedCase | None:
-        """Return the planned case of that id."""
+        """Return the planned case with this id; None if there is none."""
         return next((entry for entry in self.cases if entry.case.case_id == case_id), None)
 
     def request(self, case: Case, purpose: Purpose, round_number: int) -> LaunchRequest:
@@ -120,12 +119,12 @@ def launches_json(order: Iterable[tuple[int, str]]) -> list[dict[str, Any]]:
 
 
 def merged_json(runs: Iterable[MergedRun]) -> list[dict[str, Any]]:
-    """Return the runs that a run was merged from, as `plan.json` holds them."""
+    """Return the runs that a run was merged from as `plan.json` holds them."""
     return [{**asdict(run), "cases": sorted(run.cases)} for run in runs]
 
 
 def claims_json(claims: Iterable[PlannedClaim]) -> dict[str, Any]:
-    """Return claims as `plan.json` holds them, under their key; empty without claims."""
+    """Return the key `claims` of `plan.json` with these claims; empty if there are none."""
     entries = [
         {
             "says": one.says,
@@ -143,10 +142,10 @@ def claims_json(claims: Iterable[PlannedClaim]) -> dict[str, Any]:
 
 
 def _table(text: str) -> dict[str, Any]:
-    """Return the object in a JSON text, with no more keys and no longer texts than a table of an experiment.
+    """Return the object in a JSON text, after checking it by the limits of a table in an experiment's file.
 
     Raises:
-        ValueError: it is not an object, or has more.
+        ValueError: the text is not an object, or exceeds the limits.
     """
     value = parse_json(text)
     if not isinstance(value, dict):
@@ -213,9 +212,9 @@ _CHECKS: dict[str, Callable[[str], str]] = {
     "env_json": _env,
     "strategy_traits": _stated,
 }
-"""Checks of a case's texts, in addition to the type and the limits that `Case` declares."""
+"""Checks of a case's fields that are texts, in addition to the type and the limits that `Case` declares."""
 _Positive = Annotated[int, Field(ge=1, le=2**53)]
-"""Whole numbers up to this limit are exact as floats too."""
+"""A whole number that is exact as a float, too."""
 
 
 def _case_fields() -> type[BaseModel]:
@@ -236,7 +235,7 @@ else:
 
 
 class _Entry(_CaseFields, strict=True, frozen=True):
-    """Contents of an entry of `cases`, as a sweep makes it: entries that pass can be trusted."""
+    """An entry of `cases` in `plan.json`, checked so strictly that it can be trusted like one of a sweep."""
 
     case_id: str
     skip_reason: str | None
@@ -253,7 +252,7 @@ class _Launch(BaseModel, strict=True):
 
 _Two = Annotated[list[str], Field(min_length=2, max_length=2)]
 _MOST_CLAIMS, _MOST_PAIRS = 20 * MAX_CLAIMS, 20 * MAX_PAIRS
-"""A merged run has the claims of all runs it was made from."""
+"""Limits above an experiment's, because a merged run has the claims of all runs that it was made from."""
 _Words = Annotated[str, Field(max_length=MAX_CHARACTERS), AfterValidator(_printable)]
 
 
@@ -309,7 +308,7 @@ def count_cases(run: RunDir) -> int:
     """Return how many cases a run's plan has, without checking them.
 
     Raises:
-        IdentityError: it is missing, damaged, or has another schema.
+        IdentityError: the plan is missing, damaged, or has a different schema.
     """
     cases = run.read_json(run.plan).get("cases")
     if not isinstance(cases, list):
@@ -318,18 +317,18 @@ def count_cases(run: RunDir) -> int:
 
 
 def repeated(ids: Iterable[str]) -> str | None:
-    """Return the first id that comes twice; None if there is none."""
+    """Return the first id that occurs more than once; None if there is none."""
     return next((one for one, times in Counter(ids).items() if times > 1), None)
 
 
 def read_plan(run: RunDir) -> StoredPlan:
-    """Read and check a run's plan, and unpack its records if they were kept as an archive.
+    """Read and check a run's plan, and unpack its records if there is only the archive.
 
-    Every command that reads a run calls this first: afterwards all files are within the directory, and all
-    cases have the ids of their contents.
+    Every command that reads a run calls this first. Afterwards it is certain that no link leads out of the directory,
+    and that each case's id fits its contents.
 
     Raises:
-        IdentityError: it is missing, damaged, or has another schema; or the directory leads elsewhere.
+        IdentityError: the plan is missing, damaged, or has a different schema; or a link leads out of the directory.
         UnreadableError: the archive is damaged, or holds something other than records.
         OutputError: the archive cannot be unpacked here.
     """
@@ -374,10 +373,10 @@ def read_plan(run: RunDir) -> StoredPlan:
 
 
 def _check_ids(run: RunDir, found: _Plan) -> None:
-    """Refuse a plan that has a case twice, or refers to a case that it does not have.
+    """Check that a plan has each case once, and refers only to its own cases.
 
     Raises:
-        IdentityError: it does.
+        IdentityError: it has a case twice, or refers to one that it lacks.
     """
     ids = [entry.case_id for entry in found.cases]
     known = frozenset(ids)
@@ -398,8 +397,9 @@ def _check_ids(run: RunDir, found: _Plan) -> None:
 
 
 def _check_names(run: RunDir, cases: Iterable[PlannedCase]) -> None:
-    """Refuse more options and variables than an experiment's table may have: each may become a column, and
-    words.
+    """Check that cases have no more different options and variables than one table of an experiment may have.
+
+    Each of them may become a column of a report.
 
     Raises:
         IdentityError: there are more.
@@ -421,10 +421,10 @@ def _check_names(run: RunDir, cases: Iterable[PlannedCase]) -> None:
 
 
 def checked_case(raw: Mapping[str, Any]) -> Case:
-    """Return the case of an entry outside a plan, its id included, checked as strictly as a plan's.
+    """Return a case from a JSON object outside a plan, checked as strictly as a plan's, including its id.
 
     Raises:
-        ValueError: it is not a case, or its id is not that of its contents.
+        ValueError: the object is not a case, or its id does not fit its contents.
     """
     try:
         entry = _Entry.model_validate(
@@ -441,10 +441,10 @@ def checked_case(raw: Mapping[str, Any]) -> Case:
 
 
 def _planned(run: RunDir, entry: _Entry, raw: Mapping[str, Any]) -> PlannedCase:
-    """Return a planned case with the values exactly as in the file: 5 and 5.0 make different ids.
+    """Return a planned case, with the values of `raw` exactly as in the file, because 5 and 5.0 make different ids.
 
     Raises:
-        IdentityError: its id is malformed, or not that of its contents.
+        IdentityError: the id is malformed or does not fit the contents, or the case's network is impossible.
     """
     case = Case.from_json(dict(raw))
     if case.fabric and case.nodes > MAX_NODES:

@@ -1,4 +1,4 @@
-"""Read record files. A torn last line (a rank was killed while writing) is reported, and is not an error."""
+"""Read record files. A torn last line, of a rank that was killed while writing, is reported, and is not an error."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _R = TypeVar("_R", bound=Record)
 
 @dataclass(frozen=True, slots=True)
 class RankRecords:
-    """Records of one rank in the order they were written."""
+    """The records of one rank, in the order in which they were written."""
 
     path: Path
     records: tuple[Record, ...]
@@ -39,35 +39,35 @@ class RankRecords:
         return [record for record in self.records if isinstance(record, kind)]
 
     def last(self, kind: type[_R]) -> _R | None:
-        """Return the last record of a kind, or None."""
+        """Return the last record of one kind; None if there is none."""
         found = self.of(kind)
         return found[-1] if found else None
 
     @property
     def rank(self) -> int:
-        """Return the rank that wrote them, from the file's name."""
+        """Return the rank that wrote the records, from the file's name."""
         return rank_of(self.path)[0]
 
     @property
     def attempt(self) -> int:
-        """Return the number of the start (attempt) that wrote them; for merged attempts, the last."""
+        """Return the number of the attempt (start of the rank) that wrote the records; the last, if several did."""
         return rank_of(self.path)[1]
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchRecords:
-    """A launch: its ranks' records and its outcome, which is None if unfinished or if it is another launch's."""
+    """A launch's records: those of its ranks, and its outcome, which is None if missing, damaged or left out."""
 
     directory: LaunchDir
     ranks: tuple[RankRecords, ...]
     outcome: LaunchOutcome | None = None
     damage: tuple[str, ...] = field(default=())
     left_out: tuple[LeftOut, ...] = ()
-    """Things in its folder that do not belong to it."""
+    """Things in the launch's folder that do not belong to it."""
 
     @property
     def finished(self) -> bool:
-        """Return whether it has ended, and left an outcome or a damaged one."""
+        """Return whether the launch has an outcome, or anything of it is damaged."""
         return self.outcome is not None or bool(self.damage)
 
 
@@ -75,8 +75,9 @@ def read_rank(path: Path) -> RankRecords:
     """Return all records of one file.
 
     Raises:
-        RecordError: a line other than the last is not a record, or the file has another schema or more than
-        any rank writes.
+        RecordError: a complete line is not a record, or the file has a different schema, is not a regular file, or has
+            more than any rank writes.
+        OSError: the file cannot be read.
     """
     data = read_bytes(path, MOST_RECORDS)
     try:
@@ -96,7 +97,7 @@ def read_rank(path: Path) -> RankRecords:
 
 
 def _one_by_one(path: Path, lines: Sequence[bytes]) -> list[Record]:
-    """Return the records, parsed line by line: slower, but an error names the line."""
+    """Return the records in these lines, parsed one by one, which is slower, but lets an error name the line."""
     records: list[Record] = []
     for number, line in enumerate(lines, start=1):
         try:
@@ -107,10 +108,10 @@ def _one_by_one(path: Path, lines: Sequence[bytes]) -> list[Record]:
 
 
 def read_launch(directory: LaunchDir, address: Address | None = None) -> LaunchRecords:
-    """Return a launch's records. `damage` names what cannot be read; that rank's records are then missing.
+    """Return a launch's records; the result's `damage` says which ranks' records cannot be read, and so are missing.
 
-    Records that do not fit the `address` are left out and reported in `left_out`. Without an address nothing
-    is checked, and an unfinished launch is read too.
+    Records that do not fit the `address` are left out and reported in `left_out`. Without an address, this check is not
+    made, and the records of an unfinished launch are returned, too.
     """
     ranks: list[RankRecords] = []
     damage: list[str] = []
@@ -145,7 +146,7 @@ def read_launch(directory: LaunchDir, address: Address | None = None) -> LaunchR
 
 
 def _last_attempts(files: Sequence[Path]) -> set[tuple[int, int]]:
-    """Return rank and attempt of the files that are a rank's last attempt: earlier ones may end anywhere."""
+    """Return the (rank, attempt) pairs of each rank's last attempt; only earlier attempts may end in a torn line."""
     last: dict[int, int] = {}
     for rank, attempt in (rank_of(path) for path in files if rank_file(path.name)):
         last[rank] = max(last.get(rank, 0), attempt)
@@ -153,9 +154,7 @@ def _last_attempts(files: Sequence[Path]) -> set[tuple[int, int]]:
 
 
 def _merged(ranks: Sequence[RankRecords]) -> tuple[RankRecords, ...]:
-    """Return one entry per rank: the records of all its attempts, with the first one's start and the last
-    one's outcome.
-    """
+    """Return one entry per rank with the records of all its attempts, but only the first start and the last outcome."""
     by_rank: dict[int, list[RankRecords]] = {}
     for rank in ranks:
         by_rank.setdefault(rank.rank, []).append(rank)
@@ -184,9 +183,9 @@ def read_outcome(directory: LaunchDir) -> LaunchOutcome:
     """Return a launch's outcome.
 
     Raises:
-        FileNotFoundError: it is not finished.
-        UnreadableError: it is damaged, or not a regular file.
-        OSError: it cannot be read.
+        FileNotFoundError: the launch is not finished.
+        UnreadableError: the outcome is damaged, or not a regular file.
+        OSError: the outcome cannot be read.
     """
     data = read_bytes(directory.outcome, MOST_OUTCOME)
     try:
@@ -196,7 +195,7 @@ def read_outcome(directory: LaunchDir) -> LaunchOutcome:
 
 
 def stray_rank(path: Path, outcome: LaunchOutcome | None) -> LeftOut | None:
-    """Return why a file belongs to no rank of its launch, by its name alone; None if it belongs to one."""
+    """Return an entry for `left_out` if a file's name is that of no rank of its launch; None if it is a rank's."""
     if not rank_file(path.name):
         return LeftOut("rank", path, "it has no rank's name")
     ranks = len(outcome.exit_codes) if outcome is not None else 0

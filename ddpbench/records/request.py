@@ -1,4 +1,4 @@
-"""The request to the ranks of one launch: a file that the controlling side writes and every rank reads."""
+"""The request for a launch, a file that the controlling side writes and every rank of the launch reads."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from ddpbench.text_safety import shortened
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchRequest:
-    """Request for one launch. `measured_s` is the time for its timed steps, seconds; a proof ignores it.
+    """The request for one launch.
 
-    With a `target_loss` it also trains down to a loss. `run_id` is the run's id in `plan.json`.
+    `measured_s` is the time for timed steps, seconds; a proof ignores it. If `target_loss` is given, the launch also
+    trains down to that loss. `run_id` is the run's id in `plan.json`.
     """
 
     case: Case
@@ -42,7 +43,11 @@ class LaunchRequest:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> LaunchRequest:
-        """Return the request from its JSON object."""
+        """Return the request from its JSON object.
+
+        Raises:
+            ValueError, TypeError, KeyError: the object is not a request.
+        """
         target_loss = data.get("target_loss")
         run_id = data.get("run_id", "")
         if not RUN_ID.fullmatch(run_id):
@@ -58,8 +63,7 @@ class LaunchRequest:
 
     def write(self, path: Path) -> None:
         """Write the request as JSON."""
-        # No rename, no flush to the disk: without an outcome the launch is repeated, regardless of this
-        # file.
+        # Not atomically, because a launch without an outcome is repeated, whatever this file has.
         write_anew(path, field_lines(self.to_json()))
 
     @classmethod
@@ -67,8 +71,8 @@ class LaunchRequest:
         """Return the request from its file.
 
         Raises:
-            ValueError: it is damaged, not a regular file, or has another schema.
-            OSError: it cannot be read.
+            ValueError: the file is damaged, not a regular file, or has a different schema.
+            OSError: the file cannot be read.
         """
         try:
             data = parse_json(read_bytes(path, MOST_OUTCOME))

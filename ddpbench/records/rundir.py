@@ -1,9 +1,9 @@
-"""The run directory: all of its paths, and its lock. No other module builds these paths.
+"""The run directory: all of its paths, its lock, and the checks before it is used. No other module builds its paths.
 
 experiment.toml  machine.json  plan.json  cases.csv  report.html  figures/
 cases/<case id>/proof/  and  cases/<case id>/launch-<round>/
     launch.json  rank-00000.attempt-0.jsonl  rank-00000.attempt-0.log  outcome.json
-records.tar.xz  in a run that is kept: the files of cases/ except the logs
+records.tar.xz  the files of cases/ except logs, if the run was packed
 """
 
 from __future__ import annotations
@@ -48,18 +48,17 @@ from ddpbench.text_safety import command, on_one_line, shortened
 
 Purpose = Literal["proof", "measure"]
 MAX_NAME = 150
-"""Most bytes of a run directory's own name: folders of checkpoints elsewhere are named after it and a case.
-"""
+"""Most bytes of a run directory's own name, which is a part of the names of checkpoint folders elsewhere."""
 MAX_PART = 255
-"""Most bytes of each part of a path, on every usual file system."""
+"""Most bytes of each part of a path on usual file systems."""
 
 
 def checked_name(path: Path) -> Path:
-    """Return a path that can become a run directory, or refuse it.
+    """Return a path after checking that it is a directory, or can become one, for a run.
 
     Raises:
-        OutputError: its name, or that of a folder in it, is too long, or holds a NUL; it is not a directory;
-        or another user's link in a folder like /tmp leads there.
+        OutputError: a part of it is too long, or has a NUL; it is not a directory; or it leads through another user's
+            link in a folder like /tmp.
     """
     *folders, name = path.absolute().parts
     for part, most in [*((folder, MAX_PART) for folder in folders), (name, MAX_NAME)]:
@@ -80,15 +79,15 @@ def checked_name(path: Path) -> Path:
 
 
 _given: set[Path] = set()
-"""Default folders of commands that were called without --out."""
+"""Paths that `default_path` has returned, for commands without --out."""
 _REPORTS = Path("reports")
 
 
 def _own_reports() -> Path:
-    """Return the folder that commands write in by default.
+    """Return the folder in which commands write by default.
 
     Raises:
-        OutputError: another user has planted it.
+        OutputError: another user has planted the folder.
     """
     return check_default(_REPORTS, "name a folder of yours with --out")
 
@@ -110,13 +109,13 @@ def default_path(name: str) -> Path:
 
 
 def make_parents(path: Path) -> None:
-    """Create the folders above an output, and check `reports` again if it is among them.
+    """Create the folders above an output; if the path is a default one, check `reports` again.
 
-    Another user may have created it since `default_path` checked, while a command planned.
+    Another user may have created `reports` since `default_path` checked.
 
     Raises:
-        OutputError: another user has created it, and the path was not given by the user.
-        OSError: they cannot be created.
+        OutputError: the path is a default one, and another user has planted `reports`.
+        OSError: the folders cannot be created.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if not _given.isdisjoint([path, *path.parents]):
@@ -124,7 +123,7 @@ def make_parents(path: Path) -> None:
 
 
 MARK = ".ddpbench"
-"""File in a folder that a command has created, or was given while it was empty."""
+"""Name of the file that marks a folder as one that a command has created, or that was empty when a command got it."""
 _MARK_TEXT = (
     "ddpbench made this folder or was given it empty: it may replace and remove its own files in it.\n"
 )
@@ -132,17 +131,18 @@ _MARK_TEXT = (
 
 @dataclass(slots=True)
 class Made:
-    """Files and folders that a call has created at a path: if it fails they are removed, and all others stay."""
+    """What a command has created in a directory, so that this alone can be removed if the command fails."""
 
     path: Path
+    """The directory."""
     own: Callable[[str], bool]
-    """Return whether the call may give a name to a file or folder in the directory."""
+    """Return whether the command may create something of this name in the directory."""
     folders: tuple[Path, ...] = ()
-    """The directory and those above it that did not exist, the innermost first."""
+    """Folders that did not exist before, innermost first: the directory, and those above it."""
     kept: set[str] = field(default_factory=set)
-    """Names of what other calls have created."""
+    """Names in the directory that others have created, which are not to be removed."""
     made: Identity | None = None
-    """Identity of the folder when this call first saw it."""
+    """Identity of the directory when this command first saw it."""
 
     @property
     def is_new(self) -> bool:
@@ -150,20 +150,20 @@ class Made:
         return self.path in self.folders
 
     def mark(self) -> None:
-        """Mark the directory, so that another call may use it if this one is killed.
+        """Mark the directory as ddpbench's, so that a later command may use it even if this one is killed.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the mark cannot be written.
         """
         if not is_marked(self.path):
             write_atomically(self.path / MARK, _MARK_TEXT)
 
     def begin(self) -> None:
-        """Record, once the directory is locked, that everything else in it belongs to other calls."""
+        """Record, once the directory is locked, that what is in it was created by others, except `_CREATED`."""
         self.kept |= {name for name, _ in _entries(self.path)} - _CREATED
 
     def remove(self) -> None:
-        """Remove what this call has created, as far as possible."""
+        """Remove what this command has created, as far as possible."""
         if self.is_new:
             remove_tree(self.path, made=self.made)
         else:
@@ -173,18 +173,19 @@ class Made:
                 folder.rmdir()
 
     def remove_files(self, *paths: Path) -> None:
-        """Remove files of the directory that this call has written."""
+        """Remove those of these files in the directory that this command has written."""
         names = {path.name for path in paths} - self.kept
         remove_in(self.path, self.made, names.__contains__)
 
 
 def make_dir(path: Path, own: Callable[[str], bool]) -> Made:
-    """Create a directory and those above it, or accept one that passes `check_free`.
+    """Create a directory and those above it, or accept an existing one that passes `check_own` and `check_free`.
 
-    What it has created is removed if it raises, for example if the umask lets nobody into a new folder.
+    If this raises, the folders that it has created are removed. For example, the umask may bar this user from a new
+    folder.
 
     Raises:
-        OutputError: it holds something else; or another user could exchange it.
+        OutputError: the directory is another user's, or has files that `own` does not accept.
         OSError: it cannot be created.
     """
     missing = [one for one in (path, *path.parents) if not one.exists()]
@@ -206,21 +207,20 @@ def make_dir(path: Path, own: Callable[[str], bool]) -> Made:
 
 
 def check_free(path: Path, own: Callable[[str], bool]) -> None:
-    """Refuse a directory for a command's files unless it is missing, empty, or marked and with the command's
-    files alone.
+    """Check that a directory is missing or empty, or is marked and has only files whose names `own` accepts.
 
     Raises:
-        OutputError: it holds something else, which may be its user's.
+        OutputError: it has other files, which may be the user's.
         OSError: it cannot be read.
     """
-    # A call may have been killed while it wrote the mark.
+    # A command may have been killed while it wrote the mark.
     names = {name for name, _ in _entries(path) if not is_unfinished(name)}
     if names and not (is_marked(path) and all(map(own, names))):
         raise OutputError(f"{path} holds other files and is not a run directory; choose another --out")
 
 
 def check_own(path: Path) -> None:
-    """Refuse to write in another user's directory: they could put links there meanwhile, or replace it.
+    """Check that a directory is missing or this user's, because another owner could put links into it or replace it.
 
     Raises:
         OutputError: it is another user's.
@@ -249,13 +249,13 @@ def _check_held(path: Path, folder: int) -> None:
 
 
 def _copy(path: Path) -> str:
-    """Return how to work on a copy of a run directory."""
+    """Return advice to work on a copy of a run directory, with the command."""
     whole = path.resolve()
     return f"copy it, and give the copy: {command('cp', '-r', whole, f'{whole.name}-copy')}"
 
 
 def is_marked(path: Path) -> bool:
-    """Return whether a folder holds `MARK`."""
+    """Return whether a folder has the file `MARK` as ddpbench writes it."""
     try:
         return read_text(path / MARK, MOST_NOTES) == _MARK_TEXT
     except (OSError, UnreadableError):
@@ -279,20 +279,18 @@ _BEFORE_PLAN = frozenset(
 )
 """Names in a sweep's directory until its plan is written, in addition to those of `is_before_plan`."""
 _CREATED = frozenset({MARK, ".lock", "cases"})
-"""Files created before the directory is locked."""
+"""What a command itself creates in a directory before locking it."""
 
 
 def is_before_plan(name: str) -> bool:
-    """Return whether a sweep that ended before its plan was written may have left this; a killed one removes
-    nothing.
-    """
+    """Return whether a sweep that is killed before it writes its plan may leave this name in its directory."""
     return (
         name in _BEFORE_PLAN or name.startswith(".tmp-") or (name.startswith(".") and name.endswith(".new"))
     )
 
 
 CASE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
-"""Pattern of a case's id: the name of a folder that stays within the directory."""
+"""Pattern of a case's id, which is safe as a folder's name."""
 RUN_ID = re.compile(r"[A-Za-z0-9_-]{0,64}")
 """Pattern of a run's id; runs of older versions have an empty one."""
 _LAUNCH = re.compile(r"launch-(\d{2}|[1-9]\d{2,8})", re.ASCII)
@@ -313,7 +311,7 @@ def is_of_run(name: str) -> bool:
 
 
 def is_record(case_id: str, launch: str, name: str) -> bool:
-    """Return whether a file of such a folder of a case is named like a launch's record, set aside or not."""
+    """Return whether the path `cases/<case_id>/<launch>/<name>` is that of a launch's record, perhaps set aside."""
     folder = launch == "proof" or any(one.fullmatch(launch) for one in (_LAUNCH, _ASIDE))
     file = name in ("launch.json", "outcome.json") or (rank_file(name) and name.endswith(".jsonl"))
     return folder and file and CASE_ID.fullmatch(case_id) is not None
@@ -325,7 +323,7 @@ def rank_file(name: str) -> bool:
 
 
 def _entries(folder: Path) -> list[tuple[str, int]]:
-    """Return the names in a folder with the kind of each file; empty if it is not a folder."""
+    """Return the names in a folder, each with its kind (`stat.S_IFMT`); empty if there is no such folder."""
     try:
         with os.scandir(folder) as found:
             return [(entry.name, _kind(entry)) for entry in found]
@@ -346,8 +344,9 @@ def _kind(entry: os.DirEntry[str]) -> int:
 def leading_elsewhere(
     folder: Path, is_folder: Callable[[str], object], is_file: Callable[[str], object]
 ) -> Iterator[tuple[Path, str]]:
-    """Yield paths that by their name should be a folder or a file of a directory but are not, and what they
-    are.
+    """Yield entries of a folder that are not the folder or the file that they should be by their names.
+
+    Each path comes with words for what it is, such as `a link`.
     """
     for name, kind in _entries(folder):
         wanted = stat.S_IFDIR if is_folder(name) else stat.S_IFREG if is_file(name) else None
@@ -356,10 +355,10 @@ def leading_elsewhere(
 
 
 def refuse(misplaced: Iterable[tuple[Path, str]]) -> None:
-    """Refuse a directory with something that leads elsewhere.
+    """Refuse a run directory if `misplaced` yields anything, which are paths with words for what they are.
 
     Raises:
-        IdentityError: something does.
+        IdentityError: it yields something.
     """
     for path, kind in misplaced:
         raise IdentityError(
@@ -369,7 +368,7 @@ def refuse(misplaced: Iterable[tuple[Path, str]]) -> None:
 
 
 def _odd_in(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Yield a folder's entries that are neither file nor folder."""
+    """Yield a folder's entries that are neither files nor folders, with words for what they are."""
     for name, kind in _entries(folder):
         if kind not in (stat.S_IFREG, stat.S_IFDIR):
             yield folder / name, kind_of(kind)
@@ -377,7 +376,7 @@ def _odd_in(folder: Path) -> Iterator[tuple[Path, str]]:
 
 @dataclass(frozen=True, slots=True)
 class LaunchDir:
-    """Folder of one launch, and the names of the files in it."""
+    """The folder of one launch, and the paths of the files in it."""
 
     path: Path
 
@@ -388,23 +387,22 @@ class LaunchDir:
 
     @property
     def outcome(self) -> Path:
-        """Return the file that says how the launch ended. Without it the launch is unfinished."""
+        """Return the file on how the launch ended; while it is missing, the launch is unfinished."""
         return self.path / "outcome.json"
 
     @property
     def rendezvous(self) -> Path:
-        """Return the file by which the ranks of one host find each other."""
+        """Return the file by which ranks on one host find each other."""
         return self.path / "rendezvous"
 
     def checkpoints(self, parent: str, run_id: str) -> Path:
-        """Return the folder of its checkpoints, here or in `parent`; it is removed when the launch has ended.
+        """Return the folder of the launch's checkpoints, in this folder or in `parent`; it is removed after the launch.
 
-        `run_id`, which is drawn for each run, separates runs of the same name, such as several users' in one
-        `parent`.
+        The random `run_id` separates runs of the same name, such as those of several users in one `parent`.
 
         Raises:
-            ValueError: the run's id is not a part of a file name.
-            OutputError: everybody can exchange what is in `parent`.
+            ValueError: the run's id is malformed.
+            OutputError: everybody can replace entries of `parent`.
         """
         if not RUN_ID.fullmatch(run_id):
             raise ValueError(f"{shortened(run_id)} is not the id of a run")
@@ -424,12 +422,12 @@ class LaunchDir:
 
     @property
     def number(self) -> int | None:
-        """Return its round, from the folder's name; None for a proof."""
+        """Return the launch's round, from the folder's name; None for a proof."""
         found = _LAUNCH.fullmatch(self.path.name)
         return int(found[1]) if found else None
 
     def rank_files(self) -> list[Path]:
-        """Return the existing record files, by rank."""
+        """Return the existing files of ranks' records, sorted by name, and so by rank."""
         return [self.path / name for name in self._names() if name.endswith(".jsonl")]
 
     def log_files(self) -> list[Path]:
@@ -437,7 +435,7 @@ class LaunchDir:
         return [self.path / name for name in self._names() if name.endswith(".log")]
 
     def copy_to(self, target: Path) -> None:
-        """Copy its files into a new folder; anything else, such as a link, is left out."""
+        """Copy the launch's files into a new folder; leave out all other files and links."""
         target.mkdir(parents=True)
         for path in (self.request, self.outcome, *self.rank_files(), *self.log_files()):
             with contextlib.suppress(FileNotFoundError, UnreadableError):
@@ -459,7 +457,7 @@ class RunDir:
 
     @property
     def experiment(self) -> Path:
-        """Return the file of the resolved experiment; the same command there resumes the sweep."""
+        """Return the file of the resolved experiment, from which the sweep can be resumed."""
         return self.path / "experiment.toml"
 
     @property
@@ -474,31 +472,30 @@ class RunDir:
 
     @property
     def fabrics(self) -> Path:
-        """Return the file of the emulated networks made for it, with what each was proved to carry."""
+        """Return the file of the emulated networks that were made for the run, with the rates that tests showed."""
         return self.path / "fabric.json"
 
     @property
     def sessions(self) -> Path:
-        """Return the file with an entry for each session of a sweep: its wall time, its measured time, why it
-        stopped.
-        """
+        """Return the file of the sweep's sessions: wall time, measured time, and why each stopped."""
         return self.path / "sessions.json"
 
     @property
     def merged(self) -> Path:
-        """Return the file of the runs that this one was merged from; only merged runs have it, and no sweep
-        can resume them.
+        """Return the file of the runs that this one was merged from.
+
+        Only merged runs have this file. They cannot be resumed.
         """
         return self.path / "merged.json"
 
     @property
     def table(self) -> Path:
-        """Return the table with one row per case."""
+        """Return the file of the table with one row per case."""
         return self.path / "cases.csv"
 
     @property
     def report(self) -> Path:
-        """Return the report, one file."""
+        """Return the file of the report."""
         return self.path / "report.html"
 
     @property
@@ -513,21 +510,17 @@ class RunDir:
 
     @property
     def cases(self) -> Path:
-        """Return the folder of the raw records: a folder for each case."""
+        """Return the folder of the raw records, in which each case has a folder."""
         return self.path / "cases"
 
     @property
     def packed(self) -> Path:
-        """Return the raw records as one file, in a run that is kept; `records/archive.py` reads and writes
-        it.
-        """
+        """Return the archive of the raw records, which `records/archive.py` writes and reads."""
         return self.path / "records.tar.xz"
 
     @property
     def job_key(self) -> Path:
-        """Return the file of the key by which slots of a planned run recognize each other; see
-        `records/job_key.py`.
-        """
+        """Return the file of the key by which the slots of a job recognize each other (`records/job_key.py`)."""
         return self.path / "job.key"
 
     def case(self, case_id: str) -> Path:
@@ -535,7 +528,7 @@ class RunDir:
         return self.cases / case_id
 
     def case_folders(self) -> list[str]:
-        """Return the names of the folders among the records, in order."""
+        """Return the names of the existing folders of cases, sorted."""
         return sorted(name for name, kind in _entries(self.cases) if kind == stat.S_IFDIR)
 
     def launch(self, case_id: str, purpose: Purpose, round_number: int = 0) -> LaunchDir:
@@ -544,11 +537,11 @@ class RunDir:
         return LaunchDir(self.case(case_id) / name)
 
     def launches(self, case_id: str) -> list[LaunchDir]:
-        """Return the measuring launches that have a folder, by round, without those that were set aside."""
+        """Return a case's existing launches, except the proof and those that were set aside, by round."""
         return self.folders(case_id)[0]
 
     def folders(self, case_id: str) -> tuple[list[LaunchDir], list[Path]]:
-        """Return `launches`, and paths that resemble a launch's name without being one, such as `launch-007`."""
+        """Return `launches`, and the paths whose names resemble a launch's without being one, such as `launch-007`."""
         folder = self.case(case_id)
         launches: list[tuple[int, LaunchDir]] = []
         misnamed: list[Path] = []
@@ -564,19 +557,19 @@ class RunDir:
         return [launch for _, launch in sorted(launches, key=lambda one: one[0])], sorted(misnamed)
 
     def check(self) -> None:
-        """Refuse a directory that leads elsewhere or could block its reader: it may come from a stranger.
+        """Check that nothing in the directory, which may come from a stranger, leads elsewhere or could block a reader.
 
         Raises:
-            IdentityError: one of its entries is a link, a pipe, a socket or a device, or a file in place of a
-            folder or the reverse.
+            IdentityError: an entry is a link, a pipe, a socket or a device, or is a file instead of a folder or the
+                reverse.
         """
         refuse(self._leading_elsewhere())
 
     def check_records(self) -> None:
-        """Refuse a directory of which only the report was kept.
+        """Refuse a directory of which only the report is left.
 
         Raises:
-            RequestError: it has a page, but no records to remake it from.
+            RequestError: it has a report, but no records from which to make it again.
         """
         if self.report.exists() and not self.cases.exists() and not self.packed.exists():
             raise RequestError(
@@ -585,9 +578,7 @@ class RunDir:
             )
 
     def _leading_elsewhere(self) -> Iterator[tuple[Path, str]]:
-        """Yield entries that are neither file nor folder, and known names with a file in place of a
-        folder or the reverse.
-        """
+        """Yield entries that are neither files nor folders, or are a file instead of a folder or the reverse."""
         yield from leading_elsewhere(self.path, _FOLDERS.__contains__, _FILES.fullmatch)
         for folder in (self.figures, self.slides):
             yield from _odd_in(folder)
@@ -599,14 +590,14 @@ class RunDir:
 
     @contextlib.contextmanager
     def held(self, *, planned: bool = True) -> Iterator[RunDir]:
-        """Hold the directory open for writing, and yield it by a path that always leads to it.
+        """Hold the directory open for writing, and yield it with a path that leads to it even if it is renamed.
 
-        A user who can rename it, or a folder above it, cannot divert what is written. Unless it must be
-        `planned`, everything that is written must come from it.
+        Thus a user who can rename the directory, or a folder above it, cannot divert what is written. Give
+        `planned=False` for a directory that may lack a plan; then write only what comes from this directory.
 
         Raises:
             OutputError: it is another user's, or cannot be reached.
-            IdentityError: it is not a run directory.
+            IdentityError: it is missing, or lacks a plan and must have one.
         """
         try:
             folder = _open_folder(self.path)
@@ -625,10 +616,10 @@ class RunDir:
             os.close(folder)
 
     def check_resumable(self) -> None:
-        """Refuse to resume a run that another user could exchange, and with it the code that is run.
+        """Check that no other user could replace the directory, and with it the code that a resume runs.
 
         Raises:
-            OutputError: it is another user's, or below such a folder, in which everybody can write.
+            OutputError: it is another user's, or below another user's folder in which everybody can rename entries.
             OSError: it cannot be reached.
         """
         check_own(self.path)
@@ -638,7 +629,11 @@ class RunDir:
             )
 
     def set_aside(self, launch: LaunchDir) -> None:
-        """Move aside the folder of a launch that is to be repeated, with its records and logs."""
+        """Rename the folder of a launch that is to be repeated, so that its records and logs stay.
+
+        Raises:
+            OutputError: the launch was set aside 1000 times already.
+        """
         for number in range(1000):
             target = launch.path.with_name(f"{launch.path.name}.aside-{number}")
             if not target.exists():
@@ -647,19 +642,19 @@ class RunDir:
         raise OutputError(f"{launch.path} was set aside 1000 times; remove some of its .aside folders")
 
     def check_free(self) -> None:
-        """Refuse a directory that a new sweep may not use: one with files that are not a sweep's.
+        """Check that a new sweep may use the directory, which has no files other than those of a sweep without a plan.
 
         Raises:
-            OutputError: it is one.
+            OutputError: it has other files.
             OSError: it cannot be read.
         """
         check_free(self.path, is_before_plan)
 
     def check_begun(self) -> None:
-        """Refuse a directory that no sweep has begun: without a plan, but with files that are made after it.
+        """Check that the directory has a plan, or that a new sweep may use it.
 
         Raises:
-            IdentityError: it is one.
+            IdentityError: it has no plan, but files other than those of a sweep without a plan.
             OSError: it cannot be read.
         """
         try:
@@ -671,11 +666,11 @@ class RunDir:
     def create(self) -> Made:
         """Create the directory and check that it can be written; return what was created.
 
-        All of it is removed if the directory cannot be written.
+        If the directory cannot be written, everything that was created is removed.
 
         Raises:
-            OutputError: it cannot be, or holds files that are not a sweep's.
-            IdentityError: it exists, and leads elsewhere.
+            OutputError: it cannot be written, or has files that are not a sweep's.
+            IdentityError: it exists, and an entry leads elsewhere.
         """
         self.check()
         made = Made(self.path, is_before_plan, kept={name for name, _ in _entries(self.path)})
@@ -691,7 +686,7 @@ class RunDir:
             self.cases.mkdir(exist_ok=True)
             check_room(self.path)
         except OSError as error:
-            # It is not locked: files that another call may have made meanwhile stay.
+            # The directory is not locked, so leave files that a different command may have made meanwhile.
             with contextlib.suppress(OSError):
                 made.remove_files(self.path / MARK)
             for path in (*([self.cases] if cases else []), *made.folders):
@@ -702,13 +697,13 @@ class RunDir:
 
     @contextlib.contextmanager
     def locked(self, holder: str = "a sweep", otherwise: str = "") -> Iterator[None]:
-        """Lock the directory for one command; the kernel releases the lock however that command ends.
+        """Lock the directory for one command; the kernel releases the lock however the command ends.
 
-        The lock's file is removed if this call has created it. `holder` is named in messages; `otherwise` is
-        what the command's user can do instead of waiting.
+        The lock's file is removed if this call has created it. Messages to users who must wait name the `holder`.
+        `otherwise` says what this command's user can do instead of waiting.
 
         Raises:
-            OutputError: another process holds it, or its file system has no locks.
+            OutputError: another process has the lock, or the file system has no locks.
         """
         path = self.path / ".lock"
         lock, made = _locked_file(path, f" or {otherwise}" if otherwise else "")
@@ -722,17 +717,17 @@ class RunDir:
                     path.unlink(missing_ok=True)
 
     def experiment_text(self) -> str | None:
-        """Return the text of its experiment; None if it cannot be read."""
+        """Return the text of the run's experiment; None if it cannot be read."""
         try:
             return read_text(self.experiment, MOST_NOTES)
         except (OSError, UnreadableError):
             return None
 
     def read_json(self, path: Path) -> dict[str, Any]:
-        """Return a JSON object of this run.
+        """Return the JSON object in one of the run's files.
 
         Raises:
-            IdentityError: the file is missing, damaged, not a regular file, or has a newer schema.
+            IdentityError: the file is missing, damaged, not a regular file, or has a different schema.
         """
         try:
             return read_json(path, MOST_PLAN if path == self.plan else MOST_NOTES)
@@ -745,14 +740,14 @@ class RunDir:
 
 
 _MOST_HOLDER = 400
-"""Most bytes of a lock's file that say who holds it."""
+"""Most bytes of the words in a lock's file for its holder."""
 
 
 def _locked_file(path: Path, instead: str) -> tuple[BinaryIO, bool]:
-    """Return a directory's lock, held, and whether its file was created for this.
+    """Take a directory's lock; return its open file, and whether this call has created the file.
 
     Raises:
-        OutputError: another process holds it, or its file system has no locks.
+        OutputError: another process has the lock, or the file system has no locks; the message ends with `instead`.
     """
     while True:
         made = not os.path.lexists(path)
@@ -787,13 +782,13 @@ def _is_at(path: Path, file: BinaryIO) -> bool:
 
 
 def _note_holder(lock: int, words: str) -> None:
-    with contextlib.suppress(OSError):  # a full disk: the lock is held nevertheless
+    with contextlib.suppress(OSError):  # with a full disk the lock is held nevertheless
         os.ftruncate(lock, 0)
         os.write(lock, os.fsencode(words)[:_MOST_HOLDER])
 
 
 def _held_by(lock: Path) -> str:
-    """Return words for the holder of a lock, as far as its file says."""
+    """Return words for the holder of a lock, from the lock's file if possible."""
     try:
         words = read_bytes(lock, _MOST_HOLDER).decode("utf-8", "replace")
     except (OSError, UnreadableError):
@@ -802,10 +797,9 @@ def _held_by(lock: Path) -> str:
 
 
 def held_elsewhere(run: RunDir) -> str:
-    """Return words for another process of this machine that holds a run directory, such as a sweep; empty if
-    none does.
+    """Return words for another process on this machine that has locked a run directory; empty if none has.
 
-    If the kernel does not list its locks, the result is empty.
+    The result is also empty for this process and its ancestors, and if the kernel does not list its locks.
     """
     lock = run.path / ".lock"
     found = re.search(r"\(process (\d+) on (.+)\)$", words := _held_by(lock))
@@ -835,7 +829,7 @@ def _own_line() -> set[int]:
 
 
 def is_run(path: Path) -> bool:
-    """Return whether a folder is a run directory, as far as its file names show."""
+    """Return whether a folder is a run directory, which is if it has a `plan.json`."""
     return RunDir(path).plan.is_file()
 
 
@@ -843,23 +837,21 @@ _ALLOW = "have its owner allow it, or choose another place"
 
 
 def _barred_folder(error: OSError) -> str:
-    """Return the first folder on the way to a file that the user may not enter; empty if that is not the
-    error.
-    """
+    """Return the first folder in an error's path that the user may not enter; empty if that is not the cause."""
     if error.errno != errno.EACCES or not isinstance(error.filename, str | os.PathLike):
         return ""
     path = Path(error.filename)
     folders = [*reversed(path.parents), path]
     with contextlib.suppress(OSError):  # the working directory is gone
-        folders += reversed(path.absolute().parents)  # it may itself be closed
+        folders += reversed(
+            path.absolute().parents
+        )  # the user may not be allowed to enter the working directory
     barred = (str(one) for one in folders if os.path.isdir(one) and not os.access(one, os.X_OK))  # noqa: PTH112
     return on_one_line(next(barred, ""))
 
 
 def explain_unreadable(error: OSError) -> str:
-    """Return words for the file or folder that may not be read, and the cause; empty if that is not the
-    error.
-    """
+    """Return words for the file or folder that the user may not read, with advice; empty if that is not the cause."""
     if folder := _barred_folder(error):
         return f"{error.strerror}; you may not enter {folder}: {_ALLOW}"
     path = error.filename
@@ -873,17 +865,16 @@ def explain_unreadable(error: OSError) -> str:
 
 
 def check_checkpoint_dir(name: str) -> None:
-    """Refuse a directory for checkpoints in which other users could replace a checkpoint's folder.
+    """Check that other users cannot replace the folder of a checkpoint in this directory.
 
     Raises:
-        OutputError: everybody can rename what is in it or in a folder above, or a link of another user's
-        leads there.
+        OutputError: everybody can rename entries of it or of a folder above, or another user's link leads there.
     """
     try:
         check_links(Path(name))
         shared = exchangeable_in(Path(name))
     except OSError:
-        return  # the write reports why
+        return  # writing a checkpoint will report why
     if shared is not None:
         raise OutputError(
             f"base.checkpoint_dir = {name!r}: everybody can rename what is in {shared}, and so have "
@@ -908,7 +899,10 @@ def _is_here_gone() -> bool:
 
 
 def explain_read_error(error: OSError) -> str:
-    """Return in words why a file or folder cannot be read, with what to do: never to make it writable."""
+    """Return words for why a file or folder cannot be read, with advice.
+
+    Unlike `explain_os_error`, this does not advise to make it writable.
+    """
     if why := explain_unreadable(error):
         return why
     if error.errno == errno.EACCES:
@@ -917,7 +911,7 @@ def explain_read_error(error: OSError) -> str:
 
 
 def explain_os_error(error: OSError) -> str:
-    """Return in words why a file or folder cannot be written, with what to do about the usual reasons."""
+    """Return words for why a file or folder cannot be written, with advice for the usual reasons."""
     reason = error.strerror or str(error)
     if folder := _barred_folder(error):
         return f"{reason}; you may not enter {folder}: {_ALLOW}"

@@ -1,7 +1,8 @@
-"""The records a rank writes, one JSON object a line, and the schema's history. Raw spans; no ratios.
+"""The records that a rank writes, one JSON object per line, and the schema's history.
 
-Times are nanoseconds on the host's monotonic clock (`time.perf_counter_ns` on Linux), which all ranks of
-one host share; GPU times are CUDA events placed on that clock. Sizes are bytes.
+Records have raw times and sizes, and no ratios. Times are nanoseconds on the host's monotonic clock
+(`time.perf_counter_ns` on Linux), which all ranks of one host share. GPU times are those of CUDA events, converted to
+this clock. Sizes are bytes.
 
 History
     1  the first schema.
@@ -23,41 +24,42 @@ _T = TypeVar("_T")
 SCHEMA_VERSION = 1
 
 _AT_ONCE = FailFast()
-"""Reading stops at the first fault: notes on millions of them would take GB."""
+"""Makes pydantic stop at the first invalid element, because errors about millions of them would take GB."""
 Many = Annotated[tuple[_T, ...], _AT_ONCE]
 
 Whole = Annotated[int, Field(ge=0)]
-"""A size or a count. `check_digits` limits it to 64 bits, as every number of a record."""
+"""A size or a count. `check_digits` limits it, like every integer of a record, to 64 bits."""
 Size = Annotated[int, Field(ge=0, le=2**43)]
-"""Bytes of one bucket or transfer: at most 8 TiB, so that they can be multiplied by a case's shrink."""
+"""Bytes of one bucket or transfer, at most 8 TiB, so that they still fit in 64 bits times a case's shrink."""
 Count = Annotated[int, Field(gt=0)]
 Steps = Annotated[int, Field(gt=0, lt=2**31)]
-"""Steps of a block: the sum over all launches fits in 64 bits."""
+"""Number of steps of a block, limited so that the sum over all launches fits in 64 bits."""
 Place = Annotated[int, Field(ge=0, le=2**53)]
-"""Position of a sample in a job's order, or the length of a run of samples: sums over ranks and launches fit
-in 64 bits.
+"""Position of a sample in a job's order, or a number of consecutive samples; sums over ranks and launches fit in 64
+bits.
 """
 Number = int
 """A time on a clock with an arbitrary zero, or a plain number."""
 
 Status = Literal["ok", "failed", "hung", "oom", "diverged", "skipped"]
 CaseStatus = Literal["ok", "failed", "hung", "oom", "diverged", "skipped", "unfinished"]
-"""The statuses of a case: `unfinished` has too few rounds, because its sweep was interrupted or ran out of
-time.
+"""The statuses of a case. An `unfinished` one has too few rounds, because its sweep was interrupted or ran out of time.
 """
 WORST_FIRST: tuple[Status, ...] = ("diverged", "hung", "oom", "failed", "ok", "skipped")
-"""Statuses from worst to best: a case gets the worst status of its launches."""
+"""Statuses in the order of precedence: a case gets the first of its launches' statuses."""
 
 COMPUTE_SPANS = frozenset({"forward", "backward", "optimizer", "scatter", "replicate", "gather", "reduce"})
-"""Names of the spans in which a rank computes; `gather`, `scatter`, `replicate` and `reduce` are
-DataParallel's own work on its master. Other names: `data` (waiting for a batch), `synchronize` (blocked
-until gradients are aggregated, or parameters gathered or sent: a span around it is recorded in pieces).
+"""Names of the spans in which a rank computes; `gather`, `scatter`, `replicate` and `reduce` are DataParallel's own
+work on its master.
+
+Other spans are `data` (waiting for a batch) and `synchronize` (blocked until gradients are aggregated, or parameters
+gathered or sent). A span that is interrupted by `synchronize` is recorded in pieces.
 """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankStart:
-    """A rank has started: its rank, where it runs and what it found there."""
+    """A rank has started; the record has its number, where it runs, and facts on its model and torch."""
 
     kind: Literal["start"] = "start"
     schema_version: Number = SCHEMA_VERSION
@@ -67,11 +69,11 @@ class RankStart:
     pid: Whole
     host: str
     started_ns: Number
-    """When its imports were done. In a fork server that was before the launch was requested."""
+    """When the imports were done, which under a fork server was before the launch was requested."""
     asked_ns: Number | None = None
-    """When its launch was requested, on the same clock; None if that was on another host, or is unknown."""
+    """When the launch was requested, on the same clock; None if unknown, or if that was on a different host."""
     entered_ns: Number | None = None
-    """When its own process began to work for it."""
+    """When the rank's own process began to work for the launch."""
     cores: Many[Whole]
     loader_cores: Many[Whole] = ()
     """Cores set aside for loader workers; empty if workers share the ranks' cores."""
@@ -81,44 +83,42 @@ class RankStart:
     parameters: Whole = 0
     gradient_bytes: Whole = 0
     largest_gradient_bytes: Whole | None = None
-    """Gradient bytes of the largest parameter. Older records lack it, and the fields that follow."""
+    """Gradient bytes of the largest parameter. Older records lack this and the fields below."""
     types: Many[str] = ()
     """The number types of the parameters, by torch's names, sorted."""
     loader_workers: Whole | None = None
-    """Worker processes of its DataLoader; None if its loader is of another class."""
+    """Number of worker processes of the rank's DataLoader; None if the loader is of a different class."""
     own_step: bool = False
-    """True if the workload makes its steps itself: a step may then send only some gradients, or some of them
-    twice.
+    """Whether the workload makes its steps itself, so that a step may send only some gradients, or some of them twice.
     """
     case_id: str = ""
-    """The case, round, number of ranks and run that it was started for. Older records lack them."""
+    """Id of the case for which the rank was started; below are the round, the number of ranks, and the run's id."""
     round: Whole | None = None
     ranks: Count | None = None
     run_id: str = ""
     gloo_interface: str = ""
-    """The interface over which gloo moves its data, with its nominal rate. Recorded only for several nodes.
-    """
+    """The network interface that gloo uses, with its nominal rate; recorded only for several nodes."""
     faster_interface: str = ""
     """Another interface of this host with at least twice that nominal rate."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Met:
-    """The ranks have met, and formed their process groups."""
+    """The ranks have met, and have formed their process groups."""
 
     kind: Literal["met"] = "met"
     start_ns: Number
     end_ns: Number
     backend: str = ""
-    """The collective library of the process group; empty without a group, and in older records."""
+    """The collective library of the process group; empty if there is no group, and in older records."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drift:
-    """A fixed computation's time before or after the measured steps. Read from old records; no longer
-    written.
+    """A fixed computation's time before or after the measured steps, in old records; no longer written.
 
-    Over recorded runs its change did not correlate with a launch's deviation; stolen time does.
+    In recorded runs, its change during a launch did not correlate with the launch's deviation from others; stolen time
+    does.
     """
 
     kind: Literal["drift"] = "drift"
@@ -128,32 +128,31 @@ class Drift:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Warmup:
-    """End of the warm-up: the number of steps, and whether step times were still changing."""
+    """The warm-up has ended; the record has its steps, and whether step times were still changing."""
 
     kind: Literal["warmup"] = "warmup"
     steps: Whole
     start_ns: Number
     end_ns: Number
     step_ns: Number
-    """A step's time at the end of the warm-up: the last block's median."""
+    """The median step time of the warm-up's last block."""
     steady: bool
     reason: str
     blocks_ns: Many[Many[Number]] = ()
-    """This rank's step times, block by block, once the one-time work was done. Older records lack them."""
-    first_ns: Number | None = None
-    """When the first step ended; older records lack it."""
-    waited_ns: Number = 0
-    """Time of waiting during the warm-up, while another side of a comparison had its turn: recorded by rank 0
-    alone.
+    """This rank's step times by block, without the first steps, which include one-time work. Older records lack them.
     """
+    first_ns: Number | None = None
+    """When the first step ended; older records lack this."""
+    waited_ns: Number = 0
+    """Time during the warm-up for which the other side of a comparison had its turn; recorded only by rank 0."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Block:
-    """Consecutive steps between two barriers, without the first step after the barrier.
+    """Consecutive steps between two barriers, without the first step after the first barrier.
 
-    `step_ns` are this rank's own step times, in order; their sum is `end_ns - start_ns`. `samples` are this
-    rank's (for `data_parallel`, those of all its replicas). A step of `evaluation` is forward and loss
+    `step_ns` are this rank's own step times, in order; their sum is `end_ns - start_ns`. `samples` is the number of
+    this rank's samples (for `data_parallel`, those of all its replicas). A step of `evaluation` is forward and loss
     without gradients.
     """
 
@@ -166,19 +165,16 @@ class Block:
     end_ns: Number
     step_ns: Many[Number] = ()
     minor_faults: Whole | None = None
-    """Page faults of this process during the block that needed no disk read. None: not counted."""
+    """Page faults of this process during the block that needed no disk read; None if not counted."""
     cpu_ns: Number | None = None
-    """Processor time of this process during the block, with its threads and system calls. None: not counted.
-    """
+    """Processor time of this process during the block, with its threads and system calls; None if not counted."""
     waited_ns: Number = 0
-    """Time of waiting before the block, while another side of a comparison had its turn: recorded by rank 0
-    alone.
-    """
+    """Time before the block for which the other side of a comparison had its turn; recorded only by rank 0."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Buckets:
-    """The gradient buckets that the reducer made, in the order of their first transfer, bytes."""
+    """Sizes in bytes of the gradient buckets that the reducer made, in the order of their first transfer."""
 
     kind: Literal["buckets"] = "buckets"
     bytes: Many[Size]
@@ -186,10 +182,10 @@ class Buckets:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Held:
-    """Bytes of the model's state on a rank between backward and update: its own part of everything that is
-    sharded.
+    """Bytes of the model's state on a rank between backward and update.
 
-    Buckets, activations and the library's buffers are not included.
+    Of what is sharded, only the rank's own part counts. Buckets, activations and the library's buffers are not
+    included.
     """
 
     kind: Literal["held"] = "held"
@@ -200,7 +196,7 @@ class Held:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepRecord:
-    """An instrumented step: its spans as (name, start_ns, end_ns), in order of their starts."""
+    """An instrumented step, with its spans as (name, start_ns, end_ns), in order of their starts."""
 
     kind: Literal["step"] = "step"
     step: Whole
@@ -211,7 +207,7 @@ class StepRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommRecord:
-    """Part of one rank in one transfer of an instrumented step: from handing it over to having its result.
+    """A rank's part in one transfer of an instrumented step, from handing the transfer over to having its result.
 
     `op` is one of `ddpbench.records.operations.OPERATIONS`.
     """
@@ -224,85 +220,79 @@ class CommRecord:
     start_ns: Number
     end_ns: Number
     sent_bytes: Size | None = None
-    """Bytes that this rank handed to the network for it, counted per message; None if the library sends."""
+    """Bytes that this rank handed to the network for the transfer, summed over messages; None if a library sends them.
+    """
     ranks: Whole | None = None
-    """Number of ranks that take part, such as two in a message from one to another; None: all of them."""
+    """Number of ranks that take part, such as two for a message between ranks; None if all do."""
     message: Number | None = None
-    """Number by which two ranks match their message, in steps that may have others; None: all steps are
-    alike.
-    """
+    """Number by which two ranks match their records of a message; None if transfers are alike in all steps."""
     begun_ns: Number | None = None
-    """When the rank turned to it, if it keeps a queue; None: it follows from the backend, or there is no
-    queue.
-    """
+    """When the rank took the transfer from its own queue; None if it has no queue, or the backend has it."""
     root: Number | None = None
-    """The rank that a gather, reduce, scatter or broadcast goes to or comes from; None: rank 0, and for a
-    broadcast the rank that its bucket numbers.
-    """
+    """The root of a gather, reduce, scatter or broadcast; None means rank 0, or, for a broadcast, the rank `bucket`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checkpoint:
-    """A checkpoint of model and optimizer state as one rank saw it, from the barrier before to the one
-    after.
+    """A checkpoint of model and optimizer state, as timed by one rank from the barrier before to the barrier after it.
 
-    `plain`: rank 0 calls torch.save and the others wait; `dcp`: all ranks call
-    torch.distributed.checkpoint.save. Either ends when the bytes are on the disk (fsync).
+    Under `plain`, rank 0 calls torch.save and the others wait; under `dcp`, all ranks call
+    torch.distributed.checkpoint.save. Both end when the bytes are on the disk (fsync).
     """
 
     kind: Literal["snapshot"] = "snapshot"
     method: Literal["plain", "dcp"]
     index: Whole
-    """From 0; the first of a method includes one-time work."""
+    """Index from 0; the first checkpoint of a method includes one-time work."""
     bytes: Whole
     """Bytes that this rank wrote."""
     start_ns: Number
     end_ns: Number
     write_ns: Number | None
-    """The rank's own part of the time; None if it only waited."""
+    """The time that the rank itself spent on writing; None if it only waited."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LossCurve:
-    """Consecutive steps of a training to a loss, which begins with a fresh model and the data's first batch.
+    """Consecutive steps of training to a loss, which begins with a fresh model and the data's first batch.
 
-    Between these records ranks agree whether to continue; no record includes that time. `samples` are this
-    rank's.
+    Between these records, ranks agree on whether to continue; no record includes the time for this. `samples` is the
+    number of this rank's samples.
     """
 
     kind: Literal["curve"] = "curve"
     index: Whole
     target: Annotated[float, Field(allow_inf_nan=False)]
-    """The loss it trains down to."""
+    """The loss to train down to."""
     samples: Whole
     start_ns: Number
     end_ns: Number
     step_ns: Many[Number]
     """This rank's step times, in order; their sum is `end_ns - start_ns`."""
     losses: Many[float]
-    """This rank's loss of each step, before its update, to seven digits; empty if it has no loss, as a
+    """This rank's loss of each step, before the update, to seven digits; empty for a rank without a loss, such as a
     server.
     """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gang:
-    """A training with snapshots begins, or continues from one: its ranks were started together, and have met.
+    """A gang, the ranks that torchrun starts together, begins to train with snapshots, or continues from a snapshot.
 
-    Times before that come from the agent of torchrun that started this rank. They are None for the first
-    gang, and for an agent that was itself restarted.
+    The times until ranks are started come from the agent of torchrun that started this rank. They are None for the
+    first gang, and for an agent that was itself restarted.
     """
 
     kind: Literal["gang"] = "gang"
     number: Whole
-    """From 0, regardless of the agents' own count."""
+    """Number of the gang, from 0, regardless of how agents count restarts."""
     world_size: Count
     noticed_ns: Number | None
-    """When its agent saw that a rank had failed, or that a node had joined."""
+    """When the agent saw that a rank had failed, or that a node had joined."""
     stopped_ns: Number | None
     """When the agent's earlier ranks had all ended."""
     placed_ns: Number | None
-    """When the agents had agreed on the members: ranks are started from then on."""
+    """When the agents had agreed on the members, and began to start ranks."""
     entered_ns: Number | None
     started_ns: Number
     meeting_ns: Number
@@ -310,23 +300,23 @@ class Gang:
     ready_ns: Number
     """When the model was in its saved state, and the next step could begin."""
     built_ns: Number | None = None
-    """Time of making the model and the replica, before the saved state was loaded; not in older records."""
+    """Time of making the model and the replica, before the saved state was loaded; older records lack this."""
     step: Whole
-    """Steps made before, as recorded in the snapshot."""
+    """Number of steps made before, according to the snapshot."""
     samples: Whole
-    """Samples of the job, trained on in these steps."""
+    """Number of the job's samples in these steps."""
     unreadable: Many[str] = ()
     """Later snapshots that could not be used, and why."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Snapshot:
-    """Model, optimizer, generators and position in the data, saved by rank 0 while the others wait."""
+    """A snapshot of model, optimizer, generators and position in the data, saved by rank 0 while the others wait."""
 
     kind: Literal["state"] = "state"
     gang: Whole
     step: Whole
-    """Steps made by then."""
+    """Number of steps made by then."""
     bytes: Whole
     """Bytes that this rank wrote."""
     start_ns: Number
@@ -335,33 +325,30 @@ class Snapshot:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trained:
-    """Consecutive steps of a training with snapshots, which end at a snapshot, a failure or the last step."""
+    """Consecutive steps of training with snapshots, up to a snapshot, a failure or the last step."""
 
     kind: Literal["trained"] = "trained"
     gang: Whole
     first: Whole
-    """The number of its first step, from 0."""
+    """The number of the first of these steps, from 0."""
     start_ns: Number
     ends_ns: Many[Number]
     """The end of each step."""
     losses: Many[float]
-    """This rank's losses, to seven digits; empty if it has no loss."""
+    """This rank's losses, to seven digits; empty for a rank without a loss."""
     samples: Many[Annotated[tuple[Place, Place], _AT_ONCE]]
-    """Samples that this rank trained on, by position in the job's order: runs of samples as (first, count).
-    """
+    """Samples that this rank trained on, as ranges (first, count) of positions in the job's order."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failure:
-    """The planned failure happens now: the last record of the rank that fails, or of another rank that sees
-    it.
-    """
+    """The planned failure happens now. The rank that fails, or a rank that sees it, writes this as its last record."""
 
     kind: Literal["failure"] = "failure"
     gang: Whole
     what: str
     step: Whole
-    """Steps made by then."""
+    """Number of steps made by then."""
     at_ns: Number
 
 
@@ -387,10 +374,10 @@ ComparedQuantity = Literal[
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Proof:
-    """A comparison with a single process, before timing.
+    """A comparison of the ranks' results with those of a single process, made before timing.
 
-    `compared` names both sides; `error` is the largest relative error over parameters (norm of the difference
-    over norm of the reference), `tolerance` the largest allowed error.
+    `compared` says what is compared. `error` is the largest relative error of any parameter (norm of the difference
+    divided by the norm of the reference), and `tolerance` the largest allowed error.
     """
 
     kind: Literal["proof"] = "proof"
@@ -403,31 +390,30 @@ class Proof:
 
     @property
     def was_made(self) -> bool:
-        """Return False for a comparison that was left out: `note` says why."""
+        """Return whether the comparison was made; if not, `note` says why."""
         return was_made(self.tolerance)
 
 
 def was_made(tolerance: float) -> bool:
-    """Return False for the tolerance of a comparison that was left out."""
+    """Return whether a comparison with this tolerance was made; those that were left out have an infinite one."""
     return not math.isinf(tolerance)
 
 
 UPDATE_EXCHANGES = "the update exchanges values between ranks"
-"""Beginning of a note on updates that differ from one process by design: gradients alone do not prove the
-training.
+"""Beginning of a note on updates that by design differ from a single process's, so that gradients alone prove too
+little.
 """
 
 
 _DECISIVE = (("gradients", "sums"), ("update", "parameters"), ("share",))
-"""Groups of comparisons, by their beginnings: of each group that a proof has, one must be made."""
+"""Groups of comparisons, by the beginnings of their names. In each group that a proof has, one must be made."""
 
 
 def why_unproved(proofs: Iterable[Proof]) -> str:
-    """Return why no comparison shows what a strategy trained; empty if one does, or if it aggregates nothing.
+    """Return why comparisons do not prove what a strategy trained; empty if they do, or if it aggregates nothing.
 
-    Gradients alone do not show it if updates are to be compared as well, nor do updates without gradients. A
-    type in which the class cannot compute is left out before its initial states are compared: the reason is
-    that of the other types.
+    If both gradients and updates are to be compared, neither proves it alone. A type in which the user's class cannot
+    compute is left out before initial states are compared, so the reason for the other types takes precedence.
     """
     proofs = list(proofs)
     types = {each.dtype for each in proofs if each.compared == "initial state"}
@@ -444,10 +430,10 @@ _NOT_COMPARED = "no comparison was made"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Costs:
-    """The cost of one sample, and the number of samples.
+    """The cost of one sample, and the number of samples in the dataset.
 
-    `flops_per_sample` are floating-point operations of forward and backward (torch's own counter);
-    `dataset_samples` is the length of the dataset, None if it has no length.
+    `flops_per_sample` is the number of floating-point operations of forward and backward, by torch's own counter.
+    `dataset_samples` is None if the dataset has no length.
     """
 
     kind: Literal["costs"] = "costs"
@@ -457,14 +443,11 @@ class Costs:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Traffic:
-    """Bytes that a node's emulated link carried during a block, read by its first rank from the kernel's
-    counters.
+    """Bytes that a node's emulated link carried during a block, which the node's first rank reads from the kernel.
 
-    If ranks of a node have separate links (`local_bandwidth`), each of them records its own link.
-
-    Bytes of frames are as the interface counts them: a segment that the kernel splits later has its headers
-    counted once, so that they fall short of the wire's by up to 5 %. Traffic that stays within the node is
-    not in a node's counters; a rank's own link carries both.
+    If the ranks of a node have separate links (`local_bandwidth`), each rank records its own link. Headers are included
+    as the interface counts them: only once for a segment that the kernel splits later, so that the bytes are up to 5 %
+    fewer than on a wire. A node's link does not carry traffic within the node, but a rank's own link does.
     """
 
     kind: Literal["traffic"] = "traffic"
@@ -479,11 +462,10 @@ class Traffic:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pace:
-    """Accuracy with which a rank's replay kept its profile's times during a block, and the processor time it used.
+    """How accurately a rank's replay followed its profile's times during a block, and the processor time it took.
 
-    `lateness_ns` is, for each step, the largest delay of any of its events after its due time (0: none was
-    late). `cpu_ns` is the processor time of the rank's process, its threads and system calls included, over
-    the block.
+    `lateness_ns` is, for each step, the largest delay of an event after its due time; 0 if none was late. `cpu_ns` is
+    the processor time of the rank's process during the block, including its threads and system calls.
     """
 
     kind: Literal["pace"] = "pace"
@@ -493,16 +475,16 @@ class Pace:
     lateness_ns: Many[Number]
     cpu_ns: Number
     optimizer_ns: Number
-    """Time per step of the rank's own parameter update, which the profile's optimizer time should cover."""
+    """Time per step of the rank's own parameter update, for which the profile's optimizer time should suffice."""
     optimizer_due_ns: Number = 0
-    """That profiled time as this run replays it: dilated, on the same clock as `optimizer_ns`. 0: unknown."""
+    """The profile's optimizer time per step, dilated as in this run; 0 if unknown."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Staleness:
-    """Staleness of the gradients that a server applied in a block of timed steps, and in the step before it.
+    """Staleness of the gradients that a server applied in a block of timed steps, and in the step before the block.
 
-    `counts[s]` of them were computed from parameters to which s updates had been made since.
+    `counts[s]` is the number of gradients that were computed from parameters which had been updated s times since.
     """
 
     kind: Literal["staleness"] = "staleness"
@@ -511,7 +493,7 @@ class Staleness:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankOutcome:
-    """Outcome of a rank. A rank that was killed leaves no such record."""
+    """The outcome of a rank. A rank that was killed leaves no such record."""
 
     kind: Literal["outcome"] = "outcome"
     status: Status
@@ -523,12 +505,11 @@ class RankOutcome:
     peak_memory_bytes: Whole | None = None
     final_loss: float | None = None
     cpu_s: float | None = None
-    """Processor time of its process and of loader workers that it waited for, threads and system calls
-    included.
+    """Processor time of the rank's process and of loader workers that it waited for, with threads and system calls.
     """
     finished_ns: Number
     threads: Count | None = None
-    """Compute threads that torch had at its end; older records lack it."""
+    """Number of torch's compute threads at the end; older records lack this."""
     changes: Many[str] = ()
     """Sentences, without their full stop, on types and settings of a user's class that ddpbench changed."""
 
@@ -558,15 +539,13 @@ Record = (
 )
 _Tagged = Annotated[Record, Field(discriminator="kind")]
 _TEXTS_NOT_KEPT = ConfigDict(cache_strings="keys")
-"""Texts differ from launch to launch: a cache of them would grow during a long sweep."""
+"""Pydantic's configuration without a cache of texts, which differ by launch, so that it would grow in a long sweep."""
 _MANY: TypeAdapter[list[Record]] = TypeAdapter(Annotated[list[_Tagged], _AT_ONCE], config=_TEXTS_NOT_KEPT)
 
 
 @cache
 def _one() -> TypeAdapter[Record]:
-    """Return the parser of a single record: made on first use, as that takes as long as reading some hundred
-    files.
-    """
+    """Return the parser of a single record, made on first use, since making it takes as long as reading 100 files."""
     return TypeAdapter(_Tagged, config=_TEXTS_NOT_KEPT)
 
 
@@ -575,10 +554,10 @@ _LONG = b"0" * 19
 
 
 def check_digits(data: bytes) -> None:
-    """Refuse whole numbers that do not fit in 64 bits: cheaper than a limit on each field.
+    """Check that all integers in JSON text fit in 64 bits, which is cheaper than a limit on each field.
 
     Raises:
-        ValueError: there is one.
+        ValueError: one does not fit.
     """
     if _LONG not in data.translate(_TO_ZEROS):
         return
@@ -588,18 +567,18 @@ def check_digits(data: bytes) -> None:
 
 
 MOST_LISTS = 1 << 22
-"""Most lists, objects and lines of a rank's records: training to a loss writes four per ten steps, training
-with snapshots six per step if steps take a quarter of a second.
+"""Most lists, objects and lines of a rank's records. Training to a loss writes four per ten steps; training with
+snapshots writes six per step if steps take a quarter of a second.
 """
 MOST_NUMBERS = 26_000_000
-"""Most commas in them: training to a loss writes two numbers per step, and five per ten steps."""
+"""Most commas in a rank's records. Training to a loss writes two numbers per step, and five more per ten steps."""
 
 
 def check_counts(data: bytes) -> None:
-    """Refuse what takes far more memory than disk space: empty lists, or lines without a record.
+    """Refuse records that take far more memory than disk space, such as many empty lists.
 
     Raises:
-        ValueError: there are more of them than any rank writes.
+        ValueError: there are more lists, objects, lines or values than any rank writes.
     """
     if sum(map(data.count, (b"[", b"{", b"\n"))) > MOST_LISTS:
         raise ValueError("has more lists, objects and lines than a rank writes")
@@ -608,7 +587,7 @@ def check_counts(data: bytes) -> None:
 
 
 _TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"')
-"""Possessive, because saved places to backtrack to would take a hundred bytes per byte of a long text."""
+"""A JSON string. The quantifiers are possessive, because backtracking would take 100 bytes per byte of a long text."""
 _WHOLE_NUMBER = re.compile(rb"(?<![\d.eE+])-?(\d{19,})(?![\d.eE])")
 
 
@@ -629,10 +608,10 @@ def record_from_json(line: bytes) -> Record:
 
 
 def records_from_json(lines: bytes) -> list[Record]:
-    """Return the records of many complete lines at once, in two thirds of the time.
+    """Return the records of many complete lines, in two thirds of the time that parsing them one by one would take.
 
     Raises:
-        ValueError: one of them is not a record; `record_from_json` reports which and why.
+        ValueError: a line is not a record; parse lines by `record_from_json` to find which, and why.
     """
     data = b"[%s]" % lines.removesuffix(b"\n").replace(b"\n", b",")
     check_digits(data)

@@ -1,4 +1,4 @@
-"""Assign launches to the sessions of a sweep: by their outcome, or by time if an older version wrote it."""
+"""Assign launches to the sessions of a sweep, by the session in their outcome, or by time in older records."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from ddpbench.records.rundir import RunDir
 from ddpbench.units import utc_of
 
 _SLACK = timedelta(seconds=2)
-"""Times were recorded in whole seconds, rounded down: a session's start follows from its end and its length.
-"""
+"""Tolerance of a session's start, which is computed from the end and the length, rounded down to whole seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """Times at which sessions without launch ids worked, in order; they never overlap."""
+    """The times of sessions whose launches do not name their session, in order; sessions never overlap."""
 
     spans: tuple[tuple[datetime, datetime], ...] = ()
 
@@ -30,8 +29,8 @@ class Sessions:
     def of(cls, run: RunDir) -> Sessions:
         """Return the sessions of a run; empty if the file is missing or damaged.
 
-        Also empty for a merged run: its sessions may have worked at the same time on different machines, and
-        rounds of different runs have different numbers anyway.
+        Also empty for a merged run, whose sessions may have worked at the same time on different machines. They need
+        not be told apart, because rounds of different runs have different numbers.
         """
         if run.merged.exists():
             return cls()
@@ -41,10 +40,10 @@ class Sessions:
             return cls()
 
     def session_of(self, session: str, started_utc: str) -> str:
-        """Return the session of a launch, from its outcome's fields; the same text for all launches of one.
+        """Return a text that identifies a launch's session, given these fields of its outcome.
 
-        A launch without an id is assigned by its start. Launches between two recorded sessions come from
-        sessions that were killed before they were recorded: those count as one.
+        A launch that does not name its session is assigned by its start. Launches between two recorded sessions come
+        from sessions that were killed before they were recorded, which count as one session.
         """
         started = utc_of(started_utc)
         if session or started is None or not self.spans:
@@ -56,18 +55,18 @@ class Sessions:
 
 
 def _spans(entries: Iterable[dict[str, Any]]) -> Iterable[tuple[datetime, datetime]]:
-    """Yield start and end of each session without an id, from its recorded end (`started_utc`) and length."""
+    """Yield the start and the end of each session without an id; such an entry has its end in `started_utc`."""
     for entry in entries:
         if entry.get("session"):
             continue
         end, wall_s = utc_of(entry.get("started_utc")), entry.get("wall_s")
         if end is not None and wall_s is not None:
-            with contextlib.suppress(OverflowError):  # before the first year that dates have
+            with contextlib.suppress(OverflowError):  # the start would be before year 1
                 yield end - timedelta(seconds=wall_s) - _SLACK, end
 
 
 UNKNOWN = Sessions()
-"""Sessions of a run without times: no session can be found by time."""
+"""Sessions without times, with which no launch is assigned by time."""
 
 
 def stop_reason_of(run: RunDir) -> str:
@@ -94,11 +93,10 @@ class _Sessions(BaseModel, strict=True):
 
 
 def read_sessions(run: RunDir) -> list[dict[str, Any]]:
-    """Return the sweeps that worked in a run, as they recorded themselves; empty if the file does not
-    exist yet.
+    """Return the entries of a run's `sessions.json`; empty if the file does not exist.
 
     Raises:
-        IdentityError: the file is damaged, or has another schema.
+        IdentityError: the file is damaged, or has a different schema.
     """
     if not run.sessions.exists():
         return []

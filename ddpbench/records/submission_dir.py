@@ -1,9 +1,9 @@
-"""A submission's directory: all of its paths, and the checks before any of them is used.
+"""The directory of `ddpbench submit`: all of its paths, and the checks before any of them is used.
 
     submission.json  nodes-1/  nodes-2/ ...  merged/
-    each a run directory; those of nodes also hold what submit writes and what a job of Slurm prints
 
-Like a run directory, it may come from a stranger: nothing in it is followed elsewhere.
+Each folder is a run directory. Those of `nodes-N` also have what submit writes and what a Slurm job prints. Like a run
+directory, a submission may come from a stranger, so links in it are refused.
 """
 
 from __future__ import annotations
@@ -39,11 +39,10 @@ def is_of_submission(name: str) -> bool:
 
 
 def check_free_for_submission(path: Path) -> None:
-    """Refuse a directory for a new submission unless it is missing, empty, or left by a submission that made
-    no run.
+    """Check that a directory is missing or empty, or was left by a submission that made no run.
 
     Raises:
-        OutputError: it is one.
+        OutputError: it has other files.
         OSError: it cannot be read.
     """
     check_free(path, lambda name: is_of_submission(name) and _RUN.fullmatch(name) is None)
@@ -62,7 +61,7 @@ class SubmissionDir:
 
     @property
     def merged(self) -> RunDir:
-        """Return the run that joins all sizes, once there is more than one."""
+        """Return the run that is merged from the runs on all numbers of nodes, once there are several."""
         return RunDir(self.path / _CURRENT)
 
     @property
@@ -72,11 +71,11 @@ class SubmissionDir:
 
     @property
     def merged_before(self) -> Path:
-        """Return the directory of the last merged run until the next one has replaced it."""
+        """Return the directory to which the last merged run is moved while the next one replaces it."""
         return self.path / _BEFORE
 
     def run(self, nodes: int) -> RunDir:
-        """Return the run on that number of nodes."""
+        """Return the run on this number of nodes."""
         return RunDir(self.path / f"nodes-{nodes}")
 
     def runs(self) -> list[RunDir]:
@@ -86,15 +85,15 @@ class SubmissionDir:
 
     @property
     def is_there(self) -> bool:
-        """Return whether the directory has a file of a submission's name."""
+        """Return whether the directory has a `submission.json`, even if that is a broken link."""
         return self.file.exists() or self.file.is_symlink()
 
     def check(self) -> None:
-        """Refuse a directory that leads elsewhere or could block its reader, in any of its runs.
+        """Check that nothing in the directory, or in its runs, leads elsewhere or could block a reader.
 
         Raises:
-            IdentityError: one of its entries is a link, a pipe, a socket or a device, or a file in place of a
-            folder or the reverse.
+            IdentityError: an entry is a link, a pipe, a socket or a device, or is a file instead of a folder or the
+                reverse.
         """
         refuse(
             leading_elsewhere(
@@ -107,11 +106,11 @@ class SubmissionDir:
             run.check()
 
     def read(self) -> dict[str, Any]:
-        """Return the file's contents, after checking the entire directory.
+        """Return the contents of `submission.json`, after checking the entire directory.
 
         Raises:
-            RequestError: the directory holds no submission.
-            IdentityError: the file is damaged, or the directory leads elsewhere.
+            RequestError: the directory has no submission.
+            IdentityError: the file is damaged, or an entry leads elsewhere.
         """
         if not self.is_there:
             raise RequestError(f"{self.path} holds no submission: there is no {self.file.name}")
@@ -127,11 +126,11 @@ class SubmissionDir:
         return data
 
     def measured(self) -> RunDir:
-        """Return the run with everything that was measured: the merged one, or the only one.
+        """Return the run with everything that was measured, which is the merged run, or the only one with results.
 
         Raises:
-            RequestError: there are several and they were not merged yet, or nothing was measured.
-            IdentityError: the directory leads elsewhere.
+            RequestError: there are several runs, not merged yet, or nothing was measured.
+            IdentityError: an entry of the directory leads elsewhere.
         """
         self.check()
         if self.merged.plan.exists():
@@ -148,12 +147,12 @@ class SubmissionDir:
 
 
 def run_at(path: Path) -> RunDir:
-    """Return the run at a directory: the directory itself, or the run that covers a submission.
+    """Return the run in a directory, which is the directory itself, or a submission's `measured` run.
 
     Raises:
         RequestError: the runs of a submission were not merged yet, or nothing was measured in them.
-        IdentityError: it is a submission, and leads elsewhere.
-        UnreadableError: it cannot be reached.
+        IdentityError: an entry of a submission leads elsewhere.
+        UnreadableError: the directory cannot be reached.
     """
     run, submission = RunDir(path), SubmissionDir(path)
     try:

@@ -1,4 +1,4 @@
-"""The one writer of a rank's record file: appends lines and flushes them; no other code writes there."""
+"""Append records to a rank's file. No other code writes to it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ from ddpbench.text_safety import within
 
 
 class RecordWriteError(Exception):
-    """A record could not be written: not a failure of the training, and not one to record."""
+    """A record could not be written. This is not a failure of the training, and cannot itself be recorded."""
 
 
 def leave_forked() -> NoReturn:
-    """End a process that a rank's workload forked and that tries to continue as the rank, which its parent
-    does.
-    """
+    """End this process, which a rank's workload has forked, and which returned from the workload's code."""
     print(  # noqa: T201
         f"ddpbench: process {os.getpid()}, which the workload forked, came back from the workload's code: it was ended "
         "here. A process that is forked must end itself (os._exit), as those of multiprocessing do",
@@ -33,7 +31,7 @@ def leave_forked() -> NoReturn:
 
 
 _AT_ONCE = 1000
-"""Most records that are parsed back at once: for more, the rank's reported memory would be too large."""
+"""Most records to parse back at once; parsing more would noticeably increase the rank's reported memory."""
 
 
 def _line(record: Record) -> str:
@@ -60,7 +58,7 @@ _UNREADABLE = "a record that the strategy or the workload gave cannot be read ba
 
 
 class RecordWriter:
-    """Append records to one file. Call it outside timed regions."""
+    """Appends records to one file. Use it only outside timed regions."""
 
     def __init__(self, path: Path) -> None:
         self._file = TextIOWrapper(open_to_append(path), encoding="utf-8")
@@ -70,7 +68,7 @@ class RecordWriter:
         """Append the records, one per line, and flush them together.
 
         Raises:
-            ValueError: one of them could not be read back, and none is written.
+            ValueError: a record could not be read back; none is written.
             RecordWriteError: the file cannot be written.
         """
         if os.getpid() != self._pid:

@@ -1,4 +1,4 @@
-"""Resolve `auto` and `all` on the machine's devices; `auto` also on a fabric that fixes the number of ranks."""
+"""Replace the values `auto` and `all` in an experiment by those for the machine's devices, or for its fabric."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _THREADS, _ALL = "threads_per_rank", "all"
 
 
 def resolve(experiment: Experiment, devices: Devices) -> Experiment:
-    """Return the experiment with `auto` replaced by this machine's values, which are those that run.
+    """Return the experiment with `auto` and `all` replaced by values for this machine.
 
-    World sizes become 1, 2, 4 ... up to the number of devices. On a fabric with nodes and ranks per node
-    given, they become 1 and the product of the two; `left_out` names world sizes that do not fit. Device and
-    backend become those of the machine, and `all` threads the number of cores.
+    World sizes become 1, 2, 4 ... up to the number of devices. On a fabric whose nodes and ranks per node are given,
+    they become 1 and the product of the two; `left_out` names the world sizes that do not fit. Device and backend
+    become those of the machine, and `all` threads becomes the number of cores.
     """
     base, axes, exclude = experiment.base, dict(experiment.axes), experiment.exclude
     automatic = "cpu" if experiment.emulates else devices.kind  # emulated links do not connect GPUs
@@ -39,16 +39,15 @@ def resolve(experiment: Experiment, devices: Devices) -> Experiment:
 
 
 def without_all_threads(experiment: Experiment) -> Experiment:
-    """Return the experiment without the cases of `all` threads."""
+    """Return the experiment without the cases with `all` threads."""
     return _with_all_threads(experiment, None)
 
 
 def _with_all_threads(experiment: Experiment, cores: int | None) -> Experiment:
-    """Return the experiment with `cores` threads for `all`, in `single` alone: other ranks would share its
-    cores.
+    """Return the experiment with `cores` threads in place of `all`, only for the strategy `single`.
 
-    No such case is added if `cores` is None, if the experiment already has that number of threads, if it
-    lacks `single`, or if it trains only replays, whose ranks sleep.
+    No such case is added if `cores` is None, if the experiment already has that number of threads, if it lacks
+    `single`, or if it has only replays, whose ranks sleep instead of computing.
     """
     given = experiment.axes.get(_THREADS, [])
     if _ALL not in given:
@@ -71,16 +70,17 @@ def _with_all_threads(experiment: Experiment, cores: int | None) -> Experiment:
 
 
 def _counted(values: Sequence[Any], count: int | None) -> list[Any]:
-    """Return numbers of threads with `all` replaced by `count`, or left out if `count` is None."""
+    """Return these numbers of threads, with `all` replaced by `count`, or left out if `count` is None."""
     if count is None:
         return [value for value in values if value != _ALL]
     return [count if value == _ALL else value for value in values]
 
 
 def left_out(experiment: Experiment) -> str:
-    """Return a sentence on the world sizes of `auto` that do not fit the fabric's layout; empty if all fit.
+    """Return a sentence on the powers of two that `auto` leaves out because they do not fit the fabric's layouts.
 
-    With an axis of nodes, `auto` means one rank per node, and the sentence says so.
+    Return an empty text if none is left out. If both world sizes and nodes are axes, `auto` means one rank per node,
+    and the sentence says this instead.
     """
     fitting = _fitting(experiment)
     if not fitting or "auto" not in experiment.axes.get("world_size", []):
@@ -100,11 +100,9 @@ def left_out(experiment: Experiment) -> str:
 
 
 def _layouts(experiment: Experiment) -> list[tuple[int, int]]:
-    """Return the fabric's (nodes, ranks per node) if both are given; empty if one follows from the world
-    size.
+    """Return the fabric's layouts (nodes, ranks per node) if both are given; empty if one follows from the world size.
 
-    With an axis of nodes, `auto` means one rank per node: any other world size has a layout that nobody asked
-    for.
+    If world sizes and nodes are both axes, each node has one rank, because nobody asked for any other layout.
     """
     nodes, a_node = (_of_fabric(experiment, name) for name in ("nodes", "ranks_per_node"))
     if crossed_axis(experiment) == "fabric.nodes":
@@ -115,7 +113,7 @@ def _layouts(experiment: Experiment) -> list[tuple[int, int]]:
 
 
 def _of_fabric(experiment: Experiment, name: str) -> Sequence[Any]:
-    """Return the values of one of the fabric's settings."""
+    """Return the values of a fabric's setting as a list, which has one value if the setting is not an axis."""
     fabric = experiment.fabric
     values: Sequence[Any] = experiment.axes.get(
         f"fabric.{name}", [getattr(fabric, name) if fabric is not None else None]
@@ -124,17 +122,13 @@ def _of_fabric(experiment: Experiment, name: str) -> Sequence[Any]:
 
 
 def _fitting(experiment: Experiment) -> list[int]:
-    """Return 1 (the base case) and the world sizes that fit a layout of the fabric; empty if no layout is
-    given.
-    """
+    """Return 1 (the base case) and the world sizes of the fabric's layouts, sorted; empty if there are no layouts."""
     layouts = _layouts(experiment)
     return sorted({1, *(nodes * a_node for nodes, a_node in layouts)}) if layouts else []
 
 
 def _unfit_pairs(experiment: Experiment, sizes: Sequence[int]) -> list[dict[str, list[Any]]]:
-    """Return rules that exclude each of these sizes from the layouts it does not fit, if the fabric has
-    several.
-    """
+    """Return exclude rules for these world sizes combined with nodes or layouts that they do not fit."""
     given = experiment.axes["world_size"]
     rules: list[dict[str, list[Any]]] = []
     if crossed_axis(experiment) == "nodes":
@@ -150,7 +144,7 @@ def _unfit_pairs(experiment: Experiment, sizes: Sequence[int]) -> list[dict[str,
 
 
 def _most_ranks(experiment: Experiment) -> int | None:
-    """Return the largest world size of `auto` on a fabric: that of its largest layout. None without a layout."""
+    """Return the largest world size of `auto` on a fabric, that of its largest layout; None if it sets no nodes."""
     nodes, a_node = (_of_fabric(experiment, name) for name in ("nodes", "ranks_per_node"))
     return max((n * (m or 1) for n in nodes for m in a_node if n is not None), default=None)
 

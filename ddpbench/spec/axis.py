@@ -1,4 +1,4 @@
-"""Declare, with a field of `Case`, its role in comparisons, its words and its column in `cases.csv`."""
+"""Declare the role of a `Case` field in comparisons, its words and its column in `cases.csv`, along with the field."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _KEY = "axis"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Axis:
-    """Declaration of a field; `word` and `always_shown` are called with its value."""
+    """The declaration of a field of `Case`; `word` and `always_shown` are called with the field's value."""
 
     role: Role
     title: str
-    """Heading of its column in a table of the page."""
+    """Heading of the field's column in tables of the report."""
     meaning: str
-    """Description of its column in `cases.csv`."""
+    """Description of the field's column in `cases.csv`."""
     word: Callable[[Any], str]
-    """Words for the value in sentences and figure names; empty for the usual value, which needs no words."""
+    """Return words for a value in sentences and names in figures; empty for the usual value."""
     decides: Collection[Decided]
-    """Quantities that are equal only at equal values: the course of the `loss`, the bytes of a model's
-    `state`, the `compute` time of one rank.
+    """Quantities that are comparable only between equal values of the field: the course of the `loss`, the bytes of a
+    model's `state`, the `compute` time of one rank.
     """
     always_shown: Callable[[Any], bool]
-    """Return True for values that accompany every number, even if all cases share them."""
+    """Return whether to mention a value with every number, even if all cases share the value."""
 
 
 def axis(
@@ -51,6 +51,6 @@ def axis(
 
 
 def axis_of(one: Any) -> Axis | None:
-    """Return the `Axis` that a dataclass field was declared with; None if it has only a type and a default."""
+    """Return the `Axis` with which a dataclass field was declared; None if it was declared without one."""
     declared: Axis | None = one.metadata.get(_KEY)
     return declared

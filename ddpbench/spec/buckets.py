@@ -1,6 +1,4 @@
-"""The buckets that DDP makes of gradients, computed by its rule: equal bucket caps are found before any
-timing.
-"""
+"""Compute the buckets that DDP makes of gradients, to find bucket caps with the same buckets before any timing."""
 
 from __future__ import annotations
 
@@ -13,18 +11,17 @@ from ddpbench.units import series_of
 
 MIB = 2**20
 FIRST_DEFAULT_MB, DEFAULT_MB = 1, 25
-"""DDP's default caps: of the first bucket, and of the others."""
+"""DDP's default caps of the first bucket, and of the others, MiB."""
 _PARTS = (2, 4, 8, 16)
-"""Numbers of buckets to aim for: `caps_worth` suggests caps that cut the gradients into about that many."""
+"""Approximate numbers of buckets for which `caps_worth` suggests caps."""
 _MOST_WORTH = 3
 
 
 def bucket_bytes(sizes: Sequence[int], cap: BucketCap, shrink: int = 1) -> tuple[int, ...]:
-    """Return the bytes of each bucket for gradients of these sizes, given in the order in which they become
-    ready.
+    """Return the bytes of each bucket for gradients of these sizes in bytes, in the order in which they become ready.
 
-    A bucket is closed by the gradient with which it reaches its cap (`compute_bucket_assignment_by_size` in
-    torch's reducer); `default` has a smaller cap for the first one. Caps are divided by `shrink`.
+    A bucket is complete with the gradient with which it reaches its cap (`compute_bucket_assignment_by_size` in torch's
+    reducer). The cap `default` is smaller for the first bucket. Caps are divided by `shrink`.
     """
     if cap == "default":
         caps = [FIRST_DEFAULT_MB * MIB // shrink, DEFAULT_MB * MIB // shrink]
@@ -42,9 +39,7 @@ def bucket_bytes(sizes: Sequence[int], cap: BucketCap, shrink: int = 1) -> tuple
 
 
 def caps_worth(sizes: Sequence[int], taken: Sequence[BucketCap], shrink: int = 1) -> tuple[float, ...]:
-    """Return caps in MiB that cut these gradients into buckets other than those of `taken`, the largest
-    first.
-    """
+    """Return caps in MiB, largest first, that cut these gradients into buckets other than those of the caps `taken`."""
     known = {bucket_bytes(sizes, cap, shrink) for cap in taken}
     caps: list[float] = []
     for parts in _PARTS:
@@ -57,14 +52,16 @@ def caps_worth(sizes: Sequence[int], taken: Sequence[BucketCap], shrink: int = 1
 
 
 def _rounded(value: float) -> float:
-    """Return a value to two digits."""
+    """Return a value rounded to two significant digits."""
     return round(value, 1 - math.floor(math.log10(value)))
 
 
 def equal_words(
     workload: str, cap: BucketCap, stands_for: Sequence[BucketCap], worth: Sequence[float]
 ) -> str:
-    """Return `gpt:nano: bucket caps default and 1 MiB make the same buckets and are run once; caps that make
+    """Return a sentence on the caps `stands_for`, which make the same buckets as `cap`, and on caps that make others.
+
+    For example: `gpt:nano: bucket caps default and 1 MiB make the same buckets and are run once; caps that make
     others: ...`.
     """
     caps = series_of([cap_words(one) for one in (cap, *stands_for)])

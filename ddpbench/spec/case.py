@@ -1,4 +1,4 @@
-"""A point of an experiment's matrix, with an id made from its contents; nothing about how it is run."""
+"""A case, which is one point of an experiment's matrix, with an id made from its contents."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ BucketSetting = Literal["default"] | Annotated[float, limits.BUCKET_CAP_MB, Unit
 BucketCap = BucketSetting | None
 Recovery = Literal["off", "uninterrupted", "exception", "SIGKILL", "SIGSTOP", "snapshot", "agent", "leave"]
 Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
-"""No longer than in an experiment: figures and tables repeat it with each of the case's numbers."""
+"""A text no longer than an experiment's may be, because figures and tables repeat it with each of the case's numbers.
+"""
 Precision = Literal["full", "bf16", "fp16"]
 DataSource = Literal["loader", "memory"]
 OWN_TYPES = "own"
@@ -30,9 +31,9 @@ OWN_TYPES = "own"
 BASE = "single"
 """The strategy of every base case."""
 ON_THIS_MACHINE = ("local", "spawn", "torchrun")
-"""Launchers of ranks on one machine. A strategy that requires its own launcher uses that instead."""
+"""Launchers on one machine, in place of which a strategy that has its own launcher uses that."""
 OF_FRAMEWORKS = ("ray",)
-"""Launchers that come with a framework."""
+"""Launchers that belong to a framework."""
 _NOTHING = object()
 _NOT_IN_ID = ("experiment", "strategy_traits")
 """Fields that do not change what is trained: the experiment's name, and the traits that a strategy states."""
@@ -50,41 +51,40 @@ _OPTIONS_ADDED_LATER: dict[str, dict[str, Any]] = {
     "zero1": _SWITCHES,
     "post_local_sgd": _SWITCHES,
 }
-"""Options of strategies that were added later; at their defaults they are left out of the id as well."""
+"""Strategies' options that early versions lacked, with their defaults, at which they are left out of the id."""
 _USUAL = {"ddp": ("all_reduce", "overlapped")}
-"""Default algorithm and schedule of strategies that offer a choice: the words leave them out."""
+"""Default algorithm and schedule, not mentioned in words, of strategies that offer a choice."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """A configuration of a training job. Types and limits also hold for plans on disk
+    """A configuration of a training job. The fields' types and limits also hold for plans on disk
     (`ddpbench.records.plan`).
 
-    `bucket_cap_mb` is in MiB as in DDP; `"default"` is DDP's own None (25 MiB after a first bucket of 1 MiB),
-    None means that the strategy has no buckets. `local_batch` is samples per rank, `global_batch` samples per
-    step of the whole job. `options_json` holds the strategy's and `workload_options_json` the workload's
-    options, sorted, with defaults filled in. `replicate` distinguishes otherwise equal cases that are
-    compared with each other on purpose (`ddpbench noise`).
+    `bucket_cap_mb` is in MiB as in DDP. The value `"default"` is DDP's default (25 MiB after a first bucket of 1 MiB),
+    and None means that the strategy has no buckets. `local_batch` is the number of samples per rank, and `global_batch`
+    that per step of the whole job. `options_json` has the strategy's options, `workload_options_json` the workload's,
+    both sorted and with defaults filled in. `replicate` distinguishes otherwise equal cases that are compared with each
+    other on purpose (`ddpbench noise`).
 
-    `dtype` is the type of parameters and gradients, `own` if a class's model keeps its types; a `precision`
-    other than `full` runs forward and loss under autocast to it. `data` says whether batches come through a
-    DataLoader or are in the device's memory. `evaluation` and `checkpoint` make a launch time these too,
-    after its timed steps; checkpoints go to a folder in `checkpoint_dir`, or, if that is empty, in the
-    launch's folder.
+    `dtype` is the type of parameters and gradients, or `own` if a user's model keeps its types. A `precision` other
+    than `full` runs forward and loss under autocast to that type. `data` says whether batches come through a DataLoader
+    or are in the device's memory. With `evaluation` and `checkpoint`, a launch also times these, after its timed steps.
+    Checkpoints go to a folder in `checkpoint_dir`, or in the launch's folder if that is empty.
 
-    `fabric` names the emulated links between its ranks (`ddpbench.spec.fabric.Links`), with nominal rates;
-    empty for the machine's own links. `compute` says whether it trains (`real`), replays a measured profile
-    or a `synthetic` one. With `dilation` k, computation and links are k times slower, and reported times are
-    divided by k; with `shrink` m, gradient bytes, bucket caps and links are all divided by m.
+    `fabric` names the emulated links between ranks (`ddpbench.spec.fabric.Links`), with nominal rates; it is empty for
+    the machine's own links. `compute` says whether ranks train (`real`), replay a measured profile (`replayed`) or
+    replay a `synthetic` one. With `dilation` k, computation and links are k times slower, and reported times are
+    divided by k. With `shrink` m, gradient bytes, bucket caps and link rates are all divided by m.
 
-    `env_json` holds the requested environment variables, sorted; an empty text stands for one that is unset.
+    `env_json` has the requested environment variables, sorted; the value of a variable to unset is an empty text.
 
-    `recovery` names what fails in a training with snapshots that each launch runs in addition, with a
-    snapshot every `snapshot_every` steps; `off` for no such training. Its ranks are divided among `agents`
-    agents of torchrun, and wait `collective_timeout` seconds for each other.
+    `recovery` names what fails while a launch, in addition, trains with a snapshot every `snapshot_every` steps; `off`
+    for no such part. The ranks of that part are divided among `agents` agents of torchrun, and wait
+    `collective_timeout` seconds for each other.
 
-    `strategy` may be an import path such as `mine.py:TopK`; `strategy_traits` holds the traits that this
-    class states (`ddpbench.spec.stated.StatedTraits`), and is empty for strategies of ddpbench.
+    `strategy` may be an import path such as `mine.py:TopK`. `strategy_traits` has the traits that this class states
+    (`ddpbench.spec.stated.StatedTraits`), and is empty for strategies of ddpbench.
     """
 
     experiment: Text = ""
@@ -252,7 +252,7 @@ class Case:
         return "-".join([*parts, digest])
 
     def too_few(self, samples: int) -> str:
-        """Return why a dataset of that many samples is too small for a step; empty if it is not."""
+        """Return why a dataset of this many samples is too small for a step; empty if it is not."""
         if samples >= self.global_batch:
             return ""
         return (
@@ -261,19 +261,17 @@ class Case:
         )
 
     def _contents(self) -> dict[str, Any]:
-        """Return the fields, all of them plain values. `asdict` would copy them deeply: too slow for a
-        thousand cases.
-        """
+        """Return all fields by name, without the deep copies of `asdict`, which take too long for a thousand cases."""
         return {name: getattr(self, name) for name in self.__slots__}
 
     @property
     def strategy_name(self) -> str:
-        """Return the strategy's name; for one from a user's file, only the class name."""
+        """Return the strategy's name; for a class in a user's file, without the file."""
         return short_name(self.strategy)
 
     @property
     def label(self) -> str:
-        """Return a few words for a progress line: strategy, world size, bucket cap."""
+        """Return a few words for a progress line: strategy, world size, bucket cap, and some unusual settings."""
         words = [self.strategy_name, f"{self.world_size} rank{'s' if self.world_size != 1 else ''}"]
         words[1:1] = self.chosen
         if self.bucket_cap_mb is not None:
@@ -301,20 +299,18 @@ class Case:
 
     @property
     def times_transfers(self) -> bool:
-        """Return whether the backend lets the end of a transfer be timed.
+        """Return whether the end of a transfer can be timed, which is not the case for gloo with GPU memory.
 
-        gloo moves GPU memory through the host's, with its own threads and streams, and reports the end of
-        neither.
+        There, gloo copies through host memory, with its own threads and streams, and reports the end of neither.
         """
         return not (self.backend == "gloo" and self.device == "cuda")
 
     @property
     def known_algorithm(self) -> str:
-        """Return the algorithm by which bytes and times are predicted; empty for a user's own, or if the
-        backend chooses.
+        """Return the algorithm from which bytes and times can be predicted; empty for a user's own, or if unknown.
 
-        gloo's all-reduce is a ring at every size; MPI, NCCL and UCC choose by message size and by the layout
-        of ranks.
+        gloo's all-reduce is a ring for all sizes, while MPI, NCCL and UCC choose by message size and by the layout of
+        ranks.
         """
         chooses = self.algorithm == "all_reduce" and self.backend != "gloo"
         return "" if chooses or is_import_path(self.algorithm) else self.algorithm
@@ -334,7 +330,7 @@ class Case:
 
     @property
     def workload_with_options(self) -> str:
-        """Return the workload's name, with its options if it has any: other options make another model."""
+        """Return the workload's name followed by its options, if it has any, because options may change the model."""
         given = self.workload_options_json
         return self.workload if given == "{}" else f"{self.workload} {given}"
 
@@ -351,12 +347,12 @@ class Case:
         return loaded
 
     def baseline(self) -> Case:
-        """Return the base case of this case's speed-up: `single` at world size 1.
+        """Return the base case with which this case is compared for its speed-up: `single` at world size 1.
 
-        It has the same workload, dtype, threads per rank, device, launcher, and variables except those of
-        transports; the same local batch under weak scaling and the same global batch under strong scaling
-        (Hoefler & Belli, SC'15, rule 1: state the base case). The launcher is the same because the way a
-        process was started changes its step time by a few percent.
+        The base case shares with this case the workload, dtype, threads per rank, device, launcher, and all environment
+        variables except those of transports. It also shares the local batch under weak scaling, or the global batch
+        under strong scaling (Hoefler & Belli, SC'15, rule 1: state the base case). It shares the launcher because the
+        way in which a process was started changes its step time by a few percent.
         """
         batch = self.local_batch if self.scaling == "weak" else self.global_batch
         return replace(
@@ -382,47 +378,44 @@ class Case:
 
     @property
     def proof_key(self) -> str:
-        """Return a key that is equal for cases that train alike; link rates and time dilation are not part of
-        it.
+        """Return a key that is equal for cases that compute the same, and so can share a proof.
+
+        Recovery is not part of the key, nor are the link rates and the dilation of a case with a fabric.
         """
         alike = replace(self, recovery="off", **UNUSED_RECOVERY) if self.recovery != "off" else self
         return replace(alike, fabric="links", dilation=1.0).case_id if self.fabric else alike.case_id
 
     def to_json(self) -> dict[str, Any]:
-        """Return the case as a JSON object, with its id for the reader's convenience."""
+        """Return the case as a JSON object, including its id."""
         return {"case_id": self.case_id, **self._contents()}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Case:
-        """Return the case from `to_json`'s object; unknown keys are ignored, so that old code can read new
-        plans.
-        """
+        """Return the case from an object of `to_json`, without unknown keys, so that old code can read new plans."""
         return cls(**{name: data[name] for name in cls.__slots__ if name in data})
 
 
 _DEFAULTS: dict[str, Any] = {one.name: one.default for one in fields(Case)}
 UNUSED_RECOVERY = {name: _DEFAULTS[name] for name in ("snapshot_every", "agents", "collective_timeout")}
-"""Settings of a case without recovery, which replace requested ones: it has no snapshots and no failures."""
+"""Settings that are used only with recovery, at the defaults that they get in a case without it."""
 _COMPARED = [one.name for one in fields(Case) if one.compare]
 _ADDED_LATER = _COMPARED[_COMPARED.index("replicate") + 1 :]
-"""Fields that early versions lacked: at their defaults they are left out of the id, so that old runs keep
-theirs.
+"""Fields that early versions lacked. At their defaults they are left out of the id, so that old runs' ids remain valid.
 """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedCase:
-    """A case of the matrix, with the reason if it will not run."""
+    """A case of the matrix; if it will not run, `skip_reason` says why."""
 
     case: Case
     skip_reason: str | None = None
     added_as_baseline: bool = False
     oversubscribed: bool = False
     stands_for: tuple[BucketCap, ...] = ()
-    """Other requested bucket caps that make the same buckets, MiB: they are not run."""
+    """Other requested bucket caps, MiB, which make the same buckets and are not run."""
     caps_worth: tuple[float, ...] = ()
-    """If it stands for others: caps that cut its gradients into other buckets, MiB."""
+    """Caps that would make different buckets, MiB, as a suggestion; empty unless `stands_for` has caps."""
     combinations: Sequence[Mapping[str, Any]] = field(default=(), compare=False, repr=False)
-    """Combinations of settings that it was made from, by which claims select cases; a plan on disk lacks
-    them.
+    """Combinations of settings from which the case was made, by which claims select cases; a plan on disk lacks them.
     """

@@ -1,4 +1,4 @@
-"""The facts on strategies and workloads that `spec` needs to validate an experiment; it imports neither."""
+"""The facts on strategies and workloads that `spec` needs to validate an experiment, without importing them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from pydantic import BaseModel
 from ddpbench.spec.case import Case
 
 Pieces = Literal["", "stages", "branches"]
-"""Pieces that a strategy cuts a model into, one for each rank of a replica."""
+"""The kind of pieces into which a strategy cuts a model, one for each rank of a replica; empty if it does not."""
 Promise = Literal["nothing", "gradients", "delayed", "averaged", "ordered"]
-"""The property of a strategy that is proved before timing; `ddpbench.strategies.PROMISES` has each in words.
-"""
+"""The property of a strategy that is proved before timing; `ddpbench.strategies.PROMISES` describes each."""
 
 
 def _all(world_size: int) -> int:
@@ -41,9 +40,7 @@ class StrategyInfo:
     options: type[BaseModel]
     algorithm: str
     schedule: str
-    """The default schedule; `algorithms` and `schedules` list the alternatives, and are empty if there is no
-    choice.
-    """
+    """The default schedule. `algorithms` and `schedules` list all choices, and are empty if there is no choice."""
     uses_buckets: bool
     uses_backend: bool
     one_process: bool
@@ -53,19 +50,18 @@ class StrategyInfo:
     algorithms: tuple[str, ...] = ()
     schedules: tuple[str, ...] = ()
     own_algorithms: bool = False
-    """True if a user's own algorithm may be requested too."""
+    """Whether a user's own algorithm may be requested, too."""
     trainers: Callable[[int], int] = _all
-    """Return how many ranks of a world size train on their own samples."""
+    """Return, for a world size, how many ranks train on their own samples."""
     pieces: Pieces = ""
     piece_count: Callable[[Case], int] = _one_a_rank
-    """Return into how many pieces a case's model is cut."""
+    """Return the number of pieces into which a case's model is cut."""
     launcher: str = ""
-    """The launcher that starts its ranks, if it has its own; empty for the experiment's."""
+    """The strategy's own launcher; empty if it uses the experiment's."""
     traits: Callable[[Case], str] = _untold
-    """Return the traits that a user's strategy states for a case, as in `Case.strategy_traits`; empty for a
-    known one.
+    """Return the traits that a user's strategy states for a case, as in `Case.strategy_traits`.
 
-    Raises `ValueError` if reports cannot show them.
+    Return an empty text for a strategy of ddpbench. Raise `ValueError` if reports cannot show the traits.
     """
 
 
@@ -73,7 +69,7 @@ class StrategyInfo:
 class WorkloadInfo:
     """Traits that a workload states without importing torch; see `ddpbench.workloads.Workload`.
 
-    `name` includes its size: `gpt` and `gpt:nano` are one workload, `gpt:nano`.
+    `name` includes the size, also if the experiment leaves it out: `gpt` is the workload `gpt:nano`.
     """
 
     name: str
@@ -81,31 +77,29 @@ class WorkloadInfo:
     check: Callable[[Case], str | None]
     """Return why the workload cannot run a case, or None."""
     compute: Literal["real", "replayed", "synthetic"] = "real"
-    """Source of computation: training, a measured profile, or a synthetic one."""
+    """Whether ranks train, or replay a measured or a synthetic profile."""
     default_batch: int | None = None
-    """The local batch used if an experiment gives none."""
+    """The local batch to use if an experiment gives none; None for the general default."""
     pieces: Callable[[Pieces], int] = lambda _: 0
-    """Return into how many stages or branches its model can be cut; 0 if it cannot be."""
+    """Return the largest number of stages or branches into which the model can be cut; 0 if it cannot be."""
     own: bool = False
-    """True for a user's own class."""
+    """Whether the workload is a user's own class."""
 
 
 class Catalog(Protocol):
-    """The known names, and their descriptions on demand."""
+    """The names of strategies and workloads, and the facts on each."""
 
     def strategy_names(self) -> Iterable[str]:
-        """Return every name that an experiment may use for a strategy."""
+        """Return the names of ddpbench's strategies."""
 
     def workload_names(self) -> Iterable[str]:
-        """Return every name that an experiment may use for a workload; import paths are allowed too."""
+        """Return the names of ddpbench's workloads."""
 
     def installed_names(self, kind: str) -> Iterable[str]:
-        """Return the names that installed packages add for a `strategy`, `workload` or `algorithm`; this
-        takes time.
-        """
+        """Return the names that installed packages add for a `strategy`, `workload` or `algorithm`; this is slow."""
 
     def strategy(self, name: str) -> StrategyInfo:
-        """Return the strategy of that name, or of an import path such as `mine.py:TopK`, which is imported.
+        """Return the facts on a strategy with this name; an import path such as `mine.py:TopK` is imported.
 
         Raises:
             KeyError: the name is unknown.
@@ -113,44 +107,45 @@ class Catalog(Protocol):
         """
 
     def check_algorithm(self, name: str) -> None:
-        """Check that the file of a user's algorithm such as `mine.py:MyRing` exists; nothing is imported.
+        """Check that the file of a user's algorithm such as `mine.py:MyRing` exists, without importing it.
 
         Raises:
             ValueError: the file does not exist, or has no such class; the message says which.
         """
 
     def options_table(self, name: str) -> str:
-        """Return the canonical name of a table of options, which may be written in several ways.
+        """Return the canonical name of a table of options, which an experiment may write in several ways.
 
-        It has the file's path, or the path that a package registered, without the size or class of a
-        workload.
+        For a user's class, this has the file's path; for an installed package's, the path that it registered. The size
+        or class of a workload is left out.
         """
 
     def workload(self, name: str) -> WorkloadInfo:
-        """Return the workload of that name, or of an import path such as `train.py:MyWorkload`.
+        """Return the facts on a workload with this name, or with an import path such as `train.py:MyWorkload`.
 
         Raises:
             KeyError: the name is unknown.
+            ValueError: the workload cannot be used; the message says why.
         """
 
 
 def known_names(kind: str, catalog: Catalog) -> list[str]:
-    """Return every name of a `strategy` or `workload`, including those of installed packages."""
+    """Return all names of strategies or workloads (`kind`), including those of installed packages."""
     own = catalog.strategy_names() if kind == "strategy" else catalog.workload_names()
     return [*own, *catalog.installed_names(kind)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Devices:
-    """The devices that ranks can use, which `auto` resolves against; each rank gets its own."""
+    """The machine's devices for ranks, from which the values of `auto` follow."""
 
     kind: str  # "cpu" or "cuda"
     gpus: int
     cores: int
-    """Usable physical cores: affinity and cgroup quota applied, hyper-threads not counted."""
+    """Number of physical cores, not hyper-threads, that affinity and the control group's quota allow."""
     without_bf16: str = ""
-    """The GPU that cannot compute in bf16 itself, and why; empty if all can."""
+    """Words for a GPU that cannot compute in bf16 itself, and why; empty if all can."""
 
     def ranks(self, device: str, threads_per_rank: int) -> int:
-        """Return how many ranks can have their own device: one per GPU, or one per `threads_per_rank` cores."""
+        """Return how many ranks can have a device each: one rank per GPU, or one per `threads_per_rank` cores."""
         return self.gpus if device == "cuda" else max(1, self.cores // threads_per_rank)

@@ -1,8 +1,8 @@
-"""Claims that an experiment is to decide: the file's wording, and the pairs of cases that decide each claim.
+"""Claims that an experiment is to decide: how a file states them, and which pairs of cases decide each of them.
 
-A claim compares two selections of cases. Two cases are a pair if their combinations of the axes are equal
-except for the keys that both selections name; a key that only one of them names applies to both. Verdicts are
-given by `ddpbench.analysis.findings.claims`.
+A claim compares two selections of cases. Two cases are a pair if their combinations of the axes are equal except for
+the keys that both selections name; a key that only one of them names applies to both. Verdicts are computed by
+`ddpbench.analysis.findings.claims`.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from ddpbench.spec.case import PlannedCase
 
 MOST_WORDS = 12
-"""Most words of a claim: its finding is one sentence with the verdict and the numbers."""
+"""Most words of a claim, because a report states it in one sentence with the verdict and the numbers."""
 SIDES = ("faster", "than", "cases", "as_fast_as")
 Of = Literal["throughput", "step time"]
 ClaimKind = Literal["faster", "as fast"]
 _CLOSEST = 60
-"""Combinations of either side that are searched for what keeps them from being pairs."""
+"""Most combinations of each side that are searched for the closest to a pair, for a message."""
 
 
 def _few_words(text: str) -> str:
     bare = text.strip().rstrip(".")
     if not 0 < len(bare.split()) <= MOST_WORDS or "\n" in bare:
         raise ValueError(f"must be one line of 1 to {MOST_WORDS} words")
-    if ";" in bare or bare.endswith("?"):  # sentences state that it holds, and join it with others
+    if ";" in bare or bare.endswith("?"):  # reports use the claim as a statement within a sentence
         raise ValueError("must be one statement, without a semicolon or a question mark")
     return bare
 
@@ -46,10 +46,10 @@ def _one_line(text: str) -> str:
 
 
 def _no_bare_per_cent(value: object) -> object:
-    """Refuse a number that was probably meant in per cent.
+    """Return a value unless it is a number that was probably meant in per cent.
 
     Raises:
-        ValueError: it is 1 or more.
+        ValueError: the number is 1 or more.
     """
     if isinstance(value, int | float) and not isinstance(value, bool) and value >= 1:
         raise ValueError(f'must be a fraction: write "{value:g} %", or {value / 100:g}')
@@ -60,7 +60,7 @@ _PER_CENT = Unit("1", type="number or percentage")
 _Selection = dict[str, list[Any]]
 _Number = Annotated[int, limits.CLAIM_NUMBER, Unit("1")]
 VERDICTS = ("holds in part", "holds", "does not hold", "cannot tell", "no run kept")
-"""Beginnings of an earlier run's verdict; of two that begin alike, the longer comes first."""
+"""The verdicts that an earlier run may have; `holds in part` comes before `holds`, so that a pattern finds it."""
 
 
 class Earlier(BaseModel, extra="forbid", frozen=True):
@@ -118,16 +118,14 @@ class Claim(BaseModel, extra="forbid", frozen=True):
 
     @property
     def sides(self) -> tuple[tuple[str, _Selection], tuple[str, _Selection]]:
-        """Return the two selections by their keys: the side that the claim is about, and the side it is
-        compared with.
-        """
+        """Return the key and the selection of the side that the claim is about, then of the side compared with it."""
         if self.faster is not None:
             return ("faster", self.faster), ("than", self.than or {})
         return ("cases", self.cases or {}), ("as_fast_as", self.as_fast_as or {})
 
 
 def malformed(claim: Mapping[str, Any], path: str) -> list[Problem]:
-    """Return problems for a claim's keys that are missing, or that do not go together with the others."""
+    """Return problems for keys of a claim that are missing, or that do not go together."""
     problems: list[tuple[str, str]] = []
     if "says" not in claim:
         problems.append(("says", f"is missing: say in {MOST_WORDS} words or fewer what is claimed"))
@@ -180,7 +178,7 @@ def numbered_twice(claims: Sequence[Any]) -> Iterator[Problem]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Past:
-    """An entry of a claim's history, as a run's plan holds it: see `Earlier`."""
+    """An entry of a claim's history, as in a run's plan; see `Earlier`."""
 
     number: int
     says: str
@@ -204,17 +202,17 @@ class Past:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JudgedAgain(Past):
-    """The verdict that earlier rules gave on a run's own records."""
+    """An entry for the run itself, with the verdict that earlier rules gave on the run's own records."""
 
 
 def past(history: Sequence[Earlier]) -> tuple[Past, ...]:
-    """Return a claim's history as a plan holds it."""
+    """Return a claim's history in the form for a plan."""
     return tuple(Past(**one.model_dump()) for one in history)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedClaim:
-    """A claim with the pairs of cases that decide it, as a run's plan holds it."""
+    """A claim as in a run's plan, with the pairs of cases that decide it."""
 
     says: str
     number: int | None = None
@@ -223,27 +221,27 @@ class PlannedClaim:
     source: str = ""
     kind: ClaimKind
     margin: float = 0.0
-    """Least lead for `faster`, largest difference for `as fast`, as a fraction of a step's time."""
+    """Smallest lead for `faster`, or largest difference for `as fast`, as a fraction of a step's time."""
     of: Of = "throughput"
     pairs: tuple[tuple[str, str], ...]
-    """Ids of cases: first the one that the claim is about, then the one that it is compared with."""
+    """Ids of the case that the claim is about, and of the case that it is compared with."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Matched:
-    """The pairs of a claim, and the combinations that each side selected."""
+    """The pairs of a claim, and the combinations that each side selects."""
 
     pairs: tuple[tuple[str, str], ...]
     sides: tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]
-    """Combinations that each side selects."""
+    """Combinations of settings that each side selects."""
     same: bool
-    """True if partners among the combinations are one and the same case."""
+    """Whether some combination of one side is the same case as its partner on the other side."""
 
 
 def planned_claims(
     claims: Sequence[Claim], axes: Collection[str], entries: Sequence[PlannedCase]
 ) -> tuple[PlannedClaim, ...]:
-    """Return the claims with their pairs among these cases; a claim may have no pairs."""
+    """Return the claims with the pairs of these cases that decide them; a claim may have no pairs."""
     return tuple(
         PlannedClaim(
             says=claim.says,
@@ -319,7 +317,7 @@ def _matched(claim: Claim, axes: Collection[str], entries: Sequence[PlannedCase]
 
 
 def _rest(setting: Mapping[str, Any], axes: Collection[str], free: Collection[str]) -> str:
-    """Return what two combinations must have in common: all axes except the free ones. Values may be lists."""
+    """Return a text that two combinations must share to be a pair: their values of all axes except the free ones."""
     return repr([setting.get(axis) for axis in axes if axis not in free])
 
 

@@ -1,4 +1,4 @@
-"""World sizes crossed with numbers of nodes, if both are axes: the one rule on which pairs may be cases."""
+"""Combinations of world sizes with numbers of nodes, if both are axes, and the rule for which of them are cases."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ddpbench.spec.settings import Experiment
 from ddpbench.units import counted
 
 Pair = tuple[int, int]
-"""World size, and the number of nodes it is laid out on."""
+"""A world size, and the number of nodes on which its ranks are laid out."""
 
 
 def crossed_axis(experiment: Experiment) -> str:
-    """Return the axis of nodes that an axis of world sizes is multiplied with; empty unless there are both.
+    """Return the name of the axis of nodes that is combined with an axis of world sizes; empty unless both are axes.
 
-    On a fabric whose ranks per node are given, nodes decide the world size: nothing is multiplied.
+    Also empty on a fabric whose ranks per node are given, because then the nodes decide the world size.
     """
     axes, fabric = experiment.axes, experiment.fabric
     name = "fabric.nodes" if experiment.emulates else "nodes"
@@ -28,14 +28,14 @@ def crossed_axis(experiment: Experiment) -> str:
 
 
 def fits(ranks: int, nodes: int) -> bool:
-    """Return whether each node gets equally many ranks; a single rank, the base case's, always fits."""
+    """Return whether ranks divide evenly over nodes; a single rank, as in a base case, always fits."""
     return ranks == 1 or ranks % nodes == 0
 
 
 def misfits(experiment: Experiment, pairs: Iterable[Pair]) -> Iterable[Problem]:
-    """Yield a problem for pairs of a crossing that do not fit.
+    """Yield a problem if some pairs do not fit, and world sizes are combined with nodes.
 
-    A fabric would reduce its nodes to the number of ranks if ranks are fewer: that gives cases that exist
+    A fabric with fewer ranks than nodes would reduce its nodes to the number of ranks, which gives a case that exists
     already, or that nobody asked for.
     """
     axis = crossed_axis(experiment)
@@ -55,7 +55,7 @@ def misfits(experiment: Experiment, pairs: Iterable[Pair]) -> Iterable[Problem]:
 
 
 def crossed_words(experiment: Experiment, pairs: Collection[Pair]) -> str:
-    """Return a sentence on world sizes that two axes give several layouts; empty if each has one layout."""
+    """Return a sentence on the layouts of world sizes that are combined with nodes; empty if each has only one."""
     axis = crossed_axis(experiment)
     nodes_of: dict[int, list[int]] = {}
     for ranks, nodes in dict.fromkeys(pairs):

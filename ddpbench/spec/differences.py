@@ -11,21 +11,20 @@ from ddpbench.text_safety import shortened
 from ddpbench.units import counted
 
 _MOST_SETTINGS = 3
-"""Number of settings that are named; further ones are counted."""
+"""Most settings to name; further ones are only counted."""
 
 
 SEED = "budget.seed"
-"""Seed of the order of launches, which each run draws unless it is given."""
+"""The setting for the order of launches, which each run draws at random unless it is given."""
 
 
 def settings_apart(
     before: str, now: str, *, words: tuple[str, str] = ("there", "here"), ignored: Container[str] = ()
 ) -> str:
-    """Return the settings in which two experiments differ, each as TOML: `budget.total: 60.0 there, 90.0
-    here`.
+    """Return words for the settings in which two experiments' texts differ: `budget.total: 60.0 there, 90.0 here`.
 
-    Of many settings only the first are named. Empty if they do not differ, if they differ only in `ignored`
-    settings, or if one of the texts is missing or cannot be read.
+    If many settings differ, only the first are named. Return an empty text if no settings differ, except those
+    `ignored`, or if one of the texts is missing or cannot be read.
     """
     if not before or not now:
         return ""
@@ -36,7 +35,9 @@ def settings_apart(
     names = [
         name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name) and name not in ignored
     ]
-    names.sort(key=lambda name: name == "name")  # it follows from the file's name
+    names.sort(
+        key=lambda name: name == "name"
+    )  # the name comes last, because it follows from the file's name
     sentences = [
         f"{name}: {_value_in(old, name)} {words[0]}, {_value_in(new, name)} {words[1]}"
         for name in names[:_MOST_SETTINGS]

@@ -1,4 +1,4 @@
-"""Limits of TOML from users: its size, its depth and its texts. Nothing here knows what its keys mean."""
+"""Read TOML from users within limits of size, depth and texts, whatever its keys mean."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from ddpbench.text_safety import (
 )
 
 MAX_BYTES = MOST_TOML_BYTES
-"""Largest size of an experiment's file."""
+"""Largest size of an experiment's file, bytes."""
 MAX_DEPTH = 12
 """Deepest nesting of tables and arrays; an experiment needs four levels."""
 MAX_KEYS = 1_000
-"""Most keys of one table, and most tables of one array."""
+"""Most keys of a table, and most entries of an array that has tables or arrays."""
 MAX_CHARACTERS = 4_096
-"""Most characters of one text: as many as a path may have."""
+"""Most characters of a text, which is the length limit of a path on Linux."""
 _LONG_NUMBER = re.compile(r"(?<![\w.+-])[+-]?[0-9][0-9_]{400,}(?![\w.])")
 _BITS = 64
-"""Bits of a whole number in TOML."""
+"""Bits of an integer in TOML."""
 
 
 class TooMuchError(ValueError):
@@ -40,9 +40,9 @@ def read_text(path: Path) -> str:
     """Return the text of an experiment's file.
 
     Raises:
-        OSError: it cannot be read.
-        UnicodeDecodeError: it is not UTF-8 text.
-        TooMuchError: it is too large.
+        OSError: the file cannot be read.
+        UnicodeDecodeError: the file is not UTF-8 text.
+        TooMuchError: the file is too large.
     """
     with path.open("rb") as file:
         content = file.read(MAX_BYTES + 1)
@@ -52,14 +52,14 @@ def read_text(path: Path) -> str:
 
 
 def parse(text: str) -> dict[str, Any]:
-    """Return the tables of a TOML text, which may be nested deeper than `odd_parts` allows.
+    """Return the contents of a TOML text, which may be nested deeper than `odd_parts` allows.
 
-    Whole numbers with more digits than Python converts are replaced by others of about that many digits: the
-    caller that knows the key reports its limits.
+    An integer with more digits than Python converts is replaced by a different one with about that many digits. It is
+    refused later by code that knows the key's limits.
 
     Raises:
-        tomllib.TOMLDecodeError: it is not valid TOML.
-        TooMuchError: it is too large, has a key of too many parts, or is nested too deeply to be read.
+        tomllib.TOMLDecodeError: the text is not valid TOML.
+        TooMuchError: the text is too large, has a key of too many parts, or is nested too deeply to be read.
     """
     if why := why_not_read(text):
         raise TooMuchError(why)
@@ -74,7 +74,7 @@ def _loads(text: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError:
         raise
-    except ValueError:  # a whole number of more digits than sys.get_int_max_str_digits()
+    except ValueError:  # an integer of more digits than sys.get_int_max_str_digits()
         shorter = _LONG_NUMBER.sub(lambda match: hex(abs(whole_number(match[0]))), text)
     try:
         return tomllib.loads(shorter)
@@ -91,7 +91,7 @@ def _too_deep() -> str:
 
 
 def too_deep(data: object) -> bool:
-    """Return whether tables and arrays are nested more deeply than an experiment allows."""
+    """Return whether tables and arrays are nested more than `MAX_DEPTH` levels deep."""
     depth, level = 0, [data]
     while level := [value for value in level if isinstance(value, dict | list)]:
         depth += 1
@@ -102,9 +102,7 @@ def too_deep(data: object) -> bool:
 
 
 def odd_parts(data: dict[str, Any]) -> list[Problem]:
-    """Return problems that are wrong under any key: too much nesting, too many keys, texts that cannot be
-    shown.
-    """
+    """Return problems that do not depend on what keys mean: deep nesting, too many keys, texts that cannot be shown."""
     if too_deep(data):
         return [Problem(path="", message=_too_deep())]
     return list(_odd_parts(data, ""))
@@ -138,7 +136,7 @@ def _odd_text(text: str) -> str:
 
 
 def huge_numbers(data: object, path: str = "") -> Iterator[Problem]:
-    """Yield problems for whole numbers beyond TOML's range, under keys whose limits are not known."""
+    """Yield problems for integers beyond TOML's range; those under keys with known limits are reported elsewhere."""
     if isinstance(data, dict):
         for key, value in data.items():
             yield from huge_numbers(value, f"{path}.{key}" if path else key)

@@ -1,8 +1,7 @@
-"""Environment variables of ranks as settings: those an experiment may set, and names that are probably
-misspelt.
+"""Environment variables of ranks as settings: which of them an experiment may set, and which are probably misspelt.
 
-`[env]` sets them for all cases, an axis `env.NAME` varies one. They are set before a rank imports anything.
-An empty text leaves a variable unset, regardless of its value in the shell.
+`[env]` sets variables for all cases, and an axis `env.NAME` varies one. They are set before a rank imports anything. An
+empty text leaves a variable unset, regardless of its value in the shell.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Mapping
 
 UNSET = ""
 NONE = "{}"
-"""No variables, in the form that a case holds."""
+"""The value of `Case.env_json` if there are no variables."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _WHOSE = {
     **dict.fromkeys(
@@ -41,16 +40,16 @@ _WHOSE_PREFIXES = {
     "PMI_": "it tells an MPI who its ranks are, which ddpbench does: leave it out",
 }
 OF_FABRICS = ("GLOO_SOCKET_IFNAME", "UCX_NET_DEVICES", "UCX_TLS")
-"""Variables that decide which network interfaces are used: a fabric sets them itself."""
+"""Variables that decide which network interfaces are used, which a fabric sets itself."""
 _TRANSPORT = (
     *("NCCL_", "TORCH_NCCL_", "RCCL_", "GLOO_", "TORCH_GLOO_", "UCC_", "UCX_", "FI_"),
     *("OMPI_", "PRTE_", "PMIX_", "MPICH_", "MPIR_", "I_MPI_", "MV2_"),
 )
-"""Prefixes of variables that only data-moving libraries read: without data to move they have no effect."""
+"""Prefixes of variables that affect only the libraries which move data between ranks."""
 _READ = ("NCCL_", "GLOO_", "TORCH_")
-"""Prefixes of which all names are known, so that a misspelt one is recognized."""
+"""Prefixes under which all names are known, so that a misspelt one is recognized."""
 _CLOSE = 0.87
-"""Similarity from which a name is considered a misspelling of another one."""
+"""Similarity (of difflib) from which a name is considered a misspelling of a known one."""
 
 
 def refused(name: str) -> str:
@@ -69,14 +68,14 @@ def moves_data(name: str) -> bool:
 
 
 def meant(name: str) -> str:
-    """Return the variable that was probably meant by a name that no library reads; empty if there is none."""
+    """Return the known variable that was probably meant by an unknown name; empty if there is none."""
     if not name.startswith(_READ) or name in KNOWN:
         return ""
     return next(iter(difflib.get_close_matches(name, KNOWN, n=1, cutoff=_CLOSE)), "")
 
 
 def to_json(variables: Mapping[str, str]) -> str:
-    """Return variables as a case holds them: sorted, `{}` if there are none."""
+    """Return variables in the form of `Case.env_json`: sorted, `{}` if there are none."""
     return json.dumps(dict(variables), sort_keys=True)
 
 
@@ -86,12 +85,12 @@ def words(name: str, value: str) -> str:
 
 
 def without_transport(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that affect more than how data are moved."""
+    """Return the variables, except those that affect only how data are moved between ranks."""
     return {name: value for name, value in variables.items() if not moves_data(name)}
 
 
 def own_json(text: str) -> str:
-    """Return `without_transport` for variables as a case holds them."""
+    """Like `without_transport`, for variables in the form of `Case.env_json`."""
     return text if text == NONE else to_json(without_transport(json.loads(text)))
 
 
@@ -172,4 +171,4 @@ KNOWN = frozenset(
         ),
     ]
 )
-"""Names that libraries read, under the prefixes that are checked for misspellings."""
+"""Names that libraries read, under the prefixes in `_READ`."""

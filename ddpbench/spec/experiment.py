@@ -1,8 +1,7 @@
 """Build an experiment from its TOML text: the question, the matrix of cases and the budget.
 
-All problems are reported at once, each with its path, the value given and the nearest known name. Names of
-strategies and workloads are checked against a catalog that is passed in; nothing here starts or reads
-anything but the TOML file.
+All problems are reported at once, each with the setting's path, the value given and the nearest known name. Names of
+strategies and workloads are checked against a catalog that is passed in. Nothing here reads any file but the TOML.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ from ddpbench.units import series_of
 
 _TOP_LEVEL = tuple(Experiment.model_fields)
 _ABOUT_THE_SWEEP = {"name", "question", "budget", "claims"}
-"""Sections that do not change the cases."""
+"""Keys of an experiment that do not change its cases."""
 _NAMED = (
     "must be letters, digits, and . _ - after the first, 100 at most: files and folders are named after it"
 )
 _WITH_AXES = ("base", "fabric", "options.")
 """Prefixes of the paths of sections whose settings may be axes."""
 _MOST_NAMED = 3
-"""Most names that one problem lists."""
+"""Most names that the message of one problem lists."""
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -58,12 +57,11 @@ def load_experiment(
 ) -> Experiment:
     """Read and validate an experiment file, after applying `--set` style overrides (`base.local_batch=16`).
 
-    `on_note` is called with one sentence for each axis that an override replaces, and for each variable that
-    looks misspelt.
+    `on_note` is called with a sentence for each axis that an override replaces, and for each variable that looks
+    misspelt.
 
     Raises:
-        ExperimentError: the file cannot be read, is not TOML, or asks for something unknown; all problems at
-        once.
+        ExperimentError: the file cannot be read, is not TOML, or has invalid settings, all of which are listed.
     """
     try:
         text = documents.read_text(path)
@@ -89,21 +87,22 @@ def parse_experiment(
     overrides: Sequence[str] = (),
     on_note: Callable[[str], None] = lambda _: None,
 ) -> Experiment:
-    """Validate an experiment's TOML text. `name` is used if the text does not set `name`.
+    """Build an experiment from its TOML text, after applying overrides.
 
-    An override of `base.X` replaces an axis X of the text: `on_note` is called with a sentence that says so.
+    `name` is used if the text does not set `name`. If an override replaces something in the text, such as `base.X` an
+    axis X, `on_note` is called with a sentence on this.
 
     Raises:
-        ExperimentError: with every problem found.
+        ExperimentError: the text is not TOML, or has invalid settings, all of which are listed.
     """
     data, problems = _parsed(text, source), list[Problem]()
     before = sets.owner_names(data)
     settings = sets.apply(data, overrides, catalog, problems)
-    if odd := documents.odd_parts(data):  # before the document is used at all
+    if odd := documents.odd_parts(data):  # checked before anything else uses the document
         raise ExperimentError(source, [*problems, *odd])
     changed = {keys[0] for keys in settings if keys}
     if "scope" not in changed and changed - _ABOUT_THE_SWEEP:
-        data.pop("scope", None)  # it was written for other cases
+        data.pop("scope", None)  # the scope was written for different cases
     for sentence in sets.reconcile(data, settings, before):
         on_note(sentence)
     data.setdefault("name", re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip("._-") or "experiment")
@@ -171,7 +170,7 @@ def _check_rounds(experiment: Experiment, source: str) -> None:
 
 
 def _with_dtype(experiment: Experiment, catalog: Catalog) -> Experiment:
-    """Return the experiment with float32 as the default type if no workload is a user's own class."""
+    """Return the experiment with the `dtype` `default` replaced by float32, unless a workload is a user's own class."""
     names = experiment.axes.get("workload", [experiment.base.workload])
     if experiment.base.dtype != "default" or any(catalog.workload(name).own for name in names):
         return experiment
@@ -179,7 +178,7 @@ def _with_dtype(experiment: Experiment, catalog: Catalog) -> Experiment:
 
 
 def _env(data: object, problems: list[Problem]) -> dict[str, str]:
-    """Return the variables of `[env]` as texts."""
+    """Return the variables of `[env]`, numbers as texts; add a problem for each invalid one."""
     if not isinstance(data, dict):
         problems.append(Problem(path="env", message=f"must be a table, not {shortened(data)}"))
         return {}
@@ -216,8 +215,9 @@ def _section(model: type[_Model], data: object, path: str, problems: list[Proble
 def explain(
     error: ValidationError, path: str, known: Sequence[str], *, of_one: bool = False
 ) -> list[Problem]:
-    """Return a model's validation errors as problems below `path`, one per place; with `of_one` all are one
-    place.
+    """Return validation errors of a model as problems, one for each field, with the field's path below `path`.
+
+    With `of_one`, all errors are about one value, whose path is `path`. `known` are the names of the model's fields.
     """
     problems: dict[str, Problem] = {}
     axes: dict[str, str] = {}
@@ -238,16 +238,14 @@ def explain(
             if named and isinstance(item["input"], list) and path.startswith(_WITH_AXES):
                 axis = named if path == "base" else f"{path}.{named}"
                 axes[where] = f"; several values are an axis: axes.{axis}"
-            if where in problems:  # the alternatives of a union, one line for all
+            if where in problems:  # join the errors of a union's alternatives
                 message = f"{problems[where].message}, or {reason.removeprefix('must be ')}"
         problems[where] = Problem(path=where, message=message)
     return [replace(one, message=one.message + axes.get(where, "")) for where, one in problems.items()]
 
 
 def _choice_meant(item: ErrorDetails) -> str:
-    """Return the question whether the nearest allowed value was meant; empty if the setting has no list of
-    values.
-    """
+    """Return `did you mean ...? ` for the nearest allowed value; empty if none is near, or values are not listed."""
     if item["type"] != "literal_error" or not isinstance(item["input"], str):
         return ""
     return meant(item["input"], re.findall("'([^']*)'", str(item.get("ctx", {}).get("expected", ""))))
@@ -317,8 +315,9 @@ def _own_excludes(
     models: Mapping[str, type[BaseModel]],
     problems: list[Problem],
 ) -> None:
-    """Add a problem for excludes by an option of a user's own class that no case has: no model knows its
-    options.
+    """Add problems for excludes by options of users' own classes, or by values of them, that no case has.
+
+    No model describes these options, so they are compared with those that the experiment sets.
     """
     rules = data.get("exclude", [])
     options = data.get("options", {})
@@ -397,9 +396,9 @@ def _names(
     catalog: Catalog,
     problems: list[Problem],
 ) -> list[str]:
-    """Add a problem for each unknown strategy or workload, one for all names of a setting that lack the same.
+    """Return the names of strategies and workloads that cannot be used, and add problems for them.
 
-    Return these names.
+    Names of a setting that cannot be used for the same reason share a problem.
     """
     unusable: list[str] = []
     lacking: dict[tuple[str, str], list[str]] = {}
@@ -444,7 +443,7 @@ def _options(
     unusable: Sequence[str],
     problems: list[Problem],
 ) -> None:
-    """Add problems with tables of options, except tables of the `unusable` strategies and workloads."""
+    """Add problems in the tables of options, except those of the `unusable` strategies and workloads."""
     unknown = {
         one for name in unusable for one in (name, name.partition(":")[0], catalog.options_table(name))
     }
@@ -462,7 +461,7 @@ def _options(
 
 
 def _not_an_owner(owner: str, models: Iterable[str], catalog: Catalog) -> str:
-    """Return why a table of options cannot have this name, and which of the tables `models` may be meant."""
+    """Return words on why a table of options cannot have this name, and which of the names `models` may be meant."""
     table = catalog.options_table(owner)
     for name in models:
         whole = catalog.options_table(name)

@@ -1,4 +1,4 @@
-"""An emulated network: the contents of an experiment's `[fabric]`, and one case's links as a text and back."""
+"""An emulated network: the settings in an experiment's `[fabric]`, and a case's links, which a text can represent."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ class FabricSettings(BaseModel, extra="forbid", frozen=True):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Links:
-    """The links of one case's fabric, as in `Case.fabric`. Rates in bit/s, nominal: before dilation."""
+    """The links of a case's fabric, as in `Case.fabric`. Rates are nominal, without dilation and shrink, in bit/s."""
 
     bandwidth: tuple[float, ...]
-    """Rate of all nodes, or one for each."""
+    """One rate for all nodes, or one for each node."""
     local_bandwidth: float | None = None
     racks: int = 1
     uplink: float | None = None
@@ -83,7 +83,7 @@ class Links:
 
     @classmethod
     def from_settings(cls, settings: FabricSettings) -> Links:
-        """Return the links of a validated section whose bandwidth is known."""
+        """Return the links of a case from its validated settings, which must have a bandwidth."""
         given = settings.bandwidth
         assert given is not None
         rates = tuple(given) if isinstance(given, list) else (given,)
@@ -99,13 +99,11 @@ class Links:
 
     @property
     def rates_alone(self) -> bool:
-        """Return whether gradients are slowed by rates alone: no latency, no losses, no samples on the same
-        link.
-        """
+        """Return whether only rates slow gradients down, without latency, losses, or input data on the same link."""
         return not self.latency_s and not self.loss and self.storage != "shared"
 
     def of_node(self, node: int) -> float:
-        """Return a node's rate, bit/s."""
+        """Return the rate of a node's link, bit/s."""
         return self.bandwidth[node] if len(self.bandwidth) > 1 else self.bandwidth[0]
 
     def slowest(self, nodes: int) -> float:
@@ -114,22 +112,22 @@ class Links:
         return rate if self.uplink is None else min(rate, self.uplink)
 
     def limiting(self, algorithm: str, nodes: int) -> float:
-        """Return the rate of the link that limits an algorithm, for ranks that have a node each.
+        """Return the rate of the link that limits an algorithm with one rank per node, bit/s.
 
-        A ring runs at the rate of its slowest link; between racks each uplink carries as much as one node's
-        link. With a master, the gradients of all others pass its link, those of the other racks its rack's
-        uplink, and those of one node each other link.
+        A ring runs at the rate of its slowest link, where an uplink carries as much as a node's link. A master's link
+        carries the gradients of all other nodes, its rack's uplink those of the other racks, and each other node's link
+        its own. The rate of a link that carries less counts as accordingly higher.
         """
         if algorithm != "master" or nodes == 1:
             return self.slowest(nodes)
         rate = min(self.of_node(0), *((nodes - 1) * self.of_node(node) for node in range(1, nodes)))
         if self.uplink is not None and self.racks > 1:
-            beyond = (nodes - nodes / self.racks) / (nodes - 1)  # relative to what its own link carries
+            beyond = (nodes - nodes / self.racks) / (nodes - 1)  # relative to what the master's link carries
             rate = min(rate, self.uplink / beyond)
         return rate
 
     def slowed(self, *, dilation: float = 1.0, shrink: float = 1.0) -> Links:
-        """Return the links as they are emulated under dilation and shrink: a delay is time, and only dilated."""
+        """Return the links as emulated under dilation and shrink; latency is multiplied by the dilation only."""
         by = dilation * shrink
         return Links(
             bandwidth=tuple(rate / by for rate in self.bandwidth),
@@ -142,7 +140,7 @@ class Links:
         )
 
     def text(self) -> str:
-        """Return the links in words, such as `1 Gbit/s; 2 racks, uplink 4 Gbit/s`; `parse` reads it."""
+        """Return the links as a text that `parse` can read, such as `1 Gbit/s; 2 racks, uplink 4 Gbit/s`."""
         parts = [", ".join(format_bit_rate(rate) for rate in self.bandwidth)]
         if self.local_bandwidth is not None:
             parts.append(f"local {format_bit_rate(self.local_bandwidth)}")
@@ -159,7 +157,7 @@ class Links:
 
     @classmethod
     def parse(cls, text: str) -> Links:
-        """Return the links from `text()`.
+        """Return the links from a text that `text` has made.
 
         Raises:
             ValueError: the text cannot be parsed.
@@ -184,10 +182,10 @@ class Links:
 
 
 def fabric_overrides(text: str) -> list[str]:
-    """Return settings for a short text: `8 x 1gbit` is 8 nodes, `2 x 4 x 10gbit` 2 nodes of 4 ranks.
+    """Return overrides for the value of `--fabric`: `8 x 1gbit` is 8 nodes, `2 x 4 x 10gbit` is 2 nodes of 4 ranks.
 
     Raises:
-        RequestError: the text cannot be parsed.
+        RequestError: the text cannot be parsed, or a number is out of range.
     """
     *counts, rate = (part.strip() for part in re.split(r"\s*[x×]\s*", text.strip()))
     try:
@@ -216,7 +214,7 @@ def fabric_overrides(text: str) -> list[str]:
 
 @contextlib.contextmanager
 def _named(what: str) -> Iterator[None]:
-    """Prefix errors about a number with what the number is."""
+    """Prefix the message of a ValueError in the body with the name of the number."""
     try:
         yield
     except ValueError as error:

@@ -14,8 +14,9 @@ _KINDS = "a text, a path, a number, True or False, or a list or dict of these"
 
 
 def as_toml(name: str, value: Any, depth: int = 0) -> Any:
-    """Return a value as TOML has it: a path as a text, NumPy's scalar as Python's, a dict without its None
-    values.
+    """Return a value in a form that TOML has.
+
+    A path becomes a text, a scalar of NumPy becomes Python's, a tuple becomes a list, and a dict loses its None values.
 
     Raises:
         RequestError: TOML has no such value; the message names the setting.
@@ -34,7 +35,7 @@ def as_toml(name: str, value: Any, depth: int = 0) -> Any:
         case float():
             return float(value)
         case str():
-            text = str.__str__(value)  # the value of an enumeration's member
+            text = str.__str__(value)  # a member of a str enumeration becomes its value
             if any("\ud800" <= one <= "\udfff" for one in text):
                 raise RequestError(f"{name}: {shortened(text)} is not Unicode text")
             return text

@@ -1,9 +1,9 @@
-"""Rules that make cases comparable: each field of a case has its role, what it decides, and its words.
+"""The role of each field of a case in comparisons, the quantities that it decides, and its words.
 
-A **panel** holds cases that may be compared; within it they differ in **variant** (the strategy, and what
-distinguishes two uses of one strategy) and in **scale** (ranks, nodes, bucket cap: the x axis of a curve). A
-series is one variant of one panel. Analysis, reports and names (`ddpbench.naming`) all use this module; a new
-field of `Case` without an entry fails at import.
+A **panel** has cases that may be compared. Within a panel, cases differ in **variant** (the strategy, and what
+distinguishes two uses of one strategy) and in **scale** (ranks, nodes, bucket cap: the x axis of a curve). A series is
+one variant of one panel. Analysis, reports and names (`ddpbench.naming`) all use this module. If a field of `Case` has
+no entry here, the import fails.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from ddpbench.units import counted, series_of
 from ddpbench.user_files import short_name
 
 GroupKey = tuple[Hashable, ...]
-"""Equal for cases that are alike. Don't index into it: leave fields out with `but`."""
+"""A key that is equal for cases of one group. Don't index into it; leave fields out with `but`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facet:
-    """A field of `Case`: its role, and its words."""
+    """The role of a field of `Case`, and its words."""
 
     role: Role
     title: str
-    """Heading of its column, in tables that have one."""
+    """Heading of the field's column in tables."""
     word: Callable[[Case], str]
-    """Return its value as a sentence or a figure's name states it; empty for the usual value."""
+    """Return words for the field's value in a sentence or in a figure; empty for the usual value."""
     decides: Collection[Decided] = ()
-    """Quantities that two cases have in common only if they share it: the course of the `loss`, the bytes of
-    a model's `state`, the `compute` time of one rank.
+    """Quantities that are comparable only between equal values of the field: the course of the `loss`, the bytes of a
+    model's `state`, the `compute` time of one rank.
     """
     value: Callable[[Case], Hashable] | None = field(default=None, kw_only=True)
-    """Return the value that must be equal, if that is not the field itself."""
+    """Return the value by which cases are compared; None if that is the field's own."""
     always_shown: Callable[[Case], bool] = field(default=lambda case: False, kw_only=True)
-    """Return True if numbers must always be shown with it, even if all cases share it."""
+    """Return whether to mention the case's value with every number, even if all cases share it."""
     cell: Callable[[Case], str] | None = field(default=None, kw_only=True)
-    """Return the content of its column, if that is not the plain value."""
+    """Return the content of the field's column; None if that is the plain value."""
 
     def in_column(self, name: str) -> Callable[[Case], str]:
         """Return a function from a case to its cell in the column of the field `name`."""
@@ -52,7 +52,7 @@ class Facet:
 
 
 def cap_words(cap: float | str | None) -> str:
-    """Return words for a bucket cap: `default`, `25 MiB`; empty without buckets."""
+    """Return words for a bucket cap: `default`, `25 MiB`; empty if it is None."""
     if cap is None:
         return ""
     return cap if isinstance(cap, str) else f"{cap:g} MiB"
@@ -66,7 +66,7 @@ def loading(case: Case) -> str:
 
 
 def batch(case: Case) -> int:
-    """Return the batch that scaling holds fixed, in samples: a rank's or the whole job's."""
+    """Return the batch that a case's kind of scaling fixes, a rank's or the whole job's, in samples."""
     return case.local_batch if case.scaling == "weak" else case.global_batch
 
 
@@ -76,10 +76,9 @@ def batch_words(case: Case) -> str:
 
 
 def number_words(case: Case, machine: Mapping[str, Any]) -> str:
-    """Return words for the parameters' type and the autocast type: the case's, or one that the workload
-    enters itself.
+    """Return words for the type of parameters and for the autocast type, which a user's workload may enter itself.
 
-    `machine` is the run's `machine.json`, which records facts on users' own workloads.
+    `machine` is the run's `machine.json`, which has facts on users' own workloads.
     """
     entered = _own_facts(case, machine).get("autocast", "")
     kind = case.dtype
@@ -91,15 +90,13 @@ def number_words(case: Case, machine: Mapping[str, Any]) -> str:
 
 
 def own_types(case: Case, machine: Mapping[str, Any]) -> str:
-    """Return the types of a user's own model, `bfloat16 and float32`; empty if `machine.json` does not have
-    them.
-    """
+    """Return words for the types in a user's own model: `bfloat16 and float32`; empty if `machine` lacks them."""
     types = _own_facts(case, machine).get("types", ())
     return series_of([str(each) for each in types]) if isinstance(types, list | tuple) else ""
 
 
 def _own_facts(case: Case, machine: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the facts that `machine.json` has from trying a case's workload."""
+    """Return the facts in `machine.json` on a case's workload, from a trial of it; empty if there are none."""
     context = machine.get("context")
     own = context.get("own_workloads", {}) if isinstance(context, Mapping) else {}
     facts: object = None
@@ -109,7 +106,7 @@ def _own_facts(case: Case, machine: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def type_word(case: Case) -> str:
-    """Return a case's type: `float32`, or `the class's own types`."""
+    """Return words for a case's `dtype`: `float32`, or `the class's own types`."""
     return "the class's own types" if case.dtype == OWN_TYPES else case.dtype
 
 
@@ -135,7 +132,7 @@ def _options(name: str) -> Callable[[Case], str]:
 
 
 def launcher_name(case: Case) -> str:
-    """Return the launcher of a case's ranks for use in a sentence: `a fork server`, `torchrun`, `Ray Train`."""
+    """Return words for a case's launcher in a sentence: `a fork server`, `torchrun`, `Ray Train`."""
     return _LAUNCHERS.get(case.launcher, case.launcher)
 
 
@@ -154,7 +151,7 @@ RECOVERIES = {
     "leave": "a node leaves and returns",
 }
 UNDISTURBED = ("off", "uninterrupted")
-"""Values of `recovery` under which nothing fails."""
+"""Values of `recovery` with which nothing fails."""
 _LAUNCHERS = {"local": "a fork server", "spawn": "mp.spawn", "ray": "Ray Train"}
 
 _FACETS: dict[str, Facet] = {
@@ -235,7 +232,7 @@ _FACETS: dict[str, Facet] = {
     ),
     "strategy_traits": Facet("bookkeeping", "Strategy says", lambda case: ""),
 }
-"""Fields whose words need other fields of the case; the remaining fields are declared in `Case`."""
+"""Facets that need more than the field's own value; those of the remaining fields are declared in `Case`."""
 
 
 def _declared(name: str, axis: Axis) -> Facet:
@@ -249,14 +246,14 @@ def _declared(name: str, axis: Axis) -> Facet:
 
 
 AXES: dict[str, Axis] = {one.name: axis for one in fields(Case) if (axis := axis_of(one)) is not None}
-"""Declarations of fields that have more than a type and a default."""
+"""The declarations of fields of `Case` that were made with `axis`."""
 
 
 def check_complete(names: Iterable[str], known: Collection[str], where: str) -> None:
-    """Check that every field has an entry, and that every entry is for a field.
+    """Check that each of these names has an entry in `known`, and that each entry is for one of the names.
 
     Raises:
-        TypeError: a field has no entry, or an entry has no field.
+        TypeError: a name has no entry, or an entry has no name; the message begins with `where`.
     """
     names = list(names)
     lacking = [name for name in names if name not in known] + [name for name in known if name not in names]
@@ -267,11 +264,11 @@ def check_complete(names: Iterable[str], known: Collection[str], where: str) -> 
 _KNOWN = _FACETS | {name: _declared(name, axis) for name, axis in AXES.items()}
 check_complete((one.name for one in fields(Case)), _KNOWN, "Case and its axes in ddpbench/spec/grouping.py")
 FACETS: dict[str, Facet] = {one.name: _KNOWN[one.name] for one in fields(Case)}
-"""Facets by field, in the order in which their words appear."""
+"""Facets by field, in the order in which names and sentences mention them."""
 
 
 def of_role(*roles: Role) -> tuple[str, ...]:
-    """Return the fields of these roles."""
+    """Return the names of the fields with these roles."""
     return tuple(name for name, facet in FACETS.items() if facet.role in roles)
 
 
@@ -279,7 +276,7 @@ _VALUES: dict[str, Callable[[Case], Hashable]] = {
     name: facet.value or attrgetter(name) for name, facet in FACETS.items()
 }
 VIRTUAL = ("fabric", "compute", "dilation", "shrink")
-"""Fields by which a case may differ from training on the machine's own links."""
+"""Fields that tell whether a case is anything other than training on the machine's own links."""
 PANEL, VARIANT, SCALE = of_role("panel"), of_role("variant"), of_role("scale")
 _ALIKE = (*PANEL, *VARIANT, *SCALE)
 _DECIDING: dict[Decided, tuple[str, ...]] = {
@@ -293,51 +290,49 @@ def _key(case: Case, names: tuple[str, ...], but: Collection[str]) -> GroupKey:
 
 @cache
 def _readers(names: tuple[str, ...], but: tuple[str, ...]) -> list[Callable[[Case], Hashable]]:
-    """Return functions that read a case's values of these fields; a report asks for tens of thousands of
-    keys.
-    """
+    """Return functions that read a case's values of these fields, cached because a report needs very many keys."""
     return [_VALUES[name] for name in names if name not in but]
 
 
 def panel(case: Case, *, but: Collection[str] = ()) -> GroupKey:
-    """Return the key that two cases must share to be compared, without the fields `but`."""
+    """Return the key of a case's panel, which cases must share to be compared; leave out the fields `but`."""
     return _key(case, PANEL, but)
 
 
 def panel_value(case: Case, name: str) -> Hashable:
-    """Return a case's value of one field, as comparisons look at it."""
+    """Return the value of a field by which comparisons group cases."""
     return _VALUES[name](case)
 
 
 def variant(case: Case, *, but: Collection[str] = ()) -> GroupKey:
-    """Return the key that separates cases of one panel at one scale: strategy, algorithm, schedule, backend,
-    options.
+    """Return the key of a case's variant, such as its strategy, algorithm, schedule, backend and options.
+
+    It separates cases of one panel at one scale. The fields `but` are left out.
     """
     return _key(case, VARIANT, but)
 
 
 def alike(case: Case, *, but: Collection[str] = ()) -> GroupKey:
-    """Return a key of all fields except bookkeeping and `but`: equal for cases that differ in those alone."""
+    """Return a key of all fields except bookkeeping and `but`."""
     return _key(case, _ALIKE, but)
 
 
 def deciding(what: Decided, case: Case) -> GroupKey:
-    """Return the key that two cases must share to have the same course of the loss, bytes of state, or rank's
-    computation.
+    """Return the key that cases must share for a comparable course of the loss, bytes of state, or rank's computation.
 
-    For the loss, the samples of a step are not part of the key: the caller knows which samples it compares.
+    For the loss, the number of samples per step is not part of the key; callers must take care of it.
     """
     names = _DECIDING[what]
-    if what == "compute":  # per rank: its own batch under either scaling, and no transport variables
+    if what == "compute":  # depends on the rank's batch under either scaling, and not on transport variables
         own = environment.own_json(case.env_json)
         return (*_key(case, names, ("local_batch",)), case.local_batch, own)
     return _key(case, names, ())
 
 
 def base_of_none(cases: Iterable[Case]) -> set[Case]:
-    """Return base cases that no other case is compared with and that have more threads than one that is.
+    """Return the base cases with which no case is compared, and which have more threads than compared cases have.
 
-    A speed-up over itself would read as if it trained no faster than the base case of the others.
+    Their speed-up relative to themselves would read as if they trained no faster than the base case of the others.
     """
     every = list(cases)
     if len({case.threads_per_rank for case in every}) < 2:
@@ -362,7 +357,7 @@ def _but_threads(case: Case) -> GroupKey:
 
 
 def differing(cases: Iterable[Case], names: Iterable[str] = tuple(FACETS)) -> list[str]:
-    """Return those of these fields that not all cases share, in the order in which their words appear."""
+    """Return those of these fields in which the cases differ, in the given order."""
     every = list(cases)
     return [name for name in names if len(set(map(_VALUES[name], every))) > 1]
 
@@ -377,9 +372,7 @@ def qualifiers(case: Case) -> list[str]:
 
 
 _MOST_VARIABLES = 2
-"""More would hide the other words next to a number: further ones are counted, and the experiment's file has
-them.
-"""
+"""Most environment variables to name next to a number; if there are more, words give only their number."""
 
 
 def _env_word(case: Case) -> str:
@@ -390,28 +383,29 @@ def _env_word(case: Case) -> str:
 
 
 def is_virtual(case: Case) -> bool:
-    """Return whether links were shaped, or computation replayed, dilated or shrunk."""
+    """Return whether a case has emulated links, or replayed, dilated or shrunk computation."""
     return any(FACETS[name].always_shown(case) for name in VIRTUAL)
 
 
 def virtual_words(case: Case, *, but: Collection[str] = ()) -> list[str]:
-    """Return words for what in a case's times is not the machine's own; empty if it trained on the machine's
-    links.
-    """
+    """Return words for a case's emulated links and replayed, dilated or shrunk computation, without fields `but`."""
     return [
         FACETS[name].word(case) for name in VIRTUAL if name not in but and FACETS[name].always_shown(case)
     ]
 
 
 def cap_order(cap: float | str | None) -> tuple[int, float]:
-    """Return a sort key for bucket caps: none, `default`, then by size."""
+    """Return a sort key for bucket caps: None first, then `default`, then by size."""
     if cap is None:
         return (0, 0.0)
     return (1, 0.0) if isinstance(cap, str) else (2, cap)
 
 
 def varied(cases: Iterable[Case], name: str) -> list[str]:
-    """Return those of the options `name` (or variables) that not all cases of one strategy or workload share."""
+    """Return the keys of `name`, a field of `OPTIONS`, in which cases of one strategy or workload differ.
+
+    Environment variables are compared between all cases.
+    """
     groups: dict[Hashable, list[dict[str, Any]]] = {}
     for case in cases:
         groups.setdefault(_WHOSE[name](case), []).append(OPTIONS[name](case))
@@ -424,9 +418,7 @@ def varied(cases: Iterable[Case], name: str) -> list[str]:
 
 
 def option_word(name: str, key: str, case: Case) -> str:
-    """Return a case's value of one of its options `name` (`options_json`, ...) in words; empty if it lacks
-    the option.
-    """
+    """Return words for a case's value of the option `key` in `name`, a field of `OPTIONS`; empty if it has none."""
     return _option_text(name, key, OPTIONS[name](case))
 
 
@@ -438,7 +430,7 @@ def _option_text(name: str, key: str, options: Mapping[str, Any]) -> str:
 
 
 def option_words(name: str, only: Collection[str] | None, case: Case) -> list[str]:
-    """Return a case's options `name` as `key=value`, or its variables; only those in `only`, if given."""
+    """Return `key=value` for each of a case's options in `name`, a field of `OPTIONS`, or for those in `only`."""
     return [
         environment.words(key, value)
         if name == "env_json"
@@ -449,7 +441,7 @@ def option_words(name: str, only: Collection[str] | None, case: Case) -> list[st
 
 
 def option_axis(name: str, key: str, case: Case) -> str:
-    """Return one of a case's options `name` as an axis of an experiment: `options.train.py.width`, `env.NCCL_ALGO`."""
+    """Return the experiment's setting for the option `key` in `name`: `options.train.py.width`, `env.NCCL_ALGO`."""
     if name == "env_json":
         return f"env.{key}"
     owner = case.strategy if name == "options_json" else case.workload.rpartition(":")[0] or case.workload
@@ -461,7 +453,7 @@ OPTIONS: dict[str, Callable[[Case], dict[str, Any]]] = {
     "options_json": attrgetter("options"),
     "workload_options_json": attrgetter("workload_options"),
 }
-"""Fields that hold several settings, by key."""
+"""Fields of a case that have several settings, each with the function that returns these by key."""
 _WHOSE: dict[str, Callable[[Case], Hashable]] = {
     "options_json": attrgetter("strategy"),
     "workload_options_json": attrgetter("workload"),

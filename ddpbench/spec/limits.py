@@ -1,8 +1,7 @@
-"""The one table of limits of numbers, and why: for experiment files, `--set`, flags and `docs/settings.md`
-alike.
+"""Limits of numbers with their reasons, for experiment files, `--set`, flags and `docs/settings.md`.
 
-A limit excludes requests that make no sense on any machine. What this machine can run is reported by
-`doctor`, by a skipped case's reason or by the ranks.
+A limit excludes requests that make no sense on any machine. What this machine cannot run is reported by `doctor`, by a
+skipped case's reason, or by the ranks.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ from ddpbench.units import format_bit_rate, parse_bit_rate, parse_seconds
 MAX_RANKS = 4096
 MAX_NODES = 128
 MIN_RATE = 8e6
-"""Bit/s: at a lower rate, a burst of 2 ms is smaller than one Ethernet frame."""
+"""Lowest rate, bit/s; with a lower one, a burst of 2 ms is smaller than an Ethernet frame."""
 MAX_RATE = 4e12
 MAX_VALUES = 1_000
 """Most values of one axis."""
 MAX_COMBINATIONS = 5_000
 """Most combinations of all axes, before excludes."""
 MAX_LAUNCHES = 100_000
-"""Most launches, cases times rounds: at three seconds each they take days."""
+"""Most launches (cases times rounds); at three seconds each, this many take days."""
 MAX_PROCESSES = 8_192
-"""Most processes, ranks and their loader workers, that ddpbench starts on one machine."""
+"""Most processes (ranks and their loader workers) that ddpbench starts on one machine."""
 _DAY_S = 86_400.0
 _WHOLE = re.compile(r"[+-]?[0-9][0-9_]*")
 _SPANS = (("days", _DAY_S), ("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3))
@@ -43,17 +42,13 @@ def _number(value: float) -> str:
 
 
 def _span(seconds: float) -> str:
-    """Return a limit of a duration: `1 ms`, `1 h`, `30 days`."""
+    """Return a duration in words, in one unit: `1 ms`, `1 h`, `30 days`."""
     unit, scale = next(((unit, scale) for unit, scale in _SPANS if seconds >= scale), ("s", 1.0))
     return f"{seconds / scale:g} {unit if seconds != _DAY_S else 'day'}"
 
 
 def _fraction(text: str) -> float:
-    """Return a fraction from a text such as `1 %`.
-
-    Raises:
-        ValueError: the text is not a percentage.
-    """
+    """Return the fraction in a text such as `1 %`; NaN if the text is not a percentage."""
     number = text.strip().removesuffix("%")
     try:
         return float(number) / 100 if text.strip().endswith("%") else float("nan")
@@ -63,11 +58,9 @@ def _fraction(text: str) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Range:
-    """Limits of a number. As metadata of a type, `Annotated[int, RANKS]`, it is all of the number's
-    validation.
+    """Limits of a number. As metadata of a type, as in `Annotated[int, RANKS]`, this does all validation by pydantic.
 
-    `above` and `below` exclude the limits themselves. `low_why` and `high_why` give the reason for each
-    limit.
+    `above` and `below` exclude the limits themselves. `low_why` and `high_why` are the reasons for the limits.
     """
 
     low: float
@@ -78,12 +71,12 @@ class Range:
     low_why: str = ""
     high_why: str = ""
     reads: Callable[[str], float] | None = None
-    """Read a text such as `10 min`."""
+    """Parse a text such as `10 min`; None if the value must be a number."""
     shows: Callable[[float], str] = _number
 
     @property
     def words(self) -> str:
-        """Return `1 to 128`, or `above 0 and below 1`."""
+        """Return words for the limits: `1 to 128`, or `above 0 and below 1`."""
         low, high = self.shows(self.low), self.shows(self.high)
         if not self.above and not self.below:
             return f"{low} to {high}"
@@ -92,16 +85,16 @@ class Range:
 
     @property
     def why(self) -> str:
-        """Return the reasons for the limits; empty for limits that need none."""
+        """Return words for the reasons for the limits; empty if there are none."""
         return "; ".join(
             f"{where}: {why}" for where, why in (("less", self.low_why), ("more", self.high_why)) if why
         )
 
     def checked(self, value: object) -> float:
-        """Return the value as a whole number or a float.
+        """Return a valid value as an int or a float, as `whole` demands.
 
         Raises:
-            ValueError: it is not a number, or not within the limits; the message says which.
+            ValueError: it is not a number, or not within the limits; the message has the limits.
         """
         if isinstance(value, str) and self.reads is not None:
             value = self.reads(value)
@@ -117,10 +110,10 @@ class Range:
         return value if self.whole else float(value)
 
     def parsed(self, text: str) -> float:
-        """Return the number in a flag's text.
+        """Return the number in a text.
 
         Raises:
-            ValueError: the text is not a number, or not one within the limits; the message quotes the text.
+            ValueError: the text is not a number, or the number is not within the limits; the message quotes the text.
         """
         bare = text.strip()
         value: object = bare
@@ -135,10 +128,10 @@ class Range:
             raise ValueError(f"{shortened(value)} given; {error}") from None
 
     def check_flag(self, flag: str, value: float) -> None:
-        """Check a number given to a flag.
+        """Check the number that was given to a flag.
 
         Raises:
-            RequestError: it is not within the limits.
+            RequestError: the number is not within the limits.
         """
         try:
             self.checked(value)
@@ -146,10 +139,10 @@ class Range:
             raise RequestError(f"{flag}: {shortened(value)} given; {error}") from None
 
     def read_flag(self, flag: str, text: str) -> float:
-        """Return the number in a flag's text.
+        """Return the number in the text that was given to a flag.
 
         Raises:
-            RequestError: the text is not a number, or not one within the limits.
+            RequestError: the text is not a number, or the number is not within the limits.
         """
         try:
             return self.parsed(text)
@@ -302,7 +295,7 @@ PLANNED_S = Range(
 )
 WAIT_S = _duration(0, 3650 * _DAY_S, "no queue is that long")
 SAMPLES = Range(low=1, high=GLOBAL_BATCH.high * MAX_RANKS, whole=True)
-"""Samples per step of the whole job: above `GLOBAL_BATCH` if each rank's batch is set and ranks are many."""
+"""Samples per step of the whole job, which can be above `GLOBAL_BATCH` if many ranks each have a given local batch."""
 SECONDS_OF_COLLECTIVES = replace(COLLECTIVE_TIMEOUT_S, reads=None)
 MOST_SHRINK = 10**6
-"""Largest shrink: times the largest transfer of a record, it still fits in 64 bits."""
+"""Largest shrink; multiplied by the largest transfer of a record, it still fits in 64 bits."""

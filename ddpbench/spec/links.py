@@ -1,4 +1,4 @@
-"""Emulated links in words."""
+"""Words for emulated links, and facts on them, from the texts in `Case.fabric`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ddpbench.spec.fabric import Links
 from ddpbench.units import format_bit_rate
 
 MOST_ODD = 3
-"""Most nodes of another rate that are named one by one."""
+"""Most nodes with an unusual rate that are named one by one."""
 
 
 def links_of(fabric: str) -> Links | None:
-    """Return a case's links; None for the machine's own, or if this version cannot read the text."""
+    """Return a case's emulated links; None if it has none, or if this version cannot parse the text."""
     try:
         return Links.parse(fabric) if fabric else None
     except ValueError:
@@ -22,16 +22,16 @@ def links_of(fabric: str) -> Links | None:
 
 
 def local_rate(fabric: str, ranks_per_node: int) -> float | None:
-    """Return the rate of the ranks' separate links, bit/s; None if the ranks of a node share its link.
+    """Return the rate of the ranks' own links, bit/s; None if the ranks of a node share the node's link.
 
-    A rank's own link also carries traffic that stays within the node.
+    A rank's own link also carries the rank's traffic within the node.
     """
     links = links_of(fabric)
     return links.local_bandwidth if links is not None and ranks_per_node > 1 else None
 
 
 def without_latency(fabrics: Iterable[str]) -> bool:
-    """Return whether there are emulated links, none of which adds latency."""
+    """Return whether at least one of these texts names emulated links, and none of those adds latency."""
     every = [links_of(fabric) for fabric in fabrics if fabric]
     return bool(every) and all(links is not None and not links.latency_s for links in every)
 
@@ -47,14 +47,14 @@ def short_links(fabric: str) -> str:
 
 
 def links_apart(fabric: str, other: str) -> str:
-    """Return the links in a few words: the rate, and what else differs from the `other` links."""
+    """Return the links in a few words; if only the usual rate differs from the `other` links, only that rate."""
     rate, rest = _parts(fabric)
     return rate if rest == _parts(other)[1] and rate != _parts(other)[0] else short_links(fabric)
 
 
 @cache
 def link_words(fabric: str) -> str:
-    """Return the links as a label: `emulated 1 Gbit/s link`, `emulated 1 Gbit/s link (node 3 at 100 Mbit/s)`."""
+    """Return words for the links: `emulated 1 Gbit/s link`, `emulated 1 Gbit/s link (node 3 at 100 Mbit/s)`."""
     if not fabric:
         return ""
     rate, rest = _parts(fabric)
@@ -62,7 +62,7 @@ def link_words(fabric: str) -> str:
 
 
 def _parts(fabric: str) -> tuple[str, str]:
-    """Return the usual rate, and the remaining words for the links."""
+    """Return words for the rate that most nodes have, and words for the rest of the links."""
     links = links_of(fabric)
     if links is None:
         return fabric, ""
@@ -78,5 +78,5 @@ def _parts(fabric: str) -> tuple[str, str]:
 
 
 def but_rate(fabric: str) -> str:
-    """Return the words of a fabric other than its rates; empty if there are none."""
+    """Return the part of a fabric's text after its rates; empty if there is none."""
     return fabric.partition("; ")[2]

@@ -1,6 +1,4 @@
-"""The cases of an experiment: its axes multiplied out, each combination laid on ranks, nodes and links, or
-skipped.
-"""
+"""Expand an experiment into its cases, one for each combination of its axes, with ranks, nodes and links decided."""
 
 from __future__ import annotations
 
@@ -31,13 +29,14 @@ from ddpbench.user_files import is_import_path, process_kept
 
 
 def expand(experiment: Experiment, catalog: Catalog, devices: Devices) -> list[PlannedCase]:
-    """Return the experiment's cases in the order of its axes, with the base cases of their speed-ups added.
+    """Return the experiment's cases in the order of its axes, with missing base cases of speed-ups added.
 
-    `auto` becomes 1, 2, 4 ... up to the number of devices; device and backend become those of the machine.
-    Combinations that differ only in a setting that their strategy lacks are one case.
+    `auto` and `all` are replaced as by `resolve`. Combinations that differ only in a setting that their strategy does
+    not use are one case.
 
     Raises:
-        ExperimentError: a case's batch cannot be divided evenly, or the excludes leave nothing.
+        ExperimentError: a combination cannot be a case, a claim cannot be decided, or no case is left; all problems
+            are listed.
     """
     problems: list[Problem] = []
     planned: dict[str, PlannedCase] = {}
@@ -78,7 +77,7 @@ def expand(experiment: Experiment, catalog: Catalog, devices: Devices) -> list[P
 
 
 def _add_base_cases(planned: dict[str, PlannedCase], devices: Devices) -> None:
-    """Add the base cases of these cases' speed-ups to `planned`, by id."""
+    """Add the base case of each runnable case to `planned`, by id, unless it is there already."""
     runnable = [entry for entry in planned.values() if entry.skip_reason is None]
     for entry in runnable:
         baseline = entry.case.baseline()
@@ -88,10 +87,10 @@ def _add_base_cases(planned: dict[str, PlannedCase], devices: Devices) -> None:
 
 
 def _check_count(experiment: Experiment) -> None:
-    """Refuse a matrix that is too large, before it is built.
+    """Check that the matrix is not too large, before it is built.
 
     Raises:
-        ExperimentError: its axes make too many combinations.
+        ExperimentError: the axes make too many combinations.
     """
     sizes = {name: len(values) for name, values in experiment.axes.items() if len(values) > 1}
     count = math.prod(sizes.values())
@@ -105,8 +104,9 @@ def _check_count(experiment: Experiment) -> None:
 
 
 def _setting(experiment: Experiment, axes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all settings of a combination: `Base`'s fields, the fabric's as `fabric.X`, variables as
-    `env.X`, options.
+    """Return all settings of a combination by name: fields of `Base`, `fabric.X`, `env.X`, and the axes.
+
+    `axes` has the combination's values of the axes, which take precedence.
     """
     fabric = experiment.fabric or FabricSettings()
     linked = {f"fabric.{name}": getattr(fabric, name) for name in FabricSettings.model_fields}
@@ -121,8 +121,9 @@ def _plan_case(
     devices: Devices,
     problems: list[Problem],
 ) -> PlannedCase | None:
-    """Return a combination as a case, with the reason if it will not run; None, and a problem, if it cannot
-    be a case.
+    """Return a combination as a case, with the reason if it will not run.
+
+    Add a problem and return None if the combination cannot be a case.
     """
     strategy = catalog.strategy(setting["strategy"])
     workload = catalog.workload(setting["workload"])
@@ -130,7 +131,7 @@ def _plan_case(
     if layout is None:
         return None
     world_size, nodes = layout
-    trainers = max(1, strategy.trainers(world_size))  # a lone server trains nothing: its check says so
+    trainers = max(1, strategy.trainers(world_size))  # a lone server trains nothing, which its check reports
     batch = _batch(experiment, setting, workload, world_size=world_size, trainers=trainers, problems=problems)
     options = None if batch is None else _options_json(experiment, setting, strategy, workload, problems)
     fabric = None if options is None else _links(setting, strategy, world_size, nodes, problems)
@@ -143,7 +144,7 @@ def _plan_case(
     crosses = fabric or setting["fabric.bandwidth"] is None
     laid = _Laid(
         world_size=world_size,
-        nodes=nodes if crosses else 1,  # nothing would cross a link: the machine itself
+        nodes=nodes if crosses else 1,  # without a link to cross, the machine itself is the node
         local_batch=batch[0],
         global_batch=batch[1],
         device="cuda" if device == "cuda" else "cpu",
@@ -161,7 +162,7 @@ def _plan_case(
 
 
 def _against_fabric(setting: Mapping[str, Any], backend: str) -> Iterator[Problem]:
-    """Yield a problem for each setting of a combination that emulated links do not allow."""
+    """Yield problems for settings of a combination that emulated links do not allow."""
     if backend == "nccl":
         message = (
             "nccl does not talk over emulated links: they are the kernel's, between namespaces; use gloo"
@@ -176,7 +177,7 @@ def _against_fabric(setting: Mapping[str, Any], backend: str) -> Iterator[Proble
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Laid:
-    """A combination laid on ranks, nodes, devices and links, with the samples of a step."""
+    """What was decided for a combination: ranks, nodes, samples per step, device, backend and links."""
 
     world_size: int
     nodes: int
@@ -188,7 +189,7 @@ class _Laid:
 
     @property
     def ranks_per_node(self) -> int:
-        """Return the ranks of each node; all ranks if they do not divide evenly, a case that will not run."""
+        """Return the number of ranks per node; all ranks if they do not divide evenly, so that the case won't run."""
         return self.world_size // self.nodes if self.world_size % self.nodes == 0 else self.world_size
 
 
@@ -201,7 +202,7 @@ def _case(
     laid: _Laid,
     options: tuple[str, str],
 ) -> Case:
-    """Return the case of a combination; `options` are its strategy's and its workload's, as JSON."""
+    """Return the case of a combination; `options` are those of the strategy and of the workload, as JSON."""
     asked = setting["launcher"]
     decided = {
         "experiment": experiment.name,
@@ -236,7 +237,7 @@ def _case(
 
 
 _AS_SET = tuple(one.name for one in fields(Case) if one.name in Base.model_fields)
-"""Fields of a case that are settings of the same name; values decided for a combination take precedence."""
+"""Names of the fields that `Case` and `Base` share; values decided for a combination take precedence."""
 
 
 def _batch(
@@ -248,7 +249,7 @@ def _batch(
     trainers: int,
     problems: list[Problem],
 ) -> tuple[int, int] | None:
-    """Return samples per rank and of the whole job; None, and a problem, if scaling cannot fix one of them."""
+    """Return the local and the global batch; add a problem and return None if those given do not suit the scaling."""
     local_batch: int | None = setting["local_batch"]
     global_batch: int | None = setting["global_batch"]
     if "scaling" in experiment.axes:  # each kind of scaling uses the batch that it fixes
@@ -277,9 +278,7 @@ def _options_json(
     workload: WorkloadInfo,
     problems: list[Problem],
 ) -> tuple[str, str] | None:
-    """Return the strategy's and the workload's options; None, and a problem, if an axis does not go with
-    them.
-    """
+    """Return the options of strategy and workload as JSON; add problems and return None if any are invalid."""
     owners = (
         (setting["strategy"], strategy.options),
         (setting["workload"].partition(":")[0], workload.options),
@@ -295,7 +294,7 @@ def _options_json(
 def _as_json(
     model: type[BaseModel], given: Mapping[str, Any], path: str, problems: list[Problem]
 ) -> str | None:
-    """Return options as JSON, from which a rank reads them back; None, and a problem, if they cannot be."""
+    """Return validated options as JSON, for ranks; add problems and return None if they are invalid or not JSON."""
     try:
         with process_kept():
             options = model.model_validate(given)
@@ -310,7 +309,7 @@ def _as_json(
     except (
         Exception,
         SystemExit,
-    ) as error:  # of a type that JSON does not know, or a user's serializer failed
+    ) as error:  # an option's type is unknown to JSON, or a user's serializer failed
         failing = [name for name in model.model_fields if not _has_json(options, name)]
         where = f"{path}.{failing[0]}" if failing else path
         value = f"{shortened(getattr(options, failing[0]))} " if failing else ""
@@ -329,7 +328,7 @@ def _has_json(options: BaseModel, name: str) -> bool:
 
 
 def _device_and_backend(setting: Mapping[str, Any], devices: Devices) -> tuple[str, str]:
-    """Return the device and backend that `auto` stands for on these devices, or those requested."""
+    """Return the requested device and backend, or those that `auto` means on these devices."""
     device = devices.kind if setting["device"] == "auto" else setting["device"]
     backend = setting["backend"]
     if backend == "auto":
@@ -338,7 +337,7 @@ def _device_and_backend(setting: Mapping[str, Any], devices: Devices) -> tuple[s
 
 
 def _env_json(setting: Mapping[str, Any], *, uses_backend: bool) -> str:
-    """Return a combination's variables as JSON; those of transports only if data are moved."""
+    """Return a combination's environment variables as JSON; those of transports only if a backend moves data."""
     variables = {
         name.removeprefix("env."): value for name, value in setting.items() if name.startswith("env.")
     }
@@ -346,16 +345,15 @@ def _env_json(setting: Mapping[str, Any], *, uses_backend: bool) -> str:
 
 
 def _chosen(asked: str, usual: str, choice: Sequence[str], *, own: bool = False) -> str:
-    """Return a case's choice: the requested one if its strategy offers the choice, else the strategy's
-    default.
+    """Return the requested algorithm or schedule if it is among the strategy's choices; otherwise the default, `usual`.
 
-    With `own` a user's own class may be requested too.
+    If `own` is true, a user's own class may be requested, too.
     """
     return asked if asked in choice or (own and is_import_path(asked)) else usual
 
 
 def _dtype(asked: str, workload: WorkloadInfo) -> str:
-    """Return a case's type: the requested one, or float32; for a user's own class, its own types."""
+    """Return a case's `dtype`: the requested one, or by default float32, or `own` for a user's own class."""
     if asked != "default":
         return asked
     return OWN_TYPES if workload.own else "float32"
@@ -405,10 +403,10 @@ def _options(experiment: Experiment, setting: Mapping[str, Any], owner: str) -> 
 def _layout(
     experiment: Experiment, setting: Mapping[str, Any], problems: list[Problem]
 ) -> tuple[int, int] | None:
-    """Return a combination's world size and nodes.
+    """Return a combination's world size and number of nodes; add a problem and return None if they are invalid.
 
-    On a fabric any two of nodes, ranks per node and world size give the third; there are never more nodes
-    than ranks.
+    On a fabric, any two of nodes, ranks per node and world size determine the third. There are never more nodes than
+    ranks.
     """
     world_size: int = setting["world_size"]
     nodes: int | None = setting["fabric.nodes"]
@@ -429,7 +427,7 @@ def _layout(
 
 
 def _layout_problem(experiment: Experiment, setting: Mapping[str, Any]) -> Problem | None:
-    """Return what is wrong with a combination's numbers of ranks and nodes, or None."""
+    """Return the problem with a combination's numbers of ranks and nodes, or None."""
     world_size: int = setting["world_size"]
     if setting["fabric.bandwidth"] is None:
         message = 'is missing: how fast each node\'s link is, such as bandwidth = "1 Gbit/s"'
@@ -456,8 +454,9 @@ def _layout_problem(experiment: Experiment, setting: Mapping[str, Any]) -> Probl
 def _links(
     setting: Mapping[str, Any], strategy: StrategyInfo, world_size: int, nodes: int, problems: list[Problem]
 ) -> str | None:
-    """Return the case's fabric in words, empty if none of it would be used; None, and a problem, if it is
-    invalid.
+    """Return the text for `Case.fabric`, empty if the case would not use a fabric.
+
+    Add problems and return None if the fabric's settings are invalid.
     """
     if setting["fabric.bandwidth"] is None:
         return ""
@@ -496,7 +495,7 @@ def _links(
 
 
 def _oversubscribed(case: Case, devices: Devices) -> bool:
-    """Return whether ranks share cores: more threads than cores. A replay's ranks sleep instead of computing."""
+    """Return whether ranks on CPUs have more threads than there are cores; never for replays, whose ranks sleep."""
     return (
         case.device == "cpu"
         and case.compute == "real"

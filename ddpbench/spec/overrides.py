@@ -1,7 +1,7 @@
-"""`--set`: which setting an override means, and which settings an overridden experiment must then drop.
+"""Apply the overrides of `--set`, and drop what they replace in an experiment.
 
-A bare name stands for the one setting that it can mean: `precision` for `base.precision`, `until_s` for
-`budget.until_s`, `accumulate` for `options.ddp.accumulate` if only ddp has it. Nothing here validates values.
+A bare name stands for the only setting that it can mean: `precision` for `base.precision`, `until_s` for
+`budget.until_s`, `accumulate` for `options.ddp.accumulate` if only ddp has this option. Nothing here validates values.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from ddpbench.text_safety import and_words, given_twice, shortened, toml_text
 _TOP_LEVEL = tuple(Experiment.model_fields)
 _SECTIONS: dict[str, type[BaseModel]] = {"base": Base, "budget": Budget, "fabric": FabricSettings}
 _OWNERS = ("strategy", "workload")
-"""Settings whose values have options."""
+"""Settings that name something which has a table of options."""
 _Setting = tuple[list[str], Any, str]
-"""An override's key in parts, its value and its text."""
+"""A parsed override: the parts of its key, its value, and its text."""
 
 
 def places(name: str, models: Models, *, emulated: bool = True) -> list[str]:
@@ -37,9 +37,8 @@ def places(name: str, models: Models, *, emulated: bool = True) -> list[str]:
 
     Args:
         name: the bare name, such as `precision`.
-        models: options of the experiment's strategies and workloads.
-        emulated: whether there is a fabric: without one, a name that another section also has does not mean
-        the fabric's.
+        models: models of the options of the experiment's strategies and workloads, by name.
+        emulated: whether there is a fabric; if not, a name that another section also has cannot mean the fabric's.
     """
     keys = [f"{section}.{name}" for section, model in _SECTIONS.items() if name in model.model_fields]
     keys += [f"options.{owner}.{name}" for owner, model in models.items() if name in model.model_fields]
@@ -49,45 +48,44 @@ def places(name: str, models: Models, *, emulated: bool = True) -> list[str]:
 
 
 def whole_keys(override: str) -> list[str]:
-    """Return the keys that an override may mean, without `axes.`; an option's bare name is returned
-    unchanged.
+    """Return the full keys that an override may mean, without `axes.`; for a table, those of all its settings.
 
-    For a table these are the keys of all of its settings.
+    A bare name of an option is returned unchanged.
     """
     return [key for meant_by_one in _meanings(override) for key in meant_by_one]
 
 
 def sure_keys(override: str) -> list[str]:
-    """Return the keys that an override certainly means: no bare names that may stand for several settings."""
+    """Return the full keys that an override means for certain, without those of ambiguous bare names."""
     return [keys[0] for keys in _meanings(override) if len(keys) == 1]
 
 
 def _meanings(override: str) -> list[list[str]]:
-    """Return, for each value that an override sets, the keys that may be meant."""
+    """Return, for each value that an override sets, the full keys that may be meant."""
     given, value, _ = _read(override, []) or (setting_keys(override.partition("=")[0].strip()), None, "")
     names = [".".join(keys[1:] if keys[0] == "axes" else keys) for keys, _ in _leaves(tuple(given), value)]
     return [([] if "." in name else places(name, {})) or [name] for name in names]
 
 
 def contradiction(overrides: Iterable[str]) -> tuple[str, str] | None:
-    """Return two overrides of which the later replaces a value of the earlier; None if no value is lost.
+    """Return the first two overrides of which the later replaces a value of the earlier; None if none does.
 
-    Bare names of options are compared as they are: finding their strategy or workload takes an experiment.
+    Bare names of options are compared as they are, because their strategy or workload depends on the experiment.
     """
     given = GivenSettings()
     return next((twice for text in overrides if (twice := given.add(text))), None)
 
 
 class GivenSettings:
-    """Overrides given one after the other, each parsed once, to find one that replaces another's value."""
+    """Overrides, added one after the other, to find one that replaces a value of an earlier one."""
 
     def __init__(self) -> None:
-        """Start without overrides."""
+        """Begin without overrides."""
         self._leaves: dict[tuple[str, ...], tuple[Any, str]] = {}
         self._tables: dict[tuple[str, ...], str] = {}
 
     def add(self, override: str) -> tuple[str, str] | None:
-        """Add an override; return it with an earlier one whose value it replaces, as `contradiction` does."""
+        """Add an override; return an earlier one whose value it replaces, and this one; None if it replaces none."""
         if not (setting := _read(override, [])):
             return None
         keys = setting[0]
@@ -96,9 +94,9 @@ class GivenSettings:
         )
 
     def put(self, keys: Sequence[str], value: Any, text: str) -> tuple[str, str] | None:
-        """Add a parsed override, as `add` does."""
+        """Like `add`, for a parsed override."""
         path, new = _path(keys), _leaves(tuple(keys), value)
-        if path in self._tables and not _is_below_axes(path):  # it replaces the whole table
+        if path in self._tables and not _is_below_axes(path):  # this override replaces the whole table
             still = {leaf for leaf, _ in new}
             for leaf, (_, before) in self._leaves.items():
                 if leaf[: len(path)] == path and leaf not in still:
@@ -118,24 +116,24 @@ class GivenSettings:
 
 
 def _is_below_axes(path: Sequence[str]) -> bool:
-    """Return whether a key is an axis, or a table of axes, which is joined with existing ones."""
+    """Return whether a key is an axis or a table of axes; these are merged into the existing axes."""
     return path[0] == "axes" and len(path) > 1
 
 
 def _path(keys: Sequence[str]) -> tuple[str, ...]:
-    """Return a key in parts; an axis has the same parts whether its dots are quoted or not."""
+    """Return the parts of a key, with the name of an axis split at its dots, even if they were quoted."""
     return ("axes", *".".join(keys[1:]).split(".")) if keys[0] == "axes" and len(keys) > 1 else tuple(keys)
 
 
 def _leaves(path: tuple[str, ...], value: Any) -> list[tuple[tuple[str, ...], Any]]:
-    """Return the values that an override sets, each with its path; a table sets each of its entries."""
+    """Return the path and the value of each setting that an override sets; a table sets each of its entries."""
     if not isinstance(value, dict) or not value:
         return [(_path(path), value)]
     return [leaf for key, inner in value.items() for leaf in _leaves((*path, key), inner)]
 
 
 def with_whole_options(overrides: Iterable[str], models: Models, problems: list[Problem]) -> list[str]:
-    """Return overrides with the bare names of options written out."""
+    """Return the overrides with bare names of options replaced by full keys; add problems for ambiguous ones."""
     written: list[str] = []
     for text in overrides:
         name, equals, value = text.partition("=")
@@ -151,13 +149,17 @@ def with_whole_options(overrides: Iterable[str], models: Models, problems: list[
 
 
 def _lacks_owner(keys: Sequence[str]) -> bool:
-    """Return whether a key such as `options.ratio`, or its axis, may be an option without its owner."""
+    """Return whether a key such as `options.ratio`, or an axis of it, may be an option without its owner's name.
+
+    The owner is the strategy or workload that has the option.
+    """
     return keys[-2:-1] == ["options"] and list(keys[:-2]) in ([], ["axes"])
 
 
 def _owned(keys: list[str], models: Models, problems: list[Problem]) -> list[str]:
-    """Return the parts of the full key of an option given without its owner; empty if it is not one, or of
-    several owners.
+    """Return the parts of the full key of an option that was given without its owner (the strategy or workload).
+
+    Return an empty list if it is not such an option; also, adding a problem, if several owners have it.
     """
     if not _lacks_owner(keys) or keys[-1] in models:
         return []
@@ -169,12 +171,12 @@ def _owned(keys: list[str], models: Models, problems: list[Problem]) -> list[str
 
 
 def quoted(part: str) -> str:
-    """Return a part of a key as TOML reads it back: an owner such as `mine.py:TopK` in quotes."""
+    """Return a part of a key as TOML needs it, in quotes if necessary, such as `"mine.py:TopK"`."""
     return part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else toml_text(part)
 
 
 def _meant(name: str, candidates: Sequence[str], problems: list[Problem]) -> str:
-    """Return the only key that a bare name may stand for; empty without such a key, or with several."""
+    """Return the only one of the `candidates` for a bare name; empty if there is none, or, with a problem, several."""
     if len(candidates) > 1:
         message = f"{name} may be {' or '.join(candidates)}: write the one that is meant"
         problems.append(Problem(path="--set", message=message))
@@ -182,22 +184,23 @@ def _meant(name: str, candidates: Sequence[str], problems: list[Problem]) -> str
 
 
 class Owner(NamedTuple):
-    """A strategy or workload by name."""
+    """A strategy or workload, which has a table of options."""
 
     kind: str
-    """The setting that names it, `strategy` or `workload`."""
+    """`strategy` or `workload`."""
     name: str
 
     @property
     def table(self) -> str:
-        """Return the name of its table of options: a strategy's name, or a workload's without its size or
-        class.
-        """
+        """Return the name of the owner's table of options; for a workload, this lacks the size or the class."""
         return self.name if self.kind == "strategy" else self.name.partition(":")[0]
 
 
 def owner_names(data: Mapping[str, Any], settings: Sequence[list[str]] = ()) -> list[Owner]:
-    """Return the strategies and workloads of an experiment, whose axes the overrides `settings` may replace."""
+    """Return the strategies and workloads of an experiment.
+
+    If `settings`, the keys of overrides, have `base.strategy` or `base.workload`, that replaces the axis.
+    """
     axes, base = data.get("axes"), data.get("base")
     names: list[Owner] = []
     for field in _OWNERS:
@@ -211,9 +214,7 @@ def owner_names(data: Mapping[str, Any], settings: Sequence[list[str]] = ()) -> 
 
 
 def option_models(owners: Iterable[Owner], catalog: Catalog) -> dict[str, type[BaseModel]]:
-    """Return the options' models of strategies and workloads, by their tables' names; unknown ones are left
-    out.
-    """
+    """Return the models of options by the names of their tables; unknown strategies and workloads are left out."""
     models: dict[str, type[BaseModel]] = {}
     for owner in owners:
         with suppress(KeyError, ValueError):  # reported elsewhere
@@ -223,7 +224,7 @@ def option_models(owners: Iterable[Owner], catalog: Catalog) -> dict[str, type[B
 
 
 def is_emulated(data: Mapping[str, Any]) -> bool:
-    """Return whether an experiment's text asks for a fabric."""
+    """Return whether an experiment's contents ask for a fabric, by a section or an axis."""
     axes = data.get("axes")
     return "fabric" in data or (
         isinstance(axes, dict) and any(str(name).partition(".")[0] == "fabric" for name in axes)
@@ -233,7 +234,7 @@ def is_emulated(data: Mapping[str, Any]) -> bool:
 def apply(
     data: dict[str, Any], overrides: Sequence[str], catalog: Catalog, problems: list[Problem]
 ) -> list[list[str]]:
-    """Set the overrides' values; return the key in parts of each setting, and of each setting in a table."""
+    """Set the overrides' values in `data`, and add problems; return the key, in parts, of each setting that was set."""
     if not isinstance(overrides, list | tuple) or not all(isinstance(one, str) for one in overrides):
         message = f'{shortened(overrides)}: give a list of texts, such as ["base.local_batch=16"]'
         problems.append(Problem(path="overrides", message=message))  # from Python: --set gives nothing else
@@ -242,7 +243,7 @@ def apply(
         problems += written_twice(data["axes"], "axes")
         data["axes"] = dotted(data["axes"])
     read = [setting for text in overrides if (setting := _read(text, problems))]
-    # the meaning of options' names depends on strategies and workloads, which another override may give
+    # what the name of an option means depends on strategies and workloads, which an override may set
     whole = [(keys, value, text) for keys, value, text in read if _is_whole(keys) and not _lacks_owner(keys)]
     for one in whole:
         _put(data, *one, [])
@@ -260,12 +261,12 @@ def apply(
 
 
 def _parts(settings: Iterable[_Setting]) -> list[list[str]]:
-    """Return the keys, in parts, that these settings set; for a table the keys in it."""
+    """Return the parts of each key that these overrides set; for a table, those of the keys in it."""
     return [list(leaf) for keys, value, _ in settings for leaf, _ in _leaves(tuple(keys), value)]
 
 
 def _whole(keys: list[str], models: Models, problems: list[Problem], *, emulated: bool) -> list[str]:
-    """Return the parts of the key that a bare name stands for; empty without such a key, or with several."""
+    """Return the parts of the full key for a bare name; add a problem and return an empty list if it is not certain."""
     axis, name = keys[0] == "axes", keys[-1]
     candidates = places(name, models, emulated=emulated)
     if axis:
@@ -281,27 +282,27 @@ def _whole(keys: list[str], models: Models, problems: list[Problem], *, emulated
 
 
 def _is_whole(keys: Sequence[str]) -> bool:
-    """Return whether a key names its section, or is clear without looking at other overrides."""
+    """Return whether a key names its section, or means the same setting in every experiment."""
     if keys[0] == "axes" and len(keys) == 2:
         return "." in keys[1] or keys[1] in Base.model_fields
     return len(keys) > 1 or keys[0] in _TOP_LEVEL
 
 
 def _split(key: str) -> list[str]:
-    """Return a full key in parts: the owner of an option may contain a dot, as `train.py` does."""
+    """Return the parts of a full key, in which a strategy's or workload's name may contain dots, as in `train.py`."""
     section, _, rest = key.partition(".")
     owner, _, name = rest.rpartition(".")
     return [section, owner, name] if owner else [section, name]
 
 
 def _near(name: str, models: Models) -> str:
-    """Return a clause with the nearest setting, or else the existing sections."""
+    """Return a clause that suggests the nearest setting, or else lists the sections."""
     known = {field for model in (*_SECTIONS.values(), *models.values()) for field in model.model_fields}
     return meant(name, known, 0.7) or nearest(name, _TOP_LEVEL)
 
 
 def misplaced(name: str, models: Models) -> str:
-    """Return what is wrong with a key at the top of an experiment's file, and where it belongs."""
+    """Return words for what is wrong with an unknown top-level key of an experiment's file, and where it may belong."""
     sections = [key.rpartition(".")[0] for key in places(name, models)]
     if sections:
         return f"unknown section; write it in {' or '.join(f'[{section}]' for section in sections)}"
@@ -309,7 +310,7 @@ def misplaced(name: str, models: Models) -> str:
 
 
 def _read(override: str, problems: list[Problem]) -> _Setting | None:
-    """Return an override's key in parts, its value and its text; None if it is not a setting."""
+    """Return a parsed override; add a problem and return None if it cannot be parsed."""
     path, equals, raw = override.partition("=")
     keys = setting_keys(path.strip())
     if not equals or not all(keys):
@@ -333,7 +334,7 @@ def _read(override: str, problems: list[Problem]) -> _Setting | None:
 
 
 def _put(data: dict[str, Any], keys: Sequence[str], value: Any, text: str, problems: list[Problem]) -> bool:
-    """Set one value; return whether it could be set."""
+    """Set an override's value in `data`; add a problem and return False if its section is not a table."""
     if _is_below_axes(keys):  # the form that `dotted` makes
         written = [(["axes", ".".join(leaf[1:])], inner) for leaf, inner in _leaves(tuple(keys), value)]
     else:
@@ -350,7 +351,7 @@ def _put_at(
         if not isinstance(target, dict):
             problems.append(Problem(path="--set", message=f"{shortened(text)}: {key} is not a section"))
             return False
-    target[keys[-1]] = deepcopy(value)  # another override may set something in it
+    target[keys[-1]] = deepcopy(value)  # a copy, in which a later override may set something
     return True
 
 
@@ -358,7 +359,7 @@ _OF_OWN_FILE = re.compile(r"""options\.(?P<owner>[^"']*?(:\w+|\.py))\.(?P<option
 
 
 def setting_keys(path: str) -> list[str]:
-    """Return a setting's path in parts, quoted as in TOML if a part contains a dot.
+    """Return the parts of a setting's path, in which a part that contains dots is quoted as in TOML.
 
     A user's file, as in `options.train.py.width` or `options.mine.py:TopK.ratio`, needs no quotes.
     """
@@ -378,13 +379,12 @@ def setting_keys(path: str) -> list[str]:
 
 
 def reconcile(data: dict[str, Any], settings: Sequence[list[str]], before: Iterable[Owner]) -> list[str]:
-    """Remove what contradicts the overrides; return one sentence per removal.
+    """Remove from an experiment what contradicts its overrides; return one sentence per removal.
 
     Args:
-        data: the experiment with its overrides, which is changed.
-        settings: the keys that were overridden. A contradiction between two of them stays, and is refused
-        later.
-        before: the strategies and workloads that it had without them.
+        data: the experiment with the overrides applied, which is changed.
+        settings: the keys that were overridden. Contradictions between two of these stay, and are refused later.
+        before: the strategies and workloads that the experiment had before the overrides.
     """
     return [
         *_replace_axes(data, settings),
@@ -394,7 +394,7 @@ def reconcile(data: dict[str, Any], settings: Sequence[list[str]], before: Itera
 
 
 def _replace_axes(data: dict[str, Any], settings: Sequence[list[str]]) -> list[str]:
-    """Remove the axes for which overrides give one value; return one sentence per axis."""
+    """Remove axes that overrides replace by a single value; return one sentence per axis."""
     if not isinstance(data.get("axes"), dict):
         return []
     axes = data["axes"] = dotted(data["axes"])
@@ -410,13 +410,16 @@ def _replace_axes(data: dict[str, Any], settings: Sequence[list[str]]) -> list[s
         replaced.append(f"{'.'.join(keys)} = {value} replaces the axis {name} = [{listed}]")
         if name == "scaling" and isinstance(
             data["base"], dict
-        ):  # the axis needs two batches; the one that this scaling fixes stays
+        ):  # the axis needed both batches; keep the one that this scaling fixes
             data["base"].pop("global_batch" if value == "weak" else "local_batch", None)
     return replaced
 
 
 def _replace_values(data: dict[str, Any], settings: Sequence[list[str]]) -> list[str]:
-    """Remove settings that overrides turn into axes, or that an overridden scaling does not use."""
+    """Remove settings that overrides turn into axes, or that an overridden scaling does not use.
+
+    Return one sentence per removal.
+    """
     given = {".".join(keys) for keys in settings}
     replaced = []
     for name in _axes_asked(settings):
@@ -433,7 +436,7 @@ def _replace_values(data: dict[str, Any], settings: Sequence[list[str]]) -> list
 
 
 def _leave_out(data: dict[str, Any], settings: Sequence[list[str]], before: Iterable[Owner]) -> list[str]:
-    """Remove settings of strategies and workloads that overrides replaced; return one sentence per removal."""
+    """Remove settings of strategies and workloads that overrides have replaced; return a sentence for each of these."""
     still = {owner.table for owner in owner_names(data)}
     asked = _axes_asked(settings)
     left_out = []
@@ -475,7 +478,7 @@ def _names_option(rule: object, prefix: str) -> bool:
 
 
 def _axes_asked(settings: Sequence[list[str]]) -> list[str]:
-    """Return the axes that overrides give."""
+    """Return the names of the axes that overrides set."""
     return [".".join(keys[1:]) for keys in settings if keys[:1] == ["axes"]]
 
 
@@ -487,7 +490,7 @@ def _value_at(data: Mapping[str, Any], keys: Sequence[str]) -> Any:
 
 
 def place_of(table: dict[str, Any], name: str) -> tuple[dict[str, Any], str] | None:
-    """Return the table that holds a setting (a name with dots), and its key there; None if it is not given."""
+    """Return the table that has a setting (a name with dots), and the key in that table; None if it is not set."""
     if name in table:
         return table, name
     for key, inner in table.items():

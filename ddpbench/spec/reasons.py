@@ -1,4 +1,4 @@
-"""Reasons why a case of the matrix will not run, as sentences that say what to do."""
+"""Reasons why a case of the matrix will not run, in words that also say what to do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def skip_reason(
     catalog: Catalog,
     trainers: int,
 ) -> str | None:
-    """Return the first reason why a case will not run, or None; `trainers` is how many of its ranks train."""
+    """Return the first reason why a case will not run, or None; `trainers` is the number of its ranks that train."""
     return (
         _launcher_reason(case, strategy)
         or _layout_reason(case)
@@ -39,8 +39,7 @@ def skip_reason(
 def _launcher_reason(case: Case, strategy: StrategyInfo) -> str | None:
     """Return why this case's launcher cannot start its ranks as requested, or None.
 
-    A framework's launcher may belong to the strategy, without anyone having set it: then the sentence does
-    not suggest another.
+    If the strategy has its own launcher, such as Ray's, the reason does not suggest setting a different one.
     """
     if strategy.launcher and case.launcher != strategy.launcher:
         return (
@@ -66,7 +65,7 @@ def _launcher_reason(case: Case, strategy: StrategyInfo) -> str | None:
 
 
 def _trainers_reason(case: Case, trainers: int) -> str | None:
-    """Return why the training ranks, if others only serve, cannot share the batch evenly, or None."""
+    """Return why the global batch does not divide evenly over the ranks that train, or None."""
     if case.local_batch * trainers == case.global_batch:
         return None
     return (
@@ -90,14 +89,16 @@ def _pieces_reason(
     if strategy.pieces == "branches" and pieces != wanted:
         return f"{case.workload} has {pieces} branches, a rank each: set world_size = {pieces}"
     if pieces < wanted:
-        most = pieces * (case.world_size // wanted)  # as many replicas, with one layer per piece
+        most = pieces * (
+            case.world_size // wanted
+        )  # with the same number of replicas and one layer per piece
         few = f"too few for {wanted} stages: use a world size of {most} or less"
         return f"{case.workload} has {pieces} layers to cut at, {few}"
     return None
 
 
 def _virtual_reason(case: Case) -> str | None:
-    """Return why this case cannot be slowed down or shrunk, or run on a fabric, or None."""
+    """Return why this case cannot be dilated or shrunk, or run on a fabric, as requested, or None."""
     if case.compute == "real" and (case.dilation != 1 or case.shrink != 1):
         what = "dilation" if case.dilation != 1 else "shrink"
         return f'{what} needs replayed computation: workload = "replay:PROFILE" (ddpbench profile makes one)'
@@ -116,7 +117,7 @@ def _loss_reason(case: Case, experiment: Experiment) -> str | None:
 
 
 def _recovery_reason(case: Case, trainers: int, *, one_process: bool) -> str | None:
-    """Return why a failure of this case cannot be planned and recovered from, or None."""
+    """Return why recovery from a failure cannot be measured in this case, or None."""
     if case.recovery == "off":
         return None
     serves = trainers != case.world_size or (one_process and case.world_size > 1)
@@ -162,7 +163,7 @@ def _recovery_reason(case: Case, trainers: int, *, one_process: bool) -> str | N
 
 
 def _layout_reason(case: Case) -> str | None:
-    """Return why these ranks cannot be placed on that many nodes, or None."""
+    """Return why the case's ranks cannot be placed on its number of nodes, or None."""
     nodes = case.nodes
     if nodes > 1 and case.launcher not in ("torchrun", "slurm") and not case.fabric:
         return (
@@ -174,7 +175,7 @@ def _layout_reason(case: Case) -> str | None:
 
 
 def _processes_reason(case: Case) -> str | None:
-    """Return why one machine cannot start that many processes, or None."""
+    """Return why the case has too many processes for one machine, or None."""
     count = case.world_size * (1 + case.loader_workers)
     if case.launcher != "local" or count <= MAX_PROCESSES:
         return None
@@ -185,9 +186,7 @@ def _processes_reason(case: Case) -> str | None:
 
 
 def _backend_reason(case: Case) -> str | None:
-    """Return why this backend cannot move data of this device, or None; None also for a strategy without a
-    backend.
-    """
+    """Return why the case's backend, if it has one, cannot move data of its device, or None."""
     if case.backend == "nccl" and case.device != "cuda":
         return "nccl moves data between GPUs only; use gloo or mpi on CPU"
     if case.backend == "mpi" and case.device != "cpu":

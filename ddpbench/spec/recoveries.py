@@ -1,14 +1,18 @@
-"""Facts on recovery shared by ranks and analysis: snapshots that are kept, and the steps of a pace."""
+"""Facts on recovery that ranks and the analysis share: the snapshots that are kept, and the steps of a pace.
+
+A pace is the mean step time over a number of consecutive steps.
+"""
 
 from __future__ import annotations
 
 import math
 
 KEPT_SNAPSHOTS = 2
-"""The newest, and one more in case that one cannot be read. Each snapshot after these deletes an old one."""
+"""Number of snapshots that are kept: the newest, and the one before it in case the newest cannot be read."""
 WINDOW_S = 1.0
+"""Training time that a pace covers, seconds."""
 WINDOW_STEPS = (20, 500)
-"""Training time that a pace covers, and the least and most steps."""
+"""Fewest and most steps that a pace covers."""
 
 
 def window_of(step_s: float) -> int:

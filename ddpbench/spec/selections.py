@@ -1,7 +1,6 @@
-"""Tables that select combinations of an experiment's axes by their settings: excludes, and the sides of
-claims.
+"""Check axes, and tables that select combinations of them by settings: excludes, and the sides of claims.
 
-Only this module decides which names such a table, or an axis, may use, and which values it may give.
+Only this module decides which names an axis or such a table may use, and which values.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from ddpbench.spec.settings import Base, Variable
 from ddpbench.text_safety import shortened
 
 Models = Mapping[str, type[BaseModel]]
-"""Options of strategies and workloads, by name without a size."""
+"""Models of the options of strategies and workloads, by name without a size."""
 
 
 def _json_value(value: Any) -> Any:
-    """Return a class's argument as a file can hold it: JSON has no dates, and no NaN or infinity.
+    """Return a value after checking that JSON can hold it; dates, NaN and infinity are refused.
 
     Raises:
         ValueError: JSON cannot hold it.
@@ -42,18 +41,20 @@ OwnValue = Annotated[Any, AfterValidator(_json_value)]
 
 
 def same_value(one: Any, other: Any) -> bool:
-    """Return whether two values are identical: a class distinguishes 1 from true."""
+    """Return whether two values are equal and of the same type, because a user's class may distinguish 1 from true."""
     return type(one) is type(other) and one == other
 
 
 def variable_of(axis: str) -> str:
-    """Return the environment variable that an axis sets, or an empty text."""
+    """Return the environment variable that an axis sets; empty if it sets none."""
     return axis.removeprefix("env.") if axis.startswith("env.") else ""
 
 
 def axis_field(name: str, models: Models) -> FieldInfo | None:
-    """Return the setting of an axis: of `Base`, of the fabric (`fabric.bandwidth`), a variable of the
-    environment (`env.NCCL_ALGO`), or an option (`options.ddp.X`, `options.train.py.X`).
+    """Return the field of the setting with an axis's name; None if there is no such setting.
+
+    It may be a field of `Base` or of the fabric (`fabric.bandwidth`), an environment variable (`env.NCCL_ALGO`), or an
+    option (`options.ddp.X`, `options.train.py.X`).
     """
     if name.startswith("fabric."):
         return FabricSettings.model_fields.get(name.removeprefix("fabric."))
@@ -67,7 +68,7 @@ def axis_field(name: str, models: Models) -> FieldInfo | None:
 
 
 def _option_field(model: type[BaseModel] | None, key: str) -> FieldInfo | None:
-    """Return an option; of a user's own class any keyword may be one, which only a rank can check."""
+    """Return the field of an option, or None; any keyword may be an option of a user's class, for ranks to check."""
     if model is None:
         return None
     field = model.model_fields.get(key)
@@ -77,20 +78,20 @@ def _option_field(model: type[BaseModel] | None, key: str) -> FieldInfo | None:
 
 
 def is_own_option(name: str, models: Models) -> bool:
-    """Return whether an axis is an option of a user's own class, which no model here describes."""
+    """Return whether an axis is an option of a user's own class that no model describes."""
     owner, _, key = name.removeprefix("options.").rpartition(".")
     model = models.get(owner) if name.startswith("options.") else None
     return model is not None and key not in model.model_fields and axis_field(name, models) is not None
 
 
 def axis_names(models: Models) -> list[str]:
-    """Return all names that an axis may have, except variables of the environment, whose names are free."""
+    """Return all names that an axis may have, except environment variables, whose names are free."""
     options = [f"options.{owner}.{key}" for owner, model in models.items() for key in model.model_fields]
     return [*Base.model_fields, *(f"fabric.{key}" for key in FabricSettings.model_fields), *options]
 
 
 def axis_adapter(field: FieldInfo) -> TypeAdapter[Any]:
-    """Return the validator of one value of an axis."""
+    """Return the validator for a single value of an axis."""
     annotation: Any = field.annotation
     for metadata in field.metadata:
         annotation = Annotated[annotation, metadata]
@@ -98,9 +99,7 @@ def axis_adapter(field: FieldInfo) -> TypeAdapter[Any]:
 
 
 def dotted(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the axes with those in nested tables under dotted names: `[axes.fabric]` is `"fabric.bandwidth"
-    = ...`.
-    """
+    """Return a table with its nested tables under dotted names: `bandwidth` in `[fabric]` as `fabric.bandwidth`."""
     return dict(_dotted(data))
 
 
@@ -127,14 +126,14 @@ def _dotted(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def check_selection(
     rule: dict[str, Any], path: str, models: Models, catalog: Catalog, *, would: str
 ) -> list[Problem]:
-    """Return a table's problems, and convert its values to lists of the settings' types, under dotted names.
+    """Return the problems of a table; convert its entries to dotted names and lists of values of the settings' types.
 
     Args:
-        rule: the table, which is changed; invalid entries are removed from it.
-        path: its path in the experiment.
-        models: the options of the experiment's strategies and workloads.
-        catalog: knows the names of strategies and workloads.
-        would: the effect of a table with a value that no setting has.
+        rule: the table, which is changed; invalid entries are removed.
+        path: the table's path in the experiment.
+        models: models of the options of the experiment's strategies and workloads.
+        catalog: the names of strategies and workloads.
+        would: words for the effect of a value that the setting cannot have, such as `exclude nothing`.
     """
     problems = written_twice(rule, path)
     flat = dotted(rule)
@@ -160,9 +159,7 @@ def check_selection(
 
 
 def _unknown_names(rule: Mapping[str, list[Any]], path: str, catalog: Catalog) -> list[Problem]:
-    """Return problems for unknown strategies and workloads, and replace names of workloads by their full
-    names.
-    """
+    """Return problems for unknown strategies and workloads in a table, and replace known names by full ones."""
     problems: list[Problem] = []
     for key, look_up in (("strategy", catalog.strategy), ("workload", catalog.workload)):
         values = rule.get(key, [])

@@ -1,4 +1,4 @@
-"""An experiment's settings as validated values: the base of all cases, and the budget."""
+"""An experiment's settings as validated models, such as the base of all cases, and the budget."""
 
 from __future__ import annotations
 
@@ -103,16 +103,16 @@ class Base(BaseModel, extra="forbid", frozen=True):
 
     @property
     def threads(self) -> int:
-        """Return the compute threads of each rank; 1 if they are not counted yet."""
+        """Return the number of compute threads of each rank; 1 for `all`."""
         return 1 if self.threads_per_rank == "all" else self.threads_per_rank
 
 
 MIN_ROUNDS = 5
-"""With fewer rounds nothing is concluded: "too few rounds"."""
+"""Fewest rounds from which anything is concluded; with fewer, reports say "too few rounds"."""
 MOST_ROUNDS = int(limits.ROUNDS.high)
 """Most rounds of a sweep."""
 MOST_ROUNDS_IN_TURN = 500
-"""Most rounds of a comparison in turn."""
+"""Most rounds of a comparison whose sides are measured in turn."""
 
 
 class Budget(BaseModel, extra="forbid", frozen=True):
@@ -141,7 +141,7 @@ class Budget(BaseModel, extra="forbid", frozen=True):
 
     @property
     def target_loss(self) -> TargetLoss | None:
-        """Return the loss that launches train down to; None if they do not."""
+        """Return the loss to which launches train, with the limits of this training; None if they do not."""
         if self.until_loss is None:
             return None
         return TargetLoss(loss=self.until_loss, steps=self.until_steps, seconds=self.until_s)
@@ -176,7 +176,7 @@ class Experiment(BaseModel, extra="forbid", frozen=True):
 
     @property
     def emulates(self) -> bool:
-        """Return whether it asks for a fabric, in its section or as an axis."""
+        """Return whether the experiment asks for a fabric, by its section or by an axis."""
         return self.fabric is not None or any(name.startswith("fabric.") for name in self.axes)
 
     def to_toml(self) -> str:
@@ -184,7 +184,9 @@ class Experiment(BaseModel, extra="forbid", frozen=True):
         linked = {name.partition(".")[2] for name in self.axes if name.startswith("fabric.")}
         base = set(self.axes)
         if (linked or self.fabric is not None) and "world_size" not in self.base.model_fields_set:
-            base.add("world_size")  # it follows from the fabric; its default, if written, would be binding
+            base.add(
+                "world_size"
+            )  # follows from the fabric; if its default were written, that would be binding
         unset = {name: True for name in ("scope", "env", "claims") if not getattr(self, name)}
         exclude: Any = {"name": True, "base": base, "fabric": linked, **unset}
         data = self.model_dump(exclude_none=True, exclude=exclude)

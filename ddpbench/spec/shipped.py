@@ -1,4 +1,4 @@
-"""Histories of claims for kept runs, from the experiments that come with ddpbench."""
+"""Look up the histories of a run's claims in the experiments that ship with ddpbench."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ class _Experiment(BaseModel):
 def with_known_history(
     claims: Sequence[PlannedClaim], experiment: str, run_id: str, folder: Path | None = None
 ) -> tuple[PlannedClaim, ...]:
-    """Return a run's claims; those whose plan has no history get the shipped experiment's history of this
-    run.
+    """Return a run's claims, with histories from the shipped experiment of that name if the run's plan has none.
 
-    A run is recognized by its id alone. Entries before its own in a claim's history are earlier; its own
-    entry is the verdict that it had when the history was written.
+    A history belongs to a claim if one of its entries has the run's id and the claim's wording. That entry becomes a
+    `JudgedAgain`, with the verdict that the run had when the history was written; later entries are left out.
     """
     if not run_id or not claims or any(claim.number is not None or claim.history for claim in claims):
         return tuple(claims)
@@ -46,7 +45,7 @@ def _with_own(claim: PlannedClaim, run_id: str, known: Sequence[Sequence[Past]])
 
 
 def _histories(file: Path) -> list[tuple[Past, ...]]:
-    """Return the history of each of a file's claims; empty if the file is missing or cannot be read."""
+    """Return the history of each claim in an experiment's file; empty if the file is missing or cannot be read."""
     try:
         document = _Experiment.model_validate(parse(read_text(file)))
     except (OSError, ValueError, ValidationError):

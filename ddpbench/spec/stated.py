@@ -1,4 +1,4 @@
-"""Traits of a strategy from a user's file, as a run's plan holds them: reading a run imports no such file."""
+"""Traits of a user's own strategy as a run's plan has them, so that reading a run does not import the user's file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ddpbench.spec.catalog import Promise
 from ddpbench.text_safety import unprintable
 
 NAME = r"^\w[\w .,:+()/'-]*$"
-"""Pattern of a name in figures and sentences: no character with a meaning in a page, a table or a shell."""
+"""Pattern of a name in figures and sentences, without characters that have a meaning in a page, a table or a shell."""
 
 
 def _one_line(text: str) -> str:
@@ -25,7 +25,7 @@ Marker = Literal["", "o", "s", "D", "d", "^", "v", "<", ">", "p", "P", "*", "h",
 
 
 class StatedTraits(BaseModel, strict=True, frozen=True):
-    """A strategy's traits that are stored as data, each as in `ddpbench.strategies.traits.Traits`."""
+    """The traits of a strategy that are stored in plans; `ddpbench.strategies.traits.Traits` explains them."""
 
     display: _Name
     spoken: _Name
@@ -39,5 +39,5 @@ class StatedTraits(BaseModel, strict=True, frozen=True):
     marker: Marker
 
     def to_text(self) -> str:
-        """Return the text that `Case.strategy_traits` holds."""
+        """Return the traits as JSON, for `Case.strategy_traits`."""
         return json.dumps(self.model_dump(), sort_keys=True)

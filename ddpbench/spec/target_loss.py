@@ -1,4 +1,4 @@
-"""A loss to train down to, and when it counts as reached: one rule for ranks that stop and for the analysis."""
+"""A loss to train down to, and the rule, for ranks and for the analysis, by which it counts as reached."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from ddpbench.spec.case import Case
 
 SMOOTHED_BATCHES = 32
-"""Number of base-case steps whose samples the mean loss covers; a loss is reached by this mean."""
+"""Number of the base case's steps whose samples a mean loss covers. A loss is reached if this mean reaches it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TargetLoss:
-    """The loss, and the steps or seconds of training after which a launch stops without it."""
+    """The loss to reach, and the steps and the seconds of training after which a launch gives up."""
 
     loss: float
     steps: int
@@ -22,30 +22,30 @@ class TargetLoss:
 
 
 def smoothing_steps(case: Case) -> int:
-    """Return the number of steps over which a case's losses are averaged.
+    """Return the number of steps over which to average a case's losses.
 
-    A batch's loss is noisy, a larger batch's less so. Means over equally many samples are equally noisy and
-    lag behind by equally many samples, so that no case reaches a loss sooner for the size of its batches
-    alone.
+    It is chosen so that the averages of all cases cover the same number of samples. Thus they are equally noisy and lag
+    equally far behind, so that no case reaches a loss sooner only because of the size of its batches.
     """
     return max(1, round(SMOOTHED_BATCHES * case.baseline().global_batch / case.global_batch))
 
 
 def mean_losses(ranks: Sequence[Sequence[float]]) -> list[float]:
-    """Return the job's loss of each step, from the losses of ranks that have one; they hold equally many
-    samples.
+    """Return the job's mean loss of each step, from the ranks' losses, which are empty for ranks without a loss.
+
+    Ranks that have a loss must have the same number of samples per step.
     """
     known = [losses for losses in ranks if losses]
     return [math.fsum(step) / len(known) for step in zip(*known, strict=True)]
 
 
 def smoothed(losses: Sequence[float], window: int) -> list[float]:
-    """Return the moving means over `window` steps: the first is the mean of steps 1 to `window`."""
+    """Return the moving means over `window` steps, of which the first covers steps 1 to `window`."""
     return [math.fsum(losses[end - window : end]) / window for end in range(window, len(losses) + 1)]
 
 
 def steps_to(target: float, losses: Sequence[float], window: int) -> int | None:
-    """Return the steps until the mean over the last `window` is at or below the target; None if it never is."""
+    """Return the number of steps until the mean loss over `window` steps is at most `target`; None if it never is."""
     for number, mean in enumerate(smoothed(losses, window), start=window):
         if mean <= target:
             return number
