@@ -44,7 +44,7 @@ def sweep(
         overrides: settings such as `"base.local_batch=16"`, applied before validation.
         out: the run directory; by default `reports/<experiment>-<utc time>`. An existing run is resumed.
         retry_failed: whether to repeat launches that failed in an earlier session.
-        listener: is told of progress.
+        listener: receives the progress.
 
     Raises:
         ddpbench.errors.RequestError: the request cannot be met; nothing was started.

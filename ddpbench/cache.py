@@ -53,7 +53,7 @@ def cache_folder() -> Path | None:
 
 
 def kept(name: str, stamp: bytes) -> Any:
-    """Return the value cached under this name and stamp; None if there is no such value or the stamp is empty."""
+    """Return the value cached under this name and stamp; None if nothing is found or the stamp is empty."""
     if not stamp:
         return None
     name, head = name + _ENDING, _ENTRY + stamp
@@ -65,7 +65,7 @@ def kept(name: str, stamp: bytes) -> Any:
             with suppress(OSError):
                 os.utime(name, dir_fd=folder)  # so that entries in use stay
             return found
-    except Exception:  # whatever is wrong, the value can be computed again
+    except Exception:  # in any case, the value can be computed again
         return None
 
 

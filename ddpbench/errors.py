@@ -92,7 +92,7 @@ class OutputError(RequestError):
 
 
 class WorkloadError(RequestError):
-    """A user's own workload does not work; the message has a line for each."""
+    """A user's own workload that does not work; for several, the message has a line for each problem."""
 
 
 class StrategyError(RequestError):
@@ -104,7 +104,7 @@ class IdentityError(RequestError):
 
 
 class SideError(RequestError):
-    """One side of a comparison cannot begin; `side` says which, `base` or `new`."""
+    """A side of a comparison cannot begin; `side` is `base` or `new`."""
 
     def __init__(self, side: str, message: str) -> None:
         super().__init__(message)
@@ -135,7 +135,7 @@ class ServerGoneError(LaunchError):
     """The fork server has ended, and its ranks with it; a new one can be started."""
 
     killed = False
-    """Whether a signal ended the server, so that a new one may last longer."""
+    """True if a signal ended the server, so that a new one may last longer."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -1,6 +1,6 @@
 """Escape texts that others wrote for the format of the file that they go into, with one function per format.
 
-Each function replaces control characters, as `text_safety.clean` does, and whatever the format would interpret. HTML is
+Each function replaces control characters, as `text_safety.clean` does, and all that the format would interpret. HTML is
 escaped by the report's templates (`report/templates.py`), and terminals get what `clean` returns.
 """
 
@@ -81,7 +81,7 @@ def markdown_row(cells: Iterable[str]) -> str:
 
 
 def escape_markdown_code(text: str) -> str:
-    """Return Markdown that shows a text as code, whatever backquotes the text has."""
+    """Return Markdown that shows a text as code, including any backquotes in it."""
     plain = clean(text).replace("\n", " ")
     longest = max((len(run) for run in re.findall("`+", plain)), default=0)
     fence = "`" * (longest + 1)

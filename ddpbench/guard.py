@@ -7,7 +7,7 @@ server is gone, and then ends all processes beneath itself. The guard and the fo
 (PR_SET_CHILD_SUBREAPER), so that a process which left its group, session or parent is still found, as a child.
 The fork server ends what is left once a launch's ranks are gone, and does the guard's work if the guard is killed.
 Ranks and their loader workers die with their parent (PR_SET_PDEATHSIG), however the parent ends. A rank that a launcher
-such as torchrun starts directly has a guard of its own; ranks of a slot are watched by their fork server.
+such as torchrun starts directly has its own guard; ranks of a slot are watched by their fork server.
 
 This module imports only the standard library, so the guard does without torch. Calls that the kernel lacks are skipped.
 """
@@ -77,7 +77,7 @@ def adopt_orphans() -> None:
 
 
 def descendants(root: int) -> list[int]:
-    """Return the ids of all processes beneath `root`, parents first; empty if there is no Linux /proc."""
+    """Return the ids of all processes beneath `root`, parents first; empty without Linux's /proc."""
     children: dict[int, list[int]] = {}
     for pid in _numbers("/proc"):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -104,7 +104,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def end_if_stopped(message: str) -> None:
-    """Start a small process that prints a message and kills this one if this one stays stopped (`STOPPED_LOOKS`)."""
+    """Start a small process that kills this one, after printing a message, if this one stays stopped."""
     watched = os.getpid()
     if os.fork():
         return
@@ -158,7 +158,7 @@ def _reap() -> bool:
 
 
 class Traces:
-    """What a launch may leave in addition to processes: temporary files, and names in shared memory.
+    """Traces that a launch may leave in addition to processes: temporary files, and names in shared memory.
 
     `path` is the ranks' temporary folder, which is in the run directory if sockets can be made there. If the user has
     set TMPDIR, perhaps because data are staged there, ranks use that folder. Then only the files of Python's

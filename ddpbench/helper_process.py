@@ -217,7 +217,7 @@ def serve(questions: BinaryIO, answers: BinaryIO, modules: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    # What modules print must not get between the answers.
+    # Output of the modules must not get between the answers.
     with os.fdopen(os.dup(1), "wb") as out:
         os.dup2(2, 1)
         serve(sys.stdin.buffer, out, sys.argv[1:])

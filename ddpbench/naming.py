@@ -103,7 +103,9 @@ class Namer:
         return _bracketed(self.spoken_strategy(case), [*self.details(case, of, layouts=layouts), *more])
 
     def details(self, case: Case, of: Iterable[str] = EVERY, *, layouts: bool = True) -> list[str]:
-        """Return words for these fields that distinguish a case from others of its strategy, whatever their ranks.
+        """Return words for a case's values of these fields that distinguish it from others of its strategy.
+
+        The others may have different numbers of ranks.
 
         If `layouts` is true, the layout on nodes is added if cases of the strategy with that many ranks differ in it.
         """
@@ -112,7 +114,7 @@ class Namer:
         return [*words, *([layout_of(case)] if layouts and alike.several_layouts(case.world_size) else [])]
 
     def apart(self, case: Case, of: Iterable[str] = EVERY) -> list[str]:
-        """Return words for a case's values of those of these fields in which the cases differ.
+        """Return words for a case's values of those fields in `of` in which the cases differ.
 
         An option of a workload or strategy is included if cases of that workload or strategy differ in it. If workloads
         differ, the other fields are compared only within each workload, to leave out what follows from the workload.
@@ -173,7 +175,7 @@ class _Called:
         return {name: word if counts[word] == 1 else name for name, word in few.items()}
 
     def strategy(self, case: Case, name: str) -> str:
-        """Return `name`, the name of the case's strategy, or its form as a ring if the strategy is to be named so."""
+        """Return `name`, which is the strategy's, or a ring's name made from it if the case is to be called a ring."""
         return as_ring(name) if self._rings and is_ring(case) else name
 
     def workload(self, case: Case) -> str:
@@ -228,7 +230,7 @@ class _Group:
         )
 
     def words(self, case: Case, of: Iterable[str]) -> list[str]:
-        """Return words for a case's values of those of these fields in which the cases differ, each word once."""
+        """Return words, each once, for a case's values of those fields in `of` in which the group's cases differ."""
         names = tuple(of)
         if names not in self._told:
             self._told[names] = self._telling(names)

@@ -154,7 +154,7 @@ class _Bench:
     notes: dict[str, None] = field(default_factory=dict)
     """Sentences on the measurements, each once, as keys in order."""
     shows: bool = False
-    """Whether to print progress, which is if pytest does not capture output (`-s`)."""
+    """True if progress is to be printed, because pytest does not capture output (`-s`)."""
 
     def begun(self, out: Path) -> None:
         """Do nothing, because the directory is temporary and of no interest to the user."""
@@ -207,7 +207,7 @@ _GATE: pytest.StashKey[_Gate] = _Key()
 _BENCH: pytest.StashKey[_Bench] = _Key()
 _STACK: pytest.StashKey[contextlib.ExitStack] = _Key()
 _WITH_BENCHMARK: pytest.StashKey[bool] = _Key()
-"""Whether a test also asks for pytest-benchmark's own fixture; set only if so."""
+"""True for a test that also asks for pytest-benchmark's own fixture; not set for others."""
 
 
 def _stash(config: pytest.Config) -> pytest.Stash:
@@ -499,7 +499,7 @@ class DdpBenchmark:
 
     @property
     def _alpha(self) -> float:
-        """Return one minus the confidence of each test's verdict that gives the verdicts of all tests together 95 %."""
+        """Return the error probability of each test's verdict with which all verdicts together have 95 % confidence."""
         from ddpbench.analysis.statistics.stats import ALPHA
 
         items = self._request.session.items
@@ -573,7 +573,7 @@ def _read(path: Path) -> _Measured:
 
 
 def _number(name: str, value: Any, *kinds: type) -> Any:
-    """Return a test's argument, NumPy's numbers as Python's; None if not given. Fail the test if it is no number."""
+    """Return an argument of a test as a Python number, or None if it is None; fail the test for anything else."""
     from ddpbench.text_safety import shortened
 
     if getattr(value, "shape", None) == ():
@@ -604,7 +604,7 @@ def _with_files(settings: dict[str, Any], file_of: Callable[[str, str], str]) ->
 
 
 def _within(settings: dict[str, Any], root: Path) -> dict[str, Any]:
-    """Return the settings with users' own files below `root` by paths relative to it, which the other code has, too."""
+    """Return the settings, with paths of users' files below `root` made relative, as they are valid for both codes."""
 
     def file_of(_kind: str, given: str) -> str:
         file, colon, name = given.rpartition(":")

@@ -154,7 +154,7 @@ def remove_folder(name: str, folder: int, made: Identity) -> None:
 
 
 def remove_files(folder: Path, starts: tuple[str, ...]) -> None:
-    """Remove this user's files whose names start so from a folder that everybody can write to; leave subfolders."""
+    """Remove this user's files whose names begin with one of `starts`, from a folder that everybody can write to."""
     with (
         contextlib.suppress(OSError),  # if the folder is missing or unreadable, there is nothing to remove
         _placed(folder) as place,

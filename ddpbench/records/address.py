@@ -33,7 +33,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """What identifies a launch within a run, and with which its records must agree."""
+    """The identity of a launch within a run, with which the launch's records must agree."""
 
     case: Case
     case_id: str

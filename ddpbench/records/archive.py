@@ -52,7 +52,7 @@ def pack(run: RunDir) -> Path:
     Files without a record's name, as listed by `unpackable`, are left out.
 
     Raises:
-        RequestError: there are no records, or more than `MOST_BYTES`, or a name is too long.
+        RequestError: records are missing, or have more than `MOST_BYTES`, or a name is too long.
         OutputError: the archive cannot be written.
     """
     import lzma

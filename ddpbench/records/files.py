@@ -130,7 +130,7 @@ def check_room(folder: Path) -> None:
     """Check that a folder's disk has room, because a process that cannot write may die without a report.
 
     Raises:
-        OSError: there is no room, or no file can be created in the folder.
+        OSError: the disk is full, or no file can be created in the folder.
     """
     path = _unfinished(folder)
     try:
@@ -269,7 +269,7 @@ def _fill(file: BinaryIO, content: str | bytes, *, flushed: bool = True) -> None
 
 
 def write_numbered(path: Path, number: int, content: bytes, is_taken: Callable[[], bool]) -> bool:
-    """Write a file at a path that contains a number which no other file in the folder has; return whether it was done.
+    """Write a file whose name has a number that no other file in its folder has; return whether it was written.
 
     Nothing is written if another writer is using the number, if `is_taken` returns True, or if the path exists. Then
     try the next number.

@@ -51,7 +51,7 @@ def noted_pid(words: memoryview, rank: int) -> int:
 
 
 def noted_lives(words: memoryview, rank: int) -> bool:
-    """Return whether the process recorded for a rank still exists, which is more than that its id is in use."""
+    """Return whether the process recorded for a rank still exists, rather than a later one with the same id."""
     word: int = words[PAGE_BYTES // 8 + 2 * rank]
     began = word >> _PID_BITS
     return bool(began) and began == _began(noted_pid(words, rank))

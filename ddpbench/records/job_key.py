@@ -34,7 +34,7 @@ def make_job_key(run: RunDir) -> None:
 def job_key(run: RunDir, env: Mapping[str, str]) -> tuple[bytes, str]:
     """Return the key's digest, and a clause if the key is missing or others can read it.
 
-    The digest is empty if there is no key. DDPBENCH_KEY takes precedence over the directory's file.
+    The digest is empty if the key is missing. DDPBENCH_KEY takes precedence over the directory's file.
 
     Raises:
         RequestError: DDPBENCH_KEY is too short.

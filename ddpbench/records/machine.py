@@ -16,7 +16,7 @@ DIGESTS = {
     "workload_digest": "a workload or strategy, or its source",
     "rank_code_digest": "ddpbench's code in ranks",
 }
-"""What each digest in a run's identity covers, in words."""
+"""Words for the code or files that each digest in a run's identity covers."""
 _Text = str | None
 _Device = Annotated[int, Field(ge=0, strict=True)]
 _Cores = list[_Device] | None

@@ -24,14 +24,14 @@ Flow = Literal["together", "to_root", "from_root", "through_root", "tree", "pair
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """How one kind of transfer works."""
+    """Facts on one kind of transfer."""
 
     flow: Flow
     threaded: bool = False
-    """Whether a rank processes such transfers one after the other in a separate thread (`collectives/background.py`).
+    """True if a rank processes such transfers one after the other in a separate thread (`collectives/background.py`).
     """
     queued: bool = True
-    """Whether such transfers are known to wait for one another in the backend's queue."""
+    """True if such transfers are known to wait for one another in the backend's queue."""
 
 
 OPERATIONS: Mapping[str, Operation] = {

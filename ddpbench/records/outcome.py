@@ -27,9 +27,9 @@ class Noise:
     throttled_s: _Finite = 0.0
     """Seconds for which a CPU quota held the ranks back."""
     shared_machine: bool = False
-    """Whether a different sweep was allowed to run at the same time."""
+    """True if a different sweep was allowed to run at the same time."""
     in_turn: bool = False
-    """Whether the other side of a comparison computed while this launch waited; its time is not counted as foreign."""
+    """True if the other side of a comparison computed while this launch waited; its time is not counted as foreign."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

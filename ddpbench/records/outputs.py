@@ -231,7 +231,7 @@ def _is_own_name(name: str) -> bool:
 
 
 def _has(mark: Path, key: str) -> bool:
-    """Return whether a file has the keys of ddpbench's, because other programs write a plan.json, too."""
+    """Return whether a JSON file has `key` and `schema_version`, unlike a plan.json of some other program."""
     try:
         data = parse_json(read_bytes(mark, MOST_PLAN))
     except (OSError, ValueError, UnreadableError):

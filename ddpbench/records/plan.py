@@ -29,7 +29,7 @@ MOST_MERGED = 1_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MergedRun:
-    """One of the runs that a merged run was made from, with its target and its rounds."""
+    """A run from which, among others, a merged run was made, with its target and its rounds."""
 
     path: str
     """The run's directory, as given to the merge."""
@@ -41,7 +41,7 @@ class MergedRun:
     rounds_min: int
     target_half_width: float
     spent: bool
-    """Whether `budget.total` ended the run."""
+    """True if `budget.total` ended the run."""
     cases: frozenset[str]
     """Ids of the cases that the run was to run, and whose launches the merge used."""
 
@@ -235,7 +235,7 @@ else:
 
 
 class _Entry(_CaseFields, strict=True, frozen=True):
-    """An entry of `cases` in `plan.json`, checked so strictly that it can be trusted like one of a sweep."""
+    """An entry of `cases` in `plan.json`, checked so strictly that it can be trusted as if a sweep had just made it."""
 
     case_id: str
     skip_reason: str | None

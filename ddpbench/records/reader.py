@@ -67,7 +67,7 @@ class LaunchRecords:
 
     @property
     def finished(self) -> bool:
-        """Return whether the launch has an outcome, or anything of it is damaged."""
+        """Return whether the launch has an outcome, or any damaged records."""
         return self.outcome is not None or bool(self.damage)
 
 

@@ -63,7 +63,7 @@ class LaunchRequest:
 
     def write(self, path: Path) -> None:
         """Write the request as JSON."""
-        # Not atomically, because a launch without an outcome is repeated, whatever this file has.
+        # Not atomically, because a launch without an outcome is repeated in any case.
         write_anew(path, field_lines(self.to_json()))
 
     @classmethod

@@ -131,7 +131,7 @@ _MARK_TEXT = (
 
 @dataclass(slots=True)
 class Made:
-    """What a command has created in a directory, so that this alone can be removed if the command fails."""
+    """The entries that a command has created in a directory, so that only these are removed if the command fails."""
 
     path: Path
     """The directory."""
@@ -173,7 +173,7 @@ class Made:
                 folder.rmdir()
 
     def remove_files(self, *paths: Path) -> None:
-        """Remove those of these files in the directory that this command has written."""
+        """Remove these files from the directory, except those that others have created."""
         names = {path.name for path in paths} - self.kept
         remove_in(self.path, self.made, names.__contains__)
 
@@ -279,7 +279,7 @@ _BEFORE_PLAN = frozenset(
 )
 """Names in a sweep's directory until its plan is written, in addition to those of `is_before_plan`."""
 _CREATED = frozenset({MARK, ".lock", "cases"})
-"""What a command itself creates in a directory before locking it."""
+"""Names that a command itself creates in a directory before locking it."""
 
 
 def is_before_plan(name: str) -> bool:
@@ -323,7 +323,7 @@ def rank_file(name: str) -> bool:
 
 
 def _entries(folder: Path) -> list[tuple[str, int]]:
-    """Return the names in a folder, each with its kind (`stat.S_IFMT`); empty if there is no such folder."""
+    """Return the names in a folder, each with its kind (`stat.S_IFMT`); empty if the folder is missing."""
     try:
         with os.scandir(folder) as found:
             return [(entry.name, _kind(entry)) for entry in found]
@@ -344,9 +344,9 @@ def _kind(entry: os.DirEntry[str]) -> int:
 def leading_elsewhere(
     folder: Path, is_folder: Callable[[str], object], is_file: Callable[[str], object]
 ) -> Iterator[tuple[Path, str]]:
-    """Yield entries of a folder that are not the folder or the file that they should be by their names.
+    """Yield entries of a folder that should be a folder, or a file, by their names, but are something else.
 
-    Each path comes with words for what it is, such as `a link`.
+    Each path comes with words for what is there, such as `a link`.
     """
     for name, kind in _entries(folder):
         wanted = stat.S_IFDIR if is_folder(name) else stat.S_IFREG if is_file(name) else None
@@ -355,10 +355,10 @@ def leading_elsewhere(
 
 
 def refuse(misplaced: Iterable[tuple[Path, str]]) -> None:
-    """Refuse a run directory if `misplaced` yields anything, which are paths with words for what they are.
+    """Refuse a run directory that has misplaced entries, given as pairs of a path and words for what is there.
 
     Raises:
-        IdentityError: it yields something.
+        IdentityError: there is such an entry.
     """
     for path, kind in misplaced:
         raise IdentityError(
@@ -642,7 +642,7 @@ class RunDir:
         raise OutputError(f"{launch.path} was set aside 1000 times; remove some of its .aside folders")
 
     def check_free(self) -> None:
-        """Check that a new sweep may use the directory, which has no files other than those of a sweep without a plan.
+        """Check that a new sweep may use the directory, because it has at most files of a sweep without a plan.
 
         Raises:
             OutputError: it has other files.
@@ -837,7 +837,7 @@ _ALLOW = "have its owner allow it, or choose another place"
 
 
 def _barred_folder(error: OSError) -> str:
-    """Return the first folder in an error's path that the user may not enter; empty if that is not the cause."""
+    """Return the first folder in an error's path that the user may not enter; empty if the cause is a different one."""
     if error.errno != errno.EACCES or not isinstance(error.filename, str | os.PathLike):
         return ""
     path = Path(error.filename)
@@ -851,7 +851,7 @@ def _barred_folder(error: OSError) -> str:
 
 
 def explain_unreadable(error: OSError) -> str:
-    """Return words for the file or folder that the user may not read, with advice; empty if that is not the cause."""
+    """Return words for what the user may not read, with advice; empty if the error has a different cause."""
     if folder := _barred_folder(error):
         return f"{error.strerror}; you may not enter {folder}: {_ALLOW}"
     path = error.filename

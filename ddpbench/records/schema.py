@@ -89,7 +89,7 @@ class RankStart:
     loader_workers: Whole | None = None
     """Number of worker processes of the rank's DataLoader; None if the loader is of a different class."""
     own_step: bool = False
-    """Whether the workload makes its steps itself, so that a step may send only some gradients, or some of them twice.
+    """True if the workload makes its steps itself, so that a step may send only some gradients, or some of them twice.
     """
     case_id: str = ""
     """Id of the case for which the rank was started; below are the round, the number of ranks, and the run's id."""
@@ -110,7 +110,7 @@ class Met:
     start_ns: Number
     end_ns: Number
     backend: str = ""
-    """The collective library of the process group; empty if there is no group, and in older records."""
+    """The collective library of the process group; empty without a process group, and in older records."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -184,8 +184,8 @@ class Buckets:
 class Held:
     """Bytes of the model's state on a rank between backward and update.
 
-    Of what is sharded, only the rank's own part counts. Buckets, activations and the library's buffers are not
-    included.
+    For everything that is sharded, this is only the rank's own part. Buckets, activations and the library's buffers are
+    not included.
     """
 
     kind: Literal["held"] = "held"
@@ -209,7 +209,7 @@ class StepRecord:
 class CommRecord:
     """A rank's part in one transfer of an instrumented step, from handing the transfer over to having its result.
 
-    `op` is one of `ddpbench.records.operations.OPERATIONS`.
+    `op` is a key of `ddpbench.records.operations.OPERATIONS`, or `NAME/FLOW` for an operation of a user's strategy.
     """
 
     kind: Literal["comm"] = "comm"
@@ -462,7 +462,7 @@ class Traffic:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pace:
-    """How accurately a rank's replay followed its profile's times during a block, and the processor time it took.
+    """Accuracy with which a rank's replay followed its profile's times in a block, and the processor time it took.
 
     `lateness_ns` is, for each step, the largest delay of an event after its due time; 0 if none was late. `cpu_ns` is
     the processor time of the rank's process during the block, including its threads and system calls.

@@ -122,7 +122,7 @@ def _of_fabric(experiment: Experiment, name: str) -> Sequence[Any]:
 
 
 def _fitting(experiment: Experiment) -> list[int]:
-    """Return 1 (the base case) and the world sizes of the fabric's layouts, sorted; empty if there are no layouts."""
+    """Return 1 (the base case) and the world sizes of the fabric's layouts, sorted; empty if it has no layouts."""
     layouts = _layouts(experiment)
     return sorted({1, *(nodes * a_node for nodes, a_node in layouts)}) if layouts else []
 

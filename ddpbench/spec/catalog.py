@@ -40,7 +40,7 @@ class StrategyInfo:
     options: type[BaseModel]
     algorithm: str
     schedule: str
-    """The default schedule. `algorithms` and `schedules` list all choices, and are empty if there is no choice."""
+    """The default schedule. `algorithms` and `schedules` list all choices, and are empty if nothing can be chosen."""
     uses_buckets: bool
     uses_backend: bool
     one_process: bool
@@ -50,7 +50,7 @@ class StrategyInfo:
     algorithms: tuple[str, ...] = ()
     schedules: tuple[str, ...] = ()
     own_algorithms: bool = False
-    """Whether a user's own algorithm may be requested, too."""
+    """True if a user's own algorithm may be requested, too."""
     trainers: Callable[[int], int] = _all
     """Return, for a world size, how many ranks train on their own samples."""
     pieces: Pieces = ""
@@ -77,13 +77,13 @@ class WorkloadInfo:
     check: Callable[[Case], str | None]
     """Return why the workload cannot run a case, or None."""
     compute: Literal["real", "replayed", "synthetic"] = "real"
-    """Whether ranks train, or replay a measured or a synthetic profile."""
+    """Source of the computation: training, or the replay of a measured or a synthetic profile."""
     default_batch: int | None = None
     """The local batch to use if an experiment gives none; None for the general default."""
     pieces: Callable[[Pieces], int] = lambda _: 0
     """Return the largest number of stages or branches into which the model can be cut; 0 if it cannot be."""
     own: bool = False
-    """Whether the workload is a user's own class."""
+    """True if the workload is a user's own class."""
 
 
 class Catalog(Protocol):

@@ -235,7 +235,7 @@ class _Matched:
     sides: tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]
     """Combinations of settings that each side selects."""
     same: bool
-    """Whether some combination of one side is the same case as its partner on the other side."""
+    """True if some combination of one side is the same case as its partner on the other side."""
 
 
 def planned_claims(

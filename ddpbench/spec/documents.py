@@ -1,4 +1,4 @@
-"""Read TOML from users within limits of size, depth and texts, whatever its keys mean."""
+"""Read TOML from users within limits of size, depth and texts, which do not depend on what keys mean."""
 
 from __future__ import annotations
 

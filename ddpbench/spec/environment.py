@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 UNSET = ""
 NONE = "{}"
-"""The value of `Case.env_json` if there are no variables."""
+"""The value of `Case.env_json` for a case without variables."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _WHOSE = {
     **dict.fromkeys(

@@ -73,7 +73,7 @@ class Links:
     """The links of a case's fabric, as in `Case.fabric`. Rates are nominal, without dilation and shrink, in bit/s."""
 
     bandwidth: tuple[float, ...]
-    """One rate for all nodes, or one for each node."""
+    """A single rate for all nodes, or one for each node."""
     local_bandwidth: float | None = None
     racks: int = 1
     uplink: float | None = None
@@ -114,9 +114,9 @@ class Links:
     def limiting(self, algorithm: str, nodes: int) -> float:
         """Return the rate of the link that limits an algorithm with one rank per node, bit/s.
 
-        A ring runs at the rate of its slowest link, where an uplink carries as much as a node's link. A master's link
-        carries the gradients of all other nodes, its rack's uplink those of the other racks, and each other node's link
-        its own. The rate of a link that carries less counts as accordingly higher.
+        A ring runs at the rate of its slowest link; an uplink carries as much as a node's link. With a master, the
+        master's link carries the gradients of all other nodes, the uplink of its rack those of the other racks, and
+        every other link those of one node. A link that carries less than the master's counts as accordingly faster.
         """
         if algorithm != "master" or nodes == 1:
             return self.slowest(nodes)
@@ -157,7 +157,7 @@ class Links:
 
     @classmethod
     def parse(cls, text: str) -> Links:
-        """Return the links from a text that `text` has made.
+        """Return the links that a text describes in the form of `Links.text`.
 
         Raises:
             ValueError: the text cannot be parsed.

@@ -71,7 +71,7 @@ def batch(case: Case) -> int:
 
 
 def batch_words(case: Case) -> str:
-    """Return `local batch of 8` or `global batch of 64`."""
+    """Return words for `batch`: `local batch of 8`, `global batch of 64`."""
     return f"{'local' if case.scaling == 'weak' else 'global'} batch of {batch(case):,}"
 
 
@@ -418,7 +418,7 @@ def varied(cases: Iterable[Case], name: str) -> list[str]:
 
 
 def option_word(name: str, key: str, case: Case) -> str:
-    """Return words for a case's value of the option `key` in `name`, a field of `OPTIONS`; empty if it has none."""
+    """Return words for a case's value of the option `key` in `name`, a field of `OPTIONS`; empty if it is missing."""
     return _option_text(name, key, OPTIONS[name](case))
 
 

@@ -58,7 +58,7 @@ def _fraction(text: str) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Range:
-    """Limits of a number. As metadata of a type, as in `Annotated[int, RANKS]`, this does all validation by pydantic.
+    """Limits of a number. As metadata of a type, as in `Annotated[int, RANKS]`, it replaces pydantic's own validation.
 
     `above` and `below` exclude the limits themselves. `low_why` and `high_why` are the reasons for the limits.
     """

@@ -14,7 +14,7 @@ MOST_ODD = 3
 
 
 def links_of(fabric: str) -> Links | None:
-    """Return a case's emulated links; None if it has none, or if this version cannot parse the text."""
+    """Return a case's emulated links; None for the machine's own links, or if this version cannot parse the text."""
     try:
         return Links.parse(fabric) if fabric else None
     except ValueError:

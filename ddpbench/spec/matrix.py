@@ -177,7 +177,7 @@ def _against_fabric(setting: Mapping[str, Any], backend: str) -> Iterator[Proble
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Laid:
-    """What was decided for a combination: ranks, nodes, samples per step, device, backend and links."""
+    """The decisions for a combination: ranks, nodes, samples per step, device, backend and links."""
 
     world_size: int
     nodes: int

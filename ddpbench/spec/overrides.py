@@ -159,7 +159,7 @@ def _lacks_owner(keys: Sequence[str]) -> bool:
 def _owned(keys: list[str], models: Models, problems: list[Problem]) -> list[str]:
     """Return the parts of the full key of an option that was given without its owner (the strategy or workload).
 
-    Return an empty list if it is not such an option; also, adding a problem, if several owners have it.
+    Return an empty list if it is not such an option. If several owners have it, also add a problem.
     """
     if not _lacks_owner(keys) or keys[-1] in models:
         return []
@@ -176,7 +176,7 @@ def quoted(part: str) -> str:
 
 
 def _meant(name: str, candidates: Sequence[str], problems: list[Problem]) -> str:
-    """Return the only one of the `candidates` for a bare name; empty if there is none, or, with a problem, several."""
+    """Return the only candidate for a bare name; empty if there is none. If there are several, add a problem."""
     if len(candidates) > 1:
         message = f"{name} may be {' or '.join(candidates)}: write the one that is meant"
         problems.append(Problem(path="--set", message=message))

@@ -51,7 +51,7 @@ def variable_of(axis: str) -> str:
 
 
 def axis_field(name: str, models: Models) -> FieldInfo | None:
-    """Return the field of the setting with an axis's name; None if there is no such setting.
+    """Return the field of the setting with an axis's name; None if the setting does not exist.
 
     It may be a field of `Base` or of the fabric (`fabric.bandwidth`), an environment variable (`env.NCCL_ALGO`), or an
     option (`options.ddp.X`, `options.train.py.X`).
@@ -99,7 +99,7 @@ def axis_adapter(field: FieldInfo) -> TypeAdapter[Any]:
 
 
 def dotted(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table with its nested tables under dotted names: `bandwidth` in `[fabric]` as `fabric.bandwidth`."""
+    """Return a flattened table, in which `bandwidth` of a nested table `fabric` is `fabric.bandwidth`."""
     return dict(_dotted(data))
 
 
