@@ -254,7 +254,9 @@ class _Plan:
     """Lag-1 correlation of rounds, at least 0."""
 
     def within(self, seconds: float) -> ResolvedIn:
-        """Return the changes that each way resolves in this measuring time."""
+        """Return the smallest change that each way of comparing (in turn, in one sweep, by two runs) can show in this
+        time.
+        """
         return ResolvedIn(
             seconds=seconds,
             in_turn=self._in_turn().resolved_in(seconds),

@@ -121,7 +121,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _by_workload(strategies: list[str], workloads: list[str] | None) -> dict[str, list[str]]:
-    """Return the strategies to prove, by workload."""
+    """Return, for each workload, the strategies to verify with it."""
     if workloads is not None:
         return dict.fromkeys(workloads, strategies)
     from ddpbench.strategies import TABLE, load_strategy

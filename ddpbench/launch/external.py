@@ -45,7 +45,7 @@ class JobShape:
 
     @property
     def slots(self) -> int:
-        """Number of ranks fit on all nodes."""
+        """Number of ranks that fit on all nodes."""
         return self.nodes * self.ranks_per_node
 
     def __str__(self) -> str:

@@ -26,7 +26,7 @@ MOST_AT_ONCE = 24
 
 
 def made_links(case: Case) -> Links:
-    """Return a case's links as they are emulated, slowed by the case's dilation and shrink."""
+    """Return a case's links as emulated: slower than the case says, by its dilation and its shrink factor."""
     return Links.parse(case.fabric).slowed(dilation=case.dilation, shrink=case.shrink)
 
 

@@ -57,7 +57,7 @@ class Nodes:
 
     @property
     def slots(self) -> int:
-        """Number of ranks fit on all nodes."""
+        """Number of ranks that fit on all nodes."""
         return len(self.names) * self.ranks_per_node
 
 

@@ -428,7 +428,7 @@ class Strategy(ABC, Generic[OptionsT]):
         return int(getattr(options, "accumulate", 1))
 
     def piece_count(self, case: Case) -> int:
-        """Return into how many pieces the model is cut; called only if `check` returned None."""
+        """Return the number of pieces that the model is cut into; called only if `check` returned None."""
         return case.world_size
 
     def check(self, case: Case) -> str | None:

@@ -60,7 +60,7 @@ def workload_names() -> list[str]:
 
 
 def summaries() -> dict[str, str]:
-    """Return a summary of each workload, by name with size."""
+    """Return a summary of each workload, keyed by its name and size, such as `gpt:nano`."""
     return {
         name: profile_summary(profile_path(name.removeprefix(PREFIX)))
         if name.startswith(PREFIX)

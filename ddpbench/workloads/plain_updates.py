@@ -107,7 +107,7 @@ def _stepping(scheduler: Any) -> Callable[..., None]:
 def own_optimizers(
     parameters: list[torch.Tensor], default: Callable[..., torch.optim.Optimizer], options: Any
 ) -> Any:
-    """Return what the user's `optimizer` makes for `step`, for the model with these parameters.
+    """Return the result of the user's `optimizer` for the model with these parameters, which `step` gets.
 
     `default` makes an optimizer if the user's object has no `optimizer`.
     """

@@ -113,7 +113,9 @@ HOSTILE: list[tuple[str, Any]] = [
 @pytest.mark.parametrize(("name", "value"), HOSTILE)
 def test_what_is_no_message_is_refused_in_a_sentence(name: str, value: Any) -> None:
     """A stranger can write like this without a key; with a key its seal is refused before."""
-    with pytest.raises(StrangerError, match=f"{name} in the store is not a message of this ddpbench"):
+    with pytest.raises(
+        StrangerError, match=f"{name} in the store is not a message from this version of ddpbench"
+    ):
         read_message(name, json.dumps(value).encode())
 
 

@@ -257,7 +257,7 @@ def _with_flags(launch: Launch, ranks: Mapping[int, _Sorted]) -> Launch:
 
 
 def _is_late(launch: Launch) -> bool:
-    """Return whether too many of a replay's moments were too late."""
+    """Return whether a replay ran too late: the 95th percentile of its lateness is above `LATE_SHARE` of a step."""
     pace, timing = launch.pace, launch.timing
     return pace is not None and timing is not None and pace.lateness_p95_s > LATE_SHARE * timing.step_s
 

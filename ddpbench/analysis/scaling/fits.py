@@ -62,7 +62,7 @@ class Fit:
 
     @property
     def detail(self) -> str:
-        """Return words for what the goodness of fit is based on."""
+        """Return words that say what the goodness of fit is based on."""
         size, residual = self.worst
         off = f"off by {_percent(residual)} at most, at {counted(size, 'rank')}"
         if self.goodness == "within error":

@@ -117,7 +117,7 @@ class Interval:
 
     @property
     def number(self) -> str:
-        """Return the text of the value alone."""
+        """Return the value as text, without its interval."""
         return self.texts()[0]
 
     @property

@@ -82,7 +82,7 @@ def losses(
 
 
 def of_rounds(rounds: Sequence[Mapping[str, float]], efficiency: float) -> dict[str, Interval]:
-    """Return the median over rounds of each loss, and as `rest` the remainder of 1 - efficiency, without ends."""
+    """Return each loss's median over the rounds. `rest` is what they leave of 1 - efficiency, without an interval."""
     found = {name: median_launch([one[name] for one in rounds]) for name in LOSSES if name in rounds[0]}
     left = 1 - efficiency - math.fsum(loss.value for loss in found.values())
     return {**found, "rest": Interval(value=left)}

@@ -117,7 +117,7 @@ class Turns:
     cores: Sequence[int] = ()
     """The cores on which both sides measure."""
     made: int = 0
-    """Number of rounds both sides have finished."""
+    """Number of rounds that both sides have finished."""
     _foreign: list[float] = field(default_factory=list)
     _processes: list[_Process] = field(default_factory=list)
     _turnstile: Turnstile | None = None

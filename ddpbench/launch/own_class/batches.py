@@ -31,7 +31,7 @@ class Batch:
 
 
 def batch_of(tracer: Tracer, loop: TrainingLoop) -> Batch:
-    """Return the batch of a loop."""
+    """Return the batch of a training loop: its loop variable, or what its body draws from an iterator."""
     if not isinstance(loop.node, ast.For | ast.AsyncFor):
         return _drawn(tracer, loop)
     iterated, path, count = _goes_through(tracer, loop.node.iter, loop.scope)

@@ -461,7 +461,9 @@ class Effects:
         )  # before the training, this sets the initial state, which the class has
 
     def _is_global(self, target: ast.expr, where: _Where) -> bool:
-        """Return whether a function sets a module-level name that the generated class reads, or changes its object."""
+        """Return whether a function sets a module-level name that the generated class reads, or changes the object of
+        one.
+        """
         name = first_name(target)
         node, own = where.scope.node, where.scope.own
         if isinstance(target, ast.Name):

@@ -40,7 +40,7 @@ from ddpbench.units import series_of
 _AGAIN = 4
 """Largest number of times that the generated class is written, until the values that several methods read are known."""
 _DRAWN = 64
-"""Number of batches a dataset has if the script draws a batch for each step."""
+"""Number of batches in a dataset if the script draws a batch for each step."""
 _SHARES = ("Subset", "random_split")
 """Calls that return a part of a dataset."""
 
@@ -257,7 +257,9 @@ class _Writer(LoopMethods, UpdateMethods):
     def _with_unknown(
         self, methods: list[MethodLines], made: list[MethodLines], batch: list[str], trunk: frozenset[int]
     ) -> list[MethodLines]:
-        """Return the methods, with a line to fill in for each statement that may change a value that they read."""
+        """Return the methods, each with a line to fill in for every statement that may change a value that the method
+        reads.
+        """
         assert self.loop is not None
         trees = [ast.parse("\n".join([f"class {NAME}:", *each.text])) for each in [*methods, *made]]
         free = set().union(

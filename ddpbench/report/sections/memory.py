@@ -31,7 +31,7 @@ class MemoryRow:
 
 
 def section(rows: Sequence[Row]) -> Section | None:
-    """Return the section on memory; None if, for each model, ranks hold the same in all cases."""
+    """Return the section on memory per rank; None if, for every model, all cases hold the same amount."""
     kept = _kept(rows)
     models: dict[tuple[Any, ...], set[tuple[int, int, int]]] = {}
     for one in kept:

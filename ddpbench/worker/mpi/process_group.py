@@ -134,7 +134,7 @@ class MpiGroup(_Group):  # type: ignore[misc]
         """Return a tensor's memory as a buffer of its type, for MPI to compute with."""
         _refuse_strided(tensor)
         if tensor.dtype not in self._types:
-            raise TypeError(f"MPI does not compute with {tensor.dtype}")
+            raise TypeError(f"MPI cannot reduce tensors of {tensor.dtype}")
         return [self._mpi.buffer.fromaddress(tensor.data_ptr(), tensor.nbytes), self._types[tensor.dtype]]
 
     def _operation(self, wanted: Any, dtype: torch.dtype) -> tuple[Any, int]:

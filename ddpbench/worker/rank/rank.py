@@ -283,7 +283,7 @@ def _of_as_many(case: Case, ranks: int) -> Case:
 
 
 def _told_ns(name: str) -> int | None:
-    """Return a moment that the process which started this rank set in variable `name`, ns; None if unset."""
+    """Return the time in ns that this rank's parent process passed in the variable `name`; None if unset."""
     text = os.environ.get(name, "")
     return int(text) if text.isdecimal() else None
 

@@ -157,8 +157,8 @@ def read_message(name: str, value: bytes) -> dict[str, Any]:
         message = schema.validate_json(value)
     except (ValidationError, ValueError, RecursionError):
         raise StrangerError(
-            f"{name} in the store is not a message of this ddpbench: somebody else reaches its port, or a node has "
-            "another version; see docs/security.md"
+            f"{name} in the store is not a message from this version of ddpbench: another program can reach the "
+            "store's port, or a node runs a different version; see docs/security.md"
         ) from None
     found: dict[str, Any] = schema.dump_python(message)
     return found

@@ -1,4 +1,4 @@
-"""Compare the gradients of each of a proof's first steps with those computed without the strategy."""
+"""In each of the first steps of a proof, compare the gradients with those computed without the strategy."""
 
 from __future__ import annotations
 

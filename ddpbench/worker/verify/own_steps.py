@@ -456,7 +456,7 @@ def _why_not(
     shards: Sequence[Any],
     expected: Tensors | None,
 ) -> str:
-    """Return why replicas in one process cannot train the whole batch as one model does; empty if they can."""
+    """Return why replicas in one process cannot train on the whole batch as a single model does; empty if they can."""
     training = prover.training
     if expected is None or not training.strategy.one_process or training.case.world_size == 1:
         return ""

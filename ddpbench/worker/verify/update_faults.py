@@ -1,4 +1,4 @@
-"""Faults of updates that draw, keep state, depend on the rank, round, or take all parameters together."""
+"""Faults of updates that draw random numbers, keep state, differ by rank, are rounded, or combine all parameters."""
 
 from __future__ import annotations
 

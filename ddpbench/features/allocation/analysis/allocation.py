@@ -92,7 +92,7 @@ class Allocation:
     dtype: str
     proved: bool
     disturbed: int
-    """Number of launches of these cases were flagged as disturbed."""
+    """Number of launches of these cases that were flagged as disturbed."""
     launches: int
     saving: Saving | None
     """The best snapshot period; None if no time between failures is given."""

@@ -27,7 +27,7 @@ EFFICIENCY_CUT = 0.7
 """The lowest efficiency at which a job size is worth requesting, unless the request sets a different cut."""
 
 MOST_NAMED = 4
-"""Number of of a run's other curves are listed, with the flags that choose them."""
+"""Largest number of a run's other curves that are listed, with the flags that choose them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

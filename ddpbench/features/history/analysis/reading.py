@@ -19,9 +19,9 @@ from ddpbench.text_safety import on_one_line, shortened
 from ddpbench.units import series_of, utc_of
 
 _MOST_LISTED = 12
-"""Number of differences between runs a refusal lists."""
+"""Number of differences between runs that a refusal lists."""
 _MOST_NAMED = 3
-"""Number of sources of a merged run a sentence names."""
+"""Number of sources of a merged run that a sentence names."""
 
 
 def read_sides(

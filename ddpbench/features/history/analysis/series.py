@@ -122,9 +122,9 @@ class History:
     sides: tuple[Side, ...]
     cases: tuple[CaseHistory, ...]
     fewest: int
-    """Number of runs a case needs for a change to be shown; depends on the number of cases."""
+    """Number of runs that a case needs for a change to be shown; depends on the number of cases."""
     alone: int
-    """Number of cases are left out because only one run has them."""
+    """Number of cases that are left out because only one run has them."""
     unlike: tuple[str, ...]
     """Differences in machine, torch and the like from one run to the next."""
 

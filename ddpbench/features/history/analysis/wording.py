@@ -22,9 +22,9 @@ from ddpbench.units import counted, decimals_borne, format_number, series_of, ut
 
 HEADS = ("case", "runs", "latest, ms", "95 %, launches", "change-points")
 _MOST_CASES = 4
-"""Number of cases are named per change, the largest changes first; the rest are counted."""
+"""Number of cases that are named per change, the largest changes first; the rest are counted."""
 _MOST_GAPS = 3
-"""Number of runs without numbers are named per case; the rest are counted."""
+"""Number of runs without numbers that are named per case; the rest are counted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -30,7 +30,7 @@ from ddpbench.units import counted
 from ddpbench.version import VERSION
 
 MOST_FIGURES = 24
-"""Number of figures a page has; cases with changes come first. More would make the page slow to write and to read."""
+"""Number of figures on a page; cases with changes come first. More would make the page slow to write and to read."""
 
 
 def history_page(history: History) -> str:

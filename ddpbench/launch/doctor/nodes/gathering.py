@@ -300,7 +300,10 @@ def _try_all(me: Node, nodes: Sequence[Node], listener: socket.socket) -> list[N
 
 
 class _Early:
-    """Connections by the connecting node's number, kept because other nodes may already be in a later round."""
+    """Connections that arrived before their round, keyed by the connecting node's number.
+
+    Other nodes may already be in a later round.
+    """
 
     def __init__(self, listener: socket.socket, stack: ExitStack, expected: range) -> None:
         self._listener, self._stack, self._expected = listener, stack, expected
