@@ -19,6 +19,8 @@ from ddpbench.removal import Identity, TemporaryFolder, remove_tree
 
 REMOVING_S = 30.0
 """Time for which to retry removing a folder, seconds; processes that end at the same time may still write in it."""
+WAIT_S = 2.0
+"""Seconds that this process waits for the guard to remove what it could not remove itself."""
 
 
 class GuardedFolder(AbstractContextManager[Path]):
@@ -61,11 +63,16 @@ class GuardedFolder(AbstractContextManager[Path]):
         self._kept = True
 
     def __exit__(self, *_: object) -> None:
-        if self._folder is not None and not self._kept:
-            self._folder.remove()
-        if self._guard is not None:
+        removed = self._folder is None or self._kept or self._folder.remove()
+        if self._guard is None:
+            return
+        if removed:
             self._guard.kill()
             self._guard.communicate()
+        elif self._guard.stdin is not None:
+            self._guard.stdin.close()  # something still writes in the folder: the guard tries again for a while
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._guard.wait(WAIT_S)
 
 
 def _await_end_and_remove(path: Path, made: Identity) -> None:

@@ -109,9 +109,12 @@ class TemporaryFolder:
         self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         self.made = Identity.of(self.path.lstat())
 
-    def remove(self, now_at: Path | None = None) -> None:
-        """Remove the folder and its contents, unless another has its name; `now_at` is its path if it was moved."""
-        remove_tree(now_at or self.path, made=self.made)
+    def remove(self, now_at: Path | None = None) -> bool:
+        """Remove the folder and its contents, unless another has its name; return whether its path is free now.
+
+        `now_at` is its path if it was moved.
+        """
+        return remove_tree(now_at or self.path, made=self.made)
 
 
 def remove_tree(path: Path, *, made: Identity | None = None, private: bool = False) -> bool:

@@ -108,3 +108,10 @@ def test_it_is_gone_with_its_context_and_so_is_its_guard() -> None:
         assert guard.poll() is None
     assert not folder.exists()
     assert guard.returncode is not None
+
+
+def test_what_cannot_be_removed_at_once_is_left_to_the_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ddpbench.guarded_folder.TemporaryFolder.remove", lambda *_: False)
+    with GuardedFolder("ddpbench-of-a-test-") as folder:
+        (folder / "file").write_text("x")
+    assert is_so(lambda: not folder.exists())

@@ -161,11 +161,21 @@ def shape_of(value: Any) -> list[int]:
         TypeError: it is not a list of integers.
         ValueError: it has more than 64 dimensions, or lengths that no tensor has.
     """
-    if not isinstance(value, list):
-        raise TypeError("a shape is expected")
-    if len(value) > _MOST_DIMENSIONS:
-        raise ValueError(f"{len(value)} dimensions; {_MOST_DIMENSIONS} are the most")
-    lengths = [whole(length, _MOST_NUMBERS) for length in value]
+    lengths = strides_of(value)
     if math.prod(max(1, length) for length in lengths) > _MOST_NUMBERS:
         raise ValueError("no tensor has such a shape")
     return lengths
+
+
+def strides_of(value: Any) -> list[int]:
+    """Return `value` if it may be the strides of a tensor, whose product has no limit.
+
+    Raises:
+        TypeError: it is not a list of integers.
+        ValueError: it has more than 64 dimensions, or a stride that no tensor has.
+    """
+    if not isinstance(value, list):
+        raise TypeError("a shape is expected")
+    if len(value) > _MOST_DIMENSIONS:
+        raise ValueError(f"{len(value)} dimensions; at most {_MOST_DIMENSIONS} are allowed")
+    return [whole(each, _MOST_NUMBERS) for each in value]

@@ -16,6 +16,7 @@ from ddpbench.collectives.exchange import (
     gather_values,
     name_of_type,
     shape_of,
+    strides_of,
     texts,
     type_of_numbers,
     whole,
@@ -85,3 +86,12 @@ def test_shapes_and_types_are_checked() -> None:
             shape_of(shape)
     assert whole(3, 3) == 3
     assert json.loads(json.dumps(texts(["a"]))) == ["a"]
+
+
+def test_strides_may_have_a_product_that_no_shape_has() -> None:
+    strides = [*torch.empty(2, 64, 16, 112, 112, device="meta").stride()]
+    assert strides_of(strides) == strides
+    with pytest.raises(ValueError, match="no tensor has such a shape"):
+        shape_of(strides)
+    with pytest.raises(TypeError):
+        strides_of(3)

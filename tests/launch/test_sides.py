@@ -509,3 +509,10 @@ def test_a_repository_that_has_git_wait_is_named_as_such(
     os.mkfifo(folder / ".git" / "HEAD")
     with pytest.raises(RequestError, match="git gave no answer"):
         place(SideSpec(name="base", ref="HEAD"), folder / "bench" / "step.toml", tmp_path / "out")
+
+
+def test_a_home_is_filled_in_where_a_shell_leaves_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for word in ("~/mine", "path=~/mine"):
+        assert parse_side("base", [word]).path == str(tmp_path / "mine")

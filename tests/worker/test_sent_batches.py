@@ -8,6 +8,7 @@ import json
 import pickle
 from collections import UserDict, defaultdict, namedtuple
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,30 @@ class Graph:
         return Graph, (0,), vars(self)
 
 
+@dataclasses.dataclass
+class Derived:
+    """Has an attribute that is not a field."""
+
+    ids: torch.Tensor
+
+    def __post_init__(self) -> None:
+        self.total = self.ids.numel()
+
+
+class Encoding(UserDict):  # type: ignore[type-arg]
+    """Has an attribute next to its items, as the encodings of a tokenizer."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__({"ids": torch.arange(rank + 1)})
+        self.count = rank + 1
+
+
+class Counted(dict):  # type: ignore[type-arg]
+    def __init__(self, rank: int) -> None:
+        super().__init__({"ids": torch.arange(rank + 1)})
+        self.count = rank + 1
+
+
 class Kind(Enum):
     FIRST, SECOND = 1, 2
 
@@ -57,7 +82,7 @@ class Marked(torch.Tensor):
 
 def _batch(rank: int) -> Any:
     marked = torch.full((2,), float(rank)).as_subclass(Marked)
-    marked.canvas = (3, 4)  # type: ignore[attr-defined]
+    marked.canvas = (3, 4 + rank)  # type: ignore[attr-defined]
     rows = [torch.arange(3.0) + rank, torch.arange(2.0)]
     return {
         "none": None,
@@ -85,9 +110,16 @@ def _batch(rank: int) -> Any:
         "nested": torch.nested.as_nested_tensor(rows, layout=torch.jagged),
         "marked": marked,
         "kind": int,
-        "day": datetime.date(2026, 1, 1),
-        "large": 10**30,
-        "odd": "a\0b",
+        "day": datetime.date(2026, 1, 1 + rank),
+        "moment": datetime.datetime(2026, 1, 1, rank, tzinfo=datetime.UTC),
+        "path": Path(f"image {rank}.png"),
+        "member": list(Kind)[rank],
+        "large": 10**30 + rank,
+        "numbers too": complex(rank, -0.0),
+        "odd": f"a\0b\ud800 {rank}",
+        "derived": Derived(torch.arange(2.0 + rank)),
+        "encoding": Encoding(rank),
+        "ordered": Counted(rank),
     }
 
 
@@ -109,8 +141,10 @@ def _alike(one: Any, other: Any) -> bool:
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(_alike, one, other))
     if isinstance(one, dict | UserDict):
+        if getattr(one, "count", 0) != getattr(other, "count", 0):
+            return False
         return list(one) == list(other) and all(_alike(one[key], other[key]) for key in one)
-    if isinstance(one, Held | Plain | Graph):
+    if isinstance(one, Held | Plain | Graph | Derived):
         return _alike(vars(one), vars(other))
     return bool(one == other)
 
@@ -132,8 +166,8 @@ def test_values_of_every_kind_arrive_as_they_are() -> None:
 
 def _refused(rank: int, size: int, kind: str) -> str:
     own: dict[str, Any] = {
-        "date": [torch.ones(1), datetime.date(2026, 1, 1 + rank)],
-        "enum": [torch.ones(1), list(Kind)[rank]],
+        "delta": [torch.ones(1), datetime.timedelta(days=rank)],
+        "kind": [torch.ones(1), (int, float)[rank]],
         "function": [torch.ones(1), lambda: None],
     }
     with pytest.raises(CannotTrainError) as error:
@@ -143,7 +177,7 @@ def _refused(rank: int, size: int, kind: str) -> str:
 
 @pytest.mark.parametrize(
     ("kind", "words"),
-    [("date", "datetime.date"), ("enum", f"{__name__}.Kind"), ("function", "builtins.function")],
+    [("delta", "datetime.timedelta"), ("kind", "builtins.type"), ("function", "builtins.function")],
 )
 def test_objects_that_cannot_be_sent_are_named_on_every_rank(kind: str, words: str) -> None:
     found = run_ranks(_refused, 2, kind)
@@ -169,7 +203,7 @@ def message(outline: Any, data: bytes = b"") -> bytes:
 
 
 def tensor(name: Any = "int64", shape: Any = (1,), size: Any = 8, of: Any = "") -> Any:
-    return {"tensor": [name, shape, size, of]}
+    return {"tensor": [name, shape, size, of, []]}
 
 
 def read(sent: bytes) -> Any:
@@ -181,7 +215,7 @@ def read(sent: bytes) -> Any:
 def test_a_message_of_a_test_is_read() -> None:
     assert torch.equal(read(message(tensor(), bytes([7, *[0] * 7]))), torch.tensor([7]))
     of = f"{__name__}.Plain"
-    found = read(message({"object": [of, [["name", "x"], ["__class__", 1]]]}))
+    found = read(message({"plain": [of, [["name", "x"], ["__class__", 1]]]}))
     assert type(found) is Plain
     assert vars(found) == {"name": "x", "__class__": 1}
     assert read(message(tensor("bool", [3], 3), b"\x00\x01\x07")).tolist() == [False, True, True]
@@ -227,7 +261,7 @@ def test_a_message_of_a_test_is_read() -> None:
         message({"nested": ["torch.jagged", []]}),
         message({"nested": ["os.system", []]}),
         message({"object": ["tests.worker.test_sent_batches.Point", [1, 2, 3]]}),
-        message({"object": ["tests.worker.test_sent_batches.Plain", 3]}),
+        message({"plain": ["tests.worker.test_sent_batches.Plain", 3]}),
         message({"object": [3, []]}),
         message({"same": [1, 2]}),
     ],
@@ -241,7 +275,7 @@ def test_a_message_that_is_no_batch_is_refused_and_runs_nothing(sent: bytes) -> 
     "outline",
     [
         {"object": ["subprocess.Popen", [["args", "id"]]]},
-        {"object": ["tests.worker.test_sent_batches.Plain", [[1, 1]]]},
+        {"plain": ["tests.worker.test_sent_batches.Plain", [[1, 1]]]},
         {"object": ["tests.worker.test_sent_batches.Held", [["other", 1]]]},
         {"same": ["os.system", ""]},
         tensor("int64", [0], 0, "torch.nn.Module"),
@@ -270,3 +304,21 @@ def test_a_batch_far_larger_than_ones_own_is_refused() -> None:
 def test_the_pickle_of_a_test_runs_code_where_it_is_unpickled() -> None:
     with pytest.raises(_RanError):
         pickle.loads(pickle.dumps(_Runs()))
+
+
+def _contains_itself(rank: int, size: int) -> str:
+    own = Plain(0)
+    own.parts = [own]  # type: ignore[attr-defined]
+    with pytest.raises(CannotTrainError) as error:
+        gather_batches(own, None)
+    return str(error.value)
+
+
+def test_an_object_that_contains_itself_is_refused_in_a_sentence() -> None:
+    assert all("Plain that contains itself" in each for each in run_ranks(_contains_itself, 2))
+
+
+def test_very_many_values_are_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sent_batches, "_MOST_NODES", 100)
+    with pytest.raises(CannotTrainError, match="more than 100 values"):
+        sent_batches._Outline().message([0] * 200)

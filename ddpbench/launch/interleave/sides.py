@@ -99,7 +99,8 @@ def parse_side(name: str, words: Sequence[str]) -> SideSpec:
             raise RequestError(f"--{name} {key}: {given_twice(given[key], value)}")
     if twice := contradiction(overrides):
         raise RequestError(f"--{name}: {given_twice(*twice)}")
-    spec = SideSpec(name=name, overrides=tuple(dict.fromkeys(overrides)), **given)
+    folders = {"path": os.path.expanduser(given["path"])} if "path" in given else {}  # noqa: PTH111  unknown users
+    spec = SideSpec(name=name, overrides=tuple(dict.fromkeys(overrides)), **(given | folders))
     if spec.ref and spec.path:
         raise RequestError(f"--{name}: a commit and a folder are two places for one side's code: give one")
     return spec

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage
 
-from ddpbench.collectives.exchange import decoded, name_of_type, shape_of, type_of_numbers
+from ddpbench.collectives.exchange import decoded, name_of_type, shape_of, strides_of, type_of_numbers
 from ddpbench.strategies.base import CannotTrainError
 
 _MESSAGE_BYTES = 1 << 16
@@ -86,7 +86,7 @@ def _metadata(sent: Any) -> Any:
         metas.append(
             _TensorMeta(
                 shape=torch.Size(shape_of(shape)),
-                stride=tuple(shape_of(stride)),
+                stride=tuple(strides_of(stride)),
                 dtype=type_of_numbers(name),
                 requires_grad=requires_grad,
             )

@@ -42,8 +42,8 @@ class EachStep:
         apart = len(comparer.shards) == prover.processes and not (
             strategy.whole_batches or strategy.one_process
         )
-        self._compares = is_own(comparer.training) and apart and not strategy.framework
-        self._model = comparer.one.copied(model) if self._compares else model
+        self.compares = is_own(comparer.training) and apart and not strategy.framework
+        self._model = comparer.one.copied(model) if self.compares else model
         self._own: Tensors = {}
         self._first = self._later = 0.0
         self._most = ""
@@ -62,12 +62,12 @@ class EachStep:
     def expect(self, shards: Sequence[Any]) -> None:
         """Compute this rank's gradient of its shard from the parameters that the replica has now."""
         self._own = {}
-        if not self._compares:
+        if not self.compares:
             return
         if self._steps:
-            self._compares = self._follow()
+            self.compares = self._follow()
         self._steps += 1
-        if self._compares:
+        if self.compares:
             self._own = dict(self._comparer.one.gradient(self._model, self._comparer.one.own_shard, shards))
 
     def _follow(self) -> bool:

@@ -238,7 +238,7 @@ def _step(
     comparer.one.seed(comparer.prover.rank)
     comparer.step(replica, batch)
     comparer.prover.on_step()
-    if each_step:
+    if each_step and each_step.compares:
         each_step.compare(comparer.own_gradients(replica))
 
 

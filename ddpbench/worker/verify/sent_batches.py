@@ -7,14 +7,16 @@ can bring values but no code.
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import json
 import math
 import pickle
 import re
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping
 from copy import copy
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,6 +40,8 @@ _TIMES = 64
 """A received batch has at most this many times the bytes of this rank's, and `_ROOM` more: texts and graphs differ."""
 _DEEPEST = 12
 """Deepest nesting of a batch: an outline takes up to four levels of JSON for each level, of the 64 that are read."""
+_MOST_NODES = 1 << 18
+"""Most values of a batch, counting each tensor or array as one."""
 _LAYOUTS = {
     str(layout): layout
     for layout in (
@@ -53,6 +57,30 @@ _LAYOUTS = {
 
 _NUMBERS = re.compile(r"[<>|=]?[biufcSUmM]\d{1,9}(\[\w+\])?", re.ASCII)
 """The types of an array's numbers or texts, as numpy writes them, without types of objects."""
+
+
+def _written(text: str) -> str:
+    return text.encode("utf-8", "surrogatepass").hex()
+
+
+_WRITTEN: dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    float: ("float", float.hex, float.fromhex),
+    complex: (
+        "complex",
+        lambda value: [value.real.hex(), value.imag.hex()],
+        lambda given: complex(*map(float.fromhex, given)),
+    ),
+    int: ("int", hex, lambda text: int(text, 16)),
+    str: ("text", _written, lambda text: bytes.fromhex(text).decode("utf-8", "surrogatepass")),
+    datetime.date: ("date", datetime.date.isoformat, datetime.date.fromisoformat),
+    datetime.datetime: ("datetime", datetime.datetime.isoformat, datetime.datetime.fromisoformat),
+    type(Path()): (
+        "path",
+        lambda path: _written(str(path)),
+        lambda text: Path(bytes.fromhex(text).decode("utf-8", "surrogatepass")),
+    ),
+}
+"""By class, the kind of a value's node, its writer and its reader; JSON has texts and short integers itself."""
 
 
 _OF_PYTHON = 1 << 9
@@ -100,6 +128,9 @@ class _Outline:
         self.opaque: dict[str, Any] = {}
         """Objects without parts, by their digests."""
         self.blocks: list[bytes] = []
+        self._around: set[int] = set()
+        """Identities of the values that contain the one being described."""
+        self._nodes = 0
 
     def message(self, value: Any) -> bytes:
         """Return a batch as the bytes of a message."""
@@ -107,20 +138,36 @@ class _Outline:
         return b"".join([len(outline).to_bytes(8, "little"), outline, *self.blocks])
 
     def _node(self, value: Any, depth: int) -> Any:
+        self._nodes += 1
+        if self._nodes > _MOST_NODES:
+            raise CannotTrainError(
+                f"its batches hold more than {_MOST_NODES:,} values: have the dataset or collate_fn return tensors"
+            )
         if value is None or isinstance(value, bool) or _is_short(value) or _is_text(value):
             return value
         if depth > _DEEPEST:
             return self._whole(value)
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
-        return self._numbers(value) or self._container(value, depth + 1)
+        if id(value) in self._around:
+            raise CannotTrainError(
+                f"its batches hold an object of {_name_of(type(value))} that contains itself: have the dataset or "
+                "collate_fn return tensors, numbers and texts"
+            )
+        self._around.add(id(value))
+        found = self._numbers(value) or self._container(value, depth + 1)
+        self._around.discard(id(value))
+        return found
 
     def _numbers(self, value: Any) -> Any:
-        """Return the node of a number, of bytes, or of an array of numbers or texts; None for anything else."""
-        if type(value) is float:
-            return {"float": value.hex()}
+        """Return the node of a number, text, date or path, or of an array of these; None for anything else."""
+        if type(value) in _WRITTEN:
+            kind, write, _ = _WRITTEN[type(value)]
+            return {kind: write(value)}
         if type(value) in (bytes, bytearray):
             return {type(value).__name__: self._block(bytes(value))}
+        if isinstance(value, Enum) and value.name in type(value).__members__:
+            return self._object(value, [value.name], "member")
         if isinstance(value, np.ndarray | np.generic) and _NUMBERS.fullmatch(value.dtype.str):
             kind = "array" if isinstance(value, np.ndarray) else "number"
             data = self._block(np.ascontiguousarray(value).tobytes())
@@ -130,25 +177,31 @@ class _Outline:
     def _container(self, value: Any, depth: int) -> Any:
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return self._object(value, [self._node(part, depth) for part in value])
-        if isinstance(value, list | tuple):
-            kind = "list" if isinstance(value, list) else "tuple"
-            return {kind: [self._node(part, depth) for part in value]}
-        if type(value) in (set, frozenset):
-            return {type(value).__name__: [self._node(part, depth) for part in value]}
+        if isinstance(value, list | tuple) or type(value) in (set, frozenset):
+            known = "list" if isinstance(value, list) else "tuple" if isinstance(value, tuple) else ""
+            return {known or type(value).__name__: [self._node(part, depth) for part in value]}
+        if _is_plain(
+            value
+        ):  # also a dataclass or a mapping such as UserDict, which is no more than its attributes
+            return self._object(value, self._items(vars(value), depth), "plain")
         if isinstance(value, MutableMapping):
-            items = [[self._node(key, depth), self._node(part, depth)] for key, part in value.items()]
-            return {"dict": items} if type(value) is dict else self._object(value, items)
+            return self._mapping(value, depth)
         held = fields_of(value)
-        if held is None and _is_plain(value):
-            held = dict(vars(value))
-        if held is None:
-            return self._whole(value)
-        return self._object(value, [[name, self._node(part, depth)] for name, part in held.items()])
+        return self._whole(value) if held is None else self._object(value, self._items(held, depth))
 
-    def _object(self, value: Any, parts: list[Any]) -> Any:
+    def _mapping(self, value: MutableMapping[Any, Any], depth: int) -> Any:
+        items = self._items(value, depth)
+        if type(value) is dict:
+            return {"dict": items}
+        return self._object(value, items, "mapping", self._items(getattr(value, "__dict__", {}), depth))
+
+    def _items(self, held: Mapping[Any, Any], depth: int) -> list[Any]:
+        return [[self._node(key, depth), self._node(part, depth)] for key, part in held.items()]
+
+    def _object(self, value: Any, parts: list[Any], kind: str = "object", *more: Any) -> Any:
         name = _name_of(type(value))
         self.made[name] = value
-        return {"object": [name, parts]}
+        return {kind: [name, parts, *more]}
 
     def _whole(self, value: Any) -> Any:
         try:
@@ -184,11 +237,12 @@ class _Outline:
         plain = value.detach().as_subclass(torch.Tensor).cpu().resolve_conj().resolve_neg()
         plain = plain.contiguous().reshape(-1).view(torch.uint8)
         data = self._block(plain.numpy().tobytes())
-        of = ""
+        of, attributes = "", []
         if type(value) not in (torch.Tensor, torch.nn.Parameter):
             of = _name_of(type(value))
             self.made[of] = value
-        return {"tensor": [name, [*value.shape], data, of]}
+            attributes = self._items(value.__dict__, 1)
+        return {"tensor": [name, [*value.shape], data, of, attributes]}
 
 
 def _read(rank: int, sent: torch.Tensor, own: _Outline) -> Any:
@@ -231,13 +285,16 @@ class _Reader:
                 map(self._value, given)
             )
         readers = {
-            "float": float.fromhex,
+            **{each: read for each, _, read in _WRITTEN.values()},
             "bytes": self._block,
+            "member": lambda given: _member(self._made(given[0]), *given[1]),
             "bytearray": lambda size: bytearray(self._block(size)),
             "dict": lambda items: {self._value(key): self._value(part) for key, part in items},
             "array": self._array,
             "number": lambda of: self._array(of)[()],
             "object": self._object,
+            "mapping": self._mapping,
+            "plain": self._plain,
             "same": self._same,
         }
         return readers[kind](given) if kind in readers else self._tensor(node)
@@ -263,7 +320,13 @@ class _Reader:
 
     def _tensor(self, node: Any) -> torch.Tensor:
         ((kind, given),) = node.items()
-        readers = {"tensor": self._dense, "nested": self._nested, "same": self._same}
+        readers = {
+            "tensor": self._dense,
+            "nested": lambda given: torch.nested.as_nested_tensor(
+                [*map(self._tensor, given[1])], layout=_LAYOUTS[given[0]]
+            ),
+            "same": self._same,
+        }
         readers |= {"coordinates": self._coordinates, "compressed": self._compressed}
         if kind not in readers:
             raise LookupError(f"{kind!r} is no value")
@@ -272,28 +335,21 @@ class _Reader:
             raise TypeError("a tensor is expected")
         return found
 
-    def _nested(self, given: Any) -> Any:
-        layout, rows = given
-        return torch.nested.as_nested_tensor(self._tensors(rows), layout=_LAYOUTS[layout])
-
     def _coordinates(self, given: Any) -> Any:
         shape, *parts = given
-        indices, values = self._tensors(parts)
+        indices, values = map(self._tensor, parts)
         # Checked: an index beyond the shape would reach other memory.
         return torch.sparse_coo_tensor(indices, values, shape_of(shape), check_invariants=True).coalesce()
 
     def _compressed(self, given: Any) -> Any:
         layout, shape, *parts = given
-        ends, places, values = self._tensors(parts)
+        ends, places, values = map(self._tensor, parts)
         return torch.sparse_compressed_tensor(
             ends, places, values, shape_of(shape), layout=_LAYOUTS[layout], check_invariants=True
         )
 
-    def _tensors(self, nodes: Sequence[Any]) -> list[torch.Tensor]:
-        return [self._tensor(node) for node in nodes]
-
     def _dense(self, given: Any) -> torch.Tensor:
-        name, shape, size, of = given
+        name, shape, size, of, attributes = given
         dtype, lengths = type_of_numbers(name), shape_of(shape)
         if math.prod(lengths) * dtype.itemsize != size:
             raise ValueError("a tensor's shape does not fit its bytes")
@@ -308,7 +364,7 @@ class _Reader:
         if not isinstance(like_it, torch.Tensor):
             raise TypeError("a class of tensors is expected")
         made: torch.Tensor = plain.as_subclass(type(like_it))
-        made.__dict__.update(like_it.__dict__)
+        made.__dict__.update(self._attributes(of, attributes))
         return made
 
     def _made(self, name: Any) -> Any:
@@ -325,22 +381,40 @@ class _Reader:
             if len(parts) != len(mine):
                 raise ValueError("a named tuple of another length")
             return like(mine, [self._value(part) for part in parts])
-        held = {self._value(key): self._value(part) for key, part in parts}
-        if isinstance(mine, MutableMapping):
-            same = copy(mine)
-            same.clear()
-            same.update(held)
-            return same
-        if (known := fields_of(mine)) is not None:
-            if not held.keys() <= known.keys():
-                raise _UnknownError(name)
-            return like(mine, held)
-        same = copy(mine)
-        if same is mine or not all(isinstance(each, str) for each in held):
+        held, known = self._attributes(name, parts), fields_of(mine)
+        if known is None or not held.keys() <= known.keys():
             raise _UnknownError(name)
+        return like(mine, held)
+
+    def _mapping(self, given: Any) -> Any:
+        name, items, attributes = given
+        mine = self._made(name)
+        if not isinstance(mine, MutableMapping):
+            raise TypeError("a mapping is expected")
+        same = copy(mine)
+        same.clear()
+        same.update({self._value(key): self._value(part) for key, part in items})
+        if held := self._attributes(name, attributes):
+            vars(same).clear()
+            vars(same).update(held)
+        return same
+
+    def _plain(self, given: Any) -> Any:
+        name, parts = given
+        mine = self._made(name)
+        same = copy(mine) if _is_plain(mine) else mine
+        if same is mine:
+            raise _UnknownError(name)
+        held = self._attributes(name, parts)
         vars(same).clear()
         vars(same).update(held)
         return same
+
+    def _attributes(self, name: str, parts: Any) -> dict[str, Any]:
+        held = {self._value(key): self._value(part) for key, part in parts}
+        if not all(isinstance(each, str) for each in held):
+            raise _UnknownError(name)
+        return held
 
     def _same(self, given: Any) -> Any:
         name, digest = given
@@ -349,6 +423,12 @@ class _Reader:
         if digest not in self._own.opaque:
             raise _UnknownError(name[:200])
         return self._own.opaque[digest]
+
+
+def _member(mine: Any, name: Any) -> Any:
+    if not isinstance(mine, Enum) or not isinstance(name, str):
+        raise TypeError("a member of an enumeration is expected")
+    return type(mine)[name]
 
 
 def _name_of(kind: type) -> str:
