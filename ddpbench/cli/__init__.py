@@ -366,7 +366,7 @@ def _check_readable(word: str) -> None:
 
 
 def _is_utf8(word: str) -> bool:
-    """Return whether an argument's bytes are UTF-8, whatever encoding Python decoded them with."""
+    """Return whether an argument's bytes are UTF-8, for any encoding that Python decoded them with."""
     try:
         os.fsencode(word).decode("utf-8")
     except UnicodeError:

@@ -1,4 +1,4 @@
-"""Write `sessions.json`, which has an entry for each session of a run, whatever the launcher.
+"""Write `sessions.json`, which has an entry for each session of a run, with any launcher.
 
 A session is the time during which one sweep command works in the run's directory.
 """

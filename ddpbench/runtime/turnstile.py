@@ -33,7 +33,7 @@ TURN = "DDPBENCH_TURN"
 IN_TURN = "go in turn"
 """The command to a side's process before a round in which the sides take turns."""
 WHOLE = "launches are measured in turn, not blocks of their steps"
-"""The beginning of the message, before the reason, if whole launches take turns rather than blocks."""
+"""The beginning of the message, before the reason, if complete launches take turns rather than blocks."""
 _FOLDER = "ddpbench-turns-"
 _GRANTED = b"."
 _LOOK_S = 1.0

@@ -353,7 +353,7 @@ class Strategy(ABC, Generic[OptionsT]):
     uses_buckets: ClassVar[bool] = False
     uses_backend: ClassVar[bool] = True
     shows_transfers_on_gpus: ClassVar[bool] = True
-    """True if transfers between GPUs can be timed; False if a library makes them on streams of its own."""
+    """True if transfers between GPUs can be timed; False if a library makes them on separate streams."""
     one_process: ClassVar[bool] = False
     """True if all `world_size` devices belong to one process."""
     aggregates: ClassVar[bool] = True

@@ -298,7 +298,7 @@ def check_replicable(model: nn.Module) -> None:
 def replicate(module: nn.Module, *, alias: bool) -> tuple[nn.Module, dict[torch.Tensor, torch.Tensor]]:
     """Return a replica of a module, and a dict from the module's parameters to the replica's.
 
-    The replica's parameters are leaves of their own, so gradients stay with the replica. With `alias` they share the
+    The replica's parameters are separate leaves, so gradients stay with the replica. With `alias` they share the
     module's memory, and the replica has the module's buffers; otherwise both are copies. Tied weights stay tied in the
     replica. After torch/nn/parallel/replicate.py.
     """

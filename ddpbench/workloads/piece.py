@@ -1,4 +1,4 @@
-"""A module for a piece of a model that has no module of its own. Imports torch when imported."""
+"""A module for a piece of a model that has no separate module. Imports torch when imported."""
 
 from __future__ import annotations
 

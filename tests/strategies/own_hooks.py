@@ -290,7 +290,7 @@ class NegatesTheNew(SendsAShare):
 
 
 class SendsSome(SendsAShare):
-    """Sends an eighth of the numbers, drawn anew in each step, with what it kept of them."""
+    """Sends an eighth of the numbers, drawn again in each step, with what it kept of them."""
 
     def mask(self, numbers: torch.Tensor) -> torch.Tensor:
         return torch.rand_like(numbers) < 0.125

@@ -1,4 +1,4 @@
-"""Whether rounding explains an average: right roundings of many kinds are within the bounds, and wrong ones are not."""
+"""Rounding as the reason of a deviation: right roundings are within the bounds, and wrong ones are not."""
 
 from __future__ import annotations
 

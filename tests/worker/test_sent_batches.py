@@ -38,7 +38,7 @@ class Plain:
 
 
 class Graph:
-    """Like those of graph libraries: pickled in a way of its own, with attributes that differ from batch to batch."""
+    """Like those of graph libraries: pickled in a special way, with attributes that differ from batch to batch."""
 
     def __init__(self, rank: int) -> None:
         self.parts = defaultdict(list, {"x": [torch.ones(1 + rank)]})

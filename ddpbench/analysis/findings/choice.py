@@ -84,7 +84,7 @@ class Choice:
 
 
 def planned_panels(cases: Sequence[CaseRun]) -> list[Case]:
-    """Return one case of each panel that has cases that aggregate and were not skipped, whatever their results."""
+    """Return one case of each panel that has cases that aggregate and were not skipped, with any results."""
     found: dict[grouping.GroupKey, Case] = {}
     for run in cases:
         if exchanges_gradients(run) and run.status != "skipped":

@@ -167,7 +167,7 @@ def too_long(share: float) -> str:
 MOST_SHARED = 1.0
 """Fraction of a step possibly spent waiting for shared cores from which on nothing is known about the wait."""
 FULL_SHARE = 0.9
-"""Share of the cores' time above which replays' own work sets their pace, whatever the emulated network."""
+"""Share of the cores' time above which replays' own work sets their pace, on any emulated network."""
 
 
 def busy_share(run: CaseRun) -> float:

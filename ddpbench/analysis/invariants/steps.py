@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 AGREEMENT = 0.02
 """Tolerance of instrumented steps, which agree with timed ones if their ratio's interval overlaps 1 +- this."""
 HARD_AGREEMENT = 0.10
-"""Largest deviation of the mean ratio from 1 that counts as agreement, whatever the interval."""
+"""Largest deviation of the mean ratio from 1 that counts as agreement, with any interval."""
 CLOCK = 1e-3
 """Relative tolerance between a launch's mean step and its single steps, whose times are rounded."""
 NANOSECONDS = 1e-8

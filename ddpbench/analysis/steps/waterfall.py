@@ -53,7 +53,7 @@ _SIMPLE = {
     "data": "data",
     "not_attributed": "not_attributed",
 }
-"""Names of losses by the part of a step, for parts that have a loss of their own."""
+"""Names of losses by the part of a step, for parts that have a separate loss."""
 
 
 def losses(

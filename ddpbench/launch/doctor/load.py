@@ -1,4 +1,4 @@
-"""The cores' load from other programs, by two readings a moment apart, and whatever else would disturb a sweep."""
+"""The cores' load from other programs, by two readings a moment apart, and anything else that would disturb a sweep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds top-level names of a script that depend on its model or optimizer, which the generated class makes anew."""
+"""Find top-level names of a script that depend on its model or optimizer, which the generated class makes again."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class Unchanged(Sites):
         """Return the statements, apart from the traced binding, that may have set a name before it is read.
 
         With `is_part`, statements that set the name to None are left out. So are those, in the function that makes the
-        object, that make it anew from its current value.
+        object, that make it again from its current value.
         """
         key, node = step.key.partition("[")[0], step.scope.node
         base, _, attribute = key.partition(".")

@@ -30,7 +30,7 @@ class Painter:
     """
 
     def __init__(self, others: Others = NOBODY, progress: OnProgress = ignore_progress) -> None:
-        """`others` are the other processes, which the caller ends; `progress` is told how many pictures are drawn."""
+        """`others` are the other processes, which the caller ends; `progress` gets the number of pictures drawn."""
         self.others = others
         self._progress = progress
         self._pictures: Sequence[Picture] = ()

@@ -106,7 +106,7 @@ class BucketHook:
             self._group = None
 
     def _sent(self, bucket: GradBucket, buffer: torch.Tensor) -> Summed:
-        # Buckets are sent in the order of their indices; numbers go on over several modules or backwards in a step.
+        # Buckets are sent in the order of their indices; numbers continue over several modules or backwards in a step.
         recorder, number = self._recorder, self._number(self._left)
         ranks = None if self._among is None else self._among.size()
         self._left += 1

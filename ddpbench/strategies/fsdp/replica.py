@@ -32,7 +32,7 @@ _reduce_scatter: Callable[..., dist.Work | None] = (
 class FsdpReplica(LocalReplica):
     """A replica that trains this rank's shard of the model.
 
-    The job's model itself is sharded, even after `close`: a further replica reuses the shards, whatever its options.
+    The job's model itself is sharded, even after `close`: a further replica reuses the shards, with any options.
     Parameters that the loss does not reach have no gradient.
     """
 

@@ -270,7 +270,7 @@ def _counts(counts: Sequence[int]) -> str:
 def stands(case: Case, members: Sequence[Seat]) -> list[Stand]:
     """Return each rank's cores; ranks that may use the same cores of a host get these divided among them.
 
-    If the launcher bound each rank to cores of its own, it gets those.
+    If the launcher bound each rank to separate cores, it gets those.
     """
     threads = case.threads_per_rank * (case.world_size // len(members))
     pinned = case.compute == "real"  # a replay's ranks sleep

@@ -305,7 +305,7 @@ class StepLoop:
         *,
         pacer: Pacer | None = None,
     ) -> None:
-        """Take `pacer`, the workload's, if it has one; it is told when a step ends."""
+        """Take `pacer`, the workload's, if it has one; it is called when a step ends."""
         self.replica = replica
         self._end_step = pacer.end_step if pacer is not None else None
         self._precision = precision

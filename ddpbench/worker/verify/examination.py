@@ -31,9 +31,9 @@ class _Examined:
     """Parameters whose gradient is not finite."""
 
 
-def _examined(told: Any) -> _Examined:
+def _examined(sent: Any) -> _Examined:
     """Return a rank's findings from what it sent. For `gather_values`: raises if that is malformed."""
-    differs, writes, reached, infinite = told
+    differs, writes, reached, infinite = sent
     if not isinstance(differs, bool):
         raise TypeError("true or false is expected")
     return _Examined(differs, texts(writes), [set(texts(each)) for each in reached], texts(infinite))
@@ -91,8 +91,8 @@ class Examination:
         prover = self._one.prover
         if prover.processes == 1:
             return [own]
-        told = [own.differs, own.writes, [sorted(each) for each in own.reached], own.infinite]
-        return gather_values(told, _examined, prover.group)
+        sent = [own.differs, own.writes, [sorted(each) for each in own.reached], own.infinite]
+        return gather_values(sent, _examined, prover.group)
 
     def _on_infinite(self, number: int, names: Sequence[str]) -> str:
         """Return a sentence on parameters whose gradient is not finite on a rank or replica, and the likely cause."""

@@ -192,7 +192,7 @@ class Faults:
         among = self._one.updated(gradient)
         moved = norm([value - before[name] for name, value in among.items()])
         allowed = CHANGE_TOLERANCES.get(self._one.numbers.narrowest, CHANGE_TOLERANCES[torch.float32])
-        # `says_so` decides whether one process is told that it is alone. Code that multiplies a rate by the
+        # `says_so` decides whether one process learns that it is alone. Code that multiplies a rate by the
         # number of ranks must not be told; code that divides a sum by that number must.
         for made_alone, says_so in itertools.product((False, True), repeat=2):
             gap = math.inf

@@ -52,7 +52,7 @@ def prove_own_steps(prover: ComparingRank, batch: Any, shards: Sequence[Any]) ->
     """Yield the comparison of this rank's parameters after some steps with the same steps made in lockstep.
 
     The shards' replicas train in this process, one at a time, each up to the end of a backward, where their gradients
-    are averaged. So every strategy is compared with the meaning of data parallelism, whatever a step does in between:
+    are averaged. So every strategy is compared with the meaning of data parallelism, for any step:
     clip, update one of two networks, accumulate. If one process makes the strategy's steps of the whole batch, the
     reference also trains on the whole batch.
     """
@@ -282,7 +282,7 @@ def _apart(
 ) -> str:
     """Return why replicas with the same gradients after every backward end differently; empty if they don't.
 
-    In data parallelism, replicas have to stay equal in whatever way gradients are averaged.
+    In data parallelism, replicas have to stay equal in every way of averaging gradients.
     """
     if not prover.agreed(float(lockstep is not None and not lockstep.are_equal)):
         return ""

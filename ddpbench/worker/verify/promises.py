@@ -524,13 +524,13 @@ def _seeded_backward(comparer: Comparer, replica: Replica, step: int) -> Iterato
     So all steps have the true gradient of the same forward, and a strategy that draws what it sends draws it again.
     """
     model, kept, case = replica.job.model, _States(), comparer.training.case
-    anew = case.seed + 1 + comparer.prover.rank + (2 + step) * case.world_size
+    fresh = case.seed + 1 + comparer.prover.rank + (2 + step) * case.world_size
 
     def seed(gradient: torch.Tensor) -> None:
         if kept.forward is None:
             kept.forward = random_state()
             if kept.backward is None:
-                seed_all(anew)
+                seed_all(fresh)
             else:
                 set_random_state(kept.backward)
 
@@ -650,8 +650,8 @@ class _Kept:
 def _share_kept(kept: _Kept, step: Callable[[], Tensors], sent: Tensors | None) -> Proof:
     """Return the proof that some of the gradients was sent and the rest will be, for matrices and vectors separately.
 
-    What was sent and the rest add up to the whole, whatever the rest is, so their sum alone proves nothing. `sent` is
-    what `COMPRESSED_STEPS` further steps with zero gradients of their own sent; None if such steps are impossible.
+    What was sent and the rest add up to the whole for any rest, so their sum alone proves nothing. `sent` is
+    what `COMPRESSED_STEPS` further steps with zero gradients sent; None if such steps are impossible.
     """
     comparer, compared = kept.comparer, _SHARE_KEPT
     prover, tolerance = comparer.prover, comparer.tolerances.gradient

@@ -9,7 +9,8 @@ error e of the average g has in each number a variance of at most v = n u² q² 
 
 - Scale: the factor that fits the result best to g is 1 + <e, g> / |g|². Errors are averaged out in it, to a deviation
   of √(Σ v g²) / |g|². Rounding toward zero also shrinks all numbers: by half of a last place on average, which is u/2
-  of a number just above a power of two, and u/4 of one just below. So u/2 is allowed, and `DEVIATIONS`.
+  of a number just above a power of two, and u/4 of one just below. So u/2 is allowed, and `DEVIATIONS`. It is
+  allowed once: hooks that round each partial sum toward zero exceed it at 4 ranks.
 - Each rank's weight: the part d of a rank's gradient that is orthogonal to g cancels in the average. A rank whose
   weight is w instead of 1, while all weights are 1 on average, puts (w - 1) / (n - 1) times d into it, if the ranks'
   parts are independent. The deviation is √(Σ v d²) / |d|²; u/2 is allowed as well, for ranks whose numbers shrink by

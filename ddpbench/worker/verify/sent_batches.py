@@ -206,7 +206,7 @@ class _Outline:
     def _whole(self, value: Any) -> Any:
         try:
             digest = hashlib.sha256(pickle.dumps(value)).hexdigest()
-        except Exception:  # whatever the value's class raises
+        except Exception:  # any that the value's class raises
             digest = ""
         if digest:
             self.opaque[digest] = value

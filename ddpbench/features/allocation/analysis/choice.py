@@ -54,7 +54,7 @@ class AllocationRequest:
 
 
 def check(request: AllocationRequest) -> None:
-    """Refuse a request that is invalid whatever the run.
+    """Refuse a request that is invalid for every run.
 
     Raises:
         RequestError: a value is invalid, or values contradict each other.

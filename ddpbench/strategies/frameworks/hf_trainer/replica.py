@@ -90,7 +90,7 @@ class HfTrainerReplica(DdpInsideReplica):
         return self._loop.gradients_of((inputs, targets))
 
     def apply(self) -> None:
-        """Let the Trainer make the update, and whatever it does before it asks for the next batch."""
+        """Let the Trainer make the update, and everything it does before it asks for the next batch."""
         self._updating = self.job.recorder.mark()
         self._loop.update()
 
