@@ -156,6 +156,15 @@ def panels_of(rows: Iterable[Row]) -> list[Panel]:
     ]
 
 
+def panel_by_case(panels: Iterable[Panel]) -> dict[str, Panel]:
+    """Return the first panel of each case, by case ID."""
+    found: dict[str, Panel] = {}
+    for panel in panels:
+        for row in panel.rows:
+            found.setdefault(row.case_id, panel)
+    return found
+
+
 def joined(members: Sequence[Row], rows: Sequence[Row]) -> tuple[Row, ...]:
     """Return the members, rows of one fabric, after those of `rows` that use no link and share all other settings.
 

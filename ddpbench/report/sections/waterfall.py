@@ -18,7 +18,7 @@ from ddpbench.report.draw import style
 from ddpbench.report.draw.rows import block, over_bar
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
-from ddpbench.report.series import panels_of
+from ddpbench.report.series import panel_by_case, panels_of
 from ddpbench.report.words import series_of
 from ddpbench.units import counted, with_minus
 
@@ -188,7 +188,7 @@ def _left_out(falls: Sequence[Fall]) -> tuple[str, ...]:
 
 def _falls(losses: Sequence[EfficiencyLoss], rows: Sequence[Row]) -> list[Fall]:
     by_id = {row.case_id: row for row in rows}
-    panels = {row.case_id: panel.name for panel in panels_of(rows) for row in panel.rows}
+    panels = panel_by_case(panels_of(rows))
     by_case: dict[str, list[EfficiencyLoss]] = {}
     for loss in losses:
         by_case.setdefault(loss.case_id, []).append(loss)
@@ -202,7 +202,7 @@ def _falls(losses: Sequence[EfficiencyLoss], rows: Sequence[Row]) -> list[Fall]:
             Fall(
                 row=row,
                 name=row.name,
-                panel=panels.get(case_id, ""),
+                panel=panels[case_id].name if case_id in panels else "",
                 base=by_id[row.baseline_case_id].name
                 if row.baseline_case_id in by_id
                 else row.baseline_case_id,

@@ -11,7 +11,7 @@ from ddpbench.report.parts import Picture, Section
 from ddpbench.report.rows import Row
 from ddpbench.report.sections.communication.curves import bound_by, curves_of
 from ddpbench.report.sections.communication.figure import names_of, picture
-from ddpbench.report.series import panels_of, variant_words
+from ddpbench.report.series import panel_by_case, panels_of, variant_words
 from ddpbench.report.words import not_drawn
 
 _QUESTION = "Is communication bound by latency or by bandwidth?"
@@ -27,7 +27,7 @@ def section(transfers: Sequence[TransferResult], rows: Sequence[Row]) -> Section
     pictures: list[Picture] = []
     bound: list[str] = []
     drawn, others = split([(by_id[results[0].case_id], results) for results in groups.values()])
-    panels, words = panels_of(rows), variant_words(rows)
+    panels, words = panel_by_case(panels_of(rows)), variant_words(rows)
     for row, results in drawn:
         curves = curves_of(results)
         cases = [by_id[case_id] for case_id in dict.fromkeys(one.case_id for one in results)]

@@ -14,7 +14,7 @@ from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.sections.communication.curves import MIB, TransferCurve, TransferPoint, answer_of
 from ddpbench.report.sections.communication.painting import paint, slowest_rate
-from ddpbench.report.series import MOST_SERIES, Panel, panels_of, variant_words
+from ddpbench.report.series import MOST_SERIES, Panel, panel_by_case, panels_of, variant_words
 from ddpbench.report.words import series_of
 from ddpbench.spec import BucketCap
 from ddpbench.spec.grouping import cap_order, cap_words
@@ -25,10 +25,10 @@ def picture(
     row: Row, cases: Sequence[Row], rows: Sequence[Row], curves: Sequence[TransferCurve], index: int
 ) -> Picture:
     """Return the figure of the curves of one strategy's `cases`, among which is `row`; `rows` are all of the run."""
-    panels = panels_of(rows)
+    panels = panel_by_case(panels_of(rows))
     panel_name, name = names_of(row, panels, variant_words(rows))
     drawn = curves[:MOST_SERIES]
-    panel = _panel_of(row, panels)
+    panel = panels.get(row.case_id)
     heading = _heading(name, drawn)
     if panel_name:
         heading = f"{panel_name} · {heading}"
@@ -56,18 +56,14 @@ def picture(
     )
 
 
-def names_of(row: Row, panels: Sequence[Panel], words: Mapping[str, str]) -> tuple[str, str]:
+def names_of(row: Row, panels: Mapping[str, Panel], words: Mapping[str, str]) -> tuple[str, str]:
     """Return the name of a row's panel, and the name of its strategy with the variant's `words`.
 
-    The panel's name is empty if there is only one.
+    `panels` are by case ID. The panel's name is empty if there is only one.
     """
-    panel = _panel_of(row, panels)
+    panel = panels.get(row.case_id)
     name = f"{row.strategy_name} {words[row.case_id]}".strip()
     return ("" if panel is None else panel.name), name
-
-
-def _panel_of(row: Row, panels: Sequence[Panel]) -> Panel | None:
-    return next((one for one in panels if any(m.case_id == row.case_id for m in one.rows)), None)
 
 
 def _caps_run(row: Row, rows: Sequence[Row]) -> list[BucketCap]:
