@@ -416,6 +416,73 @@ CHANGED: dict[str, dict[str, str]] = {
 }
 """Changes in a script that a class could miss."""
 
+TUNED = """def given(**more):
+    def decorator(function):
+        def inner(*args, **kwargs):
+            return function(*args, **{**kwargs, **more})
+        return inner
+    return decorator
+
+def doubled(function):
+    return lambda lr=0.1: function(lr * 2)
+
+def twice(function):
+    def inner(*args, **kwargs):
+        function(*args, **kwargs)
+        return function(*args, **kwargs)
+    return inner
+
+def launch(function, *args):
+    function(*args)
+
+"""
+OTHERWISE: dict[str, tuple[str, str]] = {
+    "decorator with values": ("@given(lr=0.5)\n", "main()"),
+    "decorator that replaces": ("@doubled\n", "main()"),
+    "decorator of an argument": ("@doubled\n", "main(0.2)"),
+    "two decorators": ("@torch.enable_grad()\n@doubled\n", "main(0.2)"),
+    "decorator as a call": ("", "main = doubled(main)\n    main()"),
+    "partial": ("", "run = partial(main, lr=0.5)\n    run()"),
+    "other name": ("", "run = main\n    run(0.5)"),
+    "passed on": ("", "launch(main, 0.5)"),
+    "passed on and called": ("", "launch(main, 0.5)\n    main()"),
+    "in a list": ("", "for run in [main]:\n        run(0.5)"),
+    "map": ("", "list(map(main, [0.5]))"),
+    "lambda": ("", "run = lambda: main(0.5)\n    run()"),
+    "defaults": ("", "main.__defaults__ = (0.5,)\n    main()"),
+    "thread": (
+        "",
+        "import threading\n    run = threading.Thread(target=main, args=(0.5,))\n    run.start()\n    run.join()",
+    ),
+}
+"""Decorators and calls by which `main(lr=0.1)` gets another learning rate than a call of it shows."""
+AS_SHOWN = {
+    "no decorator": ("", "main(0.2)"),
+    "of torch": ("@torch.enable_grad()\n", "main(0.2)"),
+    "that passes on": (
+        (
+            "def timed(function):\n    def inner(*args, **kwargs):\n        print(function.__name__)\n"
+            "        made = function(*args, **kwargs)\n        return made\n    return inner\n\n@timed\n"
+        ),
+        "main(0.2)",
+    ),
+    "with arguments that passes on": (
+        (
+            "import functools\ndef timed(label):\n    def decorator(function):\n        @functools.wraps(function)\n"
+            "        def inner(*args, **kwargs):\n            return function(*args, **kwargs)\n"
+            "        return inner\n    return decorator\n\n@timed('x')\n"
+        ),
+        "main(0.2)",
+    ),
+    "that registers": (
+        (
+            "KNOWN = {}\ndef register(function):\n    KNOWN[function.__name__] = function\n    return function\n\n"
+            "@register\n"
+        ),
+        "main(0.2)",
+    ),
+}
+
 REPLACED = [
     "lr *= 2",
     "lr = lr * 2",
@@ -1113,6 +1180,38 @@ def test_what_a_script_changes_is_in_its_class_or_is_to_be_done(
         check_losses(script, found, monkeypatch)
     else:
         assert re.search(r"\bline \d+|say what ", "\n".join(found.left)), found.left
+
+
+def called_by(decorators: str, call: str) -> str:
+    """Return the frame's source with decorators on its function `main` and with another call of it."""
+    source = source_of(TOP=TUNED, TAKEN="lr=0.1", RATE="lr", GIVEN="0.1")
+    return source.replace("def main(", f"{decorators}def main(").replace("    main(0.1)", f"    {call}")
+
+
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_an_argument_that_other_code_may_pass_is_to_be_said(name: str, tmp_path: Path) -> None:
+    _, found = written(tmp_path, called_by(*OTHERWISE[name]))
+    assert "optimizer(): say what `lr` is (as in the script, in main())." in found.left, found.text
+
+
+@pytest.mark.parametrize("name", AS_SHOWN)
+def test_an_argument_of_a_call_is_in_the_class(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, found = written(tmp_path, called_by(*AS_SHOWN[name]))
+    assert "lr=0.2" in found.text
+    assert not found.is_open, found.whole
+    check_losses(script, found, monkeypatch)
+
+
+def test_a_decorator_whose_doing_is_unknown_is_named(tmp_path: Path) -> None:
+    _, found = written(tmp_path, called_by("@torch.autocast('cpu')\n", "main(0.1)"))
+    wanted = "The script decorates main() with `@{}` (line {}); the class trains without it."
+    assert [re.sub(r"line \d+", "line {}", each) for each in found.notes] == [
+        wanted.format("torch.autocast('cpu')", "{}")
+    ]
+    _, found = written(tmp_path, called_by("@twice\n", "main(0.1)"))
+    assert [re.sub(r"line \d+", "line {}", each) for each in found.notes] == [wanted.format("twice", "{}")]
 
 
 @pytest.mark.parametrize(("taken", "given"), [("lr=0.1, bs=8", ""), ("lr, bs", "0.1, bs=8")])

@@ -20,6 +20,7 @@ from ddpbench.launch.own_class.bindings import (
     key_of,
     simple_statements,
 )
+from ddpbench.launch.own_class.decorators import passed_on, unknown_decorator
 from ddpbench.launch.own_class.draws import is_another, is_layer
 from ddpbench.launch.own_class.entries import is_told_apart
 from ddpbench.launch.own_class.script import FunctionNode, Script, first_name, here, last_name
@@ -424,8 +425,8 @@ class Tracer:
             names = names[1:]
         known = (scope.call, scope.caller) if scope.call else self.trains_by.get(id(scope.node))
         calls = [known] if known is not None else self.calls(scope)
-        if scope.own is None and any(caller.node is scope.node for _, caller in self.calls(scope)):
-            return None  # the function calls itself, perhaps with a different argument
+        if self._is_called_otherwise(scope):
+            return None
         for call, caller in calls[:1]:
             if call is None or caller is None:
                 continue
@@ -440,6 +441,31 @@ class Tracer:
                 return None  # the argument may be among those
         default = default_of(scope.node, name)
         return (default, self.top) if default is not None else None
+
+    def _is_called_otherwise(self, scope: Scope) -> bool:
+        """Return whether the function itself, a decorator or code that it is passed to may call it otherwise."""
+        node, made = scope.node, scope.own if _name(scope) == "__init__" else None
+        if isinstance(node, ast.Module) or unknown_decorator(made or node, self.script) is not None:
+            return True
+        if scope.own is None and any(caller.node is node for _, caller in self.calls(scope)):
+            return True
+        inner = scope.own is None or id(node) in self.enclosing
+        return made is None and (ast.Name if inner else ast.Attribute, node.name) in self._passed_on
+
+    @cached_property
+    def _passed_on(self) -> set[tuple[type[ast.expr], str]]:
+        """The functions that the script hands on, as in `launch(main)`, as in `_calls`."""
+        found: set[tuple[type[ast.expr], str]] = set()
+        for scope in self.scopes:
+            own = set() if isinstance(scope.node, ast.Module) else set(parameters_of(scope.node))
+            found |= {
+                (type(each), last_name(each))
+                for each in passed_on(scope.node.body)
+                if not isinstance(each, ast.Name)
+                or each.id not in own | set(self.bindings(scope))
+                or isinstance(scope.node, ast.Module)
+            }
+        return found
 
     def calls(self, scope: Scope) -> list[tuple[ast.Call, Scope]]:
         """Return the script's calls of a function, of a method by its name, or of a class for its `__init__`."""
@@ -466,7 +492,7 @@ class Tracer:
         if not isinstance(found.node, ast.Call) or not isinstance(found.node.func, ast.Name):
             return None
         function = self.script.functions.get(found.node.func.id)
-        if function is None:
+        if function is None or unknown_decorator(function, self.script) is not None:
             return None
         scope = Scope(function, None, found.node, found.scope)
         value, path = self._returned(function, scope), found.path
@@ -529,7 +555,7 @@ class Tracer:
     def _given_field(self, call: ast.Call, scope: Scope, found: ast.ClassDef, name: str) -> Origin | None:
         """Return the value under a name in an object, from the arguments of its constructor."""
         holder = Origin(call, scope)
-        if any(each.arg is None for each in call.keywords):
+        if any(each.arg is None for each in call.keywords) or unknown_decorator(found, self.script):
             return None
         own = {getattr(each, "name", "") for each in found.body}
         if call.args and "__init__" not in own:

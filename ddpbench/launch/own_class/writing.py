@@ -10,6 +10,7 @@ from traceback import walk_tb
 from ddpbench.errors import RequestError
 from ddpbench.launch.own_class.bindings import Mutation, Path, Scope, key_of
 from ddpbench.launch.own_class.checking import free_names, unknown_names
+from ddpbench.launch.own_class.decorators import unknown_decorator
 from ddpbench.launch.own_class.draws import is_another
 from ddpbench.launch.own_class.dropped import Dropped, KeptParts, Leavings, ScriptSetting, names_read, summary
 from ddpbench.launch.own_class.effects import Effect, Effects
@@ -20,7 +21,15 @@ from ddpbench.launch.own_class.loops import other_trainings
 from ddpbench.launch.own_class.models import Loader, dataset_by_name, is_module, loader_of, model_by_name
 from ddpbench.launch.own_class.module_names import ModuleNames
 from ddpbench.launch.own_class.rendering import Renderer
-from ddpbench.launch.own_class.script import Script, here, in_step, last_name, place_of_node, required
+from ddpbench.launch.own_class.script import (
+    FunctionNode,
+    Script,
+    here,
+    in_step,
+    last_name,
+    place_of_node,
+    required,
+)
 from ddpbench.launch.own_class.source import MethodLines, at_path, comment_of, name_of, source_of
 from ddpbench.launch.own_class.tracing import Origin, Tracer
 from ddpbench.launch.own_class.unchanged import LISTED
@@ -245,6 +254,9 @@ class _Writer(LoopMethods, UpdateMethods):
             if each.node.lineno not in self.opened:
                 methods = self._opened_for(methods, each)
         methods = self._with_unknown(methods, made, batch, frozenset(found.trunk))
+        for trains, _ in found.trunk.values():
+            if not isinstance(trains.node, ast.Module):
+                self._note_decorator(trains.node)
         keys = {each.key for each in self.models.values()}
         scope = self.loop.scope
         for statement in put_into_evaluation(
@@ -375,6 +387,15 @@ class _Writer(LoopMethods, UpdateMethods):
         for line, test in skips(body):
             self.notes.append(
                 f"The script skips a batch where `{test}` (line {line}); the class trains on all."
+            )
+
+    def _note_decorator(self, function: FunctionNode) -> None:
+        """Note that the generated class trains without what a decorator does."""
+        found = unknown_decorator(function, self.script)
+        if found is not None:
+            self.notes.append(
+                f"The script decorates {function.name}() with `@{ast.unparse(found)}` (line {found.lineno}); the class "
+                "trains without it."
             )
 
     def _note_part_of_batches(self) -> None:
