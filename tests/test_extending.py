@@ -82,7 +82,7 @@ def test_what_it_names_in_a_file_is_there() -> None:
         made = path in ("ddpbench/strategies/one_shot.py", "ddpbench/report/sections/launch_counts.py")
         assert made or (ROOT / path).exists(), path
     named = re.findall(r"((?:`[A-Za-z_.]+` and )?`[A-Za-z_.]+`) (?:in|of) +`([\w/]+\.py)`", text)
-    assert len(named) >= 15
+    assert len(named) >= 12
     for name, path in [(name, path) for names, path in named for name in re.findall(r"`(.*?)`", names)]:
         source = (ROOT / path).read_text(encoding="utf-8")
         assert all(re.search(rf"\b{part}\b", source) for part in name.split(".")), (name, path)
@@ -98,7 +98,7 @@ def test_what_it_names_in_a_file_is_there() -> None:
 def test_types_of_examples_are_right(tmp_path: Path) -> None:
     texts = re.findall(r"(?ms)^```python\n(.*?)^```", PAGE)
     whole = [text for text in texts if re.search(r"(?m)^(from|import) ", text)]
-    assert len(whole) == 4, "those with their imports"
+    assert len(whole) == 6, "those with their imports"
     for number, text in enumerate(whole):
         (tmp_path / f"example_{number}.py").write_text(text, encoding="utf-8")
     shutil.copy(ROOT / "experiments/own_strategy/top_k.py", tmp_path)
@@ -195,3 +195,34 @@ def test_an_algorithm(copy: Path) -> None:
     )
     insert(formulas, '        "master": (n - 1) * size,\n', '        "second_ring": (n - 1) * size,\n')
     passes(copy, ["tests/collectives/test_properties.py"], "-k", "second_ring")
+
+
+def test_a_hook(tmp_path: Path) -> None:
+    """Prove it, and find its twin that sums and forgets to divide."""
+    text = block("A communication hook", "class Half(")
+    (tmp_path / "mine.py").write_text(text, encoding="utf-8")
+    (tmp_path / "sums.py").write_text(text.replace(" / dist.get_world_size()", ""), encoding="utf-8")
+    for name, code in (("mine", 0), ("sums", 1)):
+        words = ("--strategy", f"{tmp_path / name}.py:Half", "--workload", "mlp:small", "--world-size", "2")
+        done = subprocess.run(
+            [sys.executable, "-m", "ddpbench", "verify", *words],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+
+
+def test_a_feature(copy: Path) -> None:
+    folder = copy / "ddpbench/features/counting"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(block("A feature", "REGISTERED = ("), encoding="utf-8")
+    (folder / "command.py").write_text(
+        "def add_parser(commands):\n"
+        "    parser = commands.add_parser('count-cases')\n"
+        "    parser.set_defaults(run=lambda given: print('counted') or 0)\n",
+        encoding="utf-8",
+    )
+    assert carried_out(copy, "-m", "ddpbench", "count-cases") == "counted\n"
