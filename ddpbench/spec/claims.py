@@ -67,50 +67,50 @@ class Earlier(BaseModel, extra="forbid", frozen=True):
     """An entry of `[[claims.history]]`: an earlier claim or run, and its verdict."""
 
     number: _Number
-    """Number of the claim then: its own if the same claim was measured again."""
+    """Number of the claim then."""
     says: Annotated[str, AfterValidator(_few_words)]
     """Wording then."""
     settings: Annotated[str, AfterValidator(_one_line)]
     """Settings that have changed since."""
     run: Annotated[str, Field(pattern="^([0-9a-f]{12})?$")] = ""
-    """The run's id, from its plan.json; empty if no run was kept."""
+    """The run's id, from its plan.json. Empty: no run was kept."""
     commit: Annotated[str, Field(pattern="^([0-9a-f]{7,40})?$")] = ""
-    """Commit whose tree has the run, or of a claim without a run its file."""
+    """Commit that contains the run, or the experiment file if no run was kept."""
     date: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]
     """Day of the run, or of the wording if no run was kept."""
     verdict: Annotated[str, Field(pattern=f"^({'|'.join(VERDICTS)})(: .+)?$")]
-    """Verdict: `holds`, `does not hold`, `holds in part`, `cannot tell` or `no run kept`; after a colon the numbers."""
+    """Verdict, with its numbers after a colon."""
     why: Annotated[str, AfterValidator(_one_line)] = ""
-    """Why the claim was changed, measured again or judged again after this."""
+    """Why the claim was changed or judged again after this."""
 
 
 class Claim(BaseModel, extra="forbid", frozen=True):
     """An entry of `[[claims]]`: either `faster` and `than`, or `cases`, `as_fast_as` and `within`."""
 
     says: Annotated[str, AfterValidator(_few_words)]
-    """The claim in your own words, 12 at most, without a semicolon; the report begins with its verdict."""
+    """The claim in your own words, 12 at most, without a semicolon. The report opens with its verdict."""
     number: _Number | None = None
-    """Number of the claim, of no other in the file: a changed wording, selection, margin or setting gets a new one."""
+    """Number of the claim, unique in the file. A changed claim needs a new one."""
     source: Annotated[str, AfterValidator(_one_line)] = ""
-    """The source: a publication or a page, by its title."""
+    """Title of the publication or page that makes the claim."""
     faster: _Selection | None = None
-    """Cases that are claimed to be faster: values of axes, options or other settings; a key may list several."""
+    """Cases claimed to be faster, as values of settings. A key may list several."""
     than: _Selection | None = None
-    """Cases that they are compared with, each with the one that differs in nothing but the keys that both name."""
+    """Cases to compare with. A pair differs only in the keys that both tables name."""
     by: Annotated[float, limits.CLAIMED_LEAD, BeforeValidator(_no_bare_per_cent), _PER_CENT] | None = None
-    """Minimum lead: the other's step takes that much longer; 1 or more in per cent. Unset: any."""
+    """Minimum lead: how much longer the other step takes. Unset: any lead."""
     cases: _Selection | None = None
-    """Cases that are claimed to be as fast as others."""
+    """Cases claimed to be as fast as others."""
     as_fast_as: _Selection | None = None
-    """The others, compared with them like `than`."""
+    """The other cases, paired as for `than`."""
     within: Annotated[float, limits.CLAIMED_MARGIN, BeforeValidator(_no_bare_per_cent), _PER_CENT] | None = (
         None
     )
     """Largest difference at which two cases count as equally fast."""
     of: Of | None = None
-    """Quantity to compare; required where the two sides' steps are of different numbers of samples."""
+    """Quantity to compare. Required if the two sides' steps have different numbers of samples."""
     history: list[Earlier] = []
-    """Earlier wordings and runs, oldest first, with their verdicts."""
+    """Earlier wordings and runs with their verdicts, oldest first."""
 
     @field_serializer("by", "within")
     def _as_per_cent(self, value: float | None) -> str | None:

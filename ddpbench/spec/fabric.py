@@ -42,24 +42,24 @@ class FabricSettings(BaseModel, extra="forbid", frozen=True):
     """The `[fabric]` section; each of its fields may be an axis, as `"fabric.bandwidth" = [...]`."""
 
     nodes: Annotated[int, limits.FABRIC_NODES, Unit("nodes")] | None = None
-    """Number of emulated nodes; if not set, as many as the world size and `ranks_per_node` need."""
+    """Number of emulated nodes. Unset: what the world size and `ranks_per_node` need."""
     ranks_per_node: Annotated[int, limits.RANKS_PER_NODE, Unit("ranks")] | None = None
-    """Ranks per node; if not set, the world size over `nodes`, or 1 without `nodes`."""
+    """Ranks per node. Unset: the world size divided by `nodes`, or 1 without `nodes`."""
     bandwidth: Rates | None = None
     """Rate of each node's link in each direction; an array has one rate per node. Required, here or as an axis."""
     local_bandwidth: Rate | None = None
-    """Rate of each rank's link to other ranks of its node; if not set, these talk over an unshaped loopback."""
+    """Rate of each rank's link to other ranks of its node. Unset: a loopback without a limit."""
     racks: Annotated[int, limits.RACKS, Unit("racks")] = 1
-    """Number of racks, to which nodes are assigned in order, equally many to each."""
+    """Number of racks. Nodes are assigned in order, equally many to each."""
     uplink: Rate | None = None
-    """Rate of the link from a rack to the others, shared by its nodes; needs 2 or more racks."""
+    """Rate of the link from a rack to the others, shared by its nodes. Needs 2 or more racks."""
     latency: Annotated[float, limits.LATENCY_S, Unit("s", type="duration")] = 0.0
-    """Delay added to each node's link in each direction; needs netem in the kernel."""
+    """Delay added to each node's link in each direction. Needs netem in the kernel."""
     loss: Annotated[float, limits.LOSS, Unit("1", type="number or percentage")] = 0.0
-    """Fraction of packets that each node's link drops; needs netem in the kernel."""
+    """Fraction of packets that each node's link drops. Needs netem in the kernel."""
     storage: Storage = "none"
-    """Source of input data: memory (`none`), a server over the link that gradients use (`shared`), or a server
-    over a second link of the same rate (`own`)."""
+    """Source of input data: memory (`none`), a server over the gradients' link (`shared`), or a server over a second
+    link of equal rate (`own`)."""
 
     @model_validator(mode="after")
     def _consistent(self) -> FabricSettings:

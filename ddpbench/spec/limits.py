@@ -83,13 +83,6 @@ class Range:
         start, end = "above" if self.above else "from", "below" if self.below else "up to"
         return f"{start} {low} and {end} {high}"
 
-    @property
-    def why(self) -> str:
-        """Return words for the reasons for the limits; empty if there are none."""
-        return "; ".join(
-            f"{where}: {why}" for where, why in (("less", self.low_why), ("more", self.high_why)) if why
-        )
-
     def checked(self, value: object) -> float:
         """Return a valid value as an int or a float, as `whole` demands.
 

@@ -24,7 +24,7 @@ class CnnOptions(BaseModel, extra="forbid", frozen=True):
     """Options of the `cnn` workload."""
 
     learning_rate: Annotated[float, limits.LEARNING_RATE, Unit("1")] = 0.05
-    """Learning rate of the optimizer."""
+    """Learning rate."""
 
 
 class Cnn(Workload[CnnOptions]):

@@ -47,11 +47,11 @@ class GptOptions(BaseModel, extra="forbid", frozen=True):
     """Options of the `gpt` workload."""
 
     text: list[str] = []
-    """Text files to train on; if empty, the Python standard library's source."""
+    """Text files to train on. Empty: the source of Python's standard library."""
     block_size: Annotated[int, limits.BLOCK_SIZE, Unit("tokens")] | None = None
-    """Tokens (bytes) per sample; if not set, that of the model's size."""
+    """Tokens (bytes) per sample. Unset: that of the model's size."""
     learning_rate: Annotated[float, limits.ADAM_LEARNING_RATE, Unit("1")] = 3e-4
-    """Learning rate of the optimizer."""
+    """Learning rate."""
 
 
 class Gpt(Workload[GptOptions]):

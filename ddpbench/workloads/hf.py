@@ -57,11 +57,11 @@ class HfOptions(BaseModel, extra="forbid", frozen=True):
     """Options of the `hf` workload."""
 
     tokens: Annotated[int, limits.TOKENS, Unit("tokens")] | None = None
-    """Tokens per sample; if not set, 128 for BERT (as in most of its pre-training) and 512 for GPT-2."""
+    """Tokens per sample. Unset: 128 for BERT and 512 for GPT-2."""
     dropout: Annotated[float, limits.DROPOUT, Unit("1")] = 0.0
-    """Dropout probability; 0, not the library's 0.1, keeps replicas comparable with single-process training."""
+    """Dropout probability; the library's own is 0.1."""
     learning_rate: Annotated[float, limits.ADAM_LEARNING_RATE, Unit("1")] = 1e-4
-    """Learning rate of the optimizer."""
+    """Learning rate."""
 
 
 class HuggingFace(Workload[HfOptions]):

@@ -24,9 +24,9 @@ class MlpOptions(BaseModel, extra="forbid", frozen=True):
     """Options of the `mlp` workload."""
 
     text: list[str] = []
-    """Text files to train on; if empty, the Python standard library's source."""
+    """Text files to train on. Empty: the source of Python's standard library."""
     learning_rate: Annotated[float, limits.LEARNING_RATE, Unit("1")] = 0.05
-    """Learning rate of the optimizer."""
+    """Learning rate."""
 
 
 class Mlp(Workload[MlpOptions]):

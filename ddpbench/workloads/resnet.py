@@ -27,7 +27,7 @@ class ResNetOptions(BaseModel, extra="forbid", frozen=True):
     classes: Annotated[int, limits.CLASSES, Unit("classes")] = 1000
     """Number of classes."""
     learning_rate: Annotated[float, limits.LEARNING_RATE, Unit("1")] = 0.1
-    """Learning rate of the optimizer."""
+    """Learning rate."""
 
 
 class ResNet(Workload[ResNetOptions]):

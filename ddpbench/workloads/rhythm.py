@@ -27,11 +27,11 @@ class ReplayOptions(BaseModel, extra="forbid", frozen=True):
     """Options of a replay."""
 
     slow_rank: Annotated[int, limits.SLOW_RANK] | None = None
-    """Rank that computes `slow_factor` times slower than the profile; if not set, none does."""
+    """Rank that computes slower than the profile. Unset: none."""
     slow_factor: Annotated[float, limits.SLOW_FACTOR, Unit("1")] = 1.0
     """Factor by which `slow_rank` is slower."""
     jitter: Annotated[float, limits.JITTER, Unit("1")] = 0.0
-    """Relative standard deviation of a rank's computation time between steps (lognormal, with the profile's mean)."""
+    """Relative standard deviation of computation time between steps (lognormal)."""
 
 
 class Rhythm:

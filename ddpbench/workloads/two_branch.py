@@ -25,9 +25,9 @@ class TwoBranchOptions(BaseModel, extra="forbid", frozen=True):
     """Options of the `two_branch` workload."""
 
     text: list[str] = []
-    """Text files to train on; if empty, the Python standard library's source."""
+    """Text files to train on. Empty: the source of Python's standard library."""
     learning_rate: Annotated[float, limits.LEARNING_RATE, Unit("1")] = 0.05
-    """Learning rate of the optimizer."""
+    """Learning rate."""
 
 
 class TwoBranch(Workload[TwoBranchOptions]):

@@ -126,7 +126,7 @@ def _settings() -> list[Path_]:
     for line in page.splitlines():
         if title := re.match(r"## .*\[(\w+)\]", line):
             table = title[1]
-        elif key := re.match(r"\| `(\w+)` \|", line):
+        elif key := re.match(r"\| `(?:\w+\.)?(\w+)`", line):
             found.append((table, key[1]) if table in tables.values() else (key[1],))
     return found
 

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from ddpbench.launch.settings_page import SettingKey, keys, page, sections
+from ddpbench.launch.settings_page import SettingKey, keys, options, page, sections
 from ddpbench.spec import Case
 from ddpbench.spec.settings import Base
 from ddpbench.units import Unit
@@ -41,17 +41,16 @@ class Unsaid(BaseModel):
 def test_a_key_is_described_as_it_is_declared() -> None:
     assert keys(Said) == [
         SettingKey(
-            name="size",
-            type="integer or string",
-            default="3",
-            unit="samples",
-            allowed='≥ 1; `"auto"`',
-            meaning="How many samples.",
+            name="size", default="3", unit="samples", values='≥ 1; `"auto"`', meaning="How many samples."
         ),
-        SettingKey(
-            name="part", type="number", default="", unit="", allowed="≥ 0.5, < 1", meaning="A | part."
-        ),
+        SettingKey(name="part", default="", unit="", values="number, ≥ 0.5, < 1", meaning="A | part."),
     ]
+
+
+def test_values_have_a_unit_unless_the_meaning_names_it() -> None:
+    cap = next(key for key in keys(Base) if key.name == "bucket_cap_mb")
+    assert cap.values == '`"default"`; number, 1e-06 to 1,048,576 MiB'
+    assert next(key for key in keys(Base) if key.name == "world_size").values == '1 to 4,096; `"auto"`'
 
 
 def test_a_key_without_a_sentence_is_refused() -> None:
@@ -71,11 +70,11 @@ def test_every_setting_is_a_field_of_a_case_and_every_field_is_used() -> None:
 
 
 def test_every_key_has_a_sentence_and_every_number_a_unit() -> None:
-    for heading, listed in sections().items():
+    for heading, listed in {**sections(), "[options]": list(options())}.items():
         for key in listed:
             assert key.meaning.endswith("."), (heading, key.name)
-            assert key.meaning[0].isupper(), (heading, key.name)
-            if ("integer" in key.type or "number" in key.type) and key.name not in WITHOUT_UNIT:
+            assert key.meaning[0].isupper() or key.meaning[0] in "`[", (heading, key.name)
+            if re.match(r"number|\d", key.values) and key.name not in WITHOUT_UNIT:
                 assert key.unit, (
                     f"{heading} {key.name}: declare its unit, as in Annotated[int, Unit('samples')]"
                 )
@@ -83,11 +82,10 @@ def test_every_key_has_a_sentence_and_every_number_a_unit() -> None:
 
 def test_strategies_and_workloads_are_on_the_page() -> None:
     text = page()
-    assert "## [options.post_local_sgd]" in text
-    assert "| `period` | integer | `4` | steps | 2 to 10 (less: 1 is DDP; more: the smallest" in text
-    assert "## [options.replay]" in text
-    assert "[options.master]" not in text
-    assert '`"halving_doubling"`' in text
+    assert "| `post_local_sgd.period` | `4` | 2 to 10 | Steps from one averaging" in text
+    assert "| `accumulate` of `ddp`, `accelerate`, `lightning`, `hf_trainer`, `ray_train` | `1` |" in text
+    assert "`replay.slow_rank`" in text
+    assert "master." not in text, "a strategy without options"
 
 
 def test_the_page_needs_no_torch() -> None:

@@ -19,13 +19,13 @@ class OverDdpOptions(BaseModel, extra="forbid", frozen=True):
     """Options that frameworks pass on to DistributedDataParallel, with its defaults, and accumulation."""
 
     accumulate: Annotated[int, limits.PARTS, Unit("parts")] = 1
-    """Split each batch into this many parts and aggregate only in the last one's backward, as the framework does it."""
+    """Split each batch into this many parts and communicate only in the last part's backward."""
     gradient_as_bucket_view: bool = False
     """Let gradients share the memory of DDP's buckets instead of copying them."""
     static_graph: bool = False
-    """Tell DDP that the graph is the same in every step, so that it does not search it for unused parameters."""
+    """Tell DDP that the graph never changes, so that it searches for no unused parameters."""
     find_unused_parameters: bool = False
-    """Let DDP search the graph in every step for parameters that the loss does not reach."""
+    """Search the graph in every step for parameters that the loss does not reach. DDP then keeps its first buckets."""
 
 
 OptionsT = TypeVar("OptionsT", bound=OverDdpOptions)

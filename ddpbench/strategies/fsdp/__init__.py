@@ -14,11 +14,9 @@ class FsdpOptions(BaseModel, extra="forbid", frozen=True):
     """The choices of torch.distributed.fsdp.fully_shard."""
 
     wrap: Literal["blocks", "whole"] = "blocks"
-    """The unit that is sharded and gathered: each child of the outermost ModuleLists and Sequentials (`blocks`), or
-    the whole model."""
+    """Unit of sharding: each child of the outermost ModuleLists and Sequentials (`blocks`), or the whole model."""
     reshard_after_forward: bool = True
-    """Free a block's parameters after its forward and gather them again for its backward (ZeRO-3); false keeps them,
-    which sends less and needs more memory, as in ZeRO-2."""
+    """Free a block's parameters after forward and gather them again for backward (ZeRO-3). `false` keeps them (ZeRO-2):
+    less traffic, more memory."""
     replicas: Annotated[int, limits.REPLICAS, Unit("replicas")] = 1
-    """Number of replicas of the model (hybrid sharding): neighbouring ranks hold the shards of one, and gradients of
-    equal shards are all-reduced between replicas."""
+    """Number of model replicas (hybrid sharding), each sharded over neighbouring ranks."""

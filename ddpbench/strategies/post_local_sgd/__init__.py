@@ -13,8 +13,8 @@ class PostLocalSgdOptions(DdpSwitches, extra="forbid", frozen=True):
     """The choices of torch's PostLocalSGDState and PeriodicModelAverager, and some of DDP's."""
 
     period: Annotated[int, limits.AVERAGING_PERIOD, Unit("steps")] = 4
-    """Steps from one averaging of parameters to the next; at most 10, as many as the smallest timed block has."""
+    """Steps from one averaging of parameters to the next."""
     start_local_sgd_iter: Annotated[int, limits.LOCAL_SGD_START, Unit("steps")] = 2
-    """Steps with gradients averaged as in DDP before ranks train apart, part of the warm-up."""
+    """Warm-up steps with gradients averaged as in DDP, before ranks train apart."""
     within_nodes: bool = True
-    """Average gradients among the ranks of a node in every step, if there are several nodes with several ranks."""
+    """Average gradients among the ranks of a node in every step, if several nodes have several ranks."""

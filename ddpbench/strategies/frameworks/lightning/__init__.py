@@ -11,6 +11,6 @@ class LightningOptions(OverDdpOptions, extra="forbid", frozen=True):
     """Options that Lightning's users choose, with its defaults."""
 
     api: Literal["trainer", "fabric"] = "trainer"
-    """Train by `Trainer.fit`, whose loop is Lightning's, or by a hand-written loop with `Fabric`."""
+    """Train by `Trainer.fit`, or by a hand-written loop with `Fabric`."""
     barebones: bool = False
-    """Tell the Trainer to leave out all that may cost time (`Trainer(barebones=True)`): here that is off anyway."""
+    """Use `Trainer(barebones=True)`. ddpbench switches off the same costs anyway."""

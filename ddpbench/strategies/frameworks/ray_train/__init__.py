@@ -14,12 +14,12 @@ class RayTrainOptions(BaseModel, extra="forbid", frozen=True):
     """Options that `prepare_model` gives DDP (`parallel_strategy_kwargs`), with DDP's defaults, and accumulation."""
 
     gradient_as_bucket_view: bool = False
-    """Let gradients share the memory of the buckets instead of copying them."""
+    """Let gradients share the memory of DDP's buckets instead of copying them."""
     static_graph: bool = False
-    """Tell DDP that the graph is the same in every step, so that it does not search it for unused parameters."""
+    """Tell DDP that the graph never changes, so that it searches for no unused parameters."""
     find_unused_parameters: bool = False
-    """Search the graph in every step for parameters that the loss does not reach."""
+    """Search the graph in every step for parameters that the loss does not reach. DDP then keeps its first buckets."""
     broadcast_buffers: bool = True
-    """Broadcast rank 0's buffers, such as BatchNorm's running statistics, before every forward pass."""
+    """Broadcast rank 0's buffers, such as BatchNorm's statistics, before every forward pass."""
     accumulate: Annotated[int, limits.PARTS, Unit("parts")] = 1
-    """Split each batch into this many parts and communicate only in the last one's backward (`no_sync`)."""
+    """Split each batch into this many parts and communicate only in the last part's backward."""
