@@ -1,1 +1,1 @@
-"""The processes of a rank, `python -m ddpbench.worker`: training loop, proof, fork server."""
+"""Processes started as `python -m ddpbench.worker`: ranks that train and are checked, slots, and the fork server."""

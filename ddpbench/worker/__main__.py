@@ -1,4 +1,7 @@
-"""`python -m ddpbench.worker`, under any launcher: runs a slot of a plan, a rank of a launch, or the fork server."""
+"""Entry point `python -m ddpbench.worker`, which any launcher can start.
+
+The process becomes a slot of a plan, a rank of one launch, or the server that forks ranks.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ ENTERED_NS = time.perf_counter_ns()
 
 
 def main() -> None:
-    """Parse the command line and run as the process that it names."""
+    """Parse the command line, then run as a slot, a rank or the fork server, as the arguments say."""
     parser = argparse.ArgumentParser(
         prog="python -m ddpbench.worker",
         description="With RUN_DIR alone: a slot of torchrun, srun or another launcher, which carries out the "
@@ -101,7 +104,7 @@ def _be_rank(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> 
     if table is not None and not table.get("safe_path"):
         os.environ.pop(
             SAFE_PATH, None
-        )  # for this process alone: what the user's code starts keeps the variables that the user gave
+        )  # meant for this process only; processes that the user's code starts get the user's own variables
 
     def rank() -> int:
         return live(directory, place, request, table)
@@ -111,8 +114,8 @@ def _be_rank(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> 
     if not table.get("gangs"):
         supervised(run.path, rank, partial(note_end, shared_page(Path(table["page"])), place.rank))
 
-    # The agent must see this rank exit and be able to end it, as with users' own scripts, so no process
-    # stands between them.
+    # The agent must see this rank exit and be able to end it, as with users' own scripts. So this rank is the
+    # agent's direct child, without a supervising process between them.
     die_with_parent(os.getppid())
     code = rank()
     flush()
@@ -120,10 +123,12 @@ def _be_rank(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> 
 
 
 def _started_again(place: JobPlace, directory: LaunchDir, gangs: Path) -> JobPlace:
-    """Return `place` with `attempt` set to how often this rank started earlier, which agents don't tell each other.
+    """Return `place` with `attempt` set to the number of times this rank was started before.
+
+    The number is counted from files, because torchrun's agents don't tell each other how often they restarted.
 
     Raises:
-        ValueError: the earlier ranks ended before there was a state to continue from.
+        ValueError: the earlier ranks ended before they had saved a state to continue from.
     """
     attempt = 0
     while directory.records(place.rank, attempt).exists():

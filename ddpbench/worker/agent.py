@@ -1,7 +1,7 @@
-"""`python -m ddpbench.worker.agent ...`: torchrun that also tells its ranks when it noticed a failure and restarted.
+"""Run torchrun, and tell its ranks when it noticed a failure and when it restarted them.
 
-It runs `torch.distributed.run` unchanged. The moments are read from its agent's log lines (torch 2.13,
-`elastic/agent/server/api.py`) and put into the environment, which the ranks started next inherit.
+This module runs `torch.distributed.run` unchanged. It reads the times from log lines of torchrun's agent (torch 2.13,
+`elastic/agent/server/api.py`) and puts them into environment variables, which the ranks started next inherit.
 """
 
 from __future__ import annotations
@@ -17,23 +17,24 @@ _MOMENTS = {
     "Rendezvous'ing worker group": "STOPPED",
     "Starting worker group": "PLACED",
 }
-"""Words of the agent's log lines, with the middle of the variable's name that each sets. A stop counts only after a
-noticed failure, since an agent that is just starting has nothing to stop.
+"""Map from words of the agent's log lines to the middle part of the environment variable that each sets.
+
+A stop counts only after a noticed failure, because an agent that is just starting has nothing to stop.
 """
 
 
 class Moments(logging.Handler):
-    """A log handler that puts the times of the agent's actions into the environment."""
+    """Log handler that stores the times of the agent's actions in environment variables."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Note the time if the log line reports one of the actions."""
+        """Store the current time if the log line reports one of the actions in `_MOMENTS`."""
         for words, name in _MOMENTS.items():
             if words in str(record.msg) and (name != "STOPPED" or "DDPBENCH_AGENT_NOTICED_NS" in os.environ):
                 os.environ[f"DDPBENCH_AGENT_{name}_NS"] = str(time.perf_counter_ns())
 
 
 def main() -> None:
-    """Run torchrun with this process's arguments."""
+    """Run torchrun with this process's command-line arguments."""
     import torch.distributed.run
 
     os.environ["DDPBENCH_AGENT"] = str(os.getpid())

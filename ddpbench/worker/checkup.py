@@ -1,6 +1,7 @@
-"""Print what torch reports about itself on this machine, as JSON: `python -m ddpbench.worker.checkup`.
+"""Print as JSON what torch reports about itself on this machine, for `ddpbench doctor`.
 
-For `ddpbench doctor`. It is lighter than a rank, without torch._dynamo, and covers all that is built in, used or not.
+Run as `python -m ddpbench.worker.checkup`. It starts faster than a rank because it doesn't import torch._dynamo. It
+lists all backends that torch was built with, whether ddpbench uses them or not.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 
 def check_up() -> dict[str, Any]:
-    """Return versions, builds, backends, devices, and the warnings raised while finding them out.
+    """Return torch's versions, backends and devices, and the warnings raised while reading them.
 
     Raises:
         ImportError: torch cannot be imported.
@@ -67,7 +68,7 @@ def _facts() -> dict[str, Any]:
 
 
 def _mpi() -> tuple[str | None, str]:
-    """Return the MPI library that ranks would use and an empty text; without one, None and the reason."""
+    """Return the version of the MPI library that ranks would use, and why there is none (empty if there is one)."""
     from ddpbench.errors import MachineError
     from ddpbench.worker.mpi.library import checked_version
 
@@ -78,7 +79,7 @@ def _mpi() -> tuple[str | None, str]:
 
 
 def _driver_cuda(torch: Any) -> str | None:
-    """Return the newest CUDA version the driver supports, such as `12.4`; None without a driver or in a CPU build."""
+    """Return the newest CUDA version that the driver supports, such as `12.4`, or None without a driver."""
     ask = getattr(torch._C, "_cuda_getDriverVersion", None)
     number = ask() if ask is not None else 0
     return f"{number // 1000}.{number % 1000 // 10}" if number else None

@@ -1,4 +1,4 @@
-"""The device on which a case's process computes. Imports torch at once."""
+"""Choice of the device on which a case's process computes. Importing this module imports torch."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ddpbench.spec import Case
 
 
 def device_of(case: Case, local_rank: int = 0) -> torch.device:
-    """Return the device of a case's rank, after making it the current one.
+    """Return the torch device for a rank of `case`, and make it the current device.
 
-    A case on a CPU hides all GPUs, since libraries use a GPU if they see one. For example, torch's PowerSGD waits for
-    the GPU even if its tensors are on the CPU. Call it before anything asks CUDA for its devices.
+    For a case on the CPU, hide all GPUs, because libraries use a GPU if they see one. For example, torch's PowerSGD
+    waits for the GPU even if its tensors are on the CPU. Call this function before anything asks CUDA for its devices.
     """
     if case.device == "cuda":
         torch.cuda.set_device(local_rank)
@@ -23,5 +23,5 @@ def device_of(case: Case, local_rank: int = 0) -> torch.device:
 
 
 def hide_gpus() -> None:
-    """Hide all GPUs from code of this process that looks for one later."""
+    """Hide all GPUs from code in this process that looks for GPUs later."""
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"

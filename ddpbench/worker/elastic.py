@@ -1,7 +1,8 @@
-"""`python -m ddpbench.worker.elastic RESTARTS N M FOLDER RUN_DIR CASE_ID ROUND`: N agents of torchrun, M ranks each.
+"""Run N of torchrun's agents with M ranks each on one machine, to test failures of nodes.
 
-Each agent stands for a node, and this process for the scheduler that starts nodes. It restarts a killed agent at once,
-and an agent that has left the job as soon as the file `join` is in FOLDER. Agent 0 hosts the store in which they meet.
+Run as `python -m ddpbench.worker.elastic RESTARTS N M FOLDER RUN_DIR CASE_ID ROUND`. Each agent stands for a node, and
+this process for the scheduler that starts nodes. It restarts a killed agent immediately. An agent that has left the job
+is restarted when the file `join` appears in FOLDER. Agent 0 hosts the store in which the agents meet.
 """
 
 from __future__ import annotations
@@ -19,18 +20,19 @@ from ddpbench.guard import adopt_orphans, descendants, die_with_parent, kill_all
 from ddpbench.machine.ports import free_port
 
 LAST_CALL_S = 5
-"""Time that nodes wait for more nodes once the minimum is there, seconds, if nodes come and go; torchrun's default is
-30.
+"""Time that nodes wait for further nodes once the minimum has joined, if nodes come and go, in seconds.
+
+torchrun's default is 30.
 """
 _LOOK_S = 0.01
 _END_S = 5.0
 
 
 def gpus_of(number: int, ranks: int, visible: str | None) -> str:
-    """Return the GPUs of one agent's node, one per rank, in the form of CUDA_VISIBLE_DEVICES.
+    """Return the GPUs for the ranks of agent `number`, one GPU per rank, as a value of CUDA_VISIBLE_DEVICES.
 
-    Every agent counts its ranks from 0. `visible` lists the GPUs of all agents; None stands for all GPUs of the
-    machine.
+    `ranks` is the number of ranks per agent. `visible` lists the GPUs of all agents; None means all GPUs of the
+    machine. Each agent numbers its ranks from 0, so each agent needs its own list.
     """
     mine = range(number * ranks, (number + 1) * ranks)
     names = [str(index) for index in range(mine.stop)] if visible is None else visible.split(",")
@@ -43,7 +45,10 @@ class Agents:
     def __init__(
         self, count: int, ranks: int, folder: Path, worker: list[str], *, fewest: int, restarts: int
     ) -> None:
-        """Prepare `count` agents, of which training needs `fewest`; each may restart its ranks `restarts` times."""
+        """Prepare `count` agents with `ranks` ranks each, without starting them.
+
+        Training needs at least `fewest` agents. Each agent may restart its ranks `restarts` times.
+        """
         self._count, self._ranks, self._folder = count, ranks, folder
         port = free_port()
         nodes = str(count) if fewest == count else f"{fewest}:{count}"
@@ -64,7 +69,7 @@ class Agents:
         self._away: set[int] = set()
 
     def start(self, number: int) -> None:
-        """Start the agent of this number."""
+        """Start agent `number` as a child process."""
         parent = os.getpid()
         options = f"is_host={int(number == 0)},last_call_timeout={LAST_CALL_S}"
         # If ranks used the agents' store, restarted ones could read addresses of the earlier ones (torch
@@ -82,7 +87,10 @@ class Agents:
         )
 
     def run(self) -> int:
-        """Return 0 once all agents have ended well, 1 once one has failed; restart those meant to come back."""
+        """Start all agents and wait. Return 0 once all have exited without an error, or 1 once one has failed.
+
+        If the case plans a failure, the last agent's exit does not count as one: that agent is started again.
+        """
         for number in range(self._count):
             self.start(number)
         while self._running:
@@ -106,7 +114,7 @@ class Agents:
         return 0
 
     def _reap(self) -> None:
-        """Reap ranks whose agent was killed, so that their processor time is counted for this launch."""
+        """Reap ranks whose agent was killed, so that their CPU time is counted for this launch."""
         agents = {process.pid for process in self._running.values()}
         with suppress(ChildProcessError):
             while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
@@ -115,7 +123,7 @@ class Agents:
                 os.waitpid(ended.si_pid, 0)
 
     def end(self) -> None:
-        """Ask the agents that still run to end, and kill what is left after `_END_S`."""
+        """Ask the agents that still run to end. After `_END_S` seconds, kill those left and all their processes."""
         for process in self._running.values():
             process.terminate()
         deadline = time.monotonic() + _END_S
@@ -125,7 +133,7 @@ class Agents:
 
 
 def main() -> None:
-    """Run a launch's agents, and exit with 0 if all ended well."""
+    """Run a launch's agents, then exit with 0 if all ended without an error, otherwise with 1."""
     restarts, count, ranks, folder, *worker = sys.argv[1:]
     fewest, _, most = count.rpartition(":")
     agents = Agents(

@@ -1,4 +1,4 @@
-"""A process's rank, world, cores and rendezvous, from the environment that any launcher sets."""
+"""Rank, world size, cores and rendezvous of a process, read from the environment variables that launchers set."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ _MASTER = ("MASTER_ADDR", "MASTER_PORT")
 
 
 def host_name() -> str:
-    """Return this host's name as it is recorded: DDPBENCH_HOST, or the system's name."""
+    """Return this host's name for the records, which is DDPBENCH_HOST if set, otherwise the system's name."""
     return os.environ.get("DDPBENCH_HOST") or socket.gethostname()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobPlace:
-    """A rank's place in its job. `processes` is WORLD_SIZE, which is 1 for a case of one process at any world
+    """Rank, world size, cores and host of one process of a launch.
+
+    `processes` is the launcher's WORLD_SIZE. A case that trains in one process has 1 here, and may have a larger world
     size.
     """
 
@@ -35,11 +37,11 @@ class JobPlace:
     cores: tuple[int, ...]
     loader_cores: tuple[int, ...]
     host: str = field(default_factory=host_name)
-    """The host's name; ranks with the same name share a clock."""
+    """The host's name. Ranks with the same host name share a clock."""
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str] = os.environ) -> JobPlace:
-        """Read RANK, WORLD_SIZE and LOCAL_RANK; DDPBENCH_CORES, if set, pins the rank.
+        """Read RANK, WORLD_SIZE, LOCAL_RANK and ddpbench's own variables from `env`.
 
         Raises:
             ValueError: a variable is missing, out of range, or not a number; the message names it.
@@ -58,10 +60,10 @@ class JobPlace:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlotPlace:
-    """A process that torchrun, srun or a user started, to run one rank of each launch.
+    """Rank, node and store address of a slot, a process that runs one rank of each launch of a plan.
 
-    `node` is the launcher's name of the node, or empty. If `agent_store`, torchrun serves the store at
-    `master_addr`:`master_port`; otherwise slot 0 does.
+    torchrun, srun or a user starts the slots. `node` is the launcher's name for the node, or empty. If `agent_store`,
+    torchrun serves the store at `master_addr`:`master_port`; otherwise slot 0 serves it.
     """
 
     rank: int
@@ -72,11 +74,11 @@ class SlotPlace:
     master_port: int
     agent_store: bool
     prefix: str
-    """Prefix of this job's keys in the store, since torchrun's store survives a restart."""
+    """Prefix of this job's keys in the store. It names the restart, because torchrun's store survives restarts."""
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str]) -> SlotPlace:
-        """Read RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.
+        """Read RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT from `env`.
 
         Raises:
             ValueError: a variable is missing, out of range, or not a number; the message names it.
@@ -96,7 +98,7 @@ class SlotPlace:
 
 
 def _variables(env: Mapping[str, str], names: Sequence[str]) -> dict[str, int]:
-    """Return these variables as numbers, without MASTER_ADDR.
+    """Return the values of the variables `names` as numbers, leaving out MASTER_ADDR.
 
     Raises:
         ValueError: a variable is missing, not a number, or out of range.
@@ -129,5 +131,5 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def parse_cores(text: str) -> tuple[int, ...]:
-    """Return the core numbers in a text such as `"0,2"`; an empty text gives none."""
+    """Return the core numbers in a text such as `"0,2"`, or an empty tuple for an empty text."""
     return tuple(int(part) for part in text.split(",") if part)

@@ -1,4 +1,4 @@
-"""Facts about this machine that only a process with torch can find out; runs in a short-lived rank."""
+"""Facts about this machine that only a process with torch can find out. A short-lived process runs this module."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 
 def describe() -> dict[str, Any]:
-    """Return versions, backends and GPUs, as a JSON object."""
+    """Return torch's, Python's, CUDA's and NCCL's versions, the usable backends and the GPUs, as a JSON object."""
     gpus: list[dict[str, Any]] = []
     cuda = torch.cuda.is_available()
     for index in range(torch.cuda.device_count() if cuda else 0):
@@ -48,7 +48,7 @@ def _nccl_version() -> str:
 
 
 def _pci_address(properties: Any) -> str | None:
-    """Return the GPU's PCI address in the form of sysfs, which has its NUMA node; None if torch is too old to tell."""
+    """Return a GPU's PCI address as sysfs writes it, such as `0000:3b:00.0`, or None if torch is too old to tell."""
     try:
         domain, bus, device = properties.pci_domain_id, properties.pci_bus_id, properties.pci_device_id
     except AttributeError:

@@ -1,24 +1,25 @@
-"""The fork server: imports torch once, then forks ranks that start in milliseconds; one server per round.
+"""The fork server: imports torch once, then forks ranks that start in milliseconds. Each round has one server.
 
-The first round's server also serves the proofs before it. Messages go over an inherited socket, a JSON object per line:
+The first round's server also runs the proofs before that round. The controlling side and the server exchange messages
+over an inherited socket, as one JSON object per line:
 
-    from the controlling side   {"do": "import", "case": {...}}: what its ranks need
+    from the controlling side   {"do": "import", "case": {...}}, to import what the case's ranks need
                                 {"do": "launch", "directory": ..., "ranks": [{"env": {...}}, ...],
-                                 "request": {...} or null for the one in the directory}
+                                 "request": {...}, or null to read it from the directory}
                                 {"do": "probe", "path": ..., "case": {...} or null, "profile": {...} or null,
-                                 "workload": a name or null, "order": whether the order of gradients is asked for,
+                                 "workload": a name or null, "order": whether to find the order of gradients,
                                  "largest": a case of the same workload whose ranks' data are checked, or null}
-    to it                       {"event": "born", "pid": ...}
+    from the server             {"event": "born", "pid": ...}
                                 {"event": "ready", "import_s": ...}
                                 {"event": "imported", "new": whether a module was not imported yet}
                                 {"event": "started", "pids": [...]}
                                 {"event": "exited", "rank": ..., "pid": ..., "code": ...,
-                                 "cpu_s": of the rank, and of processes started by ranks that have ended since the
-                                 last reported exit}
+                                 "cpu_s": CPU time of the rank and of its orphaned children that have ended since
+                                 the last reported exit}
                                 {"event": "refused", "reason": ..., "imported": whether imports for this case are the
-                                 reason: a server that leaves them to its ranks can then serve the case}
+                                 reason, so that a server whose ranks make these imports could serve the case}
 
-The server ends when the socket is closed. A guard stands between it and the controlling side: see `ddpbench.guard`.
+The server ends when the socket is closed. A guard process is its parent, see `ddpbench.guard`.
 """
 
 from __future__ import annotations
@@ -59,20 +60,18 @@ from ddpbench.worker.variables import complete_alone
 _ASKS_DRIVER = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 _HEARD_BYTES = 1 << 12
-"""Bytes read at once; with a larger buffer, each message would touch another page of the heap."""
+"""Bytes read at once. With a larger buffer, each message would touch a new page of the heap."""
 
 
 def _own_modules() -> Iterator[str]:
-    """Yield the names of all modules of strategies and workloads, which are imported here once instead of in every
-    rank.
-    """
+    """Yield the names of all modules of strategies and workloads. The server imports them once for all ranks."""
     for package in (ddpbench.strategies, ddpbench.workloads):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             yield module.name
 
 
 def preload() -> float:
-    """Import what ranks of all cases need; return how long that took, seconds."""
+    """Import the modules that ranks of all cases need, and return the time it took (seconds)."""
     start = time.perf_counter()
     gc.disable()  # collections during imports take a seventh of the time, and free nothing
     with _asking_no_gpu():
@@ -88,9 +87,9 @@ def preload() -> float:
 
 
 def _import_for(case: Case) -> bool:
-    """Import what a case's listed strategy and workload need; return whether a module was new.
+    """Import the modules that a case's strategy and workload name. Return whether any of them was new.
 
-    Failures are ignored, since the launch's ranks report them better.
+    Failures are ignored, because the launch's ranks report them better.
     """
     new = False
     modules = list(ddpbench.strategies.early_imports(case))
@@ -107,7 +106,7 @@ def _import_for(case: Case) -> bool:
 
 @contextlib.contextmanager
 def _asking_no_gpu() -> Iterator[None]:
-    """Let imports that look for GPUs ask the driver instead of CUDA, which would be unusable in forks afterwards."""
+    """Make imports that look for GPUs ask the driver instead of CUDA, because forks could not use CUDA afterwards."""
     given = os.environ.get(_ASKS_DRIVER)
     os.environ[_ASKS_DRIVER] = "1"
     try:
@@ -119,14 +118,14 @@ def _asking_no_gpu() -> Iterator[None]:
 
 
 class _UnforkableError(RuntimeError):
-    """A fork of this process would hang. The arguments are the reason, and whether imports for a case caused it."""
+    """A fork of this process would hang. The arguments are the reason and whether imports for a case caused it."""
 
 
 def _assert_forkable(*, imported: bool = False) -> None:
-    """Refuse to fork a process with threads or a CUDA context, since its ranks would hang.
+    """Check that this process has one thread and no CUDA context, because forked ranks would hang otherwise.
 
     Raises:
-        _UnforkableError: this process has threads or a CUDA context.
+        _UnforkableError: this process has several threads or a CUDA context.
     """
     import torch
 
@@ -139,7 +138,7 @@ def _assert_forkable(*, imported: bool = False) -> None:
 
 
 class ForkServer:
-    """Forks ranks on request and reports their ends. Must stay single-threaded."""
+    """Server that forks ranks on request and reports when they exit. It must stay single-threaded."""
 
     def __init__(self, connection: socket.socket, page: mmap.mmap, traces: Traces) -> None:
         self._connection = connection
@@ -150,7 +149,7 @@ class ForkServer:
         self._told_s = 0.0
 
     def serve(self) -> None:
-        """Serve requests until the connection ends."""
+        """Serve requests until the controlling side closes the connection."""
         wake_read, wake_write = os.pipe()
         os.set_blocking(wake_read, False)
         os.set_blocking(wake_write, False)
@@ -223,7 +222,9 @@ class ForkServer:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
-        os.setpgid(0, 0)  # so that a rank and its loader workers are ended together
+        os.setpgid(
+            0, 0
+        )  # a process group of its own, so that the rank and its loader workers are ended together
         self._connection.close()
         with open_to_append(log) as output:
             os.dup2(output.fileno(), 1)
@@ -257,7 +258,7 @@ class ForkServer:
             os._exit(code)
 
     def _probe(self, path: Path, asked: Mapping[str, Any]) -> None:
-        """Write what was asked for to `path`: facts about the machine or a workload, or a profile."""
+        """Fork a process that writes the requested facts (on machine, workload or profile) to `path` as JSON."""
         _assert_forkable()
         self._begin()
         pid = os.fork()
@@ -282,13 +283,13 @@ class ForkServer:
         self._send(event="started", pids=[pid])
 
     def _begin(self) -> None:
-        """Begin a launch, and forget ranks of an earlier launch that no signal could end."""
+        """Prepare for a launch, and forget ranks of an earlier launch that did not end even when killed."""
         self._ranks.clear()
         self._traces.keep()
         self._told_s = _ended_cpu_s()
 
     def _reap(self) -> None:
-        """Report ranks that have ended, and end each one's process group; after the last one, end all descendants."""
+        """Report ranks that have exited and kill their process groups. After the last rank, end all descendants."""
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -307,7 +308,7 @@ class ForkServer:
             if not self._ranks:
                 self._traces.clear({pid, *end_descendants()})
             code = os.waitstatus_to_exitcode(status)
-            # Loader workers that outlive their rank become this process's children, and their time counts
+            # Loader workers that outlive their rank become this process's children, so their CPU time is counted
             # here.
             until_now_s = _ended_cpu_s()
             cpu_s, self._told_s = until_now_s - self._told_s, until_now_s
@@ -315,7 +316,7 @@ class ForkServer:
 
 
 def _ended_cpu_s() -> float:
-    """Return the processor time of all children of this process that have ended, seconds."""
+    """Return the total CPU time of this process's children that have ended (seconds)."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
@@ -344,7 +345,7 @@ def _found(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _enter_network(env: Mapping[str, str]) -> None:
-    """Move this process into its launch's emulated network, if it has one."""
+    """Move this process into its launch's emulated network, if the launch has one."""
     if net_ns := env.get("DDPBENCH_NET_NS"):
         from ddpbench.fabric.entering import enter
 
@@ -355,11 +356,11 @@ def _enter_network(env: Mapping[str, str]) -> None:
 
 
 def _note_signal(_number: int, _frame: FrameType | None) -> None:
-    """Do nothing; because a handler is set, Python writes to the wake-up pipe."""
+    """Do nothing. Python writes to the wake-up pipe because this handler is set."""
 
 
 def main(connection_fd: int, page_fd: int, parent: int, folder: Path) -> None:
-    """Run a server and its guard on inherited descriptors. Temporary files go into a new folder in `folder`."""
+    """Run a fork server and its guard on inherited file descriptors. Temporary files go to a new folder in `folder`."""
     connection = socket.socket(fileno=connection_fd)
 
     def serve(traces: Traces) -> int:

@@ -1,4 +1,7 @@
-"""The start of a rank that no fork server forked: its request, its launch's settings, its log and its shared page."""
+"""Functions that a process calls to become a rank, if the fork server did not fork it.
+
+They read the launch's request and settings, and open the rank's log and the page of memory shared by all ranks.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,11 @@ if TYPE_CHECKING:
     from ddpbench.worker.place import JobPlace
 
 _ERRORS = 2
-"""The descriptor that stacks go to, since the process that started this one may have replaced `sys.stderr`."""
+"""File descriptor for stack traces, because the process that started this one may have replaced `sys.stderr`."""
 
 
 def table_of(path: str) -> dict[str, Any] | None:
-    """Return what the controlling side has written for a launch's ranks; None if `path` is empty."""
+    """Read the JSON file in which the sweep describes a launch's ranks. Return None if `path` is empty."""
     if not path:
         return None
     table: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -36,12 +39,12 @@ def table_of(path: str) -> dict[str, Any] | None:
 
 
 def launched(entered_ns: int) -> dict[str, Any] | None:
-    """Set this rank's variables from what a sweep wrote for the launch, and return all that it wrote.
+    """Set this rank's environment variables from the file that the sweep wrote for the launch, and return its content.
 
     Return None if no sweep started the rank. `entered_ns` is the moment this process entered ddpbench's code.
 
     Raises:
-        ValueError: the launch has no rank of this number.
+        ValueError: RANK is not the number of one of the launch's ranks.
     """
     table = table_of(os.environ.get("DDPBENCH_RANKS", ""))
     if table is None:
@@ -58,7 +61,9 @@ def launched(entered_ns: int) -> dict[str, Any] | None:
 
 
 def asked(run: RunDir, case_id: str, what: str) -> tuple[LaunchDir, LaunchRequest]:
-    """Return a launch's directory and request, which the controlling side has written or else the plan gives.
+    """Return a launch's directory and request. `what` is a round's number or `proof`.
+
+    The request is read from the directory if it is there, and otherwise made from the run's plan.
 
     Raises:
         RequestError: the launch does not exist.
@@ -93,9 +98,9 @@ RANKS_NEED = (
 
 
 def import_for(case: Case) -> None:
-    """Import all that a rank of a case needs, so that neither its start nor a recovery imports anything later.
+    """Import all modules that a rank of this case needs, so that nothing is imported later while times are measured.
 
-    Failed imports are left to the strategy, which reports them better when it is used.
+    A failed import is ignored here, because the strategy reports it better when it is used.
     """
     from ddpbench.strategies import TABLE, early_imports, load_strategy
 
@@ -111,9 +116,9 @@ def import_for(case: Case) -> None:
 
 
 def live(directory: LaunchDir, place: JobPlace, request: LaunchRequest, table: dict[str, Any] | None) -> int:
-    """Run the rank to its end, and return its exit code. `table` is what `launched` returned."""
+    """Run the rank to its end and return its exit code. `table` is the return value of `launched`."""
     page: bytearray | mmap.mmap
-    page, slot = bytearray(PAGE_BYTES), 0  # without a watchdog, nobody reads the rank's steps
+    page, slot = bytearray(PAGE_BYTES), 0  # a private page, because no watchdog reads this rank's steps
     if table is not None:
         page = shared_page(Path(table["page"]))
         slot = place.rank

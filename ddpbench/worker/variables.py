@@ -1,7 +1,7 @@
-"""The variables that torchrun sets for its ranks, completed in every process that imports a user's code.
+"""Environment variables that torchrun sets for its ranks, set also in every process that imports a user's code.
 
-A script that finds RANK assumes that it is a rank, and may form its process group right away, as under torchrun. So it
-gets an address and a port at which only the ranks of its launch meet.
+A script that finds RANK assumes that it is a rank, and may form its process group at once, as under torchrun. So the
+process gets an address and a port at which only the ranks of its launch meet.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ from ddpbench.worker.place import JobPlace
 from ddpbench.workloads import is_import_path
 
 STORE_AT = "DDPBENCH_STORE_AT"
-"""Address of the slots' store, once MASTER_ADDR and MASTER_PORT were changed to one launch's rendezvous."""
+"""Variable with the address of the slots' store. MASTER_ADDR and MASTER_PORT then name one launch's rendezvous."""
 _MASTER = ("MASTER_ADDR", "MASTER_PORT")
 _USER_MEETS = "the user's code meets at"
 
 
 def complete(env: MutableMapping[str, str], place: JobPlace, case: Case) -> None:
-    """If the case has a user's code, add the variables that torchrun sets and this rank's launcher has not set."""
+    """Add to `env` the variables that torchrun sets and this rank's launcher did not.
+
+    Does nothing unless the case runs a user's code.
+    """
     if not (is_import_path(case.workload) or is_import_path(case.strategy)):
         return
     per_node = int(env.get("LOCAL_WORLD_SIZE") or min(case.ranks_per_node, place.processes))
@@ -37,7 +40,7 @@ def complete(env: MutableMapping[str, str], place: JobPlace, case: Case) -> None
 
 
 def complete_alone(env: MutableMapping[str, str]) -> None:
-    """Set all variables that torchrun sets, for a process that is the only rank."""
+    """Set in `env` all variables that torchrun sets, for a process that is the only rank."""
     alone = JobPlace(rank=0, processes=1, local_rank=0, attempt=0, cores=(), loader_cores=())
     env.update(_torchruns(alone, 1, 1), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
 
@@ -62,7 +65,10 @@ def _torchruns(place: JobPlace, per_node: int, nodes: int) -> dict[str, str]:
 
 
 def _meet_elsewhere(env: MutableMapping[str, str], place: JobPlace) -> None:
-    """Give the ranks of this launch a separate port to meet at, since the slots' store serves all launches."""
+    """Point MASTER_ADDR and MASTER_PORT to a rendezvous for this launch only.
+
+    The slots' store serves all launches, so a user's code must not form its process group there.
+    """
     from torch._C._distributed_c10d import PrefixStore, TCPStore
 
     address, port = env["MASTER_ADDR"], int(env["MASTER_PORT"])
@@ -76,13 +82,13 @@ def _meet_elsewhere(env: MutableMapping[str, str], place: JobPlace) -> None:
 
 
 def _own_address(address: str, port: int) -> str:
-    """Return the address of this host's interface that leads to `address`."""
+    """Return the address of this host on the network interface that reaches `address`."""
     with socket.create_connection((address, port)) as probe:
         own: str = probe.getsockname()[0]
         return own
 
 
 def slots_store(env: MutableMapping[str, str] = os.environ) -> tuple[str, int]:
-    """Return address and port of the store that slots share."""
+    """Return the address and port of the store that all slots share."""
     address, port = env.get(STORE_AT, "").split() or (env["MASTER_ADDR"], env["MASTER_PORT"])
     return address, int(port)

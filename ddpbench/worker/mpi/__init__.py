@@ -1,1 +1,1 @@
-"""The backend `mpi`: an MPI library as a process group of torch, under any launcher."""
+"""The backend `mpi`, which uses an MPI library as a process group of torch, under any launcher."""

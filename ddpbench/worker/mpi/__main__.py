@@ -1,4 +1,4 @@
-"""Print which MPI is installed, for processes that must not load it: `python -m ddpbench.worker.mpi`."""
+"""Print which MPI library is installed, for processes that must not load it: `python -m ddpbench.worker.mpi`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ddpbench.worker.mpi.library import checked_version
 
 
 def main() -> int:
-    """Print the library's version and return 0; without a usable one, print the reason and return 1."""
+    """Print the MPI library's version and return 0. If none is usable, print the reason and return 1."""
     try:
         print(checked_version())  # noqa: T201
     except MachineError as error:

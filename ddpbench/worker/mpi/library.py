@@ -1,4 +1,4 @@
-"""The installed MPI library and its world, loaded through mpi4py and started over one of torch's stores."""
+"""Loads the installed MPI library through mpi4py, and starts MPI with the help of one of torch's stores."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _SEGMENTS = "/dev/shm/mpich_shm_"
 
 @cache
 def load() -> Any:
-    """Return mpi4py's `MPI`, with its library loaded but not started.
+    """Return mpi4py's module `MPI`. It loads the MPI library without starting MPI.
 
     Raises:
-        MachineError: no library is installed, or mpi4py cannot load it.
+        MachineError: no MPI library is installed, or mpi4py cannot load it.
     """
     try:
         import mpi4py
@@ -44,10 +44,10 @@ def load() -> Any:
 
 
 def checked_version() -> str:
-    """Return the library's name and version, such as `MPICH 5.0.2`.
+    """Return the MPI library's name and version, such as `MPICH 5.0.2`.
 
     Raises:
-        MachineError: no library is installed, or it is Open MPI, whose ranks don't find each other by PMI-1.
+        MachineError: no MPI library is installed, or it is Open MPI, which does not speak the protocol PMI-1.
     """
     name, numbers = load().get_vendor()
     version = f"{name} {'.'.join(map(str, numbers))}"
@@ -61,10 +61,11 @@ def checked_version() -> str:
 
 @cache
 def start(store: pmi.Store, rank: int, size: int) -> Any:
-    """Start MPI in this process, once, for a world of `size` ranks; return the communicator of all of them.
+    """Start MPI in this process and return the communicator of all ranks. Later calls return it again.
 
     Raises:
-        MachineError: no MPI library is installed, it allows no calls from several threads, or its world differs.
+        MachineError: no MPI library is installed, it allows no calls from several threads, or its world is not `size`
+            ranks.
     """
     mpi, version = load(), checked_version()
     _confine()
@@ -103,7 +104,7 @@ def start(store: pmi.Store, rank: int, size: int) -> Any:
 
 
 def _confine() -> None:
-    """Restrict MPI, if UCX carries it, to the ranks' network: emulated links, or this machine alone."""
+    """Restrict UCX, which may carry MPI's messages, to the emulated links or to this machine's loopback interface."""
     interface = os.environ.get("GLOO_SOCKET_IFNAME", "")
     if "DDPBENCH_NODE" in os.environ:  # emulated nodes share this machine's memory, but must not use it
         os.environ |= {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": interface}
@@ -112,11 +113,11 @@ def _confine() -> None:
 
 
 _KEPT: list[Any] = []
-"""The sockets that MPI writes to, which must stay open as long as the process lives."""
+"""Sockets that MPI writes to. They must stay open until this process ends."""
 
 
 def _memory() -> str:
-    """Return a text that identifies the memory shared by ranks here: the machine's boot, and its /dev/shm."""
+    """Return a text that is equal on all ranks that share memory, made of the boot ID and /dev/shm's device."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     try:
         return f"{boot}/{Path('/dev/shm').stat().st_dev}"
@@ -129,18 +130,18 @@ def _nodes(store: pmi.Store, size: int) -> Sequence[str]:
 
 
 def _forget_segments() -> None:
-    """Unlink MPI's shared memory: all ranks have mapped it by now, and it must not outlive a killed rank."""
+    """Unlink MPI's shared memory, so that it does not outlive killed ranks. All ranks must have mapped it before."""
     for name in _mapped(Path("/proc/self")):
         with suppress(OSError):
             Path(name).unlink()
 
 
 STRAY_S = 60
-"""Age from which unmapped memory counts as left by ranks that were killed while MPI started, seconds."""
+"""Age in seconds above which unmapped shared memory counts as left by ranks that were killed while MPI started."""
 
 
 def _forget_strays() -> None:
-    """Remove the shared memory that this user's killed ranks have left behind."""
+    """Remove MPI's shared memory that this user's killed ranks have left behind."""
     old = time.time() - STRAY_S
     strays = set()
     for path in Path(_SEGMENTS).parent.glob(f"{Path(_SEGMENTS).name}*"):
@@ -158,7 +159,10 @@ def _forget_strays() -> None:
 
 
 def _mapped(process: Path) -> set[str]:
-    """Return the names of MPI's shared memory that a process has mapped; empty if it has ended or is another user's."""
+    """Return the paths of MPI's shared memory that `process`, a folder of /proc, has mapped.
+
+    The set is empty if the process has ended or belongs to another user.
+    """
     try:
         lines = (process / "maps").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

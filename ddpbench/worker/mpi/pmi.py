@@ -1,8 +1,9 @@
-"""Answers to what an MPI library asks its process manager, in PMI-1's simple wire protocol.
+"""Answers the requests of an MPI library to its process manager, in PMI-1's simple wire protocol.
 
 An MPI library finds its ranks through the launcher's process manager. Neither the fork server nor torchrun has one, so
-each rank answers its own MPI, over the store in which torch's ranks have met. MPICH and its derivatives (Intel MPI,
-MVAPICH) speak the protocol: lines of `cmd=NAME key=value ...` over the descriptor PMI_FD (MPICH, src/pmi/src/pmi_v1.c).
+each rank answers its own MPI, with the help of the store in which torch's ranks have met. MPICH and its derivatives
+(Intel MPI, MVAPICH) speak the protocol. Its messages are lines `cmd=NAME key=value ...` over the descriptor PMI_FD
+(MPICH, src/pmi/src/pmi_v1.c).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _KEY_MAX, _VALUE_MAX = 256, 1024
 
 
 class Store(Protocol):
-    """The methods of torch's stores that are used here. Blocking calls let other threads run."""
+    """The methods of torch's stores that this module uses. Other threads can run while a call waits."""
 
     def set(self, key: str, value: str) -> None: ...
     def get(self, key: str) -> bytes: ...
@@ -28,9 +29,9 @@ class Store(Protocol):
 
 
 def mapping(nodes: Sequence[str]) -> str:
-    """Return which ranks are on which nodes, in MPICH's form: blocks of (first node, number of nodes, ranks per node).
+    """Describe which ranks are on which nodes, as MPICH's list of blocks (first node, number of nodes, ranks per node).
 
-    `nodes` names each rank's node. Ranks of one node may exchange data through its memory.
+    `nodes` names each rank's node. Ranks of one node may exchange data through shared memory.
     """
     numbers = {node: number for number, node in enumerate(dict.fromkeys(nodes))}
     runs = [(numbers[node], len([*ranks])) for node, ranks in groupby(nodes)]
@@ -45,17 +46,19 @@ def mapping(nodes: Sequence[str]) -> str:
 
 
 class Answers:
-    """The answers to one rank's MPI, line by line."""
+    """Answers the requests of one rank's MPI library, line by line."""
 
     def __init__(self, store: Store, *, size: int, world: str, nodes: Callable[[], Sequence[str]]) -> None:
-        """Take `world`, a unique name, and `nodes`, which returns each rank's node and may wait until ranks have told
-        it.
+        """Prepare answers for a world of `size` ranks.
+
+        `world` is a unique name. `nodes` returns the name of each rank's node, and may wait until all ranks have sent
+        theirs.
         """
         self._store, self._size, self._world, self._nodes = store, size, world, nodes
         self._barriers = 0
 
     def to(self, line: str) -> str:
-        """Return the answer to a request; both are lines without their ends."""
+        """Return the answer to a request. Request and answer are lines without line ends."""
         asked = dict(word.split("=", 1) for word in line.split() if "=" in word)
         command = asked.get("cmd", "")
         match command:
@@ -94,9 +97,9 @@ class Answers:
 
 
 def environment(descriptor: int, *, rank: int, size: int, given: Mapping[str, str]) -> dict[str, str]:
-    """Return `given` with the variables that point an MPI at this descriptor, and without any that point it elsewhere.
+    """Return the variables `given`, changed so that an MPI library sends its requests to `descriptor`.
 
-    mpiexec and srun set their own variables, for a world that may be a different one.
+    Variables of other process managers are left out, because mpiexec and srun set them for their own, different worlds.
     """
     others = {name: value for name, value in given.items() if not name.startswith(("PMI_", "PMIX_", "PMI2_"))}
     return {**others, "PMI_FD": str(descriptor), "PMI_RANK": str(rank), "PMI_SIZE": str(size)}
@@ -105,9 +108,9 @@ def environment(descriptor: int, *, rank: int, size: int, given: Mapping[str, st
 def serve(
     store: Store, *, rank: int, size: int, world: str, nodes: Callable[[], Sequence[str]]
 ) -> socket.socket:
-    """Answer this process's MPI in a thread, and set the environment so that MPI asks there.
+    """Start a thread that answers this process's MPI, and set the environment variables by which MPI finds it.
 
-    Return the socket that has to stay open.
+    Return the socket that must stay open.
     """
     ours, theirs = socket.socketpair()
     answers = Answers(store, size=size, world=world, nodes=nodes)

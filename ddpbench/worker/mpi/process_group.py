@@ -1,8 +1,8 @@
-"""A process group of torch that passes every call to MPI. Imports torch at once.
+"""A process group of torch that makes every collective by MPI. Importing this module imports torch.
 
-It works like torch's ProcessGroupMPI, which only builds from source have. A thread of the group makes the collectives
-as blocking calls, one after the other, so that they overlap with the rank's computation. Messages use MPI_Isend and
-MPI_Irecv.
+It works like torch's ProcessGroupMPI, which exists only in builds from source. A thread of the group makes the
+collectives as blocking calls, one after the other, so that they overlap with the rank's computation. Point-to-point
+messages use MPI_Isend and MPI_Irecv.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from torch.distributed import ReduceOp
 from ddpbench.worker.mpi import library
 
 NAME = "mpi4py"
-"""The backend's name in torch, where `mpi` is torch's own backend in builds from source."""
+"""The backend's name in torch. The name `mpi` is taken by torch's own backend in builds from source."""
 
 HALVES = (torch.float16, torch.bfloat16)
-"""Types that MPI cannot add; torch computes their sums."""
+"""Data types that MPI cannot add, so torch computes their sums."""
 
 _Tensors = Sequence[torch.Tensor]
 
 
 def register() -> None:
-    """Register the backend with torch."""
+    """Register the MPI backend with torch, unless it is registered."""
     if NAME not in dist.Backend.backend_list:
         dist.Backend.register_backend(NAME, _created, extended_api=True, devices=["cpu"])
 
 
 def _created(options: Any, _: Any) -> MpiGroup:
-    """Return the group of the ranks in `options`. The first group has all ranks, and starts MPI."""
+    """Return a process group for the ranks in `options`. The first group has all ranks, and its creation starts MPI."""
     ranks = list(options.global_ranks_in_group)
     if not _WORLD:
         _WORLD.append(library.start(options.store, options.group_rank, options.group_size))
@@ -52,7 +52,7 @@ _Group: Any = dist.ProcessGroup  # torch's stubs declare these methods under oth
 
 
 class MpiGroup(_Group):  # type: ignore[misc]
-    """Ranks that exchange CPU tensors by MPI. Tensors must be contiguous, which torch ensures."""
+    """Process group that exchanges CPU tensors by MPI. Tensors must be contiguous, which torch ensures."""
 
     def __init__(self, communicator: Any, rank: int, size: int) -> None:
         super().__init__(rank, size)
@@ -82,7 +82,7 @@ class MpiGroup(_Group):  # type: ignore[misc]
         self._caller = threading.Thread(target=self._make_calls, name="mpi", daemon=True)
         self._caller.start()
 
-    # Methods under torch's names, which a group without one of torch's backends has to define.
+    # Methods that torch calls, which a group must define if it uses none of torch's backends.
     def getBackendName(self) -> str:  # noqa: N802
         return "mpi"
 
@@ -113,8 +113,9 @@ class MpiGroup(_Group):  # type: ignore[misc]
             del call, result, future  # so that nothing of the last call stays alive until the next one
 
     def _soon(self, call: Callable[[], None], result: Any) -> Work:
-        """Queue a call, or make it at once in the calling thread; return its work, which yields `result` once it is
-        made.
+        """Queue `call` for the group's thread, and return a torch `Work` whose future yields `result` after the call.
+
+        In the group's own thread, make the call at once.
         """
         future: torch.futures.Future[Any] = torch.futures.Future()
         if (
@@ -126,19 +127,19 @@ class MpiGroup(_Group):  # type: ignore[misc]
         return _Call(future)
 
     def _raw(self, tensor: torch.Tensor) -> list[Any]:
-        """Return a tensor's memory as a buffer of bytes, for MPI to move."""
+        """Return MPI's description of a tensor's memory as bytes, for calls that only move data."""
         _refuse_strided(tensor)
         return [self._mpi.buffer.fromaddress(tensor.data_ptr(), tensor.nbytes), self._mpi.BYTE]
 
     def _typed(self, tensor: torch.Tensor) -> list[Any]:
-        """Return a tensor's memory as a buffer of its type, for MPI to compute with."""
+        """Return MPI's description of a tensor's memory with its data type, for calls that compute."""
         _refuse_strided(tensor)
         if tensor.dtype not in self._types:
             raise TypeError(f"MPI cannot reduce tensors of {tensor.dtype}")
         return [self._mpi.buffer.fromaddress(tensor.data_ptr(), tensor.nbytes), self._types[tensor.dtype]]
 
     def _operation(self, wanted: Any, dtype: torch.dtype) -> tuple[Any, int]:
-        """Return MPI's operation for a reduction of torch, and the divisor of its result."""
+        """Return MPI's operation for one of torch's reductions, and the number to divide the result by."""
         for ours, theirs in self._sums:
             if wanted == ours:  # not `ours == wanted`, nor `in`: torch answers those wrongly
                 if dtype in HALVES:
@@ -148,8 +149,7 @@ class MpiGroup(_Group):  # type: ignore[misc]
                 return theirs, self._size if ours is ReduceOp.AVG else 1
         raise ValueError(f"MPI has no reduction {wanted} of {dtype}")
 
-    # An equal tensor on all ranks
-
+    # Collectives with a tensor of equal shape on all ranks
     def allreduce(self, tensors: _Tensors, opts: Any = None) -> Work:
         operation, share = self._operation(
             opts.reduceOp if opts is not None else ReduceOp.SUM, tensors[0].dtype
@@ -191,8 +191,7 @@ class MpiGroup(_Group):  # type: ignore[misc]
     def barrier(self, opts: Any = None) -> Work:
         return self._soon(self._communicator.Barrier, [])
 
-    # A tensor per rank, collected on one rank or on all
-
+    # Collectives that collect the ranks' tensors on one rank or on all, or spread them from one
     def gather(self, outputs: Sequence[_Tensors], inputs: _Tensors, opts: Any) -> Work:
         (own,), root = inputs, opts.rootRank
         sent = self._raw(own)
@@ -247,8 +246,7 @@ class MpiGroup(_Group):  # type: ignore[misc]
 
         return self._soon(call, list(outputs))
 
-    # A sum of which each rank gets its part
-
+    # Collectives that leave a part of the sum on each rank
     def reduce_scatter(self, outputs: _Tensors, inputs: Sequence[_Tensors], opts: Any) -> Work:
         return self.reduce_scatter_single_coalesced(outputs, [_flat(each) for each in inputs], opts)
 
@@ -267,8 +265,7 @@ class MpiGroup(_Group):  # type: ignore[misc]
 
         return self._soon(call, list(outputs))
 
-    # A tensor from each rank to every other
-
+    # A collective that sends a tensor from each rank to every other rank
     def all_to_all_single(
         self,
         output: torch.Tensor,
@@ -293,8 +290,7 @@ class MpiGroup(_Group):  # type: ignore[misc]
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
     alltoall_base = all_to_all_single
 
-    # Messages
-
+    # Point-to-point messages
     def send(self, tensors: _Tensors, to: int, tag: int) -> Work:
         (tensor,) = tensors
         return _MpiMessage(self._communicator.Isend(self._raw(tensor), to, tag), tensor, self._mpi)
@@ -308,7 +304,7 @@ class MpiGroup(_Group):  # type: ignore[misc]
 
 
 class _Call(Work):
-    """A call under way. Unlike torch's own work of a future, `wait` raises the call's exception."""
+    """A queued call as torch's `Work`. Unlike in the `Work` that torch makes of a future, `wait` raises its error."""
 
     def __init__(self, future: torch.futures.Future[Any]) -> None:
         super().__init__()
@@ -326,7 +322,7 @@ class _Call(Work):
 
 
 class _MpiMessage(Work):
-    """A message under way. MPI moves it only while its ranks are in MPI calls."""
+    """A point-to-point message as torch's `Work`. MPI makes progress on it only while its ranks are in MPI calls."""
 
     def __init__(self, request: Any, tensor: torch.Tensor, mpi: Any) -> None:
         super().__init__()
@@ -345,7 +341,7 @@ class _MpiMessage(Work):
 
 @cache
 def _sum_of(mpi: Any, dtype: torch.dtype) -> Any:
-    """Return an MPI operation that adds tensors of this type by torch."""
+    """Return an MPI operation that adds tensors of this data type by torch."""
 
     def add(some: Any, more: Any, _: Any) -> None:
         total = torch.frombuffer(more, dtype=dtype)
@@ -355,7 +351,7 @@ def _sum_of(mpi: Any, dtype: torch.dtype) -> Any:
 
 
 def _make(call: Callable[[], None], result: Any, future: Any) -> None:
-    """Make a call, and complete its future with `result` or with the call's exception."""
+    """Run `call`, then complete `future` with `result` or with the call's exception."""
     try:
         call()
     except Exception as error:  # the waiting thread has to see it
@@ -365,7 +361,7 @@ def _make(call: Callable[[], None], result: Any, future: Any) -> None:
 
 
 def _is_part(own: torch.Tensor, whole: torch.Tensor, rank: int) -> bool:
-    """Return whether `own` already lies at its position in `whole`, as in FSDP; MPI then needs MPI_IN_PLACE."""
+    """Return whether `own` is stored at this rank's position in `whole`, as in FSDP. MPI then needs MPI_IN_PLACE."""
     return own.data_ptr() == whole.data_ptr() + rank * own.nbytes
 
 
@@ -389,11 +385,11 @@ def _copy(whole: torch.Tensor, outputs: _Tensors) -> None:
 
 
 def _keep(_: Any) -> None:
-    """Do nothing; a call that names a tensor here keeps it alive while MPI reads its memory."""
+    """Do nothing. A call that passes a tensor here keeps the tensor alive while MPI reads its memory."""
 
 
 def _counts(tensor: torch.Tensor, sizes: Sequence[int], ranks: int) -> list[int]:
-    """Return each rank's part in bytes; `sizes` counts rows, or is empty for equal parts."""
+    """Return the number of bytes of each rank's part of `tensor`. `sizes` counts rows, or is empty for equal parts."""
     if not sizes:
         return [tensor.nbytes // ranks] * ranks
     row = tensor.nbytes // tensor.shape[0] if tensor.shape[0] else 0

@@ -1,4 +1,4 @@
-"""Checkpoints of model and optimizer to disk, by rank 0 alone and by all ranks (DCP), timed from barrier to barrier."""
+"""Checkpoints of model and optimizer to disk, written by rank 0 alone or by all ranks (DCP), and timed."""
 
 from __future__ import annotations
 
@@ -23,17 +23,20 @@ from ddpbench.records import Checkpoint, explain_os_error
 from ddpbench.removal import Identity, make, remove_tree
 
 REPETITIONS = 3
-"""Checkpoints per method in a launch."""
+"""Number of checkpoints per method in a launch."""
 CheckpointMethod = Literal["plain", "dcp"]
 
 
 class CheckpointError(Exception):
-    """A checkpoint could not be written; the message says where, why and what to do."""
+    """A checkpoint could not be written. The message says where, why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Saver:
-    """A rank's part in a launch's checkpoints, in a folder shared by all ranks or by the ranks of each node."""
+    """Writes and times one rank's part of a launch's checkpoints.
+
+    All ranks share the folder, or all ranks of each node do.
+    """
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
@@ -45,7 +48,7 @@ class Saver:
     on_checkpoint: Callable[[], None]
 
     def run(self) -> Iterator[Checkpoint]:
-        """Yield `REPETITIONS` checkpoints of each method. Removes the folder at the end, also after an error.
+        """Write and yield `REPETITIONS` checkpoints of each method. Remove the folder at the end, also after an error.
 
         Raises:
             CheckpointError: a checkpoint could not be written on some rank; all ranks raise it.
@@ -61,11 +64,11 @@ class Saver:
             for index in range(REPETITIONS):
                 yield self._timed("dcp", index)
         finally:
-            for made in own:  # on every rank, since each node may have its own folder
+            for made in own:  # on every rank, because each node may have its own folder
                 remove_tree(self.folder, made=made)
 
     def _new_folder(self) -> Identity:
-        """Make the folder, after removing what a killed launch left; return its identity.
+        """Remove the folder that a killed launch may have left, make it again, and return its identity.
 
         Raises:
             FileExistsError: another user has a folder of that name.
@@ -75,19 +78,19 @@ class Saver:
         return make(self.folder, 0o700)
 
     def _join(self) -> list[Identity]:
-        """Make the folder on a node that does not share rank 0's, and refuse one that another user made there.
+        """Make the folder if this node does not share rank 0's disk, and check that it belongs to this user.
 
-        Return the folder's identity in a list, which is empty on rank 0: it has made its own already.
+        Return a list with the folder's identity. The list is empty on rank 0, which has made the folder.
 
         Raises:
-            CheckpointError: the folder cannot be made, or is another user's.
+            CheckpointError: the folder cannot be made, or belongs to another user.
         """
         if self.rank == 0:
             return []
         try:
             with suppress(FileExistsError):
                 self.folder.mkdir(mode=0o700)
-            with tempfile.TemporaryFile(dir=self.folder) as own:  # shows this user's id as this disk knows it
+            with tempfile.TemporaryFile(dir=self.folder) as own:  # its owner is this user's ID on this disk
                 status = self.folder.lstat()
                 if status.st_uid != os.fstat(own.fileno()).st_uid or status.st_mode & 0o022:
                     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
@@ -104,7 +107,7 @@ class Saver:
         end_ns = self.clock.now()
         self.on_checkpoint()
         size = self._size(path)
-        self.control.agree(0)  # all ranks have looked at their files, which may be removed now
+        self.control.agree(0)  # all ranks have read their files' sizes, so the files may be removed now
         if path.is_dir():
             remove_tree(path)  # ranks of one node may do so concurrently
         else:
@@ -117,9 +120,9 @@ class Saver:
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
 
     def _plain(self, path: Path) -> int | None:
-        """Time saving as in most training scripts, where rank 0 writes and the others wait.
+        """Save as most training scripts do, where rank 0 writes and the others wait.
 
-        Return rank 0's time in nanoseconds, and None on the others.
+        Return the time in nanoseconds on rank 0, and None on the others.
         """
         start_ns = self.clock.now()
 
@@ -133,7 +136,7 @@ class Saver:
         return took if self.rank == 0 else None
 
     def _agreed(self, act: Callable[[], None], start_ns: int = 0) -> int:
-        """Run `act` on rank 0 while all ranks wait for it; return the time from `start_ns` to its end, nanoseconds.
+        """Run `act` on rank 0 while all ranks wait. Return the time from `start_ns` to its end (nanoseconds).
 
         Raises:
             CheckpointError: `act` failed; all ranks raise it.
@@ -156,9 +159,12 @@ class Saver:
         return took
 
     def _dcp(self, path: Path) -> int:
-        """Time DCP, which all ranks call; return the time in nanoseconds.
+        """Save by torch's distributed checkpoints (DCP), which all ranks call. Return the time (nanoseconds).
 
-        DCP distributes among the ranks the tensors that all of them hold.
+        DCP divides among the ranks the tensors that all of them hold.
+
+        Raises:
+            CheckpointError: the checkpoint could not be written.
         """
         from torch.distributed.checkpoint.api import CheckpointException
         from torch.distributed.checkpoint.state_dict_saver import save
@@ -178,7 +184,7 @@ class Saver:
         return took
 
     def _size(self, path: Path) -> int:
-        """Return the bytes that this rank wrote; on rank 0 they include DCP's index."""
+        """Return the number of bytes that this rank wrote. Rank 0's number includes DCP's index."""
         if not path.is_dir():
             return path.stat().st_size if self.rank == 0 else 0
         own = [file for file in path.iterdir() if file.name.startswith(f"__{self.rank}_")]
@@ -187,7 +193,10 @@ class Saver:
 
 
 def _cause(error: BaseException) -> OSError | None:
-    """Return the operating system's error behind `error`, if any; torch's writers wrap it, DCP once per failed rank."""
+    """Return the OSError behind `error`, or None.
+
+    torch's writers wrap the OSError, and DCP wraps one per failed rank.
+    """
     for problem in (error, *getattr(error, "failures", {}).values()):
         cause: BaseException | None = problem[0] if isinstance(problem, tuple) else problem
         while cause is not None:
@@ -198,7 +207,7 @@ def _cause(error: BaseException) -> OSError | None:
 
 
 def sentence(folder: Path, error: BaseException) -> str:
-    """Return a sentence that says why a checkpoint could not be written, and what to do."""
+    """Return a sentence on why a checkpoint could not be written and what to do about it."""
     cause = _cause(error)
     here = next(path for path in folder.parents if path.exists())
     free = shutil.disk_usage(here).free

@@ -1,4 +1,4 @@
-"""Counters read right before and after a block of steps, outside the timed part, and the records made from them."""
+"""Counters read right before and after a block of steps, outside the timed part, and records made from them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from ddpbench.worker.rank.traffic import LinkCounters
 
 
 class Edges:
-    """Reads a rank's counters at the edges of a block. Also activates a replay's pacer: measured steps are paced."""
+    """Reads a rank's counters before and after each block of steps. Also activates a replay's pacer."""
 
     def __init__(self, pacer: Pacer | None, link: LinkCounters | None = None) -> None:
-        """Take the emulated `link` that this rank reads: its node's or its own."""
+        """Activate `pacer`. `link` counts the bytes of the emulated link of this rank or of its node."""
         self._pacer = pacer
         self._link = link
         self._carried = [(0, 0), (0, 0)]
@@ -21,14 +21,14 @@ class Edges:
         self._optimizer_ns = 0
 
     def at_edge(self) -> None:
-        """Read the counters; called twice per block (`Stepper.at_edge`)."""
+        """Read the counters. `Stepper` calls this method at the beginning and end of each block (`Stepper.at_edge`)."""
         if self._link is not None:
             self._carried = [self._carried[1], self._link.read()]
         if self._pacer is not None:
             self._lateness_ns, self._optimizer_ns = self._pacer.take()
 
     def records(self, block: Block) -> list[Record]:
-        """Return records of what the counters show for the block that has just ended."""
+        """Return records of the counters' changes during the block that has just ended."""
         records: list[Record] = []
         if self._pacer is not None:
             records.append(

@@ -1,4 +1,4 @@
-"""Evaluation after all training: forward and loss without gradients, timed in blocks as training is."""
+"""Evaluation after all training, which is forward and loss without gradients, timed in blocks as training is."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ddpbench.records import Block
 from ddpbench.strategies import Replica
 
 EVALUATION_SHARE = 0.25
-"""Time spent on timed evaluation, as a share of the timed training steps' time."""
+"""Time spent on timed evaluation, divided by the time of the timed training steps."""
 BLOCKS = 4
-"""Blocks into which evaluation's time is cut if steps are fast enough; `MIN_BLOCKS` at least."""
+"""Number of blocks into which the evaluation's time is divided, or fewer (`MIN_BLOCKS` at least) if steps are slow."""
 MIN_BLOCKS = 2
 WARM_UP_STEPS = 3
 
@@ -29,12 +29,14 @@ def evaluate(
     measured_s: float,
     on_step: Callable[[], None],
 ) -> list[Block]:
-    """Evaluate a replica's model on the rank's own batches; return a warm-up block, then the blocks that count.
+    """Evaluate a replica's model on the rank's own batches. Return a warm-up block, then the timed blocks.
 
-    `training` is the stepper that timed the training steps, and `measured_s` the time they took in a launch, seconds.
-    The model is the module beneath any wrapper, on this rank's own device: DDP's forward would broadcast buffers,
-    whereas evaluating ranks exchange nothing between the barriers. Every module is in eval mode meanwhile, so that
-    BatchNorm's running statistics don't change; afterwards it returns to its earlier mode.
+    `training` is the stepper that timed the training steps, and `measured_s` the time they took in a launch, in
+    seconds. `on_step` is called after each step.
+
+    The model is the module beneath any wrapper, because evaluating ranks exchange nothing between the barriers, and
+    DDP's forward would broadcast buffers. Every module is in eval mode meanwhile, so that BatchNorm's running
+    statistics don't change. Afterwards each module returns to its earlier mode.
     """
     model, loss = replica.job.model, replica.job.loss
 
@@ -54,9 +56,10 @@ def evaluate(
 
 
 def evaluation_blocks(stepper: Stepper, measured_s: float) -> list[Block]:
-    """Return a short warm-up block, then `MIN_BLOCKS` or more until `EVALUATION_SHARE` of `measured_s` is spent.
+    """Run a short warm-up block, then timed blocks until `EVALUATION_SHARE` of `measured_s` is spent. Return them all.
 
-    Rank 0 decides for all ranks how many steps a block has and when to stop.
+    There are at least `MIN_BLOCKS` timed blocks. Rank 0 decides for all ranks how many steps a block has and when to
+    stop.
     """
     warmup = run_block(stepper, WARM_UP_STEPS, 0, "warmup")
     wanted_ns = EVALUATION_SHARE * measured_s * 1e9

@@ -1,4 +1,4 @@
-"""A measuring launch on one rank: warm-up, timed steps, instrumented steps, and what follows them."""
+"""A measuring launch on one rank: warm-up, timed steps and instrumented steps, then evaluation and checkpoints."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ from ddpbench.worker.training.training import DivergedError, StepLoop, Training,
 from ddpbench.worker.verify.written import late_sentence, writes_sentence, written_by
 
 INSTRUMENTED_SHARE = 0.15
-"""Time of the instrumented steps as a share of the timed steps' time, about."""
+"""Approximate time of the instrumented steps, divided by the time of the timed steps."""
 
 
 @dataclass(slots=True)
 class Known:
-    """Facts about a rank's training that are recorded however it ends; filled in as they become known."""
+    """Facts about a rank's training that are recorded however it ends. They are filled in as they become known."""
 
     params_checksum: str = ""
     final_loss: float | None = None
@@ -58,7 +58,7 @@ class Known:
 
 
 class Measurement:
-    """A measuring launch on one rank, with one replica after the other; records everything."""
+    """Measures and records a launch on one rank, from warm-up to checkpoints."""
 
     def __init__(
         self,
@@ -72,18 +72,18 @@ class Measurement:
         writer: RecordWriter,
         known: Known,
     ) -> None:
-        """Take `known`, which is filled in during the launch."""
+        """Prepare the first replica and its batches. `known` is filled in during the launch."""
         self._training, self._model, self._control = training, model, control
         self._heartbeat, self._writer = heartbeat, writer
         self._checkpoints = directory.checkpoints(request.case.checkpoint_dir, request.run_id)
         self._measured_s, self._target_loss = request.measured_s, request.target_loss
         self._case, self._known = training.case, known
-        # A workload's own loader may have workers that never stop fetching: such a launch takes no turns.
+        # A workload's own loader may have workers that never stop fetching, so its launch takes no turns.
         in_turn = TURN in os.environ and not getattr(training.loader, "num_workers", 0)
         turn = turn_from(TURN) if in_turn and training.place.rank == 0 else None
         in_step = (
             training.strategy.replicas_equal
-        )  # ranks of other strategies drift apart soon after a block's beginning
+        )  # ranks of other strategies don't wait for each other in each step
         short = IN_TURN if in_turn and in_step else TRAINING
         self._least = short if self._case.compute == "real" else REPLAYING
         self._blocks = BLOCKS_IN_TURN if in_turn else BLOCKS_A_LAUNCH
@@ -99,10 +99,10 @@ class Measurement:
             self._stepper = replace(self._stepper, turn=partial(_offered, turn, control, heartbeat))
 
     def run(self) -> float:
-        """Measure from the warm-up to the end; return a timed step's time, s.
+        """Measure everything from the warm-up to the last extra. Return the time of a timed step (seconds).
 
         Raises:
-            DivergedError: the loss is not finite, or the ranks' parameters differ where they must not.
+            DivergedError: the loss is not finite, or ranks' parameters differ and should be equal.
         """
         warm_step_ns = self._warm_up()
         timed_ns, step_ns = self._time_steps(warm_step_ns)
@@ -117,7 +117,10 @@ class Measurement:
         return step_ns / 1e9
 
     def _batches_from_the_first(self) -> Iterator[tuple[Any, Any]]:
-        """Return the rank's batches from the first on, held in memory or fetched from storage if the case says so."""
+        """Return an iterator over the rank's batches from the first on.
+
+        They are kept in memory, or fetched over the network, if the case says so.
+        """
         batches = self._training.batches()
         if self._case.data == "memory":
             batches = in_memory(batches, self._heartbeat.beat)
@@ -126,7 +129,7 @@ class Measurement:
         return batches
 
     def _replica_and_loop(self, recorder: Recorder) -> tuple[Replica, StepLoop]:
-        """Return a replica of the model whose steps `recorder` records, and the replica's training loop."""
+        """Return a new replica of the model, which reports spans to `recorder`, and the replica's training loop."""
         training = self._training
         replica = training.replica(self._model, recorder, distributed=self._distributed)
         pacer = training.workload.pacer
@@ -134,17 +137,20 @@ class Measurement:
         return replica, loop
 
     def _warm_up(self) -> float:
-        """Train until step times are steady; return a step's time, ns."""
+        """Train until step times are steady. Return the time of a step (nanoseconds)."""
         self._heartbeat.enter("warm-up")
         warmup = warm_up(self._stepper, self._replica.ready, self._measured_s, self._least)
         self._loop.check_loss()
-        self._replica.notes()  # drops the warm-up's
+        self._replica.notes()  # discards the notes of the warm-up
         self._writer.write(warmup)
         reset_peak_memory(self._case.device)
         return warmup.step_ns
 
     def _time_steps(self, warm_step_ns: float) -> tuple[int, float]:
-        """Time the steps that count; return the time of all of them, and a step's time in the last block, ns."""
+        """Time the blocks of steps that count.
+
+        Return the total time of all blocks, and the time per step in the last block (nanoseconds).
+        """
         loop, replica, edges = self._loop, self._replica, self._edges
         has_loss = self._training.workload.has_loss
         self._heartbeat.enter("timed steps")
@@ -158,10 +164,11 @@ class Measurement:
         return timed_ns, step_ns
 
     def _check_ranks_agree(self) -> None:
-        """Check that the ranks' data have equal lengths, and their parameters equal values if the strategy ensures it.
+        """Check that ranks have equally long data and, if the strategy ensures it, equal parameters.
 
         Raises:
             DivergedError: parameters differ.
+            ValueError: passes over the data differ in length.
         """
         training, processes = self._training, self._training.place.processes
         if training.shards_itself:
@@ -180,10 +187,10 @@ class Measurement:
                 raise DivergedError(f"the ranks' parameters differ after the timed steps{why}")
 
     def _instrument_steps(self, *, wanted: int) -> None:
-        """Train at least `wanted` steps with a new replica that records their spans and transfers.
+        """Train at least `wanted` steps with a new replica that records the steps' spans and transfers.
 
-        If transfers between ranks cannot be timed, no step is recorded, since an empty list would claim that there are
-        no transfers.
+        If transfers between ranks cannot be timed, record no steps, because a list without transfers would claim that
+        there are none.
         """
         self._heartbeat.enter("instrumented steps")
         if self._distributed and not _times_transfers(self._case):
@@ -207,7 +214,7 @@ class Measurement:
         turn = self._stepper.turn
         self._stepper = Stepper(instrumented_step, samples, clock, self._control, period, turn=turn)
         block = run_block(self._stepper, max(self._least.instrumented, wanted), 0, "instrumented")
-        # Step 0 follows the barrier and doesn't count, but its transfers may last into step 1.
+        # Step 0 follows the barrier and doesn't count. Its transfers are kept, because they may last into step 1.
         records = [record for record in recorder.records() if record.step > 0 or record.kind == "comm"]
         buckets = self._replica.bucket_bytes()
         made = [Buckets(bytes=tuple(buckets))] if buckets is not None else []
@@ -215,7 +222,7 @@ class Measurement:
         self._loop.check_loss()
 
     def _held(self) -> Held:
-        """Make one more step; return the bytes of model state that the rank holds between backward and update."""
+        """Train one more step, and return the bytes of model state that the rank holds between backward and update."""
         replica = self._replica
         if replica.job.step is not None:
             return self._held_in_own_step()
@@ -225,7 +232,7 @@ class Measurement:
         return Held(parameter_bytes=parameters, gradient_bytes=gradients, optimizer_bytes=optimizer)
 
     def _held_in_own_step(self) -> Held:
-        """Like `_held`, for a workload whose `step` makes its own updates: the maximum of each kind of bytes."""
+        """Like `_held`, for a workload whose `step` makes its own updates. Return each number's maximum in the step."""
         replica = self._replica
         seen = [replica.held_bytes()]
         optimizers: Any = replica.optimizer
@@ -240,14 +247,14 @@ class Measurement:
         return Held(parameter_bytes=parameters, gradient_bytes=gradients, optimizer_bytes=optimizer)
 
     def _evaluate(self) -> None:
-        """Time forward and loss without gradients, if asked for and the workload has a loss."""
+        """Time forward and loss without gradients, if the case asks for it and the workload has a loss."""
         if self._case.evaluation and self._training.workload.evaluates:
             self._heartbeat.enter("evaluation")
             beat = self._heartbeat.beat
             self._writer.write(*evaluate(self._replica, self._batches, self._stepper, self._measured_s, beat))
 
     def _save(self) -> None:
-        """Time checkpoints, if asked for and if all ranks train the same model: others share no state to save."""
+        """Time checkpoints, if the case asks for them and all ranks train the same model."""
         strategy, case, place = self._training.strategy, self._case, self._training.place
         if not case.checkpoint or not (strategy.replicas_equal or case.world_size == 1):
             return
@@ -265,7 +272,7 @@ class Measurement:
         self._writer.write(*saver.run())
 
     def _train_to_the_loss(self) -> None:
-        """Free the measured replica and train a fresh model down to `target_loss`, if one is asked for."""
+        """Free the measured replica and train a new model until it reaches `target_loss`, if the request has one."""
         training, clock = self._training, self._stepper.clock
         if self._target_loss is None or training.strategy.promise(training.options) == "nothing":
             return
@@ -284,9 +291,9 @@ class Measurement:
 
 
 def _offered(turn: Turn | None, control: Control, heartbeat: Heartbeat, *, meet: bool) -> int:
-    """Once all ranks rest, let the other launch take its turn; return how long that took, ns.
+    """Let the other launch run, once all ranks have finished their steps. Return the time it took (nanoseconds).
 
-    Only rank 0 has a `turn`; the others return 0 at once. The watchdog gets heartbeats meanwhile.
+    Only rank 0 has a `turn`. On the others the time is 0. The watchdog gets heartbeats meanwhile.
     """
     control.agree(0)
     if turn is None:
@@ -299,7 +306,10 @@ def _offered(turn: Turn | None, control: Control, heartbeat: Heartbeat, *, meet:
 
 
 def _warm_again(loop: StepLoop, recorder: StepRecorder, stepper: Stepper) -> Block:
-    """Return the block of a new replica's warm-up: its one-time work and two more steps. The recorder forgets them."""
+    """Train a new replica until its one-time work is done, and two more steps. Return these steps as a warm-up block.
+
+    The recorder forgets them.
+    """
     clock, more = stepper.clock, 2
     clock.anchor()
     marks = [clock.mark()]
@@ -326,13 +336,13 @@ def _warm_again(loop: StepLoop, recorder: StepRecorder, stepper: Stepper) -> Blo
 
 
 def trained_late(training: Training, model: torch.nn.Module) -> list[str]:
-    """Return the names of parameters that train now, but did not when the model was made."""
+    """Return the names of parameters that are trained now, but were not when the model was made."""
     names = [name.removeprefix("network.") for name, each in model.named_parameters() if each.requires_grad]
     return [name for name in names if name not in training.trained_names]
 
 
 def _written_by_forward(training: Training, model: torch.nn.Module, batches: Iterator[Any]) -> list[str]:
-    """Return the names of parameters that a forward writes to; empty if the workload makes its own steps."""
+    """Return the names of parameters that forward changes, or an empty list if the workload makes its own steps."""
     if training.workload.owns_step:
         return []
     inputs, targets = next(batches)
@@ -340,5 +350,5 @@ def _written_by_forward(training: Training, model: torch.nn.Module, batches: Ite
 
 
 def _times_transfers(case: Case) -> bool:
-    """Return whether the begin and end of transfers between ranks can be observed."""
+    """Return whether begin and end of transfers between ranks can be observed."""
     return case.times_transfers and not hides_transfers(case)

@@ -1,4 +1,4 @@
-"""The most memory that a rank used: allocated on its GPU, or resident on the CPU."""
+"""The most memory that a rank has used, either allocated on its GPU or resident on the CPU."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import torch
 
 
 def reset_peak_memory(device: str) -> None:
-    """Restart the peak, so that memory needed only at the start, such as a whole model that is then sharded, doesn't
-    count.
+    """Reset the peak of memory use, so that memory needed only at the start doesn't count.
+
+    For example, a model may exist as a whole before it is sharded.
     """
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -22,7 +23,7 @@ def reset_peak_memory(device: str) -> None:
 
 
 def peak_memory(device: str) -> int | None:
-    """Return the highest memory use so far, bytes: allocated on the GPU, or resident on the CPU."""
+    """Return the highest memory use so far (bytes), allocated on the GPU or resident on the CPU."""
     if device == "cuda":
         return int(torch.cuda.max_memory_allocated())
     try:

@@ -1,7 +1,7 @@
 """Measure a workload's profile in a separate process: a step's spans, and when gradients become ready.
 
 Noting when a gradient is ready costs time, so steps with and without notes alternate. Spans come from steps without
-notes; from each gradient's moment, the cost of the notes before it is subtracted.
+notes. From each gradient's time, the cost of the notes before it is subtracted.
 """
 
 from __future__ import annotations
@@ -35,24 +35,25 @@ from ddpbench.worker.verify.inspection import error_in_words
 from ddpbench.workloads.profile import Parameter, Profile, Provenance, Seconds
 
 WARMUP_S = 10.0
-"""Nominal measured time of the warm-up, seconds: it lasts at most a fifth of this
-(`ddpbench.measure.blocks.WARMUP_SHARE`), or three blocks of steps.
+"""Nominal measured time in seconds, from which the warm-up's length follows.
+
+The warm-up lasts at most a fifth of it (`ddpbench.measure.blocks.WARMUP_SHARE`), or three blocks of steps.
 """
 LEAST_STEPS = 30
 ENOUGH_S = 5.0
-"""Least steps and seconds that are measured if no number of steps is given."""
+"""Minimum time in seconds to measure if no number of steps is given, besides `LEAST_STEPS`."""
 MOST_STEPS = 1000
 BLOCK_S = 0.4
-"""Time after which marks are resolved, about, seconds."""
+"""Approximate time in seconds after which the clock's marks are resolved."""
 
 
 class UnprofiledError(Exception):
-    """The workload cannot be profiled; the message says why."""
+    """The workload cannot be profiled. The message says why."""
 
 
 @dataclass(slots=True)
 class Spans:
-    """Measurements, seconds: durations of the steps without notes, and when gradients were ready in the others."""
+    """Durations of steps without notes, and times at which gradients were ready in steps with notes (seconds)."""
 
     step_s: list[float]
     forward_s: list[float]
@@ -60,11 +61,11 @@ class Spans:
     optimizer_s: list[float]
     noted_backward_s: list[float]
     ready: list[list[tuple[int, float]]]
-    """For each noted step: (parameter's number, time since backward's start), in the order of arrival."""
+    """Pairs (parameter's number, time since backward's start) in the order of arrival, for each step with notes."""
 
 
 class Profiler:
-    """A model in training whose steps are measured, with and without notes in turn."""
+    """A model in training whose steps are measured with and without notes in turn."""
 
     def __init__(self, training: Training, clock: Clock) -> None:
         if training.workload.owns_step:
@@ -87,7 +88,7 @@ class Profiler:
         self.spans = Spans([], [], [], [], [], [])
 
     def warm_up(self) -> float:
-        """Train until step times are steady; return a step's time, seconds."""
+        """Train until step times are steady. Return the time of a step (seconds)."""
         stepper = Stepper(lambda: self._step(-1), self._training.samples, self._clock, AloneControl())
         warm = warm_up(stepper, self._loop.replica.ready, WARMUP_S)
         self._recorder.forget()
@@ -95,7 +96,7 @@ class Profiler:
         return warm.step_ns / 1e9
 
     def block(self, pairs: int) -> None:
-        """Train `pairs` pairs of a plain and a noted step, in alternating order, after one step that is not counted."""
+        """Train and measure `pairs` pairs of a step with notes and one without, after one step that is not counted."""
         self._clock.anchor()
         notes: list[list[tuple[int, Mark]] | None] = []
         self._step(-1)
@@ -115,11 +116,11 @@ class Profiler:
         self._loop.check_loss()
 
     def forget(self) -> None:
-        """Drop all measurements so far."""
+        """Discard all measurements so far."""
         self.spans = Spans([], [], [], [], [], [])
 
     def profile(self) -> Profile:
-        """Return the profile of all steps so far.
+        """Return the profile computed from all steps measured so far.
 
         Raises:
             UnprofiledError: a parameter got no gradient in some step.
@@ -199,9 +200,10 @@ class Profiler:
 
 
 def ready_moments(spans: Spans, parameters: int) -> list[list[float]]:
-    """Return each parameter's moments in the noted steps, without the cost of the notes before them, seconds.
+    """Return the times at which each parameter's gradient was ready, one per step (seconds since backward's start).
 
-    Every note is assumed to cost the same: the additional time of a noted backward, divided by the number of notes.
+    The cost of the notes before each time is subtracted. Every note is assumed to cost the same, namely the additional
+    time of a backward with notes, divided by the number of notes.
     """
     longer = statistics.fmean(spans.noted_backward_s) - statistics.fmean(spans.backward_s)
     cost = longer / parameters
@@ -213,7 +215,7 @@ def ready_moments(spans: Spans, parameters: int) -> list[list[float]]:
 
 
 def interval(values: Sequence[float], end: float = math.inf) -> Seconds:
-    """Return the mean over steps, between 0 and `end`, with its 95 % t-interval."""
+    """Return the mean of `values`, limited to 0 to `end`, with its 95 % t-interval."""
     mean = min(max(statistics.fmean(values), 0.0), end)
     if len(values) < 2:
         return Seconds(mean=mean)
@@ -222,7 +224,7 @@ def interval(values: Sequence[float], end: float = math.inf) -> Seconds:
 
 
 def measure(training: Training, steps: int | None) -> Profile:
-    """Measure the profile of a case's workload in `steps` plain steps, or for about `ENOUGH_S` if None.
+    """Measure the profile of a case's workload in `steps` steps without notes, or for about `ENOUGH_S` if None.
 
     Raises:
         UnprofiledError: the workload makes its own steps, or a parameter got no gradient in some step.
@@ -244,7 +246,7 @@ def _enough(spans: Spans, began: float) -> bool:
 
 
 def profile_workload(case: Case, *, steps: int | None, cores: Sequence[int]) -> dict[str, Any]:
-    """Return `{"profile": text}` of a case's workload, measured on these cores, or `{"problem": sentence}`."""
+    """Profile a case's workload on these cores. Return `{"profile": text}`, or `{"problem": sentence}` if it failed."""
     os.sched_setaffinity(0, cores)
     torch.set_num_threads(case.threads_per_rank)
     alone = JobPlace(rank=0, processes=1, local_rank=0, attempt=0, cores=(), loader_cores=())

@@ -1,4 +1,4 @@
-"""A rank of one launch, from start to end: what it runs, what it records, how it fails."""
+"""A rank of one launch from start to end, with its records and the handling of its failures."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ from ddpbench.workloads import is_import_path
 EXIT_OK = 0
 EXIT_NOT_OK = 1
 EXIT_NO_RECORD = os.EX_IOERR
-"""Exit code of a rank that could not write its records: its outcome is only in its log."""
+"""Exit code of a rank that could not write its records, so that its outcome is only in its log."""
 
 _OF_FEATURES = loaded("rank")
-"""Features that train after the measurement, imported with this module so that no launch waits for the import."""
+"""Optional features that train after the measurement. They are imported here so that no launch waits for the import."""
 
 
 class Rank:
@@ -63,7 +63,7 @@ class Rank:
         heartbeat: Heartbeat,
         request: LaunchRequest | None = None,
     ) -> None:
-        """Take the launch's `request`, or read it from the directory."""
+        """Prepare the rank. If `request` is None, read the launch's request from `directory`."""
         self.directory, self.place, self.heartbeat = directory, place, heartbeat
         self.request = request or LaunchRequest.read(directory.request)
         case = self.request.case
@@ -74,7 +74,7 @@ class Rank:
         self._training: Training | None = None
 
     def run(self) -> int:
-        """Run to the end and return the exit code. Never raises: failures are recorded."""
+        """Run the rank to its end and return its exit code. Failures are recorded instead of raised."""
         started_ns = self.host_clock.now()
         self.heartbeat.end_forks(leave_forked)
         try:
@@ -123,7 +123,7 @@ class Rank:
         device = device_of(self.case, self.place.local_rank)
         training = self._training = Training(self.case, self.place, device, self.request.round)
         model = training.fresh_model()
-        # Numbers only: holding the parameters would keep a whole model in memory that is sharded next.
+        # Keep sizes only, because references to the parameters would keep the unsharded model in memory.
         sizes = [(each.numel(), each.element_size()) for each in model.parameters() if each.requires_grad]
         types = names_of(types_in(model.parameters()))
         used, faster = _interfaces(self.case, training.strategy.engine)
@@ -169,7 +169,7 @@ class Rank:
         leave(control, borrowed=self.case.launcher in OF_FRAMEWORKS)
 
     def _group_when_asked(self, control: Control, device: torch.device) -> AbstractContextManager[object]:
-        """Return a context in which the only rank of a user's class gets a process group if its loss asks for one."""
+        """Return a context that gives a user's workload on a single rank a process group if its loss asks for one."""
         alone = isinstance(control, AloneControl) and is_import_path(self.case.workload)
         return formed_when_asked(device) if alone else nullcontext()
 
@@ -181,9 +181,9 @@ class Rank:
         control: Control,
         times: tuple[int, int, int],
     ) -> None:
-        """Run the proof, or the measurement and the recovery, as requested.
+        """Run the proof, or the measurement and the recovery, as the request says.
 
-        `times` are the moments when this rank started, began the rendezvous and completed it, ns.
+        `times` are the moments when this rank started, began to meet the other ranks and had met them (nanoseconds).
         """
         step_s: float | None = None
         if self.request.purpose == "proof":
@@ -237,7 +237,7 @@ class Rank:
             raise DivergedError(f"{who}: {'; '.join(failed)}")
 
     def _classify(self, problem: BaseException) -> tuple[Status, str]:
-        """Return a failure's status, and a sentence that says what to do."""
+        """Return the status for a failure, and a sentence on it that says what to do."""
         if isinstance(problem, DivergedError):
             return "diverged", str(problem)
         if isinstance(problem, CheckpointError):
@@ -251,7 +251,7 @@ class Rank:
 
 
 def _wrong(case: Case) -> str:
-    """Return words for a failed proof; they name the algorithm if it is a user's class."""
+    """Return words for a failed proof. They name the communication algorithm if it is a user's class."""
     if not user_files.is_import_path(case.algorithm):
         return "the strategy does not train as one process does"
     return (
@@ -261,7 +261,7 @@ def _wrong(case: Case) -> str:
 
 
 def out_of_memory(problem: BaseException) -> str:
-    """Return a message about a lack of memory that says what to do; empty if `problem` is a different failure."""
+    """Return a message on a lack of memory that says what to do, or an empty text for any other failure."""
     text = text_of(problem)
     no_memory = (
         "can't allocate memory",
@@ -278,20 +278,18 @@ def out_of_memory(problem: BaseException) -> str:
 
 
 def _of_as_many(case: Case, ranks: int) -> Case:
-    """Return a case adapted to this number of ranks, maybe fewer than it has; each keeps its local batch."""
+    """Return `case` changed to a world size of `ranks`. The local batch stays the same."""
     return replace(case, world_size=ranks, global_batch=case.local_batch * ranks)
 
 
 def _told_ns(name: str) -> int | None:
-    """Return the time in ns that this rank's parent process passed in the variable `name`; None if unset."""
+    """Return the time that this rank's parent process passed in the variable `name` (nanoseconds), or None if unset."""
     text = os.environ.get(name, "")
     return int(text) if text.isdecimal() else None
 
 
 def _interfaces(case: Case, engine: str) -> tuple[str, str]:
-    """Return the interface that gloo uses between nodes, and a faster one if there is one; both empty if gloo isn't
-    used.
-    """
+    """Return the network interface that gloo uses between nodes, and a faster one. Empty texts if there is none."""
     if case.backend != "gloo" or engine != "torch" or case.nodes < 2 or case.fabric:
         return "", ""
     from ddpbench.machine.interfaces import gloo_interfaces  # no other rank needs it

@@ -1,4 +1,4 @@
-"""Training to a loss: a fresh model on the data from their start, until the job's loss is low enough."""
+"""Trains a new model on the data from their start until the average loss over all ranks is low enough."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from ddpbench.worker.training.precision import precision_of
 from ddpbench.worker.training.training import StepLoop, Training, gather_number, gather_numbers
 
 GROUP_S = 0.25
-"""Time after which ranks agree on whether to continue, about, seconds: rare enough to disturb few steps."""
+"""Approximate time in seconds after which ranks agree on whether to continue, long enough to disturb few steps."""
 LEAST_STEPS = 10
 MOST_STEPS = 100
-"""Most steps that ranks train before they agree on whether to continue."""
+"""Largest number of steps that ranks train before they agree on whether to continue."""
 
 
 def train_to(
@@ -36,11 +36,11 @@ def train_to(
     control: Control,
     heartbeat: Heartbeat,
 ) -> Iterator[LossCurve]:
-    """Train until `steps_to` finds `target_loss` reached, or its steps or seconds are used up; yield groups of steps.
+    """Train until the loss reaches `target_loss` or its limits are used up. Yield a record of each group of steps.
 
-    `batches` are the rank's, from the first on. Within a group of steps ranks only train and note the time, and losses
-    stay on the device. Between groups, rank 0 decides for all. If the job's loss becomes NaN or infinite, training ends
-    and the group in which that happened is dropped.
+    `batches` are the rank's, from the first on. Within a group, ranks only train and note the time, and losses stay on
+    the device. Between groups, rank 0 decides for all ranks whether to continue. If the loss becomes NaN or infinite,
+    training ends without the group in which that happened.
     """
     case, processes = training.case, training.place.processes
     precision = precision_of(case.precision, training.device)  # fp16's loss scale restarts
@@ -81,7 +81,7 @@ def train_to(
 
 
 def _train(loop: StepLoop, steps: int, clock: Clock) -> tuple[list[int], list[torch.Tensor]]:
-    """Train a group of steps; return the moments around them, and each step's loss, still on its device."""
+    """Train `steps` steps. Return the times around the steps, and each step's loss, still on its device."""
     clock.anchor()
     losses: list[torch.Tensor] = []
     marks = [clock.mark()]
@@ -93,7 +93,7 @@ def _train(loop: StepLoop, steps: int, clock: Clock) -> tuple[list[int], list[to
 
 
 def _steps_next(target_loss: TargetLoss, *, made: int, spent_ns: int) -> int:
-    """Return the number of steps in the next group, which takes about `GROUP_S`, after `made` steps in `spent_ns`."""
+    """Return the number of steps in the next group, after `made` steps in `spent_ns`. A group takes about `GROUP_S`."""
     step_ns = max(spent_ns, 1) / made
     fitting = max(LEAST_STEPS, min(MOST_STEPS, int(GROUP_S * 1e9 / step_ns)))
     fitting = min(fitting, max(1, math.ceil((target_loss.seconds * 1e9 - spent_ns) / step_ns)))

@@ -1,4 +1,4 @@
-"""The bytes that a rank's emulated link has carried, from the kernel's own counters."""
+"""The number of bytes that a rank's emulated link has carried, from the kernel's counters."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ddpbench.worker.place import JobPlace
 
 
 class LinkCounters:
-    """The counters of one interface in the network namespace of this process.
+    """Byte counters of one network interface in this process's network namespace.
 
-    /proc/self/net always shows the process's current namespace, whereas /sys shows the one in which it was mounted.
+    They are read from /proc/self/net, because /sys shows the namespace in which it was mounted.
     """
 
     def __init__(self, interface: str, node: int, table: Path = Path("/proc/self/net/dev")) -> None:
         self._interface, self.node, self._table = interface, node, table
 
     def read(self) -> tuple[int, int]:
-        """Return the bytes sent and received since the interface was made.
+        """Return the number of bytes sent and of bytes received since the interface was created.
 
         Raises:
             LookupError: the interface does not exist.
@@ -33,7 +33,10 @@ class LinkCounters:
 
 
 def link_of(case: Case, place: JobPlace) -> LinkCounters | None:
-    """Return the link whose counters this rank reads: its own, or the node's on the node's first rank; else None."""
+    """Return the emulated link whose counters this rank reads, or None if it reads none.
+
+    If each rank has a link, it is the rank's. Otherwise the first rank of each node reads the node's link.
+    """
     if not case.fabric or (place.local_rank and Links.parse(case.fabric).local_bandwidth is None):
         return None
     return LinkCounters(os.environ["GLOO_SOCKET_IFNAME"], int(os.environ["DDPBENCH_NODE"]))

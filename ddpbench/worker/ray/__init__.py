@@ -1,1 +1,1 @@
-"""Ranks that Ray Train starts: the process that starts Ray, the parent of each rank's process, and the rank."""
+"""Ranks that Ray Train starts. Modules for the process that starts Ray, each rank's parent process, and the rank."""

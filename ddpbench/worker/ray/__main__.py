@@ -1,7 +1,7 @@
-"""`python -m ddpbench.worker.ray N RUN_DIR CASE_ID ROUND`: run a launch's N ranks by Ray Train's TorchTrainer.
+"""Run a launch's N ranks by Ray Train's TorchTrainer: `python -m ddpbench.worker.ray N RUN_DIR CASE_ID ROUND`.
 
-Each launch starts its own Ray on this machine, behind a guard, so that Ray's servers and all that they start end with
-this process, however it ends.
+Each launch starts its own Ray on this machine. A guard process is its parent, so that Ray's servers and all their
+children end with this process, however it ends.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from ddpbench.spec import Case
 from ddpbench.worker.starting import asked, table_of
 
 _OBJECTS_BYTES = 80 << 20
-"""Memory for objects that processes share, bytes: Ray requires 75 MiB, and ranks share no objects."""
+"""Memory for objects that Ray's processes share, in bytes. Ray requires 75 MiB, and ranks share no objects."""
 _NEVER_S = 24 * 3600
-"""Timeout of the process group, seconds; the watchdog ends hangs instead."""
+"""Timeout of the process group in seconds, long because ddpbench's watchdog ends launches that hang."""
 _SETTINGS = {
-    # Like on systems other than Linux: Ray then uses the loopback address, and listens on no other.
+    # The default on systems other than Linux, with which Ray listens on the loopback address only.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -42,7 +42,7 @@ _SETTINGS = {
     # A busy machine may need longer than Ray's default of a minute; the watchdog ends a launch that hangs.
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "600",
 }
-"""Ray's variables, unless the environment sets them."""
+"""Environment variables for Ray. Those that the environment already sets are left as they are."""
 
 
 def main() -> None:
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def _launch(count: int, words: list[str], _: Traces) -> int:
-    """Run a launch's ranks under Ray; return 0 if all have ended well, 1 if one has not or none could be started."""
+    """Run a launch's ranks under Ray. Return 0 if all ended without an error, otherwise 1."""
     directory, request = asked(RunDir(Path(words[0])), words[1], words[2])
     table = table_of(os.environ.get(RANKS_VARIABLE, ""))
     made = None if table else TemporaryFolder("ddpb-ray-", "/tmp")
@@ -73,7 +73,7 @@ def _launch(count: int, words: list[str], _: Traces) -> int:
 
 
 def _fit(count: int, words: list[str], case: Case, folder: Path) -> None:
-    """Start Ray and train with it.
+    """Start Ray, and run the ranks as the workers of a TorchTrainer.
 
     Raises:
         Exception: Ray cannot be started, or a rank has failed.
@@ -88,7 +88,7 @@ def _fit(count: int, words: list[str], case: Case, folder: Path) -> None:
 
     gpus = case.world_size if case.device == "cuda" else 0
     ray.init(
-        address="local",  # never a Ray that runs here already
+        address="local",  # a new Ray, even if another one runs on this machine
         num_cpus=count,
         num_gpus=gpus,
         include_dashboard=False,
@@ -96,7 +96,9 @@ def _fit(count: int, words: list[str], case: Case, folder: Path) -> None:
         log_to_driver=False,
         logging_level=logging.WARNING,
         _node_ip_address="127.0.0.1",
-        _temp_dir=str(folder / "r"),  # in `folder`, since Ray opens it to everybody; short, for sockets
+        _temp_dir=str(
+            folder / "r"
+        ),  # in the private `folder`, since Ray makes it readable to all; short for sockets
     )
     behind = shlex.join([sys.executable, "-P", "-m", "ddpbench.worker.ray.behind"])
     # A dictionary, because the RunConfig that Ray declares is not the one that it uses.
@@ -119,7 +121,7 @@ def _fit(count: int, words: list[str], case: Case, folder: Path) -> None:
 
 
 def _explain(directory: LaunchDir, text: str) -> None:
-    """Write to stderr why a launch failed, and into the log of rank 0 if that rank never started."""
+    """Write to stderr why a launch failed, and also to rank 0's log if rank 0 never started."""
     sys.stderr.write(text)
     if not directory.log(0).exists():
         with open_to_append(directory.log(0)) as log:

@@ -1,7 +1,7 @@
-"""`python -m ddpbench.worker.ray.behind ...`: the process that Ray starts for a rank, in place of Python.
+"""The process that Ray starts for a rank, instead of Python: `python -m ddpbench.worker.ray.behind ...`.
 
-Ray doesn't report how a worker's process ended. So this process becomes the rank's parent, notes the rank's end, and
-ends all that the rank has left behind, as under any launcher.
+Ray doesn't report how a worker's process ended. So this process becomes the rank's parent, records how the rank ended,
+and then ends all processes that the rank has left behind.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ddpbench.worker.starting import table_of
 
 
 def main() -> None:
-    """Run Python with this process's arguments, and end as Python does."""
+    """Run Python with this process's arguments as a child, and exit with the child's code."""
     # Once a worker's socket is closed, Ray ends its process group, which includes this process: note the end first.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     adopt_orphans()
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def _note(pid: int, code: int) -> None:
-    """Note how a rank's process ended, unless the rank has reported its end: after that, Ray ends the process."""
+    """Record the exit code of a rank's process, unless the rank has recorded its end itself before Ray killed it."""
     table = table_of(os.environ.get(RANKS_VARIABLE, ""))
     if table is None:
         return

@@ -1,4 +1,4 @@
-"""The `train_loop_per_worker` for Ray Train, which turns a worker into a rank. Imports Ray late."""
+"""The function that Ray Train calls in each worker (`train_loop_per_worker`), which turns the worker into a rank."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ddpbench.spec import environment
 
 
 class RankFailedError(RuntimeError):
-    """A rank has not ended well; its records say why."""
+    """A rank has failed. Its records say why."""
 
 
 def train(config: dict[str, Any]) -> None:
-    """Run the rank, in the thread in which Ray runs a user's function.
+    """Run the rank to its end in the thread in which Ray calls this function.
 
     Raises:
-        RankFailedError: the rank has not ended well, or Ray has not passed on the case's variables.
+        RankFailedError: the rank has failed, or Ray has not set the case's environment variables.
     """
     os.environ["DDPBENCH_BEGAN_NS"] = str(time.perf_counter_ns())
     import ray.train
@@ -48,8 +48,8 @@ def train(config: dict[str, Any]) -> None:
     ]
     if lacking:
         raise RankFailedError(f"Ray has not left {', '.join(lacking)} as it was asked for")
-    # Python's multiprocessing, such as loader workers, makes its sockets here: the path is short whatever
-    # TMPDIR is.
+    # Python's multiprocessing, which loader workers use, makes its sockets in this folder. Its path is short even if
+    # TMPDIR's is long.
     current: Any = process.current_process()
     current._config["tempdir"] = os.environ["DDPBENCH_SOCKETS"]
     _pin_all(place.cores)
@@ -61,7 +61,7 @@ def train(config: dict[str, Any]) -> None:
 
 
 def _pin_all(cores: Iterable[int]) -> None:
-    """Pin the threads that exist already to the rank's cores, such as gloo's, which Ray has started."""
+    """Pin this process's existing threads to the rank's cores, including threads of gloo that Ray has started."""
     if not cores:
         return
     for thread in Path("/proc/self/task").iterdir():

@@ -1,4 +1,4 @@
-"""A slot's exit codes, and the sentence that says why it ended."""
+"""A slot's exit codes, and the sentence on why it ended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EXIT_INTERRUPTED = 130
 
 
 class StoppedError(LaunchError):
-    """Another slot had to leave and reported why; all slots exit with `code`."""
+    """A different slot had to stop and reported why. All slots exit with `code`."""
 
     def __init__(self, reason: str, code: int) -> None:
         super().__init__(reason)
@@ -20,7 +20,7 @@ class StoppedError(LaunchError):
 
 
 def explained(error: Exception) -> str:
-    """Return an error's message as one sentence."""
+    """Return an exception's message as one sentence."""
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{explain_os_error(error)}"

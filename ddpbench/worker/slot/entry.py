@@ -1,4 +1,4 @@
-"""The process of a slot: its signals, its exit code, and the message with which it ends."""
+"""The process of a slot, with its signal handlers, its exit code, and the message with which it ends."""
 
 from __future__ import annotations
 
@@ -31,15 +31,14 @@ GOODBYE_S = 5.0
 
 
 def run(run_dir: Path, *, retry_failed: bool = False, env: Mapping[str, str] = os.environ) -> int:
-    """Run a slot from start to end; return its exit code and leave no process behind.
+    """Run a slot from start to end. Return its exit code and leave no process behind.
 
     Exit codes are:
-    * 0: all cases are ok or skipped
-    * 1: some case is neither, or the job could not continue
-    * 2: the request was wrong and nothing was measured
-    * 130: interrupted
 
-    The first slot of each node prints why.
+    * 0: all cases are ok or skipped * 1: some case is neither, or the job could not continue * 2: the request was wrong
+    and nothing was measured * 130: interrupted
+
+    The first slot of each node prints the reason.
     """
     run_directory = RunDir(run_dir)
     try:
@@ -62,13 +61,15 @@ def run(run_dir: Path, *, retry_failed: bool = False, env: Mapping[str, str] = o
                     lead=lambda own: Leader(own, retry_failed=retry_failed).lead(), follow=follow
                 )
         finally:
-            _ignore_signals()  # from here on, reporting the end takes seconds at most
+            _ignore_signals()  # what remains is to report the end, which takes seconds at most
     except StoppedError as error:
         code, reason = error.code, str(error)
     except (DdpbenchError, OSError) as error:
         refused = isinstance(error, RequestError)
         code, reason = EXIT_REQUEST if refused else EXIT_NOT_OK, explained(error)
-        if meeting is not None:  # a refused slot and the others cannot read each other's messages
+        if (
+            meeting is not None
+        ):  # has no effect on slots with a different key, which refuse this slot's messages
             why = f"slot {place.rank} on {host_name()}: {reason}"
             meeting.stop(why, code)
     except KeyboardInterrupt:
@@ -94,7 +95,7 @@ def _say(code: int, text: str) -> int:
 
 
 def _warn(place: SlotPlace, key: bytes, problem: str) -> None:
-    """Print that the job is not authenticated and what follows from that, or a problem with keeping its key."""
+    """Print a warning if messages between slots are not authenticated, or if the key's file has a `problem`."""
     if not key:
         say(
             f"ddpbench: jobs are not authenticated, since {problem} and {KEY_VARIABLE} is not set: anybody who reaches "
@@ -106,9 +107,9 @@ def _warn(place: SlotPlace, key: bytes, problem: str) -> None:
 
 
 def _listen() -> None:
-    """Let the first SIGINT or SIGTERM interrupt this process, and ignore later ones.
+    """Make the first SIGINT or SIGTERM interrupt this process, and later ones be ignored.
 
-    Launchers signal both the terminal's process group and each process; the second signal must not cut short the
+    Launchers signal both the terminal's process group and each process. The second signal must not interrupt the
     clean-up that the first has begun.
     """
     signal.signal(signal.SIGTERM, _interrupt)
@@ -127,10 +128,10 @@ def _ignore_signals() -> None:
 
 
 def _launcher_check() -> Callable[[], None]:
-    """Return a function that raises once the process that started this one is gone.
+    """Return a function that raises LaunchError once this process's parent has ended.
 
-    The kernel could kill this process with its parent, but it watches only the parent's thread, and a launcher may use
-    many threads.
+    The kernel could kill this process with its parent (PR_SET_PDEATHSIG). But it watches only the thread that started
+    this process, and a launcher may have many threads.
     """
     parent = os.getppid()
 
@@ -142,7 +143,10 @@ def _launcher_check() -> Callable[[], None]:
 
 
 def _meet(place: SlotPlace, lives: Callable[[], None], key: bytes) -> Meeting:
-    """Connect to the store. Torch's log is off meanwhile, since it would report every wait for a key."""
+    """Connect to the store and return the connection.
+
+    torch's log is off while torch is imported, because it would report every wait for a key.
+    """
     quiet = "TORCH_CPP_LOG_LEVEL" not in os.environ
     if quiet:
         os.environ["TORCH_CPP_LOG_LEVEL"] = "FATAL"  # read once, when torch is imported

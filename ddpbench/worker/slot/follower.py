@@ -1,6 +1,6 @@
-"""A slot that follows: it carries out the leading slot's orders, job after job, until it is ordered to end.
+"""A slot that follows: it carries out the leading slot's orders one after the other, until it is ordered to end.
 
-An order names cases of the plan. A follower takes their settings from its own copy of the plan, and runs no other
+An order names cases of the plan. A follower takes the cases' settings from its own copy of the plan, and runs no other
 cases.
 """
 
@@ -19,11 +19,11 @@ from ddpbench.worker.slot.slot import BEAT_S, LEADER_LOST_S, Slot, environments
 
 
 def follow(slot: Slot, leader: int) -> int:
-    """Carry out the orders of the slot `leader`; return the exit code that the leader sends to all slots.
+    """Carry out the orders of the slot `leader`. Return the exit code that the leader sends to all slots.
 
     Raises:
         RequestError: the leader refuses to begin.
-        LaunchError: the job cannot continue.
+        LaunchError: the slots cannot continue.
     """
     plan = read_plan(slot.run)
     slot.share(str(slot.await_key("nonce", LEADER_LOST_S)["nonce"]))
@@ -49,10 +49,10 @@ def follow(slot: Slot, leader: int) -> int:
 
 
 def _planned(plan: StoredPlan, case_id: str, number: int) -> Case:
-    """Return the plan's case with this id.
+    """Return the plan's case with this ID.
 
     Raises:
-        StrangerError: the plan has no such case to run.
+        StrangerError: the plan has no such case, or skips it.
     """
     entry = plan.case(case_id)
     if entry is None or entry.skip_reason is not None:
@@ -63,10 +63,10 @@ def _planned(plan: StoredPlan, case_id: str, number: int) -> Case:
 
 
 def _next_job(slot: Slot, number: int, leader: int) -> dict[str, Any]:
-    """Return the next order; wait without limit, as long as the leader lives.
+    """Wait for order `number` and return it. The wait has no limit while the leading slot reports that it is alive.
 
     Raises:
-        LaunchError: the leader has not been heard of for too long.
+        LaunchError: the leader has not reported for too long.
     """
     last, heard = None, time.monotonic()
     while True:

@@ -1,4 +1,4 @@
-"""Signs of life of busy slots, which each report their state at least every `BEAT_S` seconds."""
+"""Detects slots that stopped reporting. A busy slot reports its state at least every `BEAT_S` seconds."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from ddpbench.errors import LaunchError
 from ddpbench.worker.slot.roster import Seat
 
 LOST_S = 20.0
-"""Silence after which a slot with a running rank counts as lost, perhaps with its node, seconds."""
+"""Seconds without a report after which a slot with a running rank counts as lost, perhaps with its node."""
 LOST_BEFORE_S = 40.0
-"""Silence after which a slot without a rank yet counts as lost, seconds: it may wait for a file system."""
+"""Seconds without a report after which a slot that has no rank yet counts as lost. It may wait for a file system."""
 _AWAY_S = 5.0
-"""If no look was taken for this long, this process was itself stopped, perhaps with others, and counts silence from
-now.
+"""Seconds without a call of `note` after which this process itself must have been stopped.
+
+Silence of the others is then counted from now.
 """
 NOTHING_TOLD = {"tick": -1}
-"""The state of a slot that has not reported any yet."""
+"""State used for a slot that has not reported yet."""
 
 
 class Hearing:
-    """The moments when each of some slots was last heard of. Call `note` about every second."""
+    """Keeps the times of the slots' last reports. Call `note` about every second."""
 
     def __init__(self, seats: Sequence[Seat]) -> None:
         now = time.monotonic()
@@ -31,7 +32,7 @@ class Hearing:
         self._looked_at = [now] * len(seats)
 
     def note(self, number: int, state: dict[str, Any], *, has_rank: bool = False) -> None:
-        """Take the latest state of the slot at index `number` of the seats.
+        """Record the latest state of the slot with index `number` in the constructor's `seats`.
 
         Raises:
             LaunchError: the slot has reported nothing new for too long.

@@ -1,7 +1,7 @@
-"""The leading slot: decides what is launched next, watches all slots' ranks, and writes every outcome.
+"""The leading slot, which decides what is launched next, watches all slots' ranks, and writes every outcome.
 
 The plan gives the order: proofs first, then round after round while `budget.total` lasts, up to `rounds_max`. The width
-of confidence intervals plays no part, since rank-side code has no statistics; the report shows it.
+of confidence intervals is not considered, because rank-side code computes no statistics; the report shows the width.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from ddpbench.worker.slot.slot import LEADER_LOST_S, QUICK_POLL_S, Slot, environ
 from ddpbench.worker.slot.watch import Watch, noise_of
 
 _FILES_S = 3.0
-"""Time that the records of ranks on other hosts may take to appear on a shared file system, seconds."""
+"""Longest wait for other hosts' records to appear on a shared file system, in seconds."""
 
 
 class Leader:
-    """Carries out a plan with the slots that joined."""
+    """Carries out a plan, with the slots that have joined."""
 
     def __init__(self, slot: Slot, *, retry_failed: bool) -> None:
         self._slot, self._meeting, self._run = slot, slot.meeting, slot.run
@@ -57,19 +57,19 @@ class Leader:
         self._launches = 0
 
     def _take(self, plan: StoredPlan, tried: Mapping[str, Tried]) -> None:
-        """Adopt this plan, of which nothing is done yet."""
+        """Use `plan` from now on, and start its counts again."""
         self._plan = plan
         self._names = Namer(entry.case for entry in plan.cases)
         self._done = Done(self._run, plan)
         self._expected = Expected(plan, self._done, shared=own_environment_allows_sharing(), tried=tried)
 
     def lead(self) -> int:
-        """Run the plan to its end; return the exit code for all slots.
+        """Run the plan to its end. Return the exit code for all slots.
 
         Raises:
             RequestError: the directory is in use or holds another machine's results, or a user's own workload does not
                 work.
-            LaunchError: the job cannot continue; finished results remain.
+            LaunchError: the slots cannot continue; finished results remain.
         """
         with ExitStack() as stack:
             open_run(self._slot, self._plan, stack)
@@ -100,7 +100,10 @@ class Leader:
         return code
 
     def _work(self, when: str) -> str:
-        """Run all remaining launches, and return why no more follow; `when` says what their estimate is based on."""
+        """Run all remaining launches, and return why no more follow.
+
+        `when` says in a message what the estimate of the remaining time is based on.
+        """
         budget, done = self._plan.budget, self._done
         self._expected.note_finished(done.read())
         if done.endings:
@@ -125,19 +128,19 @@ class Leader:
         return "rounds_max"
 
     def _left_s(self) -> float:
-        """Return how much of the budget is left, seconds."""
+        """Return the time left of the budget (seconds)."""
         return self._started + self._plan.budget.total - time.monotonic()
 
     def _tell_room(self, when: str, number: int) -> None:
         self._room.tell(when, self._left_s(), number, self._done, self._expected)
 
     def _round(self, todo: Sequence[PlannedCase], purpose: Purpose, number: int) -> bool:
-        """Run a round's launches; return False if one was not started because it would end after the budget."""
+        """Run a round's launches. Return False if a launch was left out because it would end after the budget."""
         if not todo:
             return True
         envs = environments(entry.case for entry in todo)
-        # The probed servers also serve the proofs and the first round, and every round of a plan that times
-        # nothing.
+        # The servers that were probed also serve the proofs and the first round. A plan that times nothing uses them
+        # for all rounds.
         fresh = self._measured and not own_environment_allows_sharing()
         job = self._order({"do": "round", "cases": [entry.case.case_id for entry in todo], "fresh": fresh})
         self._slot.begin_round(job, envs, fresh=fresh)
@@ -161,7 +164,7 @@ class Leader:
         return True
 
     def _await_ready(self, job: int) -> float:
-        """Wait for all slots' fork servers; return how long the slowest took to start, seconds."""
+        """Wait for all slots' fork servers. Return the longest start-up time among the slots (seconds)."""
         keys = [f"state/{one.rank}" for one in self._slot.seats]
         hearing = Hearing(self._slot.seats)
         deadline = time.monotonic() + LEADER_LOST_S
@@ -181,7 +184,7 @@ class Leader:
             time.sleep(QUICK_POLL_S)
 
     def _order(self, job: dict[str, Any]) -> int:
-        """Publish the next order; return the job's number."""
+        """Publish the next order, and return its number."""
         number, self._number = self._number, self._number + 1
         self._meeting.put(f"job/{number}", job)
         return number
@@ -229,8 +232,8 @@ class Leader:
         )
 
     def _gather(self, directory: LaunchDir, job: int, states: Sequence[dict[str, Any]]) -> None:
-        """Write the files that ranks in separate directories sent, and wait for records that a shared one doesn't show
-        yet.
+        """Write the files that ranks with separate disks sent, and wait for the other ranks' records on the shared
+        disk.
         """
         for rank, state in enumerate(states):
             if parts := state.get("files"):

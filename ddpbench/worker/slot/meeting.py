@@ -1,8 +1,7 @@
-"""The store in which the slots of a job meet and talk: torchrun's own, or one that slot 0 serves.
+"""The store through which slots exchange messages. torchrun or slot 0 serves it.
 
-Keys have a prefix of this job and attempt; values are JSON objects, sealed (`sealing`) and checked against a schema
-(`messages`). Nothing here blocks longer than its timeout, so that a slot can check its own rank and its launcher in
-between.
+Keys have a prefix of this job and attempt. Values are JSON objects, authenticated (`sealing`) and checked with a schema
+(`messages`). No call blocks longer than its timeout, so that a slot can check its rank and its launcher in between.
 """
 
 from __future__ import annotations
@@ -30,7 +29,9 @@ from ddpbench.worker.slot.sealing import Seals
 
 JOIN_S = 300.0
 MOST_JOIN_S = 86_400
-"""Longest time that slots may wait for each other at the start, seconds: imports from a slow file system take minutes.
+"""Largest allowed wait of slots for each other at the start, in seconds.
+
+Imports from a slow file system take minutes.
 """
 _TRY_S = 5.0
 _LEAST_TRY_S = 0.5
@@ -38,15 +39,15 @@ CHUNK_BYTES = 1 << 20  # the store takes no value above 8 MiB
 _BACKLOG = 2048
 _LONGEST_WHY = 4096
 _BEFORE_THE_JOB = ("card/", "verdict", "stop")
-"""Beginnings of keys that slots may write before they have agreed on a job."""
+"""Prefixes of keys that slots may write before they have agreed on which slots take part."""
 
 
 class MeetingGoneError(LaunchError):
-    """The store cannot be reached, or is gone."""
+    """The store cannot be reached, or its server has ended."""
 
 
 def join_within_s(environment: Mapping[str, str] = os.environ) -> float:
-    """Return how long slots wait for each other, in seconds: DDPBENCH_JOIN_TIMEOUT, or `JOIN_S`.
+    """Return the time that slots wait for each other (seconds), which is DDPBENCH_JOIN_TIMEOUT or else `JOIN_S`.
 
     Raises:
         RequestError: the variable is not a whole number of seconds, or is more than a day.
@@ -69,8 +70,8 @@ class Meeting:
     ) -> None:
         """Connect to the store, or serve it.
 
-        `launcher_lives` is called now and then, and raises if the process that started this one is gone. All slots of
-        the job have the same `key`; if it is empty, anybody can write what slots write.
+        `launcher_lives` is called from time to time, and raises if this process's launcher has ended. All slots of the
+        job have the same `key`. With an empty key, anybody can forge messages.
 
         Raises:
             MeetingGoneError: the store cannot be reached or served.
@@ -94,12 +95,12 @@ class Meeting:
             ) from None
 
     def put(self, key: str, value: dict[str, Any]) -> None:
-        """Set `key` to `value`, sealed."""
+        """Set `key` in the store to `value`, authenticated."""
         with self._reached():
             self._store.set(key, self._sealed(key, value))  # type: ignore[arg-type]  # bytes are taken as they are
 
     def put_first(self, key: str, value: dict[str, Any]) -> None:
-        """Set a key unless another slot has already set it; do nothing if the store is gone."""
+        """Set `key` to `value` unless another slot has set it already. Do nothing if the store cannot be reached."""
         with contextlib.suppress(MeetingGoneError), self._reached():
             self._store.compare_set(key, "", self._sealed(key, value))  # type: ignore[arg-type]
 
@@ -111,15 +112,15 @@ class Meeting:
         return self.seals.open(key, sealed, any_job=key.startswith(_BEFORE_THE_JOB))
 
     def begin_job(self, cards: Sequence[dict[str, Any]]) -> None:
-        """Bind all later messages to these slots and this job."""
+        """Make all later messages valid only among these slots and in this job. `cards` are all slots' reports."""
         self.seals.begin_job(json.dumps([[card["rank"], card["fresh"]] for card in cards]).encode())
 
     def stop(self, why: str, code: int) -> None:
-        """Tell all slots why they have to leave, unless another slot has done so: the first cause counts."""
+        """Tell all slots to stop and why. Does nothing if another slot has done so, because the first cause counts."""
         self.put_first("stop", {"why": why[:_LONGEST_WHY], "code": code})
 
     def leave(self, timeout_s: float) -> None:
-        """Sign off; the slot that serves the store waits up to `timeout_s` for the others to sign off."""
+        """Announce that this slot leaves. If it serves the store, wait up to `timeout_s` for the others to leave."""
         with contextlib.suppress(MeetingGoneError):
             self.put(f"bye/{self.place.rank}", {})
         if not self.serves:
@@ -140,14 +141,14 @@ class Meeting:
 
         Raises:
             StrangerError: no slot of this job has written one of them.
-            OtherKeyError: a slot with a different key has written one of them.
+            OtherKeyError: a slot with a different authentication key has written one of them.
         """
         with self._reached():
             values = self._store.multi_get(list(keys))
         return [read_message(key, self._opened(key, value)) for key, value in zip(keys, values, strict=True)]
 
     def take(self, key: str, timeout_s: float) -> dict[str, Any] | None:
-        """Return the value of a key once it is set; None if that takes longer than `timeout_s`."""
+        """Wait for a key and return its value, or None if that takes longer than `timeout_s`."""
         start = time.monotonic()
         try:
             self._store.wait([key], timedelta(seconds=timeout_s))
@@ -159,7 +160,7 @@ class Meeting:
         return self.get(key)[0]
 
     def send(self, key: str, data: bytes) -> int:
-        """Set keys to the parts of a long value; return the number of parts."""
+        """Store long data under several keys that begin with `key`. Return the number of parts."""
         parts = [data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES)]
         with self._reached():
             for number, part in enumerate(parts):
@@ -168,10 +169,10 @@ class Meeting:
         return len(parts)
 
     def receive(self, key: str, parts: int) -> bytes:
-        """Return the long value that `send` has set, and remove it from the store.
+        """Return the data that `send` stored in `parts` parts, and remove them from the store.
 
         Raises:
-            StrangerError: no slot of this job has written a part of it.
+            StrangerError: no slot of this job has written one of the parts.
         """
         keys = [f"{key}/{number}" for number in range(parts)]
         if not keys:
@@ -183,7 +184,7 @@ class Meeting:
         return data
 
     def missing(self, keys: Sequence[str]) -> list[str]:
-        """Return those of the keys that are not set."""
+        """Return those of `keys` that are not set."""
         with self._reached():
             return (
                 [] if self._store.check(list(keys)) else [key for key in keys if not self._store.check([key])]
@@ -193,7 +194,7 @@ class Meeting:
 def _opened_store(
     place: SlotPlace, launcher_lives: Callable[[], None], join_s: float, *, serves: bool
 ) -> TCPStore:
-    """Return the store at a place's address, served by this process or reached within `join_s`.
+    """Return the store at `place`'s address, served by this process or reached within `join_s` seconds.
 
     Each attempt is short, so that the launcher is checked in between.
 
@@ -227,10 +228,10 @@ def _opened_store(
 
 
 def _listener(place: SlotPlace) -> socket.socket | None:
-    """Return a socket that listens on MASTER_ADDR's own interface, or None to let torch listen on all.
+    """Return a socket that listens on MASTER_ADDR's network interface, or None to let torch listen on all interfaces.
 
-    It is None if the name stands for a different address here than elsewhere. This may be loopback, as some systems
-    name themselves in /etc/hosts, or an address that no interface of this host has.
+    None is returned if this host resolves the name to an address that other hosts don't use. It may be loopback,
+    because some systems list themselves so in /etc/hosts, or an address that no interface of this host has.
     """
     port = place.master_port
     try:

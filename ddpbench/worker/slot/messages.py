@@ -1,6 +1,6 @@
-"""The messages between slots: the schema of every key in the store. Nothing else is accepted.
+"""The messages between slots, as a schema for each key in the store. Other messages are refused.
 
-No message holds a case, a path or an environment: a slot takes those from its own copy of the plan.
+No message contains settings of a case, a path or an environment. A slot takes these from its own copy of the plan.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ddpbench.worker.slot.roster import Card
 from ddpbench.worker.slot.sealing import StrangerError
 
 MAX_PARTS = 1024
-"""Most parts in which a rank's records are sent through the store."""
+"""Largest number of parts in which a rank's records are sent through the store."""
 _Count = Annotated[int, Field(ge=0, lt=1 << 62)]
 _Rank = Annotated[int, Field(ge=0, lt=MAX_RANKS)]
 _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -46,7 +46,7 @@ class _Message(BaseModel):
 
 
 class _Verdict(_Message):
-    """Slot 0's verdict on what all slots reported."""
+    """Slot 0's decision on whether the slots can work together. `refusal` is empty if they can."""
 
     refusal: str
     leader: _Rank = 0
@@ -54,7 +54,7 @@ class _Verdict(_Message):
 
 
 class _Nonce(_Message):
-    """The name of a file in the leader's directory: slots that find it see that directory."""
+    """The name of a file in the leader's run directory. Slots that find the file share that directory."""
 
     nonce: str = Field(pattern=r"^\.meeting-[0-9a-f]{16}$")
 
@@ -88,7 +88,7 @@ class _End(_Message):
 
 
 class _Order(_Message):
-    """The number of the job whose ranks have to end, or None; with `stacks`, they write their stacks first."""
+    """The number of the launch whose ranks have to end, or None. If `stacks`, they log their stack traces first."""
 
     end: _Count | None = None
     stacks: bool = False
@@ -147,7 +147,7 @@ _SCHEMAS: dict[str, TypeAdapter[Any]] = {
 
 
 def read_message(name: str, value: bytes) -> dict[str, Any]:
-    """Return the message under a store key, with defaults for missing fields.
+    """Parse and check the message under a store key, and return it with defaults for missing fields.
 
     Raises:
         StrangerError: the value does not match the schema.

@@ -1,4 +1,4 @@
-"""The leading slot's work before any launch: prepare the run directory, learn who sees it, and record the nodes."""
+"""Work of the leading slot before any launch: prepare the run directory, find out who sees it, and record the nodes."""
 
 from __future__ import annotations
 
@@ -49,11 +49,17 @@ _FACTS = (
     "cpu_capability",
     "python",
 )
-"""Fields that describe a node in machine.json, taken from what its first slot reported."""
+"""Fields that describe a node in machine.json. They come from the report of the node's first slot."""
 
 
 def open_run(slot: Slot, plan: StoredPlan, stack: ExitStack) -> None:
-    """Lock and identify the run directory, and learn which slots see it; either all slots continue or none."""
+    """Lock the run directory, record the machine, and find out which slots see the directory. Then all slots begin.
+
+    If the directory cannot be used, no slot begins.
+
+    Raises:
+        RequestError: the directory cannot be used on some slot.
+    """
     meeting = slot.meeting
     refusal = ""
     try:
@@ -89,7 +95,7 @@ def open_run(slot: Slot, plan: StoredPlan, stack: ExitStack) -> None:
 
 
 def _identify(slot: Slot, plan: StoredPlan) -> None:
-    """Add what only the nodes know to machine.json and plan.json, or compare it with what machine.json already has."""
+    """Add facts about the nodes to machine.json and plan.json, or compare them with those that are there."""
     digests = {
         "experiment_digest": slot.cards[0].experiment,
         "workload_digest": slot.cards[0].workloads,
@@ -133,9 +139,9 @@ def _identify(slot: Slot, plan: StoredPlan) -> None:
 
 
 def _cores_counted(machine: dict[str, Any]) -> dict[str, Any]:
-    """Return machine.json with each node's number of cores in place of the cores, since a queue gives each job others.
+    """Return `machine` with each node's cores replaced by their number, because a queue gives each job different cores.
 
-    The numbers of slots are sorted, since the nodes' order depends on their cores.
+    The numbers of slots are sorted, because the nodes' order depends on their cores.
     """
     identity = dict(machine["identity"])
     cores = identity.get("cores")
@@ -147,13 +153,13 @@ def _cores_counted(machine: dict[str, Any]) -> dict[str, Any]:
 
 
 def settled_plan(slot: Slot, plan: StoredPlan) -> tuple[StoredPlan, dict[str, Tried]]:
-    """Try users' own workloads as a sweep does, and leave out equal bucket caps, on the leader's node alone.
+    """Try users' own workloads as a sweep does, and leave out cases whose bucket caps give equal buckets.
 
-    Return the plan to carry out, which is also written to plan.json, and what trying each own workload took. Note in
-    machine.json what identifies the workloads.
+    Only the leader's node does so. Return the changed plan, which is also written to plan.json, and the time and memory
+    that each own workload took. What identifies the workloads is noted in machine.json.
 
     Raises:
-        WorkloadError: some cannot be used; nothing is launched, and the other slots get the reason.
+        WorkloadError: some workload cannot be used; nothing is launched, and the other slots get the reason.
     """
     cases = [entry.case for entry in plan.runnable]
     if not cases:
@@ -178,7 +184,7 @@ def settled_plan(slot: Slot, plan: StoredPlan) -> tuple[StoredPlan, dict[str, Tr
 
 
 def _taken(slot: Slot, plan: StoredPlan, cases: tuple[PlannedCase, ...]) -> StoredPlan:
-    """Return the plan with these cases; write it to plan.json if they differ from the plan's own."""
+    """Return the plan with these cases, and write it to plan.json if they differ from the plan's own."""
     if cases == plan.cases:
         return plan
     for sentence in set(sentences(cases)) - set(sentences(plan.cases)):

@@ -1,4 +1,4 @@
-"""This slot's report to the others (its card): its place, machine and versions, and the plan it is to run."""
+"""This slot's report to the other slots on its place, machine and versions, and on the plan that it will run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SLOT_CODE = (*RANK_CODE, "machine", "records", "spec")
 
 
 def own_card(run: RunDir, place: SlotPlace, server: Callable[[Mapping[str, str]], ServerProcess]) -> Card:
-    """Return what this slot reports about its node; `server` returns the fork server for an environment."""
+    """Return what this slot reports about its node. `server` returns the fork server for an environment."""
     problem = ""
     facts: dict[str, Any] = {}
     try:
@@ -42,7 +42,7 @@ def own_card(run: RunDir, place: SlotPlace, server: Callable[[Mapping[str, str]]
         hardware = read_hardware()
         probe = _probe(plan, server)
         pci = [gpu["pci"] for gpu in probe["gpus"]]
-        # With a launcher that gives each slot its own GPU, the slot sees only that one.
+        # If a launcher gives each slot its own GPU, the slot sees only that GPU.
         mine = 0 if len(pci) == 1 else place.local_rank
         near = pci[mine] if mine < len(pci) else None
         facts = {
@@ -86,7 +86,7 @@ def _probe(plan: StoredPlan, server: Callable[[Mapping[str, str]], ServerProcess
 
 
 def plan_digest(data: Mapping[str, Any]) -> str:
-    """Return a digest of the plan as first made, without what the leader adds once it knows the nodes."""
+    """Return a digest of the plan as it was first made, without the facts about nodes that the leader adds later."""
     if "planned_digest" in data:  # written by a leader, whose directory other slots may not see
         return str(data["planned_digest"])
     cases = [

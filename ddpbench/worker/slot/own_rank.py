@@ -1,4 +1,4 @@
-"""A slot's own rank in one launch: forked by the slot's server, watched, ended on order, and reported on."""
+"""A slot's rank in one launch: forked by the slot's fork server, watched, ended on order, and reported on."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from ddpbench.worker.slot.roster import Seat, members_of, stands
 from ddpbench.worker.slot.slot import BEAT_S, Slot, processes_of
 
 _LOG_TAIL_BYTES = 1 << 16
-"""Bytes from the end of a rank's log that are sent to the leader if the two have separate directories."""
+"""Number of bytes from the end of a rank's log that are sent to the leader if their directories are separate."""
 
 
 class OwnRank:
-    """This slot's rank in one launch, from its fork to its final state."""
+    """This slot's rank in one launch, from its fork to its final report."""
 
     def __init__(
         self, slot: Slot, number: int, request: LaunchRequest, members: Sequence[Seat], rank: int
@@ -63,10 +63,10 @@ class OwnRank:
             **early_env(request.case),
             "RANK": str(rank),
             "WORLD_SIZE": str(len(members)),
-            # With a launcher that gives each slot its own GPU, the slot sees only that one.
+            # If a launcher gives each slot its own GPU, the slot sees only that GPU.
             "LOCAL_RANK": str(0 if request.case.device == "cuda" and own.gpus == 1 else own.local_rank),
             "LOCAL_WORLD_SIZE": str(per_node),
-            "TORCHELASTIC_RESTART_COUNT": "0",  # a slot's restart is not its rank's
+            "TORCHELASTIC_RESTART_COUNT": "0",  # the launcher counts restarts of the slot, not of its rank
             "DDPBENCH_STORE": f"{slot.place.prefix}/launch/{number}",
             "DDPBENCH_HOST": own.host,
             **placed[rank].env,
@@ -80,7 +80,7 @@ class OwnRank:
 
     @classmethod
     def of(cls, slot: Slot, number: int, request: LaunchRequest) -> OwnRank | None:
-        """Start the slot's rank of a launch and return it; None if the launch doesn't use this slot."""
+        """Start this slot's rank of a launch and return it, or None if the launch doesn't use this slot."""
         members = members_of(request.case, processes_of(request.case), slot.seats)
         assert members is not None  # `check_places` has ensured it
         ranks = [rank for rank, one in enumerate(members) if one.rank == slot.place.rank]
@@ -95,8 +95,8 @@ class OwnRank:
         """Wait up to `timeout_s` for the rank's end, carry out the leader's order, and report the rank's state.
 
         Raises:
-            StoppedError: another slot had to leave.
-            LaunchError: the launcher is gone.
+            StoppedError: another slot had to stop.
+            LaunchError: the launcher has ended.
         """
         if self.ended:
             self._slot.idle(timeout_s)
@@ -121,7 +121,7 @@ class OwnRank:
         return self._server.pulse(0)
 
     def _end(self, *, stacks: bool) -> None:
-        """Kill the rank; with `stacks`, let it write its stacks into its log first, which show why it hangs."""
+        """Kill the rank. If `stacks`, make it write its stack traces to its log first, which show why it hangs."""
         if stacks and not any(is_stopped(pid) for pid in self._server.pids):
             self._server.signal_ranks(signal.SIGUSR1)
             time.sleep(STACKS_S)
@@ -154,12 +154,12 @@ class OwnRank:
                 "files": self._send_files() if self._slot.place.rank in self._slot.unshared else None,
             }
         elif state["phase"] == self._told.get("phase") and time.monotonic() - self._slot.told_at < BEAT_S:
-            return  # a new number of steps alone can wait
+            return  # a report on the number of steps alone can wait
         self._told = state
         self._slot.tell(**state)
 
     def _send_files(self) -> dict[str, int]:
-        """Put the rank's records and the end of its log into the store; return how many parts each has."""
+        """Put the rank's records and the end of its log into the store. Return how many parts each has."""
         directory, key = self._directory, f"file/{self._number}/{self._rank}"
         parts: dict[str, int] = {}
         for name, path in (

@@ -1,6 +1,6 @@
-"""The slots' cards, whether the slots belong together, and where a case's ranks run.
+"""The slots' reports (cards), the check that the slots belong together, and the choice of slots for a case's ranks.
 
-Nothing here has side effects; `meeting` carries the cards.
+The functions have no side effects. `meeting` transfers the reports.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _MUST_AGREE = {
     "experiment": "experiment.toml, digest",
     "plan": "plan.json, digest",
 }
-"""Fields in which all slots must agree, with the name of each in messages."""
+"""Fields that must be equal on all slots, with the name of each in messages."""
 _COPIES = ("code", "workloads", "experiment", "plan")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Card:
-    """A slot's facts about itself. If it cannot take part, `problem` says why, and only its place is known."""
+    """A slot's report about itself. If the slot cannot take part, `problem` says why and facts are missing."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True, extra="ignore")
-    """For `messages`: unknown fields are ignored, since they come from another version, which `code` reveals."""
+    """Settings for pydantic. Unknown fields are ignored, because a different version of ddpbench wrote them."""
 
     rank: int
     local_rank: int
@@ -56,9 +56,9 @@ class Card:
     """Settings of the slot's machine outside any program (`machine/setup.py`)."""
     gpus: tuple[str, ...] = ()
     gpu_cores: tuple[int, ...] = ()
-    """The cores next to the GPU of this slot's rank; empty if the system doesn't say."""
+    """The cores of the NUMA node of this slot's GPU, or empty if unknown."""
     gpu: str = ""
-    """A text that identifies the GPU of this slot's rank on the host; empty if torch doesn't say."""
+    """The UUID of this slot's GPU, or empty if unknown."""
     torch: str = ""
     python: str = ""
     cuda: str | None = None
@@ -70,27 +70,27 @@ class Card:
     experiment: str = ""
     plan: str = ""
     finished: int = 0
-    """Launches with an outcome in the slot's copy of the run directory."""
+    """Number of launches with an outcome in the slot's copy of the run directory."""
     fresh: str = ""
-    """A random number of this job."""
+    """A random number that the slot draws for this job."""
     problem: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the card as a JSON object."""
+        """Return the report as a JSON object."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Card:
-        """Return the card from what `to_json` returned, without unknown keys, which come from another version."""
+        """Return the report from the JSON object of `to_json`. Ignore unknown keys, which a different version wrote."""
         names = {field.name for field in fields(cls)}
         return cls(**_tupled({key: value for key, value in data.items() if key in names}))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Seat:
-    """A slot that takes part in the job. `node` counts nodes in the order in which cases fill them.
+    """A slot that takes part in the job. `node` numbers the nodes in the order in which cases use them.
 
-    Slots with the same `host` share a clock and cores; a host may have several nodes.
+    Slots with the same `host` share a clock and cores. A host may have several nodes.
     """
 
     rank: int
@@ -117,7 +117,7 @@ def _tupled(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check(cards: Sequence[Card]) -> None:
-    """Check that slots belong together.
+    """Check that the slots can work together.
 
     Raises:
         OutputError: a slot has reported a problem, such as a missing run directory.
@@ -152,19 +152,19 @@ def _who(card: Card) -> str:
 
 
 def leading(cards: Sequence[Card]) -> int:
-    """Return the leading slot's rank: among the first slots of the nodes, the one with the most finished launches.
+    """Return the rank of the slot that leads, which is the first slot of the node with the most finished launches.
 
-    Between equals, the lowest rank leads. torchrun's c10d rendezvous orders nodes differently each time; if they do not
-    share a directory, the records must stay together.
+    Between equals, the lowest rank leads. The number of launches matters because torchrun's c10d rendezvous orders
+    nodes differently each time, and nodes without a common directory must keep their records together.
     """
     firsts = [members[0] for members in _by_node(cards)]
     return max(firsts, key=lambda card: (card.finished, -card.rank)).rank
 
 
 def seat(cards: Sequence[Card], leader: int) -> list[Seat]:
-    """Return the slots' seats, the leader's node first, then nodes by their lowest rank.
+    """Return the slots' seats, ordered by node: the leader's node first, then nodes by their lowest rank.
 
-    Two hosts of the same name (distinguished by their boot ids) get different names.
+    Two hosts of the same name are distinguished by their boot IDs and get different names.
     """
     nodes = _by_node(cards)
     nodes.sort(key=lambda members: (members[0].rank != leader, members[0].rank))
@@ -194,7 +194,7 @@ def seat(cards: Sequence[Card], leader: int) -> list[Seat]:
 
 
 def _by_node(cards: Sequence[Card]) -> list[list[Card]]:
-    """Return the cards of each node by local rank; without node names from the launcher, each host is a node."""
+    """Return each node's cards, ordered by local rank. If the launcher doesn't name nodes, each host is a node."""
     nodes: dict[str, list[Card]] = {}
     for card in sorted(cards, key=lambda card: (card.local_rank, card.rank)):
         nodes.setdefault(card.node or card.host, []).append(card)
@@ -202,7 +202,10 @@ def _by_node(cards: Sequence[Card]) -> list[list[Card]]:
 
 
 def members_of(case: Case, processes: int, seats: Sequence[Seat]) -> list[Seat] | None:
-    """Return the seats of a case's ranks, in order, on the first nodes with enough slots; None if too few."""
+    """Return the seats of a case's ranks, in rank order, or None if too few nodes have enough slots.
+
+    The first nodes with enough slots are used.
+    """
     per_node = 1 if processes == 1 else case.ranks_per_node
     wanted = 1 if processes == 1 else case.nodes
     nodes: dict[int, list[Seat]] = {}
@@ -213,7 +216,7 @@ def members_of(case: Case, processes: int, seats: Sequence[Seat]) -> list[Seat] 
 
 
 def check_places(cases: Iterable[tuple[PlannedCase, int]], seats: Sequence[Seat]) -> None:
-    """Check that there are enough slots and GPUs for every case, which is given with its number of processes.
+    """Check that there are enough slots and GPUs for every case. Each case comes with its number of processes.
 
     Raises:
         RequestError: there are too few slots or GPUs.
@@ -255,7 +258,7 @@ def _gpus_needed(case: Case, processes: int, seat: Seat) -> int:
 
 
 def _sharing_gpus(members: Sequence[Seat]) -> str:
-    """Return words on how many slots would share a GPU; empty if none would, or if that is unknown."""
+    """Return words on slots that would share a GPU, or an empty text if there are none or it is unknown."""
     known = Counter((one.host, one.gpu) for one in members if one.gpu)
     host, count = next(((host, count) for (host, _), count in known.items() if count > 1), ("", 0))
     return f"{count} slots of {host} would use the same one" if count else ""
@@ -268,9 +271,9 @@ def _counts(counts: Sequence[int]) -> str:
 
 
 def stands(case: Case, members: Sequence[Seat]) -> list[Stand]:
-    """Return each rank's cores; ranks that may use the same cores of a host get these divided among them.
+    """Return each rank's cores and environment variables. Ranks that may use the same cores get separate parts of them.
 
-    If the launcher bound each rank to separate cores, it gets those.
+    If the launcher has bound each rank to separate cores, each rank gets these.
     """
     threads = case.threads_per_rank * (case.world_size // len(members))
     pinned = case.compute == "real"  # a replay's ranks sleep
@@ -294,7 +297,7 @@ def stands(case: Case, members: Sequence[Seat]) -> list[Stand]:
 
 
 def _sharing_cores(members: Sequence[Seat]) -> list[list[int]]:
-    """Return the ranks in groups; the ranks of a group may use the same cores of a host."""
+    """Return the ranks in groups. Ranks of a group may use the same cores of a host."""
     together: dict[tuple[str, tuple[int, ...]], list[int]] = {}
     for rank, one in enumerate(members):
         together.setdefault((one.host, one.cores), []).append(rank)

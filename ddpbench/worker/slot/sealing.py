@@ -1,6 +1,7 @@
-"""Seals, which tell values that this job's slots wrote into the store from a stranger's. No side effects, no torch.
+"""Authentication of values in the store, which shows that a slot of this job wrote them. Needs no torch.
 
-A sealed value is a header that names the key, counts the writer's values and authenticates all of it, then the value:
+A sealed value is a header, then the value. The header names the key, counts the writer's values and authenticates all
+of it:
 
     1 <key's id> <counter> <HMAC-SHA256 of scope, store key, counter and value> <value>
 
@@ -18,17 +19,17 @@ import secrets
 from ddpbench.errors import LaunchError, RequestError
 
 MAX_BYTES = 8 << 20
-"""The longest value that the store takes."""
+"""Largest size of a value in the store, in bytes."""
 _HEAD = re.compile(rb"1 ([0-9a-f]{16}) ([0-9a-f]{16}) ([0-9a-f]{64}) ")
 _HEAD_BYTES = 101
 
 
 class StrangerError(LaunchError):
-    """A value in the store that no slot of this job has written."""
+    """A value in the store was not written by a slot of this job."""
 
 
 class OtherKeyError(RequestError):
-    """Another slot has a different key, or none; `value` is what that slot wrote, and may be forged."""
+    """Another slot has a different key, or no key. `value` is what that slot wrote, and may be forged."""
 
     def __init__(self, reason: str, value: bytes = b"") -> None:
         super().__init__(reason)
@@ -36,7 +37,7 @@ class OtherKeyError(RequestError):
 
 
 class Seals:
-    """Seals and opens values. `scope` distinguishes this job's values from those of other jobs with the same key."""
+    """Adds and checks the authentication of values. `scope` tells jobs with the same key from each other."""
 
     def __init__(self, key: bytes, scope: str) -> None:
         self._key, self._scope = key, scope
@@ -47,22 +48,25 @@ class Seals:
 
     @property
     def strong(self) -> bool:
-        """True if there is a key; without one, everybody can seal."""
+        """True if there is a key. Without a key, anybody can write values that are accepted."""
         return bool(self._key)
 
     def begin_job(self, agreed: bytes) -> None:
-        """Bind all later seals to this job; `agreed` holds a random number of each slot."""
+        """Make all later values valid only in this job. `agreed` contains a random number of each slot."""
         self._job_key = _mac(self._key, b"job" + hashlib.sha256(agreed).digest())
 
     def seal(self, name: str, value: bytes, *, any_job: bool = False) -> bytes:
-        """Return the sealed form of a store key's value; `any_job` if some slots may not have begun the job yet."""
+        """Return `value` with its authentication header, for the store key `name`.
+
+        Set `any_job` if slots that have not called `begin_job` yet must be able to read it.
+        """
         self._written += 1
         counter = b"%016x" % self._written
         mac = self._authenticate(name, counter, value, any_job=any_job)
         return b"1 %s %s %s %s" % (self._id, counter, mac, value)
 
     def open(self, name: str, sealed: bytes, *, any_job: bool = False) -> bytes:
-        """Return the value that was sealed under `name`.
+        """Check and return the value that was sealed for the store key `name`.
 
         Raises:
             OtherKeyError: the value was sealed with a different key.
@@ -104,7 +108,7 @@ class Seals:
 
 
 def fresh() -> str:
-    """Return a new random number as hexadecimal digits."""
+    """Return a new random number of 16 bytes as hexadecimal digits."""
     return secrets.token_hex(16)
 
 

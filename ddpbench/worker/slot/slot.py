@@ -1,12 +1,12 @@
-"""A slot: a process that torchrun, srun or a user started, and that gives every launch of a plan a fresh rank.
+"""A slot is a process that torchrun, srun or a user started. It forks a new rank for every launch of a plan.
 
 Slots meet in a store (`meeting`), check that they belong together (`roster`), and then carry out (`follower`) what the
-leading slot (`leader`) orders. For each launch, the slots that it needs have their fork servers fork a rank, watch the
-rank, and report on it in the store (`own_rank`). A slot trains nothing itself. The store's keys:
+leading slot (`leader`) orders. For each launch, the fork servers of the slots that it needs fork ranks. These slots
+watch their ranks and report on them in the store (`own_rank`). A slot itself does not train. The store's keys are:
 
-    card/<slot>  verdict  nonce  shared/<slot>  go    the meeting
-    job/<number>                                  the next order: a round's servers, a launch, or the end
-    order        stop                             end the ranks of a launch; a slot had to leave
+    card/<slot>  verdict  nonce  shared/<slot>  go    exchanged before the first launch
+    job/<number>                                  the next order: start a round's servers, launch, or end
+    order        stop                             end the ranks of a launch; stop, because a slot had to
     state/<slot>                                  the state of a slot and its rank
     file/<number>/<rank>/...                      records and log of a rank whose node has its own directory
 """
@@ -44,15 +44,15 @@ if TYPE_CHECKING:
     from ddpbench.worker.slot.meeting import Meeting
 
 BEAT_S = 1.0
-"""Longest time between two reports of a slot whose rank runs, seconds."""
+"""Longest time between two reports of a slot whose rank runs, in seconds."""
 QUICK_POLL_S = 0.02
-"""Time between two looks of the leader while nothing is measured, seconds."""
+"""Time between two checks of the leader while nothing is measured, in seconds."""
 LEADER_LOST_S = START_TIMEOUT_S + 60.0
 _SHARED_TRIES = 5
 
 
 class Slot:
-    """A slot. Use it as a context manager; leaving it leaves no server and no rank behind."""
+    """A slot, used as a context manager. On exit it ends its fork servers and ranks."""
 
     def __init__(
         self, run: RunDir, place: SlotPlace, meeting: Meeting, launcher_lives: Callable[[], None]
@@ -63,7 +63,7 @@ class Slot:
         self.cards: list[Card] = []
         self.seats: list[Seat] = []
         self.unshared: set[int] = set()
-        """Slots that don't see the leader's directory."""
+        """Ranks of slots that don't see the leader's directory."""
         self._stack = ExitStack()
         self._servers: dict[str, ServerProcess] = {}
         self._ticks = 0
@@ -78,13 +78,13 @@ class Slot:
         self._stack.close()
 
     def attend(self, *, lead: Callable[[Slot], int], follow: Callable[[Slot, int], int]) -> int:
-        """Meet the other slots, and lead or follow until the plan is carried out; return the exit code.
+        """Meet the other slots, then lead or follow until the plan is carried out. Return the exit code.
 
-        Calls `lead` if this slot leads, else `follow` with the leading slot's number.
+        Calls `lead` if this slot leads, otherwise `follow` with the leading slot's rank.
 
         Raises:
             RequestError: the slots do not belong together, or are too few; nothing was measured.
-            LaunchError: the job cannot continue.
+            LaunchError: the slots cannot continue.
         """
         card = replace(own_card(self.run, self.place, self.server), fresh=fresh())
         self.meeting.put(f"card/{self.place.rank}", card.to_json())
@@ -118,11 +118,11 @@ class Slot:
 
     @property
     def _start_s(self) -> float:
-        """Return how long a slot that has connected may take to start, seconds."""
+        """Time that a slot may take to start after it has connected (seconds)."""
         return min(START_TIMEOUT_S, self.meeting.join_s)
 
     def _gather(self) -> None:
-        """On slot 0, wait for all cards and tell all slots whether they belong together."""
+        """On slot 0, wait for all slots' reports and tell all slots whether they can work together."""
         keys = {f"card/{rank}": rank for rank in range(self.place.slots)}
         deadline = time.monotonic() + self.meeting.join_s + self._start_s
         while missing := self.meeting.missing(list(keys)):
@@ -162,10 +162,10 @@ class Slot:
             raise
 
     def await_key(self, key: str, timeout_s: float) -> dict[str, Any]:
-        """Return a key's value once it is set, unless the launcher is gone or another slot had to leave.
+        """Wait for a key of the store and return its value.
 
         Raises:
-            LaunchError: the key was not set within `timeout_s`.
+            LaunchError: the key was not set within `timeout_s`, the launcher has ended, or another slot had to stop.
         """
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
@@ -178,7 +178,7 @@ class Slot:
         raise LaunchError(f"slot {self.place.rank} waited {timeout_s:.0f} s for {key!r} of the leading slot")
 
     def check_stop(self) -> None:
-        """Raise StoppedError if another slot had to leave."""
+        """Raise StoppedError if another slot had to stop."""
         if self.meeting.has("stop"):
             (stop,) = self.meeting.get("stop")
             resumable = stop["code"] != EXIT_REQUEST
@@ -186,7 +186,10 @@ class Slot:
             raise StoppedError(f"{start}{stop['why']}", stop["code"])
 
     def share(self, nonce: str) -> None:
-        """Report whether this slot sees the leader's directory; as its host's first slot, also claim the cores."""
+        """Report whether this slot sees the leader's directory, which contains the file `nonce`.
+
+        The first slot of each host also claims the host's cores, so that no other run uses them.
+        """
         sees = False
         for attempt in range(_SHARED_TRIES):
             sees = (self.run.path / nonce).exists()
@@ -220,14 +223,17 @@ class Slot:
         return next(one for one in self.seats if one.rank == self.place.rank)
 
     def begin_round(self, number: int, envs: Sequence[Mapping[str, str]], *, fresh: bool) -> None:
-        """Ensure that the round's fork servers run; `fresh` replaces earlier ones, as forks share an address layout."""
+        """Ensure that fork servers run for all environments of the round, and report the time it took.
+
+        `fresh` replaces earlier servers, because all ranks forked from one server share its address layout.
+        """
         if fresh:
             self.close_servers(self.beat)
         started_s = sum(self.server(env).start_s for env in envs)
         self.tell(job=number, ready_s=round(started_s, 3))
 
     def server(self, env: Mapping[str, str]) -> ServerProcess:
-        """Return the fork server for an environment, started when first asked for."""
+        """Return the fork server for an environment, and start it on the first call."""
         key = json.dumps(dict(env), sort_keys=True)
         if key not in self._servers or not self._servers[key].alive:
             log = self.run.path / f"server-{self.place.rank:05d}.log"
@@ -235,7 +241,7 @@ class Slot:
         return self._servers[key]
 
     def close_servers(self, closed: Callable[[], None] = lambda: None) -> None:
-        """End the fork servers and with them their ranks; call `closed` after each server."""
+        """End the fork servers and with them their ranks. Call `closed` after each server."""
         servers, self._servers = self._servers, {}
         for server in servers.values():
             server.close()
@@ -249,7 +255,7 @@ class Slot:
         self.meeting.put(f"state/{self.place.rank}", {"tick": self._ticks, **state})
 
     def beat(self) -> None:
-        """Repeat the last report if it is older than `BEAT_S`, as a sign of life."""
+        """Repeat the last report if it is older than `BEAT_S`, to show that this slot is alive."""
         if self._state and time.monotonic() - self.told_at > BEAT_S:
             self.tell(**self._state)
 
@@ -257,8 +263,8 @@ class Slot:
         """Sleep for `timeout_s` while this slot has no rank.
 
         Raises:
-            StoppedError: another slot had to leave.
-            LaunchError: the launcher is gone.
+            StoppedError: another slot had to stop.
+            LaunchError: the launcher has ended.
         """
         self.lives()
         self.check_stop()
@@ -267,12 +273,12 @@ class Slot:
 
 
 def processes_of(case: Case) -> int:
-    """Return how many processes a case has: one if its strategy holds all replicas in one process."""
+    """Return a case's number of processes, which is 1 if its strategy holds all replicas in one process."""
     return 1 if traits_of(case).one_process else case.world_size
 
 
 def environments(cases: Iterable[Case]) -> list[dict[str, str]]:
-    """Return the different environments for which these cases need fork servers."""
+    """Return the distinct environments for which these cases need fork servers."""
     envs: list[dict[str, str]] = []
     for case in cases:
         env = dict(early_env(case))
@@ -282,5 +288,5 @@ def environments(cases: Iterable[Case]) -> list[dict[str, str]]:
 
 
 def say(text: str) -> None:
-    """Print a line for the user who started the slots, with control characters from other nodes made visible."""
+    """Print a line to stderr for the user. Control characters, which other nodes may send, are made visible."""
     print(clean(text), file=sys.stderr, flush=True)  # noqa: T201

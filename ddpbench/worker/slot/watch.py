@@ -1,4 +1,4 @@
-"""The leader's watchdog over the slots of one launch: it reads their ranks' states, and ends the ranks if it must."""
+"""The leader's watchdog for one launch. It reads the states of all slots' ranks, and ends the ranks if necessary."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HANG_SETTING = "budget.hang_timeout"
 
 
 class Watch:
-    """The watchdog over all slots of one launch. Call `look` until `over`."""
+    """The watchdog for all slots of one launch. Call `look` until `over`."""
 
     def __init__(self, slot: Slot, job: int, members: Sequence[Seat], *, hang_timeout_s: float) -> None:
         now = time.monotonic()
@@ -31,7 +31,7 @@ class Watch:
         self.over = False
 
     def look(self) -> None:
-        """Read all states, and end the launch if a rank has failed or none makes progress.
+        """Read all ranks' states. End the launch if a rank has failed or if no rank makes progress.
 
         Raises:
             LaunchError: a slot is lost.
@@ -62,7 +62,7 @@ class Watch:
         self.over = not seen.left or seen.unheard(now)
 
     def _explain_hang(self) -> None:
-        """Note what holds the launch up: a rank, or a stopped fork server that cannot report its rank's end."""
+        """Record what stops the launch, either a rank or a stopped fork server that cannot report its rank's end."""
         seen = self.seen
         stopped = [rank for rank in seen.left if self.states[rank].get("server_stopped")]
         if stopped:
@@ -82,7 +82,7 @@ class Watch:
 
 
 def noise_of(members: Sequence[Seat], states: Sequence[dict[str, Any]], *, shared_machine: bool) -> Noise:
-    """Return the worst host's noise: the use of a host's watched cores by processes other than its ranks."""
+    """Return how much processes other than the ranks used the watched cores, on the host where they used them most."""
     own_s: dict[str, float] = {}
     totals: dict[str, Totals] = {}
     for one, state in zip(members, states, strict=True):

@@ -1,1 +1,1 @@
-"""The training job of a rank: its data, its model, its step."""
+"""The data, model and training step of a rank."""

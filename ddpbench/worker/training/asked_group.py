@@ -1,4 +1,4 @@
-"""The default process group of a single rank, formed if a user's loss asks for one and there is none."""
+"""A process group of one rank, formed only if a user's code asks for one and there is none."""
 
 from __future__ import annotations
 
@@ -20,26 +20,27 @@ from torch.distributed import distributed_c10d
 from ddpbench.causes import is_users
 
 _ASKED = "_get_default_group"
-"""The function of torch that collectives, `get_rank` and `get_world_size` call if they get no `group`."""
+"""Name of torch's function that collectives, `get_rank` and `get_world_size` call if they get no `group`."""
 _OF_WORLD, _READ = type(distributed_c10d.GroupMember), "WORLD"
-"""A class and the name of its property that holds the default group, which `is_initialized` reads."""
+"""A class of torch, and the name of its property with the default group. `is_initialized` reads that property."""
 _is_users = cache(is_users)
 
 
 @dataclass(slots=True)
 class Asked:
-    """True if the enclosed code asked for the default process group."""
+    """Result of `formed_when_asked`: whether the enclosed code asked for the default process group."""
 
     found: bool = False
-    """True once the group was needed, or once a user's code checked whether there is one."""
+    """True once code needed the group, or once a user's code checked whether there is one."""
 
 
 @contextmanager
 def formed_when_asked(device: torch.device) -> Iterator[Asked]:
-    """Form a group of this rank alone once the enclosed code asks for a process group and there is none.
+    """Form a process group of this rank alone as soon as the enclosed code asks for a group and there is none.
 
-    A user's code also asks by `is_initialized`, maybe through a library, since it would exchange values if there were a
-    group. In torch's and ddpbench's own code, `is_initialized` returns False until a group is formed.
+    Calling `is_initialized` also counts as asking if a user's code calls it, maybe through a library, because that code
+    would exchange values if there were a group. For torch's and ddpbench's own code, `is_initialized` returns False
+    until a group is formed.
     """
     asked = Asked()
 
@@ -91,7 +92,7 @@ def _calling(before: Callable[[], None]) -> Iterator[None]:
 
 
 def _is_asked_by_user(frame: FrameType | None) -> bool:
-    """Return whether a call was made by a user's code, or on its behalf by a library other than torch."""
+    """Return whether a user's code made the call in `frame`, directly or through a library other than torch."""
     if frame is not None and _package_of(frame) == "torch":  # such as SyncBatchNorm
         return False
     while frame is not None and _package_of(frame) != "ddpbench":
@@ -107,9 +108,10 @@ def _package_of(frame: FrameType) -> str:
 
 @contextmanager
 def first_of_two() -> Iterator[None]:
-    """Replace the default process group by one of two ranks, in which this is the first and the other is missing.
+    """Replace the default process group by one in which this process is rank 0 of two and rank 1 is missing.
 
-    Exchanges return at once, and leave the tensors that they should fill as they were. Afterwards there is no group.
+    Collectives return immediately and leave the tensors that they should fill unchanged. After the context there is no
+    default group.
     """
     from torch.testing._internal.distributed.fake_pg import FakeStore
 

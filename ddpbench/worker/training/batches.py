@@ -1,6 +1,6 @@
-"""A rank's share of the workload's data, endlessly: DataLoader and DistributedSampler, epoch after epoch.
+"""A rank's part of the workload's data, repeated endlessly by DataLoader and DistributedSampler.
 
-A workload's own loader and iterable datasets divide the data themselves; here their batches are only checked.
+A workload's own loader and iterable datasets divide the data themselves. For these, only the batches are checked here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ddpbench.worker.training.loader_server import PARENT, SHARED
 
 
 class TooFewSamplesError(ValueError):
-    """A pass over the data gave no batch."""
+    """A pass over the data yielded no batch."""
 
 
 def _pin_worker(cores: tuple[int, ...], _worker: int) -> None:
@@ -40,10 +40,10 @@ def make_loader(
     loader_cores: tuple[int, ...] = (),
     collate: Callable[[list[Any]], Any] | None = None,
 ) -> DataLoader[Any]:
-    """Return one rank's loader. A process that holds all replicas of a case loads the whole global batch.
+    """Return the DataLoader of one of `processes` ranks. Each batch has `global_batch / processes` samples.
 
     Raises:
-        ValueError: the dataset has too few samples for one step of the whole job.
+        ValueError: the dataset has too few samples for one step of all ranks.
     """
     sampler: DistributedSampler[Any] | None = None
     if not isinstance(dataset, IterableDataset):
@@ -63,7 +63,7 @@ def make_loader(
 
 
 def worker_settings(case: Case, cores: tuple[int, ...]) -> dict[str, Any]:
-    """Return the DataLoader arguments for its worker processes, their cores and pinned memory."""
+    """Return the DataLoader arguments on worker processes (on `cores`) and on pinned memory."""
     workers = case.loader_workers
     if workers:
         # Workers are forked from a separate server process of the rank; otherwise each would import torch.
@@ -80,7 +80,7 @@ def worker_settings(case: Case, cores: tuple[int, ...]) -> dict[str, Any]:
 
 
 def steps_a_pass(loader: Iterable[Any]) -> int | None:
-    """Return how many batches one pass over the data gives; None if the loader doesn't say."""
+    """Return the number of batches in one pass over the data, or None if the loader has no length."""
     try:
         return len(loader)  # type: ignore[arg-type]
     except (TypeError, NotImplementedError):
@@ -98,12 +98,13 @@ def endless(
     on_batch: Callable[[int], None] = lambda _: None,
     on_cast: Callable[[torch.dtype], object] = lambda _: None,
 ) -> Iterator[Any]:
-    """Yield batches on the device endlessly; each epoch is reshuffled in the same way on all ranks (`set_epoch`).
+    """Yield batches on `device` endlessly. Each pass reshuffles the data in the same way on all ranks (`set_epoch`).
 
-    Values are cast to `dtype` (`trees.cast_type`), or not if it is None. If `size` is given, every batch must have that
-    many samples, counted by `count`; a smaller one at the end of a pass is skipped. `on_pass` gets the number of steps
-    in a finished pass, `on_batch` the number of steps begun in the current pass, and `on_cast` the type that each cast
-    tensor had.
+    Tensors are cast to `dtype` (`trees.cast_type`), or keep their type if `dtype` is None. If `size` is given, every
+    batch must have that many samples, counted by `count`, except that a smaller batch at the end of a pass is skipped.
+
+    `on_pass` gets the number of steps in each finished pass, `on_batch` the number of steps begun in the current pass,
+    and `on_cast` the original type of each tensor that is cast.
 
     Raises:
         ValueError: a pass has no batch, or a batch of a wrong size.
@@ -144,14 +145,14 @@ def endless(
 
 
 def _set_epoch(loader: Iterable[Any], epoch: int) -> None:
-    """Tell the loader, and its parts that shuffle with a seed, which pass begins."""
+    """Call `set_epoch` on the loader and on its sampler and dataset, if they have it, so that they reshuffle."""
     for part in (loader, *(getattr(loader, name, None) for name in ("sampler", "batch_sampler", "dataset"))):
         if callable(set_epoch := getattr(part, "set_epoch", None)):
             set_epoch(epoch)
 
 
 def _nothing(loader: Iterable[Any], epoch: int) -> str:
-    """Return a sentence on why a pass had no batch, and what to do."""
+    """Return a sentence on why a pass had no batch, and what to do about it."""
     if epoch:
         return (
             f"the data are exhausted after pass {epoch}: they must yield their batches again each time they are "
@@ -175,15 +176,15 @@ def _nothing(loader: Iterable[Any], epoch: int) -> str:
 
 
 MEMORY_BATCHES = 32
-"""Most batches that `data = "memory"` cycles through: more than fit a processor's cache."""
+"""Largest number of batches that `data = "memory"` cycles through, more than fit into a processor's cache."""
 MEMORY_BYTES = 256 << 20
-"""Total size of the batches on each rank, in bytes, from which no further one is taken."""
+"""Total bytes of kept batches on each rank at which no further batch is added."""
 
 
 def in_memory(batches: Iterator[Any], on_batch: Callable[[], None]) -> Iterator[Any]:
-    """Take some of these batches, and return an endless iterator over them, so that no step loads anything.
+    """Keep the first batches in memory and return an endless iterator over them, so that no step loads anything.
 
-    It has at least one batch and at most `MEMORY_BATCHES`; `on_batch` is called after each, as a sign of life.
+    At least one batch is kept and at most `MEMORY_BATCHES`. `on_batch` is called after each, to show progress.
 
     Raises:
         ValueError: raised by the iterator, if a step changes the values of a batch each time.
@@ -202,7 +203,13 @@ def in_memory(batches: Iterator[Any], on_batch: Callable[[], None]) -> Iterator[
 
 
 def _cycled(kept: list[Any]) -> Iterator[Any]:
-    """Yield the batches endlessly. A step may write into a batch if writing a second time changes nothing."""
+    """Yield the kept batches endlessly, and check that steps don't change them.
+
+    A step may write into a batch if writing a second time changes no value.
+
+    Raises:
+        ValueError: a step changes the values of a batch each time.
+    """
     versions: list[list[int] | None] = [_versions(batch) for batch in kept]  # None once compared
     for number in itertools.cycle(range(len(kept))):
         batch, before = kept[number], versions[number]
@@ -225,12 +232,12 @@ def _cycled(kept: list[Any]) -> Iterator[Any]:
 
 
 def _versions(batch: Any) -> list[int]:
-    """Return how often each tensor of a batch was written to; 0 if made in inference mode, where it cannot be."""
+    """Return how often each tensor of a batch was written to. For tensors made in inference mode, return 0."""
     return [0 if tensor.is_inference() else tensor._version for tensor in tensors(batch)]
 
 
 def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether two tensors have the same values, where NaN equals NaN."""
+    """Return whether two tensors have the same shape and values. NaN equals NaN."""
     if one.shape != other.shape:
         return False
     return bool(((one == other) | ((one != one) & (other != other))).all())  # noqa: PLR0124

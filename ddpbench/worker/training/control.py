@@ -1,4 +1,4 @@
-"""Process groups in which ranks meet and agree: the strategy's, and a separate one of the harness."""
+"""The process groups of a launch: one for the strategy, and a separate one through which ranks agree between steps."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from ddpbench.worker.mpi import process_group
 from ddpbench.worker.place import JobPlace
 from ddpbench.worker.variables import slots_store
 
-_TIMEOUT = timedelta(hours=24)  # the watchdog ends hangs and names the rank, which a timeout here cannot
+_TIMEOUT = timedelta(
+    hours=24
+)  # long, because the watchdog ends hangs and names the rank, which a timeout cannot
 
 
 class GroupControl:
-    """Agreement over a gloo group that carries nothing else."""
+    """Agreement between ranks over a gloo group that is used for nothing else."""
 
     def __init__(self, group: dist.ProcessGroup | None, rank: int) -> None:
         self.group = group
@@ -27,21 +29,22 @@ class GroupControl:
         self._value = torch.zeros(1, dtype=torch.int64)
 
     def agree(self, value: int) -> int:
-        # A sum in which only rank 0 has a term: unlike in a broadcast, no rank leaves before all have arrived.
+        # Rank 0's value is sent as a sum in which the others' terms are 0. Unlike in a broadcast, no rank continues
+        # before all have arrived.
         self._value[0] = value if self._rank == 0 else 0
         dist.all_reduce(self._value, group=self.group)
         return int(self._value.item())
 
 
 def meet(case: Case, place: JobPlace, *, uses_backend: bool, device: torch.device) -> Control:
-    """Form the process groups that this case needs, and return the harness's control.
+    """Form the process groups that this case needs, and return the `Control` through which ranks agree.
 
-    The default group, of the case's backend, belongs to the strategy alone. A group that a launcher such as Ray has
-    formed is used. A group that the user's code has formed during its import is used if it fits the case, and replaced
-    otherwise.
+    The default group, of the case's backend, is used by the strategy alone. If a launcher such as Ray has formed the
+    default group, it is used. If the user's code has formed it during its import, it is used if it fits the case, and
+    replaced otherwise.
 
     Raises:
-        RuntimeError: the launcher's default group has other ranks or a different backend.
+        RuntimeError: the group that the launcher formed has other ranks or a different backend.
     """
     if not uses_backend and place.processes == 1:
         return AloneControl()
@@ -57,8 +60,8 @@ def meet(case: Case, place: JobPlace, *, uses_backend: bool, device: torch.devic
             return _control(place, uses_backend=uses_backend, timeout=_TIMEOUT)
         dist.destroy_process_group()
     store = _store(place)
-    # With recovery, ranks must notice by themselves that one of them is stopped, as in users' scripts: this
-    # is measured.
+    # With recovery, ranks must notice by themselves that one of them is stopped, as in users' scripts. The time
+    # that takes is measured.
     timeout = _TIMEOUT if case.recovery == "off" else timedelta(seconds=case.collective_timeout)
     dist.init_process_group(
         backend,
@@ -80,15 +83,15 @@ def _control(place: JobPlace, *, uses_backend: bool, timeout: timedelta) -> Cont
 
 
 def _found() -> tuple[str, int, int]:
-    """Return the default group's backend, this process's rank in it and its size."""
+    """Return the default group's backend, this process's rank in the group, and the group's size."""
     return dist.get_backend(), dist.get_rank(), dist.get_world_size()
 
 
 def _check_formed(backend: str, place: JobPlace) -> None:
-    """Check that the launcher has formed the default group that this rank would have formed.
+    """Check that the launcher's default group has the wanted backend, rank and size.
 
     Raises:
-        RuntimeError: the two differ.
+        RuntimeError: they differ.
     """
     formed = _found()
     wanted = (backend, place.rank, place.processes)
@@ -100,10 +103,10 @@ def _check_formed(backend: str, place: JobPlace) -> None:
 
 
 def _store(place: JobPlace) -> Store | None:
-    """Return the store in which ranks meet; None for the one at MASTER_ADDR and MASTER_PORT.
+    """Return the store in which ranks meet, or None if it is the one at MASTER_ADDR and MASTER_PORT.
 
-    A fork server's ranks meet in the file DDPBENCH_RENDEZVOUS. Ranks of slots meet in the slots' store, which serves
-    all launches, under the prefix DDPBENCH_STORE.
+    A fork server's ranks meet in the file DDPBENCH_RENDEZVOUS. Ranks of slots use the slots' store, which serves all
+    launches. Their keys in it have the prefix DDPBENCH_STORE.
     """
     if file := os.environ.get("DDPBENCH_RENDEZVOUS"):
         return FileStore(file, place.processes)
@@ -114,9 +117,9 @@ def _store(place: JobPlace) -> Store | None:
 
 
 def leave(control: Control, *, borrowed: bool = False) -> None:
-    """Wait for all ranks, then destroy the groups. gloo may abort a process that skips this.
+    """Wait for all ranks, then destroy the process groups. Without this, gloo may abort the process.
 
-    If `borrowed`, the launcher has formed the default group, and destroys it.
+    If `borrowed`, the default group is left alone, because the launcher formed it and destroys it.
     """
     control.agree(0)
     if borrowed:

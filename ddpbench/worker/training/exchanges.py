@@ -1,4 +1,4 @@
-"""Notice exchanges between ranks by a user's code: collectives and messages, but not queries of rank or size."""
+"""Detects exchanges between ranks in a user's code: collectives and messages, but not queries of rank or size."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ _WAIT = ("barrier", "monitored_barrier")
 
 @dataclass(slots=True)
 class Exchanges:
-    """Exchanges that some code was seen to make."""
+    """Exchanges between ranks that `noticing_exchanges` has seen."""
 
     largest: int = 0
-    """Number of ranks in the largest group that exchanged values; 0 if none did."""
+    """Number of ranks in the largest group that exchanged values, or 0 if no group did."""
     waited: bool = False
     """True if a barrier was called."""
     _waits: dict[str, int] = field(default_factory=dict)
-    """The advance that barriers made in each group's sequence number, by the group's name."""
+    """The number by which barriers have advanced each group's sequence number, by the group's name."""
 
     @property
     def found(self) -> bool:
-        """True if a value may have come from another rank."""
+        """True if a value may have come from a different rank."""
         return self.largest > 1
 
 
 @contextmanager
 def noticing_exchanges() -> Iterator[Exchanges]:
-    """Detect whether the enclosed code, including its threads, communicates through a process group.
+    """Record in the yielded object whether the enclosed code, including its threads, uses a process group.
 
-    Calls from Python are intercepted; calls from compiled code show in the groups' sequence numbers.
+    Calls from Python are intercepted. Calls from compiled code are seen in the groups' sequence numbers.
     """
     seen = Exchanges()
     before = {group.group_name: (group, _sequence(group)) for group in _groups()}
@@ -71,9 +71,9 @@ def noticing_exchanges() -> Iterator[Exchanges]:
 
 @contextmanager
 def alone(device: torch.device, *, says_so: bool) -> Iterator[None]:
-    """Replace the default process group by one of this rank alone; all ranks must enter the context together.
+    """Replace the default process group by a group of this rank alone. All ranks must enter the context together.
 
-    If `says_so`, `RANK` and `WORLD_SIZE` describe this group too.
+    If `says_so`, the variables `RANK` and `WORLD_SIZE` describe this group too.
     """
     default = distributed_c10d._get_default_group()
     backend = "nccl" if device.type == "cuda" else "gloo"
@@ -114,7 +114,7 @@ def _groups() -> list[ProcessGroup]:
 
 
 def _sequence(group: ProcessGroup) -> int:
-    """Return how many exchanges a group has begun; 0 if its backend doesn't count them."""
+    """Return the number of exchanges that a group has begun, or 0 if its backend doesn't count them."""
     counting: Any = group  # torch's stubs lack the method
     with suppress(RuntimeError):
         return int(counting._get_sequence_number_for_group())

@@ -1,4 +1,4 @@
-"""Restore and report settings of a rank's process that the experiment decides and a user's code has changed."""
+"""Restores and reports settings of a rank's process that the experiment prescribes and a user's code has changed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ddpbench.units import counted
 
 @contextmanager
 def settings_kept(case: Case, on_change: Callable[[str], None]) -> Iterator[None]:
-    """Run the enclosed code of a user, then restore the threads, cores and variables that the case's settings decide.
+    """Run the enclosed user's code, then restore the thread count, cores and variables that the case prescribes.
 
-    `on_change` gets a sentence on each change. Changing a variable such as OMP_NUM_THREADS no longer affects this
-    process, but does affect the loader workers that it starts.
+    `on_change` gets a sentence on each restored setting. A change of a variable such as OMP_NUM_THREADS no longer
+    affects this process, but it would affect the loader workers that this process starts.
     """
     threads, cores = torch.get_num_threads(), os.sched_getaffinity(0)
     variables = {name: os.environ.get(name) for name in early_env(case)}

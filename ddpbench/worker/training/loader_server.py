@@ -1,6 +1,7 @@
-"""Imported first by the process that forks a rank's loader workers: it dies with the rank, and its workers with it.
+"""Make the process that forks a rank's loader workers die with the rank, together with the workers.
 
-Otherwise the two wait for each other: the server for its workers to disconnect, and the workers for the server.
+That process imports this module first. Without it, the process would wait for its workers to disconnect, and the
+workers would wait for the process.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from ddpbench.guard import die_with_parent
 from ddpbench.user_files import search_shared_folders
 
 PARENT = "DDPBENCH_LOADERS_OF"
-"""The variable that holds the rank's process id, for the processes that the rank starts."""
+"""Environment variable with the rank's process id, set for processes that the rank starts."""
 SHARED = "DDPBENCH_LOADERS_FIND"
-"""The variable that says where the rank finds modules in folders that others can write to; see `user_files`."""
+"""Environment variable with the writable shared folders in which the rank finds modules; see `user_files`."""
 
 
 def _die_with_rank() -> None:

@@ -1,8 +1,8 @@
-"""Batches by position in the job's order of samples, so that interrupted training can continue on any number of ranks.
+"""Batches by position in one order of samples for all ranks, so that training can continue on any number of ranks.
 
-The order is the dataset's, reshuffled for each pass from the case's seed, one pass after the other. In a step of n
-ranks, each takes one of the next n local batches, so a snapshot only has to hold how many samples were trained on.
-Which samples a batch holds is learned from the dataset itself, rather than from what was asked of it.
+The order is the dataset's, reshuffled for each pass with the case's seed, one pass after the other. In a step of n
+ranks, each rank takes one of the next n local batches. So a snapshot only has to store how many samples were trained
+on. Which samples a batch contains is read from the dataset's answers, not from the requested indices.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Runs = tuple[tuple[int, int], ...]
 
 
 class _Numbered(Dataset[Any]):
-    """A dataset whose samples come with their index."""
+    """A dataset whose samples are pairs of index and original sample."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
@@ -41,14 +41,14 @@ def _collated(
 
 @dataclass(slots=True)
 class Order:
-    """The job's order of samples, which maps positions over all passes to dataset indices and back."""
+    """The order of samples over all passes. It maps positions in that order to dataset indices, and back."""
 
     samples: int
     seed: int
     _passes: dict[int, tuple[list[int], list[int]]] = field(default_factory=dict)
 
     def _pass(self, number: int) -> tuple[list[int], list[int]]:
-        """Return a pass's indices in order, and each index's position in it; two passes are cached."""
+        """Return a pass's dataset indices in order, and each index's position in the pass. Two passes are cached."""
         if number not in self._passes:
             generator = torch.Generator().manual_seed(self.seed + number)
             order = torch.randperm(self.samples, generator=generator)
@@ -59,16 +59,17 @@ class Order:
         return self._passes[number]
 
     def indices(self, first: int, count: int) -> list[int]:
-        """Return the dataset indices at `count` positions from `first` on."""
+        """Return the dataset indices at `count` positions, starting at position `first`."""
         return [
             self._pass(place // self.samples)[0][place % self.samples]
             for place in range(first, first + count)
         ]
 
     def runs(self, indices: Sequence[int], first: int) -> Runs:
-        """Return the positions of the samples received for requests `first`, `first + 1`, ... as runs (first, count).
+        """Return the positions of samples that were received when positions `first`, `first + 1`, ... were requested.
 
-        A sample received in place of the requested one gets its position within the same pass.
+        `indices` are the received samples' dataset indices. Positions are returned as runs (first, count). A sample
+        received instead of the requested one gets its position within the same pass.
         """
         runs: list[tuple[int, int]] = []
         for index, asked in zip(indices, range(first, first + len(indices)), strict=True):
@@ -89,7 +90,7 @@ def _asked(order: Order, first: int, stride: int, count: int) -> Iterator[list[i
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Share:
-    """The samples that a rank takes: in each step, one local batch per rank, from the job's position `first` on."""
+    """The samples that a rank takes, starting at position `first`. In each step, each rank takes one local batch."""
 
     first: int
     rank: int
@@ -107,9 +108,9 @@ def batches_from(
     collate: Callable[[list[Any]], Any] | None,
     loader: dict[str, Any],
 ) -> Iterator[tuple[Runs, Any]]:
-    """Yield a rank's batches, each with its samples' positions as runs.
+    """Yield a rank's batches endlessly, each with its samples' positions as runs (first, count).
 
-    `loader` holds further arguments of the DataLoader. Values are cast to `dtype`, or not if it is None.
+    `loader` holds further arguments of the DataLoader. Tensors are cast to `dtype`, or keep their type if it is None.
     """
 
     def placed(tensor: torch.Tensor) -> torch.Tensor:
@@ -121,7 +122,7 @@ def batches_from(
         _Numbered(dataset),
         batch_sampler=_Endless(order, own, stride, count),
         collate_fn=partial(_collated, collate),
-        generator=torch.Generator(),  # separate: an iterator draws when it begins, and the model's may be a snapshot's
+        generator=torch.Generator(),  # a separate one, since each new iterator draws from it
         **loader,
     )
     for indices, batch in loaded:

@@ -1,10 +1,10 @@
-"""The precision of forward and loss, the same for every strategy: the model's own types, or autocast.
+"""The precision of forward and loss, which is the same for every strategy: the model's own types, or autocast.
 
 Autocast applies to one thread, and data_parallel runs replicas in separate threads, so the model is wrapped rather than
 the step. Under fp16 the loss is scaled before backward and gradients are unscaled before the update, which is skipped
-if a gradient is infinite (torch.amp.GradScaler). Ranks decide that alike as long as each holds all averaged gradients,
-since an infinite gradient makes every average that includes it infinite. For shards (DTensor), torch tells every rank
-what any rank has found.
+if a gradient is infinite (torch.amp.GradScaler). All ranks skip the same updates if each has all averaged gradients,
+because an infinite gradient makes every average that includes it infinite. For sharded gradients (DTensor), torch
+exchanges between ranks whether any of them has found one.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ LossFunction = Callable[[Any, Any], torch.Tensor]
 
 
 class PrecisionPolicy:
-    """Full precision: the types of model and data."""
+    """Full precision, in which model and data keep their types. Base class of the other precisions."""
 
     name = "full"
     unit_roundoff = 0.0
-    """The unit roundoff of the type in which forward computes, if it is not the parameters' own; else 0."""
+    """Unit roundoff of the type in which forward computes, or 0 if that is the parameters' own type."""
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """Return the model with its forward in this precision."""
+        """Return a model whose forward runs `model` in this precision."""
         return model
 
     def value(self, loss: LossFunction) -> LossFunction:
@@ -37,32 +37,32 @@ class PrecisionPolicy:
         return loss
 
     def loss(self, loss: LossFunction) -> LossFunction:
-        """Return a function whose result backward starts from: `loss` in this precision, scaled under fp16."""
+        """Return a function that computes the loss from which backward starts. Under fp16 its result is scaled."""
         return self.value(loss)
 
     def unscaled(self, loss: torch.Tensor) -> torch.Tensor:
-        """Return the workload's unscaled loss of the last step, on its device."""
+        """Return the unscaled loss of the last step, on its device. `loss` is the value from which backward started."""
         return loss
 
     def true_loss(self, loss: torch.Tensor) -> float:
-        """Return the unscaled loss of the last step as a number."""
+        """Return the unscaled loss of the last step as a number. `loss` is the value from which backward started."""
         return float(self.unscaled(loss))
 
     def update(self, replica: Replica) -> None:
-        """Update the parameters from a step's gradients."""
+        """Update the replica's parameters from a step's gradients."""
         replica.apply()
 
     def true_gradient(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Return a copy of a gradient, with the loss's scale divided out."""
+        """Return a copy of a gradient, divided by the loss's scale."""
         return gradient.clone()
 
     def lower_scale(self) -> bool:
-        """Halve the loss's scale; return False if the loss has none."""
+        """Halve the loss's scale. Return False if this precision does not scale the loss."""
         return False
 
 
 class Autocast(PrecisionPolicy):
-    """Forward and loss under torch.autocast."""
+    """Precision that runs forward and loss under torch.autocast."""
 
     def __init__(self, name: str, device_type: str, dtype: torch.dtype) -> None:
         self.name, self._device_type, self._dtype = name, device_type, dtype
@@ -80,7 +80,7 @@ class Autocast(PrecisionPolicy):
 
 
 class ScaledAutocast(Autocast):
-    """Autocast to fp16 with a scaled loss, so that the smallest gradients don't vanish."""
+    """Precision that runs autocast to fp16 and scales the loss, so that the smallest gradients don't become 0."""
 
     def __init__(self, name: str, device_type: str, dtype: torch.dtype) -> None:
         super().__init__(name, device_type, dtype)
@@ -118,12 +118,12 @@ class ScaledAutocast(Autocast):
 
 FULL = PrecisionPolicy()
 _NARROW = {torch.bfloat16: "bf16", torch.float16: "fp16"}
-"""The types in which autocast computes, with their names in a case."""
+"""Map from the types in which autocast computes to their names in a case."""
 
 
 @contextmanager
 def entered_autocasts() -> Iterator[list[torch.dtype]]:
-    """Yield a list to which the types of all autocasts entered meanwhile are added, in order."""
+    """Yield a list that collects, in order, the types of all autocasts that the enclosed code enters."""
     seen: list[torch.dtype] = []
     enter = torch.autocast.__enter__
 
@@ -140,18 +140,18 @@ def entered_autocasts() -> Iterator[list[torch.dtype]]:
 
 
 def widest(types: Iterable[torch.dtype]) -> str:
-    """Return the name of the coarsest autocast type among these types; empty if there is none."""
+    """Return the name (`bf16` or `fp16`) of the autocast type with the largest roundoff, or an empty text."""
     known = [each for each in types if each in _NARROW]
     return _NARROW[max(known, key=lambda each: torch.finfo(each).eps)] if known else ""
 
 
 def roundoff_of(name: str) -> float:
-    """Return the unit roundoff of the autocast of this name; 0 if there is none."""
+    """Return the unit roundoff of the autocast `name` (`bf16` or `fp16`), or 0 for other names."""
     return next((torch.finfo(each).eps / 2 for each, own in _NARROW.items() if own == name), 0.0)
 
 
 def precision_of(name: str, device: torch.device) -> PrecisionPolicy:
-    """Return the precision of this name; each one for fp16 has its own scaler."""
+    """Return the precision of this name. Each call for fp16 returns a new object, with its own loss scale."""
     if name == "bf16":
         return Autocast(name, device.type, torch.bfloat16)
     if name == "fp16":
@@ -169,7 +169,7 @@ class _Autocasting(nn.Module):
 
     @property
     def without_autocast(self) -> nn.Module:
-        """Return the wrapped model, for a strategy that enters autocast in a framework's own way."""
+        """Return the wrapped model, for a strategy that enters autocast in its framework's own way."""
         return self.model
 
     def forward(self, *inputs: Any) -> Any:
@@ -178,7 +178,7 @@ class _Autocasting(nn.Module):
 
 
 class _Update:
-    """A replica's update in the form of an optimizer: the scaler unscales its gradients and may skip its step."""
+    """Make a replica's update look like an optimizer to GradScaler, which unscales gradients and may skip the step."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica

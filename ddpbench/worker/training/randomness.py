@@ -1,4 +1,4 @@
-"""The random generators that a model or its data may draw from: torch's, the standard library's and NumPy's."""
+"""State of the random generators that a model or its data may draw from, in torch, the standard library and NumPy."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _OWN = struct.Struct("<625I?d")
-"""State of `random`: its words and their position, and the second Gaussian of a pair if it is unused."""
+"""Layout of the state of `random`: words, position, and the second number of a Gaussian pair if still unused."""
 _NUMPYS = struct.Struct("<?624IQ?d")
-"""State of NumPy's generator if it is MT19937: its words, their position, and an unused Gaussian."""
+"""Layout of the state of NumPy's MT19937: whether NumPy has it, words, position, and an unused Gaussian number."""
 
 
 def seed_all(seed: int) -> None:
-    """Seed torch on every device, `random`, and NumPy's global generator if NumPy is imported."""
+    """Seed torch on every device, the module `random`, and NumPy's global generator if NumPy is imported."""
     torch.manual_seed(seed)
     random.seed(seed)
     if (numpy := _numpy_random()) is not None:
@@ -27,14 +27,14 @@ def seed_all(seed: int) -> None:
 
 
 def random_state() -> Any:
-    """Return the states of torch's generators, `random` and NumPy's generator."""
+    """Return the states of torch's generators, of `random` and of NumPy's global generator, for `set_random_state`."""
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     numpy = _numpy_random()
     return torch.get_rng_state(), cuda, random.getstate(), None if numpy is None else numpy.get_state()
 
 
 def set_random_state(state: Any) -> None:
-    """Restore the states that `random_state` returned."""
+    """Restore the generators' states that `random_state` returned."""
     cpu, cuda, own, numpys = state
     torch.set_rng_state(cpu)
     if cuda:
@@ -46,7 +46,7 @@ def set_random_state(state: Any) -> None:
 
 
 def have_drawn(before: Any, now: Any) -> bool:
-    """Return whether any generator has drawn between two results of `random_state`."""
+    """Return whether any generator's state differs between two results of `random_state`."""
     pairs = [(before[0], now[0]), *zip(before[1], now[1], strict=False)]
     if before[2] != now[2] or any(not torch.equal(one, other) for one, other in pairs):
         return True
@@ -54,7 +54,7 @@ def have_drawn(before: Any, now: Any) -> bool:
 
 
 class Draws:
-    """True if some code has drawn random numbers."""
+    """Result of `noticing_draws`: whether the enclosed code has drawn random numbers."""
 
     found = False
 
@@ -71,7 +71,10 @@ class _Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def noticing_draws() -> Iterator[Draws]:
-    """Note whether the enclosed code draws random numbers, also from a private generator of torch's."""
+    """Record in the yielded object whether the enclosed code draws random numbers.
+
+    Numbers from private generators of torch count too.
+    """
     draws, before = Draws(), random_state()
     with _Watched(draws):
         yield draws
@@ -79,7 +82,7 @@ def noticing_draws() -> Iterator[Draws]:
 
 
 def random_bytes() -> torch.Tensor:
-    """Return the states of the CPU's generators and of this process's GPU as bytes, equally long on each rank."""
+    """Return the states of the CPU's generators and of this process's GPU as bytes, equally many on all ranks."""
     _, words, left = random.getstate()
     packed = _OWN.pack(*words, left is not None, left or 0.0) + _packed_numpys()
     parts = [torch.get_rng_state(), torch.frombuffer(bytearray(packed), dtype=torch.uint8)]
@@ -89,7 +92,7 @@ def random_bytes() -> torch.Tensor:
 
 
 def set_random_bytes(states: torch.Tensor) -> None:
-    """Set the generators to what `random_bytes` returned."""
+    """Restore the generators' states that `random_bytes` returned."""
     packed = _OWN.size + _NUMPYS.size
     cpu = torch.get_rng_state().numel()
     torch.set_rng_state(states[:cpu].clone())
@@ -119,5 +122,5 @@ def _numpy_random() -> Any:
 
 
 def _comparable(state: Any) -> tuple[Any, ...]:
-    """Return a state of NumPy's generator in a form that can be compared."""
+    """Return a state of NumPy's generator with its arrays as lists, so that `==` compares two states."""
     return tuple(each.tolist() if hasattr(each, "tolist") else each for each in state)

@@ -1,4 +1,4 @@
-"""Input over the network: each batch's bytes are fetched from the fabric's store ahead of the batch's step."""
+"""Input over the network, where each batch's bytes are fetched from an emulated store before the batch's step."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import Any, TypeVar
 from ddpbench.strategies.trees import tensors
 
 AHEAD = 2
-"""Batches fetched ahead, as many as a DataLoader's worker fetches by default (prefetch_factor)."""
+"""Number of batches fetched in advance, equal to the default of a DataLoader's worker (prefetch_factor)."""
 _CHUNK_BYTES = 1 << 20
 T = TypeVar("T")
 
 
 class StoreError(OSError):
-    """The store did not send what was asked for."""
+    """The store could not be reached, or did not send all requested bytes."""
 
 
 def fetch(connection: socket.socket, count: int, into: bytearray) -> None:
-    """Ask the store for `count` bytes and receive them in chunks, all into the same buffer.
+    """Request `count` bytes from the store and receive them in chunks, each overwriting the buffer `into`.
 
     Raises:
         StoreError: the store closed the connection.
@@ -40,15 +40,15 @@ def fetch(connection: socket.socket, count: int, into: bytearray) -> None:
 
 
 def batch_bytes_of(batch: Any) -> int:
-    """Return the bytes of a batch's tensors."""
+    """Return the total size of a batch's tensors (bytes)."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors(batch))
 
 
 def fetched(batches: Iterator[T], address: str, batch_bytes: int) -> Iterator[T]:
-    """Yield the batches, each after `batch_bytes` have come from the store at `address` (`10.0.0.1:7000`).
+    """Yield the batches, each after `batch_bytes` bytes have arrived from the store at `address`.
 
-    A thread of this rank fetches up to `AHEAD` batches ahead, so that input and gradients share the link, as with a
-    loader that reads from a file server.
+    `address` is of the form `10.0.0.1:7000`. A thread of this rank fetches the bytes of up to `AHEAD` batches in
+    advance. So input and gradients share the link, as with a loader that reads from a file server.
 
     Raises:
         StoreError: the store cannot be reached or closes the connection.

@@ -1,4 +1,4 @@
-"""A rank's training job: workload, data and model for a case, and the step the harness times."""
+"""The workload, data and model of a rank, and the training step that is timed."""
 
 from __future__ import annotations
 
@@ -36,24 +36,30 @@ from ddpbench.workloads.plain_updates import with_hooks
 
 
 class DivergedError(Exception):
-    """Training failed: the loss is NaN or infinite, or replicas differ."""
+    """Training failed because the loss is NaN or infinite, or because ranks' parameters differ."""
 
 
 class Training:
-    """A rank's workload, data and model for a case, before a strategy is applied to the model."""
+    """A rank's workload, data and model for a case, before the strategy is applied to the model."""
 
     def __init__(self, case: Case, place: JobPlace, device: torch.device, launch: int = 0) -> None:
-        """Take `launch`, the number of the case's launch, so that randomly drawn times differ between launches."""
+        """Load the case's strategy, workload and data.
+
+        `launch` is the launch's number within the case, so that randomly drawn times differ between launches.
+
+        Raises:
+            ValueError: the case does not suit a workload with its own step, or one whose dataset is a stream.
+        """
         self.case, self.place, self.device = case, place, device
         self._undone: dict[str, None] = {}
-        """Sentences on settings that the user's code had changed and that were restored."""
+        """Sentences on settings that the user's code changed and that were restored."""
         with self._settings_kept():
             self.strategy: Strategy[Any] = load_strategy(case.strategy)
             self.workload = load_workload(case.workload).for_case(case, place.rank, launch)
         self.workload_options = self.workload.options.model_validate(case.workload_options)
         self.options = self.strategy.options.model_validate(case.options)
         self.dtype = type_of(case.dtype)
-        """Type that model and batches are cast to; None if they keep their own types."""
+        """Data type that model and batches are cast to, or None if they keep their own types."""
         self._given_types: tuple[torch.dtype, ...] | None = None
         self._batch_types: set[torch.dtype] = set()
         """Original types of the batches' tensors that are cast."""
@@ -64,15 +70,15 @@ class Training:
         self.samples = case.global_batch // dealt[1]
         """Samples in each batch of this process."""
         self.share = case.global_batch if place.processes == 1 else case.local_batch
-        """Samples of a step that count for this process; summed over ranks, they are the job's batch."""
+        """Number of a step's samples that count for this process. The sum over all ranks is the global batch."""
         if place.rank < case.world_size - self.strategy.trainers(case.world_size):
             self.share = 0  # the first ranks only serve
-        seed_all(case.seed)  # a user's object draws the same on all ranks when it is made
+        seed_all(case.seed)  # so that a user's object draws the same numbers on all ranks when it is made
         with self._settings_kept():
             own = self.workload.loader(self.workload_options, *dealt, self.samples)
             dataset = self.workload.dataset(self.workload_options) if own is None else None
         self.is_stream = isinstance(dataset, IterableDataset)
-        """True if the dataset is a stream, without a length from which each rank's number of samples would follow."""
+        """True if the dataset is a stream, which has no length to compute each rank's number of samples from."""
         self.shards_itself = own is not None or self.is_stream
         """True if the workload, rather than ddpbench, chooses each rank's samples."""
         if self.is_stream and place.processes > 1 and (reason := stream_reason(case)):
@@ -82,19 +88,20 @@ class Training:
         self.dataset_samples = (
             _length(getattr(self.loader, "dataset", None)) if self.workload.has_loss else None
         )
-        """Samples in the whole dataset; None if it is endless, synthetic, or doesn't say."""
+        """Number of samples in the whole dataset, or None if it is endless, synthetic, or has no length."""
         self.trained_names: tuple[str, ...] = ()
-        """Names of the trainable parameters of the last `fresh_model`, in the module's order."""
+        """Names of the trainable parameters of the model that `fresh_model` last returned, in the module's order."""
         self.sparse_buffers: tuple[str, ...] = ()
         self.undivided: tuple[int, ...] = ()
-        """Lengths of tensors that `trees.chunk` gives to each part of a batch in full; set by a proof that cuts
-        batches.
+        """Lengths of tensors that `trees.chunk` leaves undivided in each part of a batch.
+
+        A proof that divides batches sets them.
         """
         self.hooks_see_outputs = False
         """True if the model has forward hooks."""
         self._passes: list[int] = []
         self._begun = 0
-        """Batches taken so far in the current pass."""
+        """Number of batches taken so far in the current pass."""
 
     def _made_loader(self, dataset: Any, rank: int, processes: int) -> DataLoader[Any]:
         return make_loader(
@@ -109,10 +116,10 @@ class Training:
     def fresh_model(
         self, dtype: torch.dtype | None = None, precision: PrecisionPolicy | None = None
     ) -> torch.nn.Module:
-        """Return a model in its initial state, which is the same in every rank, by the case's seed.
+        """Return a new model in its initial state, which the case's seed makes the same in every rank.
 
         Its parameters are cast to `dtype`, or to the case's type if None. Its forward runs in `precision`, or in the
-        case's if None.
+        case's precision if None.
 
         Raises:
             ValueError: the model has parameters without memory, or none to train.
@@ -151,7 +158,7 @@ class Training:
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """Return sentences on what was changed of a user's class: types of its model and batches, and settings."""
+        """Sentences on casts of a user's model and batches, and on settings that its code changed."""
         if not is_import_path(self.case.workload):
             return ()
         asked = f'dtype = "{self.case.dtype}" casts'
@@ -165,13 +172,16 @@ class Training:
 
     @property
     def given_types(self) -> tuple[torch.dtype, ...]:
-        """Return the types of the workload's parameters before any cast."""
+        """Data types of the workload's parameters before any cast."""
         if self._given_types is None:
             self.fresh_model()
         return self._given_types or ()
 
     def batches(self) -> Iterator[tuple[Any, Any]]:
-        """Return the rank's batches, endlessly: inputs and targets, or (batch, None) if the model takes all."""
+        """Return an endless iterator over the rank's batches as pairs (inputs, targets).
+
+        If the model takes whole batches, the pairs are (batch, None).
+        """
         size = self.samples if self._own_loader else None
         batches = endless(
             self.loader,
@@ -190,11 +200,11 @@ class Training:
         return samples(batch) if own is None else own
 
     def is_packed(self, batch: Any) -> bool:
-        """Return whether a batch of a user's own class holds its samples other than along its first dimension."""
+        """Return whether a user's workload counts samples differently from the length of a batch's first dimension."""
         return is_import_path(self.case.workload) and samples(batch) != self.samples
 
     def batch_bytes(self) -> int:
-        """Return the size of a batch as it is fetched, in bytes, shrunk as the gradients are."""
+        """Return the size of a batch when it is fetched (bytes), divided by the case's `shrink` as gradients are."""
         size = self.workload.sample_bytes
         whole = batch_bytes_of(next(self.batches())) if size is None else size * self.samples
         return max(1, whole // self.case.shrink)
@@ -203,11 +213,11 @@ class Training:
         self._begun = begun
 
     def check_even(self, control: Control) -> None:
-        """Compare the lengths of the ranks' passes over their data, as far as they are known by now.
+        """Check that passes over the data are equally long on all ranks, as far as their lengths are known by now.
 
-        Ranks that cycle through their data never wait for another rank's end, and so would not notice a difference.
-        With `data = "memory"`, ranks may stop at different numbers of batches. So a rank whose length is unknown is
-        only compared with one whose pass it has gone beyond.
+        Ranks that repeat their data never wait for another rank's end, and so would not notice a difference. With `data
+        = "memory"`, ranks may stop at different numbers of batches. So a rank whose length is unknown is compared only
+        with ranks whose length it has exceeded.
 
         Raises:
             ValueError: the lengths differ; raised on all ranks.
@@ -232,9 +242,7 @@ class Training:
                 )
 
     def make_optimizer(self, parameters: Any) -> torch.optim.Optimizer:
-        """Return the workload's optimizer, with its options; several optimizers of an own step are returned as one
-        object.
-        """
+        """Return the workload's optimizer for `parameters`. If it has several, one object combines them."""
         if not self.workload.owns_step:
             optimizer = self.workload.optimizer(parameters, self.workload_options)
             with_hooks(optimizer)
@@ -252,7 +260,9 @@ class Training:
         distributed: bool,
         precision: PrecisionPolicy | None = None,
     ) -> Replica:
-        """Return the strategy's replica of `model`, a `fresh_model` of the same precision.
+        """Apply the strategy to `model`, and return the resulting replica.
+
+        `model` comes from `fresh_model` with the same `precision`.
 
         Raises:
             TypeError: a user's own strategy returned something else.
@@ -293,7 +303,7 @@ def _length(dataset: Any) -> int | None:
 
 
 class StepLoop:
-    """The training step of all strategies: a batch, its gradients, the update."""
+    """The training step of all strategies, which takes a batch, computes its gradients and updates the parameters."""
 
     def __init__(
         self,
@@ -305,7 +315,7 @@ class StepLoop:
         *,
         pacer: Pacer | None = None,
     ) -> None:
-        """Take `pacer`, the workload's, if it has one; it is called when a step ends."""
+        """Prepare steps of `replica`. `pacer`, if the workload has one, is called at the end of each step."""
         self.replica = replica
         self._end_step = pacer.end_step if pacer is not None else None
         self._precision = precision
@@ -336,12 +346,12 @@ class StepLoop:
         self._beat()
 
     def unscaled_loss(self) -> torch.Tensor:
-        """Return the last step's unscaled loss, still on its device, since reading it would wait for the device."""
+        """Return the last step's unscaled loss, still on its device, because reading it would wait for the device."""
         assert self.loss is not None
         return self._precision.unscaled(self.loss)
 
     def check_loss(self) -> float:
-        """Return the last step's loss, or 0 if the replica doesn't know it.
+        """Return the last step's loss as a number, or 0 if the replica doesn't know the loss.
 
         Raises:
             DivergedError: the loss is NaN or infinite.
@@ -358,7 +368,7 @@ class StepLoop:
 
 
 def checksum(model: torch.nn.Module) -> str:
-    """Return a digest of all parameters' bits, without buffers such as BatchNorm's running statistics."""
+    """Return a hash of the bits of all parameters, as hexadecimal text. Buffers are left out."""
     digest = hashlib.sha256()
     for parameter in model.parameters():
         data = parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
@@ -367,7 +377,7 @@ def checksum(model: torch.nn.Module) -> str:
 
 
 def all_equal(text: str, control: Control, processes: int) -> bool:
-    """Return whether all ranks hold the same text, such as a checksum, of at most 64 characters."""
+    """Return whether all ranks pass the same `text`, such as a checksum, of at most 64 characters."""
     if processes == 1:
         return True
     group = getattr(control, "group", None)
@@ -389,7 +399,7 @@ def gather_number(value: int, control: Control, processes: int) -> list[int]:
 
 
 def gather_numbers(values: Sequence[float], control: Control, processes: int) -> list[list[float]]:
-    """Return every rank's `values`, in the order of ranks; all ranks must pass equally many."""
+    """Return every rank's `values`, in the order of ranks. All ranks must pass equally many."""
     if processes == 1:
         return [list(values)]
     own = torch.tensor(values, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""The number types of a model and its batches: their names, and the casts between them."""
+"""The data types of a model and its batches: their names, and casts between them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddpbench.units import series_of
 
 
 def type_of(case_dtype: str) -> torch.dtype | None:
-    """Return the type that a case's `dtype` casts model and batches to; None if they keep their own types."""
+    """Return the data type that a case's setting `dtype` names, or None if model and batches keep their own types."""
     if case_dtype == OWN_TYPES:
         return None
     dtype: torch.dtype = getattr(torch, case_dtype)
@@ -22,23 +22,23 @@ def type_of(case_dtype: str) -> torch.dtype | None:
 
 
 def name_of(dtype: torch.dtype) -> str:
-    """Return a type's name, such as `bfloat16`."""
+    """Return a data type's name without `torch.`, such as `bfloat16`."""
     return str(dtype).removeprefix("torch.")
 
 
 def types_in(values: Iterable[torch.Tensor]) -> tuple[torch.dtype, ...]:
-    """Return the floating-point and complex types among tensors, each once, sorted by name."""
+    """Return the distinct floating-point and complex data types of these tensors, sorted by name."""
     found = {each.dtype for each in values if each.is_floating_point() or each.is_complex()}
     return tuple(sorted(found, key=name_of))
 
 
 def names_of(types: Iterable[torch.dtype]) -> tuple[str, ...]:
-    """Return these types' names."""
+    """Return the names of these data types without `torch.`."""
     return tuple(map(name_of, types))
 
 
 def cast_model(model: torch.nn.Module, dtype: torch.dtype | None) -> torch.nn.Module:
-    """Return the model with parameters and buffers cast by `cast_type`; unchanged if `dtype` is None."""
+    """Return the model with parameters and buffers cast by `cast_type`, or unchanged if `dtype` is None."""
     if dtype is None:
         return model
     if not any(each.is_complex() for each in (*model.parameters(), *model.buffers())):
@@ -47,13 +47,13 @@ def cast_model(model: torch.nn.Module, dtype: torch.dtype | None) -> torch.nn.Mo
 
 
 def cast_words(types: Iterable[torch.dtype], dtype: torch.dtype | None) -> str:
-    """Return words for what a cast changes, such as `bfloat16 to float32`; empty if it changes nothing."""
+    """Describe the casts of `types` to `dtype` in words, such as `bfloat16 to float32`. Empty if nothing changes."""
     changed = {each: cast_type(each, dtype) for each in types}
     return series_of([f"{name_of(old)} to {name_of(new)}" for old, new in changed.items() if old != new])
 
 
 def mixed_words(model: torch.nn.Module, batch: Any) -> str:
-    """Return a hint for a failed step if model and batch have different types of real numbers; else empty."""
+    """Return a hint for an error message if the batch has real data types that the model lacks, else empty text."""
     own = types_in(each for each in model.parameters() if not each.is_complex())
     given = types_in(each for each in tensors(batch) if not each.is_complex())
     if not own or not given or set(given) <= set(own):
@@ -65,7 +65,10 @@ def mixed_words(model: torch.nn.Module, batch: Any) -> str:
 
 
 def narrowest(types: Iterable[torch.dtype]) -> torch.dtype:
-    """Return the coarsest real type among these; a complex type counts as its parts, and no types at all as float32."""
+    """Return the real data type with the largest roundoff among `types`, or float32 if there are none.
+
+    A complex type counts as the real type of its parts.
+    """
     return max(
         (each.to_real() for each in types), key=lambda one: torch.finfo(one).eps, default=torch.float32
     )
@@ -73,33 +76,33 @@ def narrowest(types: Iterable[torch.dtype]) -> torch.dtype:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NumberTypes:
-    """The types that model and batch have in a proof's comparison."""
+    """The data types that model and batch have in one comparison of a proof."""
 
     cast: torch.dtype | None
-    """Type that both are cast to; None if they keep their own types."""
+    """Data type that model and batch are cast to, or None if they keep their own types."""
     given: tuple[torch.dtype, ...]
-    """Types of the model's parameters before the cast."""
+    """Data types of the model's parameters before the cast."""
 
     @property
     def types(self) -> tuple[torch.dtype, ...]:
-        """Return the types of the model's parameters as they are compared."""
+        """Data types of the model's parameters after the cast."""
         return tuple(dict.fromkeys(cast_type(each, self.cast) for each in self.given))
 
     @property
     def narrowest(self) -> torch.dtype:
-        """Return the compared type with the fewest digits, which decides the allowed error."""
+        """The data type with the largest roundoff after the cast. It decides which error a proof allows."""
         return self.cast or narrowest(self.given)
 
     @property
     def is_double(self) -> bool:
-        """Return whether everything is computed in double precision."""
+        """True if everything is computed in double precision."""
         return self.narrowest == torch.float64
 
     @property
     def name(self) -> str:
-        """Return words for the types: `float32`, `bfloat16 and float32`, `float64 (cast from bfloat16 and float32)`.
+        """Words for the types: `float32`, `bfloat16 and float32`, `float64 (cast from bfloat16 and float32)`.
 
-        Casts of a float32 model to float64 and float32 are not mentioned.
+        Casts of a float32 model are not mentioned.
         """
         name = series_of(names_of(self.types)) or name_of(self.narrowest)
         if self.given in ((), (torch.float32,)) or not cast_words(self.given, self.cast):
@@ -108,10 +111,10 @@ class NumberTypes:
 
 
 def compared_numbers(dtype: torch.dtype | None, given: tuple[torch.dtype, ...]) -> list[NumberTypes]:
-    """Return the types to prove in: float64, which proves the algorithm, and the type used in training.
+    """Return the data types in which a proof compares: float64, which proves the algorithm, and those used in training.
 
-    `dtype` is the type that the case casts to, or None if the model keeps the types `given`. A case that casts is also
-    proved in float32.
+    `dtype` is the type that the case casts to, or None if the model keeps its types `given`. If `dtype` is set, float32
+    is compared too.
     """
     double = NumberTypes(cast=torch.float64, given=given)
     if dtype is not None:
