@@ -1,4 +1,4 @@
-"""A/A test: measure a machine's noise with one case run twice, and derive the minimum detectable difference."""
+"""A/A test: measure a machine's noise with one case run twice, and derive the smallest detectable difference."""
 
 from __future__ import annotations
 
@@ -31,16 +31,17 @@ from ddpbench.spec.settings import MIN_ROUNDS, MOST_ROUNDS, MOST_ROUNDS_IN_TURN
 from ddpbench.units import format_about, format_at_most, format_seconds, format_two_digits
 
 TIMES_S = (60.0, 180.0, 480.0, 1800.0)
-"""Default measuring times, seconds, for which the minimum detectable difference is given."""
+"""Default measuring times (seconds) for which the smallest change that they resolve is reported."""
 CHANGES = (0.10, 0.05, 0.03, 0.02, 0.01)
-"""Default changes, as fractions, for which the required measuring time is given."""
+"""Default changes (fractions) for which the measuring time that resolves them is reported."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResolvedIn:
-    """Smallest changes, as fractions, that a given measuring time resolves; None if too few rounds fit.
+    """Smallest change, as a fraction, that each way of comparing resolves within `seconds` of measuring.
 
-    `two_runs` includes the drift between the two sessions, each of which has half of the time.
+    A change is None if too few rounds fit into the time. `two_runs` includes the drift between the two sessions, each
+    of which has half of the time.
     """
 
     seconds: float
@@ -51,7 +52,10 @@ class ResolvedIn:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimeFor:
-    """Measuring time, in seconds, that resolves a change (a fraction); None if no time resolves it."""
+    """Measuring time, in seconds, that each way of comparing needs to resolve `change`, a fraction.
+
+    A time is None if no time resolves the change.
+    """
 
     change: float
     in_turn_s: float | None
@@ -64,9 +68,9 @@ class NoiseResult:
     """Result of an A/A test. Changes are fractions of the step time.
 
     `difference` is the step time of A divided by that of its replicate, minus 1, with its 95 % interval over rounds.
-    The interval should include 0. Both intervals have both ends. `deviation_pairs` is the standard deviation of the log
-    ratio within a round, and `deviation_launches` that of a launch's log step time across rounds. The former is smaller
-    if drift cancels within a round. Its 95 % interval assumes that log ratios are normal.
+    The interval should include 0. `deviation_pairs` is the standard deviation of the log ratio within a round. Its 95 %
+    interval assumes that log ratios are normal. Both intervals have both ends. `deviation_launches` is the standard
+    deviation of a launch's log step time across rounds. `deviation_pairs` is smaller if drift cancels within a round.
 
     `round_s` is the wall time of a round with both launches in one sweep, and `round_in_turn_s` that of two sides with
     separate fork servers. `begin_s` is the time that a sweep takes before its first round. `within` lists the change
@@ -119,7 +123,7 @@ class NoiseResult:
         return lines
 
     def to_json(self) -> dict[str, Any]:
-        """Return the result as plain values; `difference` is followed by `difference_low` and `difference_high`."""
+        """Return the result as plain values. An interval `x` becomes the keys `x`, `x_low` and `x_high`."""
         found: dict[str, Any] = {}
         for name, value in asdict(self).items():
             if name in ("difference", "deviation_pairs"):
@@ -168,12 +172,12 @@ def _change(value: float | None) -> str:
 def noise_of(
     run: RunDir, *, within_s: Sequence[float] = TIMES_S, changes: Sequence[float] = CHANGES
 ) -> NoiseResult:
-    """Return the noise measured by a run that has a case and its replicate.
+    """Compute the noise that a run with a case and its replicate shows.
 
     Args:
         run: the run directory.
-        within_s: times for which the smallest resolvable change is given.
-        changes: fractions for which the time that resolves them is given.
+        within_s: measuring times, seconds, for which the smallest resolvable change is computed.
+        changes: changes, as fractions, for which the necessary measuring time is computed.
 
     Raises:
         IdentityError: `run` is not a run directory, or has another schema.
@@ -220,7 +224,7 @@ def noise_of(
 
 
 def _over_rounds(twins: Sequence[CaseRun]) -> float:
-    """Return the standard deviation across rounds of a launch's log step time: the root mean square of both cases'."""
+    """Return the standard deviation of the log step time across rounds, as the root mean square of the two cases'."""
     deviations = [deviation([math.log(one.step_s) for one in case.timings]) for case in twins]
     return math.sqrt(sum(value**2 for value in deviations) / len(deviations))
 
@@ -231,7 +235,7 @@ def _spread(both: Sequence[tuple[Timing, Timing]]) -> float:
 
 
 def _launches_s(twins: Sequence[CaseRun], shared: Collection[TimingKey]) -> float:
-    """Return the mean wall time of a round's two launches together, seconds, in the rounds of `shared`."""
+    """Return the mean wall time, in seconds, of both launches of a round together. Only rounds in `shared` count."""
     walls = [
         launch.wall_s
         for case in twins
@@ -243,7 +247,7 @@ def _launches_s(twins: Sequence[CaseRun], shared: Collection[TimingKey]) -> floa
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Plan:
-    """A machine's noise, and the changes that the three ways of comparing resolve despite it."""
+    """A machine's noise and durations, from which the changes that it can resolve are computed."""
 
     pairs: float
     launches: float
@@ -254,9 +258,7 @@ class _Plan:
     """Lag-1 correlation of rounds, at least 0."""
 
     def within(self, seconds: float) -> ResolvedIn:
-        """Return the smallest change that each way of comparing (in turn, in one sweep, by two runs) can show in this
-        time.
-        """
+        """Return the smallest change that each way of comparing can show within this measuring time."""
         return ResolvedIn(
             seconds=seconds,
             in_turn=self._in_turn().resolved_in(seconds),
@@ -265,7 +267,7 @@ class _Plan:
         )
 
     def time_for(self, change: float) -> TimeFor:
-        """Return the measuring time that each way needs to resolve this change."""
+        """Return the measuring time that each way of comparing needs to show this change."""
         sweep, runs = (
             rounds if rounds is not None and rounds <= MOST_ROUNDS else None
             for rounds in (rounds_to_resolve(change, way) for way in (self._in_one_sweep, self._by_two_runs))
@@ -278,7 +280,6 @@ class _Plan:
         )
 
     def _in_turn(self) -> InTurn:
-        """Return the plan for two sides in turn, each a separate sweep with its own start-up time."""
         return InTurn(
             deviation=self.pairs,
             round_s=self.round_in_turn_s,
@@ -294,7 +295,7 @@ class _Plan:
 
 
 def _rounds_of_a_sweep(seconds: float, round_s: float) -> int:
-    """Return the number of rounds that fit into the time, at most `MOST_ROUNDS`."""
+    """Return the number of rounds that fit into `seconds`, at most `MOST_ROUNDS`."""
     return min(rounds_in(seconds, round_s), MOST_ROUNDS)
 
 

@@ -1,7 +1,7 @@
-"""Upper bounds from independent ranks, which exchange nothing: which cases they bound, and a check of the bound.
+"""Upper bounds on throughput, measured with independent ranks, which exchange nothing.
 
-A bound that is slower than a case it bounds is refuted: its launches were disturbed, or there were too few. Code that
-reports a case's distance from its bound, or the part of its time that the bound explains, makes this check first.
+If a case is faster than its bound, the bound is refuted: its launches were disturbed, or there were too few. Code that
+reports a case's distance from its bound must check this first.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ddpbench.strategies.traits import traits_of
 
 
 def is_bounded(case: Case) -> bool:
-    """Return whether independent ranks bound this case: its ranks each do as much work as theirs, and communicate.
+    """Return whether the rate of independent ranks is an upper bound on this case's rate.
 
-    Ranks that divide the model or its update do less work than independent ranks and may be faster. So may ranks whose
-    model another framework computes.
+    It is if each rank of the case does all the work of an independent rank and also communicates. Ranks that divide the
+    model or its update do less work, so they may be faster. So may ranks whose model another framework computes.
     """
     traits = traits_of(case)
     return traits.whole_state and traits.exchanges and traits.engine == "torch"
@@ -47,11 +47,11 @@ def bounds_of(runs: Iterable[_T]) -> dict[Hashable, _T]:
 def outruns(case: Case, rate: float, bound_rate: float) -> bool:
     """Return whether a case's throughput is more than 2 % above its bound, which refutes the bound.
 
-    Both rates are in samples per second of the whole job. Point estimates are compared; their intervals do not count.
+    Both rates are in samples per second of the whole job. Point estimates are compared, not their intervals.
     """
     return is_bounded(case) and rate > bound_rate * (1 + MARGIN)
 
 
 def outrun(run: CaseRun, bound: CaseRun) -> bool:
-    """Return `outruns` for two cases with timed launches."""
+    """Return whether a case's measured throughput refutes its bound (see `outruns`). Both must have timed launches."""
     return outruns(run.case, samples_rate(run.timings).value, samples_rate(bound.timings).value)

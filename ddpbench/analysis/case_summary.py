@@ -14,7 +14,7 @@ from ddpbench.analysis.time_to_loss import Cost
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaseSummary:
-    """A case of a run, with None for values that were not measured.
+    """Results of one case of a run. A value that was not measured is None.
 
     Times are seconds, sizes bytes, rates samples per second. Intervals are 95 % intervals over launches or rounds.
     `docs/columns.md` defines each number.
@@ -69,7 +69,7 @@ class CaseSummary:
 
 
 def case_summary(result: CaseResult) -> CaseSummary:
-    """Return a case's results without the records from which they were computed."""
+    """Return a case's results as plain values, without the records from which they were computed."""
     run = result.run
     return CaseSummary(
         case_id=run.case_id,

@@ -1,9 +1,8 @@
 """Checkpoint cost: the duration of a launch's checkpoints by one method, and their share of training time.
 
-A checkpoint lasts from the earliest rank's start to the latest rank's end, barriers included. It happens once, so its
-time is a duration, unlike a training step's period (`steptime.py`). A launch has one number per method: total time
-divided by the number of checkpoints, the first included. A case's number is that of the median launch. Shares of time
-use means over launches: time adds up, so slow launches count in proportion to their time.
+A checkpoint lasts from the earliest rank's start to the latest rank's end, barriers included. A launch has one number
+per method: total time divided by the number of checkpoints, including the first. A case's number is that of the median
+launch. Shares of time use means over launches, because times add up over a job, including those of rare slow launches.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ SMALL_SHARE = 0.01
 
 
 def share(checkpoint_s: float, step_s: float, steps: int) -> float:
-    """Return the share of time spent on checkpoints, one every `steps` steps.
+    """Return the share of time spent on checkpoints if one is made after every `steps` steps.
 
     It is s / (s + k t) with s = `checkpoint_s`, k = `steps` and t = `step_s`.
     """
@@ -34,7 +33,10 @@ def share(checkpoint_s: float, step_s: float, steps: int) -> float:
 
 
 def steps_for_share(checkpoint_s: float, step_s: float, wanted: float = SMALL_SHARE) -> int:
-    """Return the shortest interval, in steps, at which the share is at most `wanted`: s (1 - p) / (p t), rounded up."""
+    """Return the shortest interval between checkpoints, in steps, at which their share of time is at most `wanted`.
+
+    It is s (1 - p) / (p t), rounded up, with s = `checkpoint_s`, p = `wanted` and t = `step_s`.
+    """
     exact = checkpoint_s * (1 - wanted) / (wanted * step_s)
     return max(1, math.ceil(exact * (1 - 1e-12)))  # 990.0000000001 is 990
 
@@ -57,9 +59,10 @@ class CheckpointRun:
 def checkpoint_runs(
     number: int, ranks: Sequence[Sequence[Checkpoint]], *, one_host: bool
 ) -> dict[str, CheckpointRun]:
-    """Return a launch's checkpoints by method, from all ranks' records; a checkpoint that any rank lacks is left out.
+    """Return a launch's checkpoints by method, from all ranks' records.
 
-    Hosts have no common clock, so without `one_host` a checkpoint takes as long as its slowest rank.
+    A checkpoint is left out if any rank has no record of it. Without `one_host` the ranks have no common clock, so a
+    checkpoint's time is that of its slowest rank.
     """
     found: dict[str, CheckpointRun] = {}
     for method in METHODS:
@@ -90,7 +93,7 @@ def _length_s(group: Sequence[Checkpoint], *, one_host: bool) -> float:
 class CheckpointCost:
     """A case's checkpoints of one method, over all its launches. Times are seconds, sizes bytes.
 
-    `cost` and `step_s`, the time of a training step, are those of the median launch; `mean_s` and `step_mean_s` are the
+    `cost` and `step_s`, the time of a training step, are those of the median launch. `mean_s` and `step_mean_s` are the
     corresponding means over launches.
     """
 
@@ -108,12 +111,12 @@ class CheckpointCost:
     step_mean_s: float
 
     def share(self, steps: int) -> float:
-        """Return the share of time with one checkpoint every `steps` steps."""
+        """Return the share of time spent on checkpoints if one is made after every `steps` steps."""
         return share(self.mean_s, self.step_mean_s, steps)
 
     @property
     def steps_for_small_share(self) -> int:
-        """Return the shortest interval, in steps, at which the share is at most `SMALL_SHARE`."""
+        """Return the fewest steps between checkpoints at which their share of time is at most `SMALL_SHARE`."""
         return steps_for_share(self.mean_s, self.step_mean_s)
 
     @classmethod
@@ -147,12 +150,12 @@ class CheckpointCost:
 def checkpoint_costs(
     case_id: str, launches: Sequence[Mapping[str, CheckpointRun]], training: Sequence[Timing]
 ) -> list[CheckpointCost]:
-    """Return a case's checkpoint cost for each method that its launches used.
+    """Return a case's checkpoint costs, one for each method that its launches used.
 
     Args:
         case_id: the case's id.
         launches: checkpoints of each launch, by method.
-        training: step timings of the same case.
+        training: timings of the case's training steps.
     """
     costs: list[CheckpointCost] = []
     for method in METHODS:

@@ -1,4 +1,7 @@
-"""Cases and table of a run whose claims are decided; pairs named by claims have the claims' intervals in both."""
+"""A run after its claims were decided.
+
+For each pair of cases that a claim names, the run's cases and its table use the claims' intervals.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from ddpbench.spec.claims import PlannedClaim
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecidedRun:
-    """A run whose claims are decided."""
+    """A run after its claims were decided: its cases, their results, the outcome of each claim, and the checks."""
 
     cases: list[CaseRun]
     results: list[CaseResult]
@@ -43,7 +46,10 @@ def decide(
     fabrics: Sequence[FabricRun],
     claims: Sequence[PlannedClaim],
 ) -> DecidedRun:
-    """Return the run's cases with the claims' judgements of their pairs, the resulting table, and the checks."""
+    """Decide a run's claims, and return its cases, results, table and checks.
+
+    A pair of cases that a claim names has the claims' judgement in the returned cases and table.
+    """
     targets = plan.target_half_widths()
     results = case_results(cases, targets, machine)
     checks = check_cases(results, fabrics)
@@ -55,7 +61,7 @@ def decide(
 
 
 def load(run: RunDir | Path | str) -> pd.DataFrame:
-    """Return the table of a run directory, computed from its records: one row per case, in the plan's order.
+    """Compute the table of a run directory from its records: one row per case, in the plan's order.
 
     Raises:
         IdentityError: `run` is not a run directory, or has another schema.

@@ -83,7 +83,10 @@ class Finding:
 
     @property
     def badge(self) -> str:
-        """Return the verdict in a word or two, empty for a note; a case slower than its bound has the badge `cost`."""
+        """Return the verdict in a word or two, or an empty string for a note.
+
+        A finding on a claim has the badge `claim`, and a case that is slower than its bound has the badge `cost`.
+        """
         if self.kind == "bound" and self.verdict == "slower":
             return "cost"
         if self.kind == "claim":
@@ -92,5 +95,5 @@ class Finding:
 
     @property
     def line(self) -> str:
-        """Return the sentence with its qualifications in brackets, for plain text."""
+        """Return the sentence as plain text, followed by its qualifications in brackets."""
         return self.text.qualified(self.tags)

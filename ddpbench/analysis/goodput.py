@@ -1,13 +1,12 @@
-"""Share of time that a job which fails at random spends on training, as a function of the period of its snapshots.
+"""Share of time that a job spends on training if it fails at random, as a function of the period of its snapshots.
 
 C is the cost of a snapshot, R the time from a failure until training continues, M the mean time between failures, and
-tau the training between two snapshots. All have the same unit. C and R are means over launches, since lost time adds
+tau the training between two snapshots. All have the same unit. C and R are means over launches, because lost times add
 up.
 
-Failures are a Poisson process, which also strikes while a snapshot is written and while the job recovers; all training
-since the last snapshot is lost. A segment of training and its snapshot take on average
-M exp(R/M) (exp((tau + C)/M) - 1) (Daly 2006, "A higher order estimate of the optimum checkpoint interval for
-restart dumps", eq. 13 for one segment).
+Failures are a Poisson process. They may also occur while a snapshot is written and while the job recovers. All training
+since the last snapshot is lost. A segment of training and its snapshot take on average M exp(R/M) (exp((tau + C)/M) -
+1) (Daly 2006, "A higher order estimate of the optimum checkpoint interval for restart dumps", eq. 13 for one segment).
 """
 
 from __future__ import annotations
@@ -20,9 +19,10 @@ from ddpbench.units import format_seconds, format_two_digits
 
 
 def ettr(period: float, snapshot: float, recovery: float, mtbf: float) -> float:
-    """Return the effective training time ratio: time of training that is not lost, divided by wall time.
+    """Return the effective training time ratio, which is the time of training that is not lost divided by wall time.
 
-    The result is 0 if no segment is ever completed.
+    All arguments have the same unit of time, and `period` is the training between two snapshots. The result is 0 if the
+    chance to complete a segment is negligible.
 
     Raises:
         ValueError: a time is not positive (only `recovery` may be 0).
@@ -37,13 +37,16 @@ def ettr(period: float, snapshot: float, recovery: float, mtbf: float) -> float:
 
 
 def young(snapshot: float, mtbf: float) -> float:
-    """Return Young's period, sqrt(2 C M) (CACM 17, 1974), for snapshots that are short compared with M."""
+    """Return Young's period between snapshots, sqrt(2 C M) (CACM 17, 1974).
+
+    It assumes that C is short compared with M.
+    """
     _check(snapshot, 0.0, mtbf)
     return math.sqrt(2 * snapshot * mtbf)
 
 
 def daly(snapshot: float, mtbf: float) -> float:
-    """Return Daly's period (2006, eq. 37), or M if a snapshot takes 2 M or longer."""
+    """Return Daly's period between snapshots (2006, eq. 37), which is M if a snapshot takes 2 M or longer."""
     _check(snapshot, 0.0, mtbf)
     if snapshot >= 2 * mtbf:
         return mtbf
@@ -52,16 +55,17 @@ def daly(snapshot: float, mtbf: float) -> float:
 
 
 def best(snapshot: float, mtbf: float) -> float:
-    """Return the period that maximizes `ettr`, exactly: M (1 + W(-exp(-1 - C/M))), W being Lambert's function.
+    """Return the period between snapshots that maximizes `ettr`.
 
-    It does not depend on the recovery time, which is lost once per failure at any period.
+    It is exactly M (1 + W(-exp(-1 - C/M))), where W is Lambert's function. The recovery time does not matter, because
+    it is lost once per failure at any period.
     """
     _check(snapshot, 0.0, mtbf)
     return mtbf * (1 + float(special.lambertw(-math.exp(-1 - snapshot / mtbf)).real))
 
 
 def words(snapshot_s: float, recovery_s: float, mtbf_s: float) -> tuple[str, str]:
-    """Return the best period and the share of time lost at that period, formatted for sentences: `57 s`, `0.069 %`."""
+    """Return words for the best period between snapshots and for the share of time then lost: `57 s`, `0.069 %`."""
     period_s = best(snapshot_s, mtbf_s)
     lost = 1 - ettr(period_s, snapshot_s, recovery_s, mtbf_s)
     return format_seconds(float(f"{period_s:.2g}")), f"{format_two_digits(100 * lost)} %"

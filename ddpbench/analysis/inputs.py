@@ -1,7 +1,7 @@
 """Input-bound training: the only definition of when training waits for its input.
 
-A case that gets its batches through a loader is compared with its twin, the same case with its batches in memory, where
-no step loads anything. The case is
+A case that gets its batches through a loader is compared with its twin. The twin is the same case with its batches in
+memory, where no step loads anything. The case is
 
     input-bound       if its step takes longer than the twin's, paired by round, with the entire corrected
                       interval beyond the margin of 2 %;
@@ -10,7 +10,7 @@ no step loads anything. The case is
     too few           if the two share fewer than five rounds.
 
 Without a twin, only the share of a step spent waiting for a batch is known, from instrumented steps. If the entire
-interval of this share is above `WAITED_LIMIT`, the case "looks input-bound". This is weaker evidence: a step also waits
+interval of this share is above `WAITED_LIMIT`, the case "looks input-bound". This is weaker evidence. A step also waits
 if loading is short but cannot be hidden, and workers that share the ranks' cores slow computation without any waiting.
 """
 
@@ -46,7 +46,7 @@ InputVerdict = Literal[
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputCase:
-    """A case of an `InputGroup`, and the cost of its input.
+    """A case of an `InputGroup`, the time that its step waits for data, and whether it is input-bound.
 
     `ratio` is its step time divided by the twin's, with the interval that decided the verdict.
     """
@@ -71,22 +71,25 @@ class InputGroup:
 
     @property
     def loaded(self) -> list[InputCase]:
-        """Return the members that have a loader, by number of workers."""
+        """Return the cases that have a loader, ordered by number of workers."""
         return [member for member in self.members if member.run.case.data == "loader"]
 
     @property
     def memory(self) -> InputCase | None:
-        """Return the member without a loader, if there is one."""
+        """Return the case with its batches in memory, or None."""
         return next((member for member in self.members if member.run.case.data == "memory"), None)
 
     @property
     def bound(self) -> list[InputCase]:
-        """Return the members that are input-bound."""
+        """Return the cases that are input-bound, ordered by number of workers."""
         return [member for member in self.loaded if member.verdict == "input-bound"]
 
     @property
     def fixed_by(self) -> InputCase | None:
-        """Return the member with the fewest workers that is not input-bound, although one with fewer workers is."""
+        """Return the first case whose added loader workers end the waiting for input, or None.
+
+        It is not input-bound, a case with fewer workers is, and it has the fewest workers of all such cases.
+        """
         if not self.bound:
             return None
         fewest = self.bound[0].run.case.loader_workers
@@ -97,12 +100,15 @@ class InputGroup:
 
 
 def input_key(case: Case) -> GroupKey:
-    """Return the key that two cases have in common if they differ only in where their batches come from."""
+    """Return a key that is equal for cases that differ only in where their batches come from."""
     return grouping.alike(case, but=("data", "loader_workers"))
 
 
 def input_groups(cases: Sequence[CaseRun]) -> list[InputGroup]:
-    """Return the groups of all measured cases, in the plan's order; all cases are judged as one family."""
+    """Return the measured cases in groups that differ only in where batches come from, with a verdict on each case.
+
+    Groups are in the plan's order. The comparisons of all groups are judged as one family.
+    """
     groups: dict[GroupKey, list[CaseRun]] = {}
     for run in cases:
         if run.status == "ok" and run.timings:

@@ -1,6 +1,6 @@
-"""Rule by which a report has exactly one judgement for each pair of cases.
+"""Judge pairs of cases, so that a report has exactly one judgement for each pair.
 
-A pair that a claim of the experiment names is judged by the claims, whose pairs were named before any measurement and
+A pair that a claim of the experiment names is judged by the claims. Their pairs were named before any measurement and
 form one family (`findings/claims.py`). Every other pair is judged by the family in which it is compared. So no two
 sentences or tables of a report disagree on two cases.
 """
@@ -16,10 +16,10 @@ from ddpbench.analysis.statistics.stats import ALPHA, MIN_ROUNDS, compare, judge
 
 
 def judge_pairs(pairs: Mapping[str, tuple[CaseRun, CaseRun]]) -> dict[str, Judgement]:
-    """Return, by name, the judgement of the first case of each pair compared with the second.
+    """Judge the first case of each pair compared with the second, and return the judgements by the pairs' names.
 
-    Claimed pairs have the claims' judgement, all others that of their joint family. Pairs with a case that has no
-    launch are left out.
+    A pair that a claim names has the claim's judgement. All others are judged as one family. A pair is left out if one
+    of its cases has no launch.
     """
     claimed = {name: found for name, (a, b) in pairs.items() if (found := a.claimed.get(b.case_id))}
     others = {
@@ -33,9 +33,9 @@ def judge_pairs(pairs: Mapping[str, tuple[CaseRun, CaseRun]]) -> dict[str, Judge
 
 
 def judge_pair(a: CaseRun, b: CaseRun, alpha: float = ALPHA) -> Judgement | None:
-    """Return the judgement of A compared with B; None if either has no launch.
+    """Return the judgement of A compared with B, or None if either has no launch.
 
-    It is the claims' if a claim names the two, else that at level `alpha`.
+    If a claim names the pair, the claim's judgement is returned. Otherwise the pair is judged at level `alpha`.
     """
     if (claimed := a.claimed.get(b.case_id)) is not None:
         return claimed
@@ -44,9 +44,10 @@ def judge_pair(a: CaseRun, b: CaseRun, alpha: float = ALPHA) -> Judgement | None
 
 
 def speedup_over(run: CaseRun, base: CaseRun) -> tuple[Interval, int] | None:
-    """Return the ratio of a case's samples/s to its base case's, and the number of rounds; None if they share no round.
+    """Return the ratio of a case's samples/s to its base case's, and the number of rounds it is from.
 
-    The interval is that of the claims if a claim names the two, else the 95 % interval of this pair alone.
+    The interval is the claim's if a claim names the pair, otherwise the 95 % interval of this pair alone. None if the
+    two cases share no round.
     """
     claimed = run.claimed.get(base.case_id)
     if claimed is not None and claimed.rounds:
@@ -58,7 +59,7 @@ def speedup_over(run: CaseRun, base: CaseRun) -> tuple[Interval, int] | None:
 
 
 def rate_ratio(a: CaseRun, b: CaseRun, alpha: float = ALPHA) -> Interval | None:
-    """Return A's samples/s divided by B's, by `judge_pair`.
+    """Return A's samples/s divided by B's, with the interval of `judge_pair`.
 
     None if they have fewer than `MIN_ROUNDS` rounds of one session in common.
     """

@@ -1,4 +1,4 @@
-"""Names and counts of a run's cases, for sentences."""
+"""Names of a run's cases, and words for their number, for sentences."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 class Names:
-    """Names and counts of a run's cases, as sentences use them."""
+    """Names of a run's cases, and words for their number, as sentences use them."""
 
     def __init__(self, among: Sequence[CaseRun]) -> None:
-        """Store `among`, all cases that a name must distinguish."""
+        """Store all cases that a name must distinguish."""
         self._count = len(among)
         self.names = Namer(run.case for run in among)
 
     def of(self, run: CaseRun) -> str:
-        """Return the name of one case."""
+        """Return the name of a case."""
         return self.names.spoken(run.case)
 
     def count(self, cases: Sequence[CaseRun]) -> str:
@@ -30,21 +30,24 @@ class Names:
         return capital(self.within(cases))
 
     def within(self, cases: Sequence[CaseRun]) -> str:
-        """Return words for the number of cases, within a sentence: `all 24 cases`."""
+        """Return words for the number of cases, for use within a sentence: `1 case`, `3 cases`, `all 24 cases`."""
         every = "all " if len(cases) == self._count > 1 else ""
         return f"{every}{counted(len(cases), 'case')}"
 
     def not_reached(self, cases: Sequence[CaseRun]) -> str:
-        """Return the beginning of a sentence on cases that missed something: `None of the 24 cases reached`.
+        """Return the beginning of a sentence on cases that missed a target: `3 cases did not reach`.
 
-        If some of the run's cases did reach it, it begins like `3 cases did not reach`.
+        If these are all cases of the run, it is `None of the 24 cases reached`.
         """
         if len(cases) == self._count > 1:
             return f"None of the {len(cases)} cases reached"
         return f"{self.count(cases)} did not reach"
 
     def listed(self, cases: Sequence[CaseRun]) -> str:
-        """Return the first few names, in brackets; empty if these are all cases."""
+        """Return up to four names of cases and the number of further cases, in brackets: ` (A, B, C, D and 2 more)`.
+
+        Empty if these are all cases of the run.
+        """
         if len(cases) == self._count > 1:
             return ""
         words = [self.of(run) for run in cases[:4]]

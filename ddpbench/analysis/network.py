@@ -1,9 +1,9 @@
 """Communication over emulated links, per case, and its time by the algorithm's formula.
 
-A case's network time is how long a step's transfers were under way on any rank (`Breakdown.network_s`): one mean per
-round, summarized by the median over rounds and its interval. The formula uses the gradients' bytes, the rate of the
-limiting link multiplied by the payload's share of it (`formulas.PAYLOAD`), and no latency: α = 0. It holds for one rank
-per node.
+A case's network time is how long a step's transfers were under way on any rank (`Breakdown.network_s`). Each launch has
+one mean, and a case has the median over launches with its interval. The formula uses the gradients' bytes and the rate
+of the limiting link, multiplied by the payload's share of a frame (`formulas.PAYLOAD`). It has no latency: α = 0. It
+holds for one rank per node.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ddpbench.spec.links import links_of, local_rate
 from ddpbench.strategies.traits import traits_of
 
 _KNOWN_OVER_UPLINKS = ("all_reduce", "ring", "naive_ring", "hierarchical", "master")
-"""Algorithms whose share of traffic over the uplink between racks `Links.limiting` knows."""
+"""Algorithms for which `Links.limiting` knows the share of traffic over the uplink between racks."""
 PAYLOAD_MOST = 1448 / 1514
-"""Largest payload share of the frame that a shaped link counts (without preamble and gap): see `formulas.PAYLOAD`."""
+"""Largest share of payload in a frame as a shaped link counts it, without preamble and gap; see `formulas.PAYLOAD`."""
 _BURSTS = {"master": 2, "tree": 2, "halving_doubling": 4}
 """Number of times per transfer that the busiest link restarts after a pause, in either direction."""
 NUMBER_BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
@@ -34,9 +34,10 @@ NUMBER_BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
 
 
 def network_results(cases: Sequence[CaseRun]) -> Iterator[NetworkResult]:
-    """Yield a result for every case that exchanges gradients over emulated links and was instrumented.
+    """Yield a result for every case that exchanges gradients over emulated links and has instrumented steps.
 
-    `bound_s` assumes the links' full rate and subtracts one burst for each restart of a link; `sent_bytes` is counted.
+    The result's `bound_s` assumes the links' full rate, minus one burst for each restart of a link. Its `sent_bytes` is
+    counted, not computed.
     """
     for run in cases:
         if (
@@ -76,9 +77,9 @@ def network_results(cases: Sequence[CaseRun]) -> Iterator[NetworkResult]:
 
 
 def formula_of(case: Case, size: float | None) -> tuple[str, float | None]:
-    """Return name and time, seconds, of the textbook formula for a case's algorithm and gradients of `size` bytes.
+    """Return the name of the textbook formula for a case's algorithm, and its time (seconds) for `size` bytes.
 
-    They are "" and None without emulated links or a formula, and if ranks share nodes.
+    The result is "" and None without emulated links, without a formula, or if ranks share nodes.
     """
     links = links_of(case.fabric)
     if links is None or not size or case.known_algorithm not in TIMES or case.nodes != case.world_size:
@@ -90,16 +91,19 @@ def formula_of(case: Case, size: float | None) -> tuple[str, float | None]:
 
 
 def burst_s(case: Case, nominal: float) -> float:
-    """Return the size of a link's burst after a pause, in seconds at its rate of `nominal` bit/s, in the job's time.
+    """Return how many seconds of traffic, at its rate of `nominal` bit/s, a link sends at once after a pause.
 
-    A link is a token bucket, which holds at least one frame.
+    A link is a token bucket that holds at least one frame. Seconds are undilated.
     """
     frame_s = 1514 * 8 * case.shrink / nominal
     return max(BURST_S / case.dilation, frame_s)
 
 
 def bursts_s(run: CaseRun, nominal: float) -> float:
-    """Return the total of `burst_s` over all restarts in a step, of which each transfer has one or more."""
+    """Return the seconds of traffic that a link sends as bursts in a step: `burst_s` times its number of restarts.
+
+    Each transfer has one or more restarts.
+    """
     return pieces_of(run) * _BURSTS.get(run.case.algorithm, 1) * burst_s(run.case, nominal)
 
 
@@ -113,10 +117,10 @@ def pieces_of(run: CaseRun) -> int:
 
 
 def beyond_formula_s(run: CaseRun) -> float:
-    """Return the exposed communication of a step that its links do not explain even if nothing is hidden, seconds.
+    """Return the seconds of a step's exposed communication that exceed the formula's time for its links.
 
     This time is spent in the library that sends, or in the machine that emulates the links. The result is 0 without a
-    formula, and if links have more than a rate: latency, losses, or storage that uses them too.
+    formula, and if links have latency, losses, or storage that also uses them.
     """
     links = links_of(run.case.fabric)
     if links is None or run.parts is None or not links.rates_alone:
@@ -126,7 +130,7 @@ def beyond_formula_s(run: CaseRun) -> float:
 
 
 def network_timings(run: CaseRun) -> list[Timing]:
-    """Return, for each launch, how long a step's transfers were under way, as timings that pair like step times."""
+    """Return the network time of each launch, as timings that can be paired by round like step times."""
     network_s = run.parts.network_s if run.parts is not None else {}
     return [
         replace(timing, time_s=seconds, steps=1, samples=1)
@@ -136,15 +140,15 @@ def network_timings(run: CaseRun) -> list[Timing]:
 
 
 def network_time(times: Sequence[Timing]) -> Interval:
-    """Return the median of `network_timings`, seconds, with its interval over launches."""
+    """Return the median of the launches' network times, in seconds, with its interval."""
     return median_launch([timing.time_s for timing in times])
 
 
 def busiest_link_bytes(case: Case, algorithm: str, size: float) -> float | None:
-    """Return the bytes that an algorithm sends per step over the busiest of the links whose bytes are counted.
+    """Return the bytes that an algorithm sends per step over the busiest link, or None if they are not known.
 
-    These are the nodes' links, or the ranks' if ranks have separate links, which also carry traffic within the node.
-    None if the bytes are not known.
+    The links are the nodes'. If each rank has its own link, they are the ranks' links, which also carry traffic within
+    a node.
     """
     if local_rate(case.fabric, case.ranks_per_node) is None:
         return busiest_node_bytes(algorithm, case.nodes, case.ranks_per_node, size)
@@ -154,10 +158,10 @@ def busiest_link_bytes(case: Case, algorithm: str, size: float) -> float | None:
 
 
 def bytes_to_aggregate(run: CaseRun) -> float | None:
-    """Return the gradient bytes that a step sends; compressed to fp16 or bf16, these are two per number.
+    """Return the gradient bytes that a step sends. A gradient compressed to fp16 or bf16 has two bytes per number.
 
-    None if the size is not known, or if something else is sent, or not exactly once per step (low-rank products,
-    parameters every few steps, a workload's own step).
+    None if the size is not known, if the step sends something else (low-rank products, parameters every few steps), or
+    if the workload has its own step.
     """
     case = run.case
     known = next((launch for launch in run.good if launch.gradient_bytes), None)

@@ -26,7 +26,10 @@ class PrecisionGroup:
 
 
 def precision_groups(cases: Sequence[CaseRun]) -> list[PrecisionGroup]:
-    """Return the groups of measured cases that include full precision and others; all are judged as one family."""
+    """Return the measured cases in groups that differ only in precision, judged as one family.
+
+    A group needs a case in full precision and at least one other.
+    """
     groups: dict[GroupKey, list[CaseRun]] = {}
     for run in cases:
         if run.status == "ok" and run.timings:

@@ -1,9 +1,9 @@
-"""Cost of a failure, from the moment of the failure until the training with snapshots has recovered.
+"""Cost of a failure, from the moment of the failure until the training has recovered from a snapshot.
 
-All moments are on one host's clock. A part ends when the last rank, or agent, has reached its end, so the parts follow
-one another and add up. An agent that was itself killed has nothing to notice or to stop. A gang is the ranks that train
-together between two restarts. The trained steps are the history that led to the final parameters: each gang's steps up
-to the snapshot from which the next gang continued.
+All moments are on one host's clock. A part of the cost ends when the last rank, or agent, has reached its end, so parts
+follow one another and add up. An agent that was itself killed has nothing to notice or to stop. A gang is the ranks
+that train together between two restarts. The trained steps are the history that led to the final parameters: each
+gang's steps up to the snapshot from which the next gang continued.
 """
 
 from __future__ import annotations
@@ -55,9 +55,10 @@ class GangPace:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recovered:
-    """Training with snapshots in one launch. A step counts if no later gang repeated it.
+    """Training with snapshots in one launch, and its recovery from a planned failure.
 
-    The parts are None if no failure was planned, or if the launch has not recovered from it.
+    A step counts if no later gang repeated it. The parts are None if no failure was planned, or if the launch has not
+    recovered from it.
     """
 
     round: int
@@ -93,19 +94,22 @@ class Recovered:
 
     @property
     def total_s(self) -> float | None:
-        """Return the sum of all parts, seconds."""
+        """Return the sum of all parts, in seconds, or None if the launch has not recovered."""
         return None if self.parts is None else math.fsum(self.parts.values())
 
     @property
     def restored_s(self) -> float | None:
-        """Return the seconds from the failure until training continues, before lost steps are computed again."""
+        """Return the seconds from the failure until training continues, before lost steps are computed again.
+
+        None if the launch has not recovered.
+        """
         if self.parts is None:
             return None
         return math.fsum(value for name, value in self.parts.items() if name != "recomputing_s")
 
 
 def recovered_of(number: int, ranks: Sequence[RankRecovery], case: Case) -> Recovered | None:
-    """Return a launch's recovery from its ranks' records, rank 0 first; None if it trained without snapshots."""
+    """Return how a launch recovered, from its ranks' records, rank 0 first. None if it trained without snapshots."""
     if case.recovery == "off" or not ranks or not ranks[0].gangs:
         return None
     gangs = _gangs(ranks)
@@ -165,9 +169,10 @@ def recovered_of(number: int, ranks: Sequence[RankRecovery], case: Case) -> Reco
 
 
 def _again_ns(step: int, group: Sequence[Gang], ends: Mapping[int, int]) -> int | None:
-    """Return when a gang had repeated the steps lost in the failure; None if it never did.
+    """Return the moment (ns) at which a gang had repeated the steps lost in the failure, or None if it never did.
 
-    With a snapshot at the failure itself no step is lost, and the time is when the gang was ready to continue.
+    With a snapshot at the failure itself no step is lost. Then it is the moment at which the gang was ready to
+    continue.
     """
     if group[0].step == step:
         return max(each.ready_ns for each in group) if ends else None
@@ -175,7 +180,7 @@ def _again_ns(step: int, group: Sequence[Gang], ends: Mapping[int, int]) -> int 
 
 
 def _gangs(ranks: Sequence[RankRecovery]) -> dict[int, list[Gang]]:
-    """Return the gangs by number, each as a list of its ranks' records."""
+    """Return the ranks' records of gangs, grouped by the gang's number."""
     found: dict[int, list[Gang]] = {}
     for gang in sorted((gang for rank in ranks for gang in rank.gangs), key=lambda gang: gang.number):
         found.setdefault(gang.number, []).append(gang)
@@ -183,14 +188,14 @@ def _gangs(ranks: Sequence[RankRecovery]) -> dict[int, list[Gang]]:
 
 
 def _kept(gangs: Mapping[int, Sequence[Gang]]) -> dict[int, tuple[int, float]]:
-    """Return, by gang, the range of steps that count, which are those not repeated by a later gang."""
+    """Return, by gang, the range of its steps that no later gang repeated."""
     firsts = [(number, group[0].step) for number, group in gangs.items()]
     nexts = [step for _, step in firsts[1:]] + [math.inf]
     return {number: (step, until) for (number, step), until in zip(firsts, nexts, strict=True)}
 
 
 def _ends(rank: RankRecovery, gangs: Iterable[int]) -> dict[int, dict[int, int]]:
-    """Return the end of each step, ns, by gang and by the step's number."""
+    """Return the end of each of a rank's steps, in ns, by gang and by the step's number."""
     found: dict[int, dict[int, int]] = {number: {} for number in gangs}
     for each in rank.trained:
         if each.gang in found:
@@ -201,7 +206,7 @@ def _ends(rank: RankRecovery, gangs: Iterable[int]) -> dict[int, dict[int, int]]
 def _places(
     ranks: Sequence[RankRecovery], kept: Mapping[int, tuple[int, float]], local_batch: int
 ) -> tuple[int, int, int]:
-    """Return the number of samples used by the steps that count, how many differ, and the last one's position."""
+    """Return three counts of samples that counted steps used: all uses, different samples, and the highest position."""
     places = distinct = end = 0
     for first, until in sorted(_runs(ranks, kept, local_batch)):
         places += until - first
@@ -213,7 +218,7 @@ def _places(
 def _runs(
     ranks: Sequence[RankRecovery], kept: Mapping[int, tuple[int, float]], local_batch: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of samples, [first, end), used by the steps that count."""
+    """Yield the ranges of samples, [first, end), that counted steps used."""
     for each in (each for rank in ranks for each in rank.trained):
         _, until = kept.get(each.gang, (0, 0))
         left = int(min(len(each.ends_ns), max(0, until - each.first))) * local_batch
@@ -225,7 +230,7 @@ def _runs(
 
 
 def _snapshots(ranks: Sequence[RankRecovery]) -> list[list[Snapshot]]:
-    """Return the snapshots, each as a list of its ranks' records, in the order of gangs and steps."""
+    """Return the ranks' records of snapshots, grouped by snapshot, in the order of gangs and steps."""
     groups: dict[tuple[int, int], list[Snapshot]] = {}
     for each in (each for rank in ranks for each in rank.snapshots):
         groups.setdefault((each.gang, each.step), []).append(each)
@@ -237,7 +242,7 @@ def _length_s(group: Sequence[Snapshot]) -> float:
 
 
 def _durations(rank: RankRecovery, gang: int) -> list[tuple[int, int, float]]:
-    """Return number, begin (ns) and length (s) of each step of a gang; time between steps is not counted."""
+    """Return the number, begin (ns) and duration (s) of each step of a gang, without the time between steps."""
     found: list[tuple[int, int, float]] = []
     for each in rank.trained:
         if each.gang != gang:
@@ -251,7 +256,7 @@ def _durations(rank: RankRecovery, gang: int) -> list[tuple[int, int, float]]:
 
 
 def _pace(rank: RankRecovery, gang: Gang, case: Case) -> GangPace:
-    """Return a gang's pace, measured after its first snapshot if enough steps followed that."""
+    """Return a gang's pace. Steps up to its first snapshot are left out if enough others remain."""
     steps = [length for _, _, length in _durations(rank, gang.number)]
     counted = steps[case.snapshot_every :] if len(steps) >= case.snapshot_every + WINDOW_STEPS[0] else steps
     step_s = math.fsum(counted) / len(counted) if counted else math.nan
@@ -263,7 +268,7 @@ def _pace(rank: RankRecovery, gang: Gang, case: Case) -> GangPace:
 
 
 def _losses(ranks: Sequence[RankRecovery], kept: Mapping[int, tuple[int, float]]) -> list[float]:
-    """Return the job's loss of each step that counts."""
+    """Return the job's loss in each step that no later gang repeated."""
     found: list[float] = []
     for number, (first, until) in kept.items():
         by_rank: list[list[float]] = []
@@ -280,7 +285,7 @@ def _losses(ranks: Sequence[RankRecovery], kept: Mapping[int, tuple[int, float]]
 def _parts(
     failure: Failure, gangs: Mapping[int, Sequence[Gang]], final: int, again_ns: int
 ) -> dict[str, float]:
-    """Return the seconds of each part, between the moments at which the last rank or agent reached the parts' ends."""
+    """Return the seconds of each of `PARTS`. A part ends when the last rank or agent reaches its end."""
     group = gangs[final]
     first = gangs[min(number for number in gangs if number > failure.gang)]
     noticed = [
@@ -303,7 +308,7 @@ def _parts(
 
 
 def _built_s(group: Sequence[Gang]) -> float | None:
-    """Return how long a gang's slowest rank took to make the model and the replica, seconds; None if not recorded."""
+    """Return the seconds that a gang's slowest rank took to make the model and the replica, or None if not recorded."""
     known = [each.built_ns for each in group if each.built_ns is not None]
     return max(known) / 1e9 if len(known) == len(group) else None
 
@@ -311,7 +316,7 @@ def _built_s(group: Sequence[Gang]) -> float | None:
 def _regained_s(
     failure: Failure, rank: RankRecovery, gang: int, before: GangPace, case: Case
 ) -> float | None:
-    """Return how many seconds after the failure steps began to take as long as before it; None if they never did."""
+    """Return the seconds from the failure until steps take as long as before it, or None if they never do."""
     steps = _durations(rank, gang)
     rest = list(itertools.accumulate(length for _, _, length in reversed(steps)))[::-1]
     for index in range(len(steps) - window_of(before.step_s) + 1):
@@ -333,7 +338,10 @@ def loss_difference(curve: Sequence[float], reference: Sequence[float]) -> tuple
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleRates:
-    """A job's samples per second."""
+    """A job's samples per second before a failure, while a node is away, and after the last restart.
+
+    A rate is None if it was not measured.
+    """
 
     before: Interval | None = None
     """Rate before the failure."""
@@ -345,7 +353,7 @@ class SampleRates:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecoveryCost:
-    """Costs of a case's failures over its launches."""
+    """What failures cost a case, over its launches. Intervals are 95 % intervals of medians over launches."""
 
     failures: int
     recoveries: int
@@ -379,9 +387,9 @@ class RecoveryCost:
 
 
 def recovery_cost(recovered: Sequence[Recovered], failed: Sequence[Recovered] = ()) -> RecoveryCost | None:
-    """Return the cost over launches that trained with snapshots; None if there are none.
+    """Return what failures cost a case, from its launches that trained with snapshots. None if there are none.
 
-    `recovered` are successful launches, and `failed` are other launches in which something failed.
+    `recovered` are the successful launches, and `failed` other launches in which something failed.
     """
     if not recovered and not failed:
         return None

@@ -1,7 +1,7 @@
 """Results of cases and launches, as plain values.
 
-Times are seconds, sizes bytes, rates bytes or samples per second. A case is named by its id. `columns_of` is the only
-encoder; it turns results into plain columns for JSON.
+Times are seconds, sizes bytes, rates bytes or samples per second. A case is named by its id. Only `columns_of` turns
+results into plain columns for JSON.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LaunchResult:
     wall_s: float
     measured_s: float
     server_s: float
-    """Start-up time of its fork server."""
+    """Start-up time of the launch's fork server."""
     steal_fraction: float
     foreign_fraction: float
     steady: bool | None
@@ -40,7 +40,7 @@ class LaunchResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ByPart(Generic[Value]):
-    """A value, such as a time or a text, for each part of a step."""
+    """A value for each part of a step, such as a time or a text."""
 
     forward: Value
     backward: Value
@@ -53,7 +53,7 @@ class ByPart(Generic[Value]):
 
     @property
     def by_name(self) -> dict[str, Value]:
-        """Return the values by the names in `PARTS`, for code that loops over all parts."""
+        """Return the values by the parts' names (`PARTS`), for code that loops over all parts."""
         return {name: getattr(self, name) for name in PARTS}
 
 
@@ -62,9 +62,9 @@ assert tuple(one.name for one in fields(ByPart)) == PARTS
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepParts:
-    """A case's instrumented step by its parts: means over ranks and steps, medians over launches.
+    """The parts of a case's instrumented step. They are means over ranks and steps, and medians over launches.
 
-    The parts add up to the step within each launch only.
+    The parts of one launch add up to its step, their medians only nearly.
     """
 
     case_id: str
@@ -79,7 +79,7 @@ class StepParts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StrategyPhase:
-    """A span of a case that has spans besides those of every strategy, such as those of `data_parallel`."""
+    """A span within the step of a strategy that records more spans than all strategies do, such as `data_parallel`."""
 
     case_id: str
     span: str
@@ -93,7 +93,7 @@ class StrategyPhase:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Proved:
-    """A comparison made by a case's proof.
+    """One comparison of a case's proof, which checks what the case computes before it is timed.
 
     `tolerance` is infinite for a comparison that was left out (`records.was_made`).
     """
@@ -110,10 +110,10 @@ class Proved:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compared:
-    """Comparison of a case with a different one by step time, paired by round."""
+    """Comparison of a case's step time with that of a second case, paired by round."""
 
     topic: str
-    """Kind of the comparison, by what the case is compared with.
+    """Kind of the comparison, which says what the second case is.
 
     - `buckets`, `layouts`, `strategies`, `ranks`: the fastest of the others in its group.
     - `data`: the same case with its batches in memory.
@@ -121,9 +121,9 @@ class Compared:
     """
     case_id: str
     best_case_id: str
-    """Id of the other case."""
+    """Id of the second case."""
     ratio: Interval
-    """The case's step time divided by the other's; the ends hold for all comparisons of the group at once."""
+    """The case's step time divided by the second's. The intervals of a group hold at once."""
     verdict: str
     """`best`, `as good`, `slower`, `cannot tell` or `too few` (`statistics/best.py`).
 
@@ -137,14 +137,14 @@ class Compared:
 
     @property
     def judgement(self) -> Judgement:
-        """Return the conclusion of a comparison of `data` or `precision`."""
+        """Return the comparison's judgement, for the topics `data` and `precision`."""
         bound = judged(self.ratio, 0).bound
         return Judgement(verdict=cast(Verdict, self.verdict), ratio=self.ratio, bound=bound)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputResult:
-    """Time that a measured case waits for data (`analysis/inputs.py`)."""
+    """Time for which a measured case waits for data (`analysis/inputs.py`)."""
 
     group: int
     """Number of the group, whose members differ only in where batches come from."""
@@ -161,7 +161,7 @@ class InputResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EfficiencyLoss:
-    """A part of a case's lost efficiency (`steps/waterfall.py`); all losses and the efficiency add up to 1."""
+    """One of the losses of a case's efficiency (`steps/waterfall.py`). All losses and the efficiency add up to 1."""
 
     case_id: str
     item: str
@@ -176,10 +176,10 @@ class EfficiencyLoss:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransferResult:
-    """Transfers of one operation, number of ranks and size (`steps/communication.py`)."""
+    """Transfers with the same strategy, operation, number of ranks and size (`steps/communication.py`)."""
 
     group: int
-    """Number of the strategy, counted from the one with most sizes."""
+    """Number of the strategy. The strategy with the most sizes is first."""
     case_id: str
     """Id of the first case with such a transfer."""
     op: str
@@ -221,7 +221,10 @@ class NetworkResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LossPoint:
-    """A point of a curve of training to a loss, mean over launches; the loss is the mean over the window's steps."""
+    """A point of the curve of a case that trains to a loss, averaged over launches.
+
+    `loss` is the mean over the steps of the window.
+    """
 
     case_id: str
     step: int
@@ -250,10 +253,10 @@ class TrainedToLoss:
 
 
 def columns_of(kind: Any, results: Iterable[Any]) -> dict[str, list[Any]]:
-    """Return results of type `kind`, a dataclass, as `columns` (their names) and `data` (one row each).
+    """Return results of the dataclass `kind` as a table: `columns` with the names, and `data` with one row per result.
 
     A type with methods `columns` and `column_names` encodes itself. An interval `x_s` becomes `x_s`, `x_ci_low_s` and
-    `x_ci_high_s`; a `ByPart` of intervals becomes such columns for each part of a step.
+    `x_ci_high_s`. A `ByPart` of intervals becomes such columns for each part of a step.
     """
     own = hasattr(kind, "columns")
     names = [*(kind.column_names() if own else _names(kind))]
