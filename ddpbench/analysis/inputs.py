@@ -86,9 +86,9 @@ class InputGroup:
 
     @property
     def fixed_by(self) -> InputCase | None:
-        """Return the first case whose added loader workers end the waiting for input, or None.
+        """Return the case with the fewest loader workers that ended the waiting for input, or None.
 
-        It is not input-bound, a case with fewer workers is, and it has the fewest workers of all such cases.
+        It is not input-bound, while a case with fewer workers is.
         """
         if not self.bound:
             return None

@@ -353,7 +353,7 @@ class SampleRates:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecoveryCost:
-    """What failures cost a case, over its launches. Intervals are 95 % intervals of medians over launches."""
+    """Costs of a case's failures, over its launches. Intervals are 95 % intervals of medians over launches."""
 
     failures: int
     recoveries: int

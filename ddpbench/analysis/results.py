@@ -93,7 +93,7 @@ class StrategyPhase:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Proved:
-    """One comparison of a case's proof, which checks what the case computes before it is timed.
+    """A single comparison of a case's proof, which checks what the case computes before it is timed.
 
     `tolerance` is infinite for a comparison that was left out (`records.was_made`).
     """
@@ -161,7 +161,7 @@ class InputResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EfficiencyLoss:
-    """One of the losses of a case's efficiency (`steps/waterfall.py`). All losses and the efficiency add up to 1."""
+    """A single loss of a case's efficiency (`steps/waterfall.py`). All losses and the efficiency add up to 1."""
 
     case_id: str
     item: str

@@ -1,4 +1,4 @@
-"""Input of the stopping rule between rounds, from timed blocks alone: half-widths of intervals, and common rounds."""
+"""Input of the rule that ends a sweep: intervals' half-widths and the cases' common rounds, from timed blocks alone."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from ddpbench.records.sessions import UNKNOWN, Sessions
 
 
 def width_of(timings: Sequence[Timing], baseline: Sequence[Timing] | None) -> float | None:
-    """Return the 95 % half-width for the stopping rule; None without an interval.
+    """Return the half-width of the 95 % interval that the stopping rule compares with its target.
 
-    It is the half-width of the log ratio to the base case within rounds, None for under three paired rounds. If
-    `baseline` is None or empty, as for a base case itself, it is that of the log of the median launch's step time. It
-    is then None for under five launches.
+    With a baseline, the interval is that of the log ratio to the base case within rounds; None for under three paired
+    rounds. If `baseline` is None or empty, as for a base case itself, it is that of the log of the median launch's step
+    time; None for under five launches.
     """
     if not baseline:
         step = step_time(timings) if timings else Interval(value=math.nan)
@@ -37,14 +37,14 @@ def width_of(timings: Sequence[Timing], baseline: Sequence[Timing] | None) -> fl
 
 @dataclass(frozen=True, slots=True)
 class SoFar:
-    """State of the stopping rule between rounds, by case id."""
+    """State of the stopping rule between two rounds, by case id."""
 
     widths: dict[str, float | None]
-    """Half-widths; None while a case has too few rounds. `rounds` has the rounds in which the case was timed."""
+    """Half-width of each case's interval; None while the case has too few rounds."""
     rounds: dict[str, frozenset[TimingKey]]
 
     def apart(self, case_ids: Iterable[str], rounds_min: int) -> list[str]:
-        """Return the cases that have fewer than `rounds_min` rounds in common with at least one other of these cases.
+        """Return those of the cases that have fewer than `rounds_min` rounds in common with at least one other of them.
 
         This occurs after a round that was split between two sessions, or in which one of the cases failed.
         """
@@ -60,7 +60,7 @@ class SoFar:
 
 
 def so_far(run: RunDir) -> SoFar:
-    """Return the stopping rule's state for each runnable case, from a run's finished launches.
+    """Return the state of the stopping rule for each runnable case, from a run's finished launches.
 
     Raises:
         IdentityError: the run's plan cannot be read.
@@ -96,7 +96,7 @@ def so_far(run: RunDir) -> SoFar:
 
 
 def cases_without_target(widths: Mapping[str, float | None], target: float) -> list[str]:
-    """Return the cases whose half-width is unknown or above the target."""
+    """Return the ids of cases whose half-width is unknown or above the target."""
     return [case_id for case_id, width in widths.items() if width is None or width > target]
 
 

@@ -1,4 +1,4 @@
-"""Sentences that know which of their words are conditions, so that a report states each condition once."""
+"""Sentences that keep their conditions separate from their other words, so that a report states each condition once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def capital(text: str) -> str:
 
 
 def headline(text: str) -> str:
-    """Return a text capitalized, unless it begins with a name such as `gpt:nano`."""
+    """Return a text with its first letter capitalized, unless it begins with a name such as `gpt:nano`."""
     return capital(text) if re.match(r"[^\W\d_]+[:,]*( |$)", text) else text
 
 
@@ -37,7 +37,7 @@ class _Parts:
 
 
 class Sentence(str):
-    """A start, conditions such as the workload, and an end, as in `DDP at 2 ranks, gpt:nano: speed-up 1.6`.
+    """A sentence of a start, conditions such as the workload, and an end: `DDP at 2 ranks, gpt:nano: speed-up 1.6`.
 
     As a string it has all conditions. `but` leaves out those that the report already shows nearby.
     """
@@ -59,7 +59,7 @@ class Sentence(str):
         Args:
             start: the part that is always kept; may be empty.
             conditions: a few words each; joined with commas.
-            end: the part after start and conditions, without its full stop; left out if both of these are empty.
+            end: the part after start and conditions, without its full stop; left out if start and conditions are empty.
             after: further sentences.
             joint: text between the start and the conditions.
             raised: whether the sentence begins with a capital.
@@ -73,12 +73,12 @@ class Sentence(str):
         return sentence
 
     def __reduce__(self) -> tuple[Callable[[_Parts], Sentence], tuple[_Parts]]:
-        """Return the arguments from which a copy is made."""
+        """Return the function and the arguments from which pickle and copy make an equal sentence."""
         return Sentence._of, (self._parts,)
 
     @property
     def clause(self) -> str:
-        """Return the sentence without its capital, full stop and further sentences."""
+        """Return the sentence as a clause, without capital, full stop and further sentences."""
         return self._parts.clause
 
     @property
@@ -87,7 +87,7 @@ class Sentence(str):
         return self._parts.conditions
 
     def but(self, shown: Collection[str]) -> Sentence:
-        """Return the sentence without the conditions that are shown nearby."""
+        """Return the sentence without the conditions in `shown`, which the report shows nearby."""
         kept = tuple(word for word in self.conditions if word not in shown)
         return self._of(replace(self._parts, conditions=kept))
 
@@ -103,5 +103,5 @@ def sentence(start: str, conditions: Iterable[str] = (), end: str = "") -> Sente
 
 
 def but(text: str, shown: Collection[str]) -> str:
-    """Return a text without the conditions in `shown`, which are shown nearby; a plain string is unchanged."""
+    """Return a text without the conditions in `shown`, which the report shows nearby. A plain string is unchanged."""
     return text.but(shown) if isinstance(text, Sentence) else text

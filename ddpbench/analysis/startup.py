@@ -1,4 +1,4 @@
-"""Start-up time of a launch: from the request until the end of its last rank's first step."""
+"""Start-up time of a launch, which lasts from the request until the end of the last rank's first step."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from ddpbench.records import Met, RankStart, Warmup
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StartUp:
-    """Start-up time of one launch, seconds, divided into parts in order.
+    """Start-up time of one launch, in seconds, divided into consecutive parts.
 
     It is that of the rank whose first step ended last.
     """
 
     process_s: float
-    """Until the rank's process starts working, for work of the launcher and the processes in between."""
+    """From the request until the rank's process starts working."""
     imports_s: float
-    """Until torch and everything else is imported. A forked rank inherits the imports from its server."""
+    """For importing torch and all else. A forked rank inherits the imports from its fork server."""
     model_s: float
     """For loading data and model."""
     meeting_s: float
-    """Until the ranks are connected and have process groups."""
+    """For connecting the ranks and making process groups."""
     first_step_s: float
     """For making the replica (DDP, sharding) and the first step."""
 
     @property
     def total_s(self) -> float:
-        """Return the sum of all parts."""
+        """Return the sum of all parts, in seconds."""
         return math.fsum(getattr(self, part.name) for part in fields(self))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TypicalStart:
-    """Start-up time of a case's launches, seconds: that of the median launch, and the median of each part."""
+    """Start-up time of a case's launches, in seconds: the median of the total, and the median of each part."""
 
     total: Interval
     parts: StartUp
@@ -49,7 +49,10 @@ PARTS = tuple(part.name for part in fields(StartUp))
 
 
 def start_up_of(ranks: Sequence[tuple[RankStart | None, Met | None, Warmup | None]]) -> StartUp | None:
-    """Return a launch's start-up time from its ranks' records; None if a rank did not record it, or hosts differ."""
+    """Return a launch's start-up time from its ranks' records.
+
+    None if a rank did not record it, or if the ranks are on several hosts, whose clocks differ.
+    """
     found: list[tuple[int, StartUp]] = []
     hosts: set[str] = set()
     for start, met, warmup in ranks:
@@ -76,7 +79,7 @@ def start_up_of(ranks: Sequence[tuple[RankStart | None, Met | None, Warmup | Non
 
 
 def typical_start(starts: Sequence[StartUp]) -> TypicalStart | None:
-    """Return the start-up time of the median launch with its 95 % interval, and the median of each part.
+    """Return the median of the launches' start-up times with its 95 % interval, and the median of each part.
 
     None if there are no launches.
     """

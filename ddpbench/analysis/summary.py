@@ -1,4 +1,4 @@
-"""Results of analysis for the report and the command line, with an entire run as values. This module draws nothing."""
+"""Data classes with the results of an entire run, for the report and the command line. This module draws nothing."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ ClaimVerdict = Literal["holds", "does not hold", "holds in part", "cannot tell"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeldPair:
-    """Two cases that a claim compares."""
+    """Two cases that a claim compares, and the verdict on them."""
 
     a: str
     """Id of the case that the claim is about."""
     b: str
-    """Id of the case that it is compared with."""
+    """Id of the case that A is compared with."""
     a_name: str
     b_name: str
     place: str
-    """Words that distinguish this pair from the claim's others."""
+    """Words that distinguish this pair from the claim's other pairs."""
     verdict: PairVerdict
     reason: str = ""
     """Reason why the two were not compared; empty if they were."""
@@ -83,7 +83,7 @@ class DecidedClaim:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaseFailure:
-    """A case or launch that is not ok or was skipped."""
+    """A case or launch that failed, or a case that was skipped, with the reason."""
 
     case_id: str
     label: str
@@ -96,7 +96,7 @@ class CaseFailure:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counts:
-    """Numbers of launches, cases and rounds, computed once for everything that reports them."""
+    """Numbers of launches, cases and rounds of a run, so that all texts report equal numbers."""
 
     planned: int
     succeeded: int
@@ -108,12 +108,12 @@ class Counts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunFacts:
-    """The run itself: its experiment, its location and its machine."""
+    """Facts about the run: its experiment, its location and its machine."""
 
     name: str
     question: str = ""
     scope: str = ""
-    """Reason for the choice of cases, in the experiment's words, or in those of all runs that were merged."""
+    """Reason for the choice of cases, as the experiment words it, or the experiments of all merged runs."""
     machine: dict[str, object]
     """`machine.json`: `identity` and `context`."""
     experiment_toml: str
@@ -124,7 +124,7 @@ class RunFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Course:
-    """Course of the run: launches done, failures, duration, and why it ended."""
+    """Course of the run: launches made, failures, duration, and why the run ended."""
 
     counts: Counts
     failures: tuple[CaseFailure, ...] = ()
@@ -139,7 +139,7 @@ class Course:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Conclusions:
-    """Findings of the run in sentences, and their limits."""
+    """Findings of the run in sentences, and the limits of its numbers."""
 
     findings: tuple[Finding, ...] = ()
     answer: tuple[Finding, ...] = ()
@@ -158,7 +158,7 @@ class Conclusions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepResults:
-    """Step times: measured, compared between cases, and divided into parts."""
+    """Step times as measured, as compared between cases, and as divided into parts."""
 
     launches: tuple[LaunchResult, ...] = ()
     comparisons: tuple[Compared, ...] = ()
@@ -184,7 +184,7 @@ class Communication:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingResults:
-    """Results of training: the proofs, which compare with one process, and the loss over time."""
+    """Results on the training itself: comparisons with one process, and the loss over time."""
 
     proofs: tuple[Proved, ...] = ()
     loss_curves: tuple[LossPoint, ...] = ()
@@ -193,7 +193,7 @@ class TrainingResults:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSummary:
-    """An analysed run directory, as the results of its parts. A section of the report gets the part that it draws.
+    """Results of a run directory's analysis. Each section of the report gets the part that it draws.
 
     `cases` is a frame with one row per case and exactly the columns `columns.COLUMNS`. All other results are in
     `analysis.results`.

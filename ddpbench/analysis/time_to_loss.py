@@ -1,9 +1,9 @@
 """Training to a loss: each launch's loss curve, the time to the target, and the difference from one device's curve.
 
 Every launch trains on the same data in the same order, so a synchronous strategy's curve is equal in all rounds.
-Intervals concern the time that it takes, not the path. Times are the job's, from the earliest rank's start of a group
-of steps to the latest rank's end of each step. The time in which ranks agree between groups is left out. Phases between
-ranks are included in the duration: the loss is reached when the last rank is done (cf. `steptime.py`).
+Intervals cover the time, not the path of training. Times are the job's. They last from the earliest rank's start of a
+group of steps to the latest rank's end of each step. The time in which ranks agree between groups is left out. The loss
+is reached when the last rank is done, so offsets between ranks are included (cf. `steptime.py`).
 """
 
 from __future__ import annotations
@@ -35,15 +35,18 @@ MOST_POINTS = 200
 
 
 def loss_curves_of(run: CaseRun) -> list[LossCurveRun]:
-    """Return a case's loss curves that have its first curve's target; a merge may have added curves with others."""
+    """Return the loss curves of a case's launches that have the same target as the first.
+
+    Curves with other targets come from merged runs.
+    """
     found = [launch.loss_curve for launch in run.good if launch.loss_curve is not None]
     return [curve for curve in found if curve.target == found[0].target]
 
 
 def to_loss(run: CaseRun) -> list[Timing]:
-    """Return the time to the loss of every launch; empty unless all launches reached it.
+    """Return the time to the loss of every launch, or an empty list if any launch did not reach it.
 
-    The other launches would have taken longer, so the times of some would be too short.
+    The launches that did not reach it would have taken longer, so the times of the others would be too short.
     """
     timings = [curve.timing for curve in loss_curves_of(run)]
     known = [timing for timing in timings if timing is not None]
@@ -51,9 +54,9 @@ def to_loss(run: CaseRun) -> list[Timing]:
 
 
 def against_base(run: CaseRun, baseline: CaseRun) -> Comparison | None:
-    """Return the comparison of the time to the loss with the base case's, paired by round.
+    """Compare a case's time to the loss with its base case's, paired by round.
 
-    None if either did not reach the loss.
+    None if either case did not reach the loss, or if they share no round.
     """
     mine, theirs = loss_curves_of(run), loss_curves_of(baseline)
     if not mine or not theirs or mine[0].target != theirs[0].target:
@@ -64,9 +67,9 @@ def against_base(run: CaseRun, baseline: CaseRun) -> Comparison | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """Cost of reaching the loss for a case: the median time, and the means of steps and samples.
+    """Cost of reaching the loss for a case: the median time over launches, and the mean steps and samples.
 
-    They are None unless all launches reached the loss.
+    These are None unless all launches reached the loss.
     """
 
     target: float
@@ -78,7 +81,7 @@ class Cost:
 
 
 def cost_of(run: CaseRun) -> Cost | None:
-    """Return a case's cost of reaching the loss; None if it was not trained to one."""
+    """Return the time, steps and samples that a case needed to reach the loss. None if it was not trained to a loss."""
     curves = loss_curves_of(run)
     if not curves:
         return None
@@ -102,10 +105,10 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def loss_points(cases: Sequence[CaseRun]) -> Iterator[LossPoint]:
-    """Yield the points of each case's curve, in order.
+    """Yield the points of each case's loss curve, averaged over its launches.
 
-    A curve ends where the shortest launch's curve ends, or where the last launch reached the loss if all did, whichever
-    is earlier.
+    The curve ends with the shortest launch's curve. If all launches reached the loss, it ends where the last one did,
+    if that is earlier.
     """
     for run in cases:
         curves = loss_curves_of(run)
@@ -133,7 +136,10 @@ def loss_points(cases: Sequence[CaseRun]) -> Iterator[LossPoint]:
 
 
 def trained_to_loss(cases: Sequence[CaseRun]) -> Iterator[TrainedToLoss]:
-    """Yield the result of each case that was trained to a loss; `apart` covers the first `FIRST_STEPS` steps."""
+    """Yield the result of each case that was trained to a loss.
+
+    The field `apart` covers the first `FIRST_STEPS` steps.
+    """
     for run in cases:
         curves, cost = loss_curves_of(run), cost_of(run)
         if not curves or cost is None:
@@ -154,7 +160,10 @@ def trained_to_loss(cases: Sequence[CaseRun]) -> Iterator[TrainedToLoss]:
 
 
 def one_device(run: CaseRun, cases: Sequence[CaseRun]) -> CaseRun | None:
-    """Return the case on one device with equal samples in each step; None if there is none, or it is `run` itself."""
+    """Return the case on one device that trains on the same data with the same samples per step.
+
+    None if no case matches, or if `run` itself is on one device.
+    """
 
     def data(other: CaseRun) -> GroupKey:
         return (*grouping.deciding("loss", other.case), other.case.global_batch)
@@ -172,7 +181,10 @@ def one_device(run: CaseRun, cases: Sequence[CaseRun]) -> CaseRun | None:
 
 
 def apart(own: Sequence[LossCurveRun], other: Sequence[LossCurveRun]) -> float | None:
-    """Return the largest relative difference of two cases' losses over the first steps; None without such steps."""
+    """Return the largest relative difference between two cases' losses over the first `FIRST_STEPS` steps.
+
+    None if either has no such step.
+    """
     steps = min([FIRST_STEPS, *(len(curve.losses) for curve in (*own, *other))])
     if not own or not other or not steps:
         return None

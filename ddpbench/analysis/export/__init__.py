@@ -1,4 +1,4 @@
-"""A run's numbers for other programs: single steps and transfers as tables, and files in other formats."""
+"""Export of a run's numbers for other programs: steps and transfers as tables, and files in other formats."""
 
 from ddpbench.analysis.export.benchmark import extra_info
 from ddpbench.analysis.export.formats import FORMATS, exported

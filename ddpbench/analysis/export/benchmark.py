@@ -1,8 +1,8 @@
-"""`extra_info` of a benchmark in files of pytest-benchmark: the data needed to compare the case again.
+"""The `extra_info` of a benchmark in pytest-benchmark's files, with the data needed to compare the case later.
 
 It has the columns of the case's row, and in addition `schema_version`, `identity` (of `machine.json`), and for each
-launch `steps_s`, `launch_steps`, `launch_samples` and `sessions`. The plugin and `ddpbench export` write it with this
-module; `analysis/regression/saved.py` reads it. It lacks the parts of a step and all other records.
+launch `steps_s`, `launch_steps`, `launch_samples` and `sessions`. The pytest plugin and `ddpbench export` write it with
+this module, and `analysis/regression/saved.py` reads it. It lacks the parts of a step and all other records.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from ddpbench.records import SCHEMA_VERSION
 
 
 def extra_info(run: CaseRun, row: Mapping[Any, Any], identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a case as plain values by name, without the columns that the case lacks.
+    """Return a case's results as plain values by name. Names without a value are left out.
 
     Args:
-        run: the case with its launches; only the good ones count.
-        row: its row of `cases.csv`.
+        run: the case with its launches; only the successful ones count.
+        row: the case's row of `cases.csv`.
         identity: the machine and the software of the measurement.
     """
     sessions = {name: index for index, name in enumerate(dict.fromkeys(one.session for one in run.timings))}

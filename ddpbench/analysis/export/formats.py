@@ -1,4 +1,4 @@
-"""Files of a run in formats that other programs read: pytest-benchmark's JSON, OpenMetrics, CSV, Parquet."""
+"""Files with a run's numbers that other programs read: pytest-benchmark's JSON, OpenMetrics, CSV, Parquet."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def _only_cases(name: str, table: str) -> None:
 
 
 def _pytest_benchmark(run: RunDir, table: str) -> bytes:
-    """Return a run in pytest-benchmark's format.
+    """Return a file in pytest-benchmark's format.
 
-    A benchmark is a case, and its rounds are the mean step times of the case's launches.
+    Each case is a benchmark, and each launch of the case is a round with its mean step time.
     """
     _only_cases("pytest-benchmark", table)
     plan, machine = read_plan(run), read_machine(run)
@@ -124,7 +124,7 @@ def _benchmark(case: CaseRun, name: str, experiment: str, extra: Mapping[str, An
 
 
 def statistics_of(values: Sequence[float]) -> dict[str, Any]:
-    """Return statistics of rounds under pytest-benchmark's names, times in seconds."""
+    """Return statistics of a benchmark's rounds under pytest-benchmark's names. `values` and times are in seconds."""
     data = sorted(values)
     mean = math.fsum(data) / len(data)
     deviation = float(np.std(data, ddof=1)) if len(data) > 1 else 0.0
@@ -182,7 +182,7 @@ _LABELS = (
 
 
 def _openmetrics(run: RunDir, table: str) -> bytes:
-    """Return the cases with status `ok` as gauges; label `end` is `value`, or `low` or `high` for an interval's end."""
+    """Return the cases with status `ok` as gauges. Label `end` is `value`, or `low` or `high` for an interval's end."""
     _only_cases("openmetrics", table)
     frame = load(run)
     frame = frame[frame["status"] == "ok"]
@@ -225,7 +225,7 @@ FORMATS: Mapping[str, Callable[[RunDir, str], bytes]] = {
 
 
 def exported(run: RunDir, kind: str, table: str = "cases") -> bytes:
-    """Return a run's table as a file of format `kind`.
+    """Return one of a run's `TABLES` as a file of format `kind`.
 
     Raises:
         RequestError: the format cannot contain that table, or needs a package that is not installed.

@@ -1,4 +1,4 @@
-"""Single steps and transfers as tables, from the records of successful launches."""
+"""Steps and transfers of a run as tables, from the records of successful launches."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TRANSFER_COLUMNS = {
 
 
 def _launches(run: RunDir) -> Iterator[tuple[str, int, RankRecords]]:
-    """Yield case id, round and records of each rank of each successful launch."""
+    """Yield the case id, the round and the records of each rank of each successful launch."""
     from ddpbench.analysis.read.cases import read_cases
 
     plan = read_plan(run)
@@ -53,7 +53,7 @@ def _launches(run: RunDir) -> Iterator[tuple[str, int, RankRecords]]:
 
 
 def load_steps(run: RunDir) -> pd.DataFrame:
-    """Return the steps of every rank, one row each, with `STEP_COLUMNS`; warm-up is left out.
+    """Return a table with one row per rank and step, without the warm-up. Its columns are `STEP_COLUMNS`.
 
     Raises:
         IdentityError: `run` is not a run directory, or has another schema.
@@ -83,7 +83,7 @@ def load_steps(run: RunDir) -> pd.DataFrame:
 
 
 def load_transfers(run: RunDir) -> pd.DataFrame:
-    """Return every rank's part in the transfers of instrumented steps, one row each, with `TRANSFER_COLUMNS`.
+    """Return a table with one row per rank and transfer of an instrumented step. Its columns are `TRANSFER_COLUMNS`.
 
     Raises:
         IdentityError: `run` is not a run directory, or has another schema.

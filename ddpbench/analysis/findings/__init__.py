@@ -1,1 +1,1 @@
-"""Sentences that the data support."""
+"""Findings, which are sentences that a run's data support."""

@@ -1,4 +1,4 @@
-"""Answer to an experiment's question in one sentence on all the claims that the experiment was to decide."""
+"""The answer to an experiment that has claims to decide: one sentence on all its claims."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _OF_ONE_CLAIM = (EARLIER, "claimed in", "corrected for", "the difference may")
 
 
 def claims_answer(claims: Sequence[DecidedClaim], findings: Sequence[Finding]) -> Finding | None:
-    """Return the finding on which claims hold and which do not; None without claims.
+    """Return a finding that says which claims hold and which do not, or None if `claims` is empty.
 
-    The finding on a single claim is returned unchanged. The verdict is `unresolved` if no claim is decided.
+    If there is one claim, its finding is returned unchanged. The verdict is `unresolved` if no claim is decided.
 
     Args:
         claims: in the experiment's order.
@@ -56,7 +56,7 @@ def claims_answer(claims: Sequence[DecidedClaim], findings: Sequence[Finding]) -
 def _tags(tags: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield the tags that all claims share, and remarks on links, cores and earlier verdicts of only some claims.
 
-    These remarks are worded unlike a single claim's tags, which the report leaves out if the answer has them.
+    The remarks differ from a single claim's tags, because the report leaves out a claim's tags if the answer has them.
     """
     every = list(dict.fromkeys(tag for own in tags for tag in own if not tag.startswith(_OF_ONE_CLAIM)))
     shared = [tag for tag in every if all(tag in own for own in tags)]
@@ -73,9 +73,9 @@ def _tags(tags: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def _texts(claims: Sequence[DecidedClaim]) -> Iterator[str]:
-    """Yield texts of decreasing length: with fewer claims of each verdict, with fewer verdicts, and with mere counts.
+    """Yield texts of decreasing length: with fewer claims of each verdict, with fewer verdicts, and with counts alone.
 
-    Claims with equal words differ in their cases or margins. If they share one verdict, they are named once; otherwise
+    Claims with equal words differ in their cases or margins. If they share one verdict, they are named once. Otherwise
     no claim is named.
     """
     by_verdict = {verdict: [one.says for one in claims if one.verdict == verdict] for verdict in _HEADS}
@@ -93,7 +93,7 @@ def _texts(claims: Sequence[DecidedClaim]) -> Iterator[str]:
 def _named(
     by_verdict: Mapping[ClaimVerdict, Sequence[str]], named: Collection[ClaimVerdict], most: int
 ) -> str:
-    """Return a text with up to `most` claims of each verdict in `named`, and the number of other claims per verdict."""
+    """Return a text with up to `most` claims of each verdict in `named`, and the number of claims left out."""
     parts: list[str] = []
     for verdict in named:
         first, further, middle, last = _HEADS[verdict]

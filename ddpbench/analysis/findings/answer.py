@@ -1,4 +1,4 @@
-"""The answer to an experiment's question: one or two sentences, from the decided comparisons.
+"""The answer to an experiment's question, in one or two sentences from the decided comparisons.
 
 The first sentence says what to use (`choice.py`). In a sweep that trains to a loss it says instead which case reaches
 the loss first (`first_to_loss.py`). A sweep that varies links, input data or precision adds its finding on that
@@ -47,9 +47,9 @@ from ddpbench.strategies.traits import traits_of
 from ddpbench.units import counted, format_at_most
 
 ASKED: tuple[FindingKind, ...] = ("loss", "lead", "links", "inputs", "precision", "threads")
-"""Findings on the questions of sweeps, the most informative first."""
+"""Kinds of findings that answer a sweep's question, the most informative first."""
 _PLURALS = {"workload": "workloads", "fabric": "links", "precision": "precisions", "scaling": "scalings"}
-"""Plural nouns for panels that differ in one field; panels that differ in another field are called settings."""
+"""Plural noun for panels that differ in one field. For all other fields it is `settings`."""
 
 
 def answer_of(
@@ -58,7 +58,7 @@ def answer_of(
     claimed: Finding | None = None,
     withheld: Mapping[str, Violation] = MappingProxyType({}),
 ) -> tuple[Finding, ...]:
-    """Return the answer in one or two sentences; without an answer, the sentence says why there is none.
+    """Return the answer in one or two findings. Without an answer, return one finding that says why.
 
     Args:
         cases: a run's cases.
@@ -96,7 +96,7 @@ def answer_of(
 
 
 def _to_use(choices: Sequence[Choice], panels: Sequence[Case]) -> Finding | None:
-    """Return the finding on what to use, in one panel or in several; `panels` has a case of each planned panel."""
+    """Return the finding on what to use, in one panel or in several. `panels` has one case of each planned panel."""
     if all(len(one.ranked) == 1 for one in choices):
         choices = [one for one in choices if one.gain is not None]
     if not choices:
@@ -123,7 +123,7 @@ def _to_use(choices: Sequence[Choice], panels: Sequence[Case]) -> Finding | None
 
 
 class _Places:
-    """Words that distinguish the panels of a run."""
+    """Words that distinguish a run's panels, which are groups of comparable cases."""
 
     def __init__(self, choices: Sequence[Choice], cases: Sequence[Case]) -> None:
         differing = grouping.differing(cases, PANEL)
@@ -141,15 +141,15 @@ class _Places:
         self.noun = _PLURALS.get(self.fields[0], "settings") if len(self.fields) == 1 else "settings"
 
     def words(self, choice: Choice) -> list[str]:
-        """Return the words that distinguish the choice's panel from the run's other panels."""
+        """Return words that distinguish the choice's panel from the run's other panels."""
         return self._names.apart(choice.chosen.case, self.fields)
 
     def name(self, choice: Choice) -> str:
-        """Return the chosen case's name, distinguished from the ranked cases of all panels."""
+        """Return the name of the chosen case, which distinguishes it from the ranked cases of all panels."""
         return called(choice.chosen, self.family)
 
     def where(self, choice: Choice) -> str:
-        """Return the panel's words in brackets, empty if there is only one panel."""
+        """Return words for the choice's panel, in brackets. Empty if there is only one panel."""
         return f" ({', '.join(self.words(choice))})" if self.total > 1 else ""
 
     def not_judged(self) -> str:
@@ -163,7 +163,7 @@ class _Places:
         return f"both {self.noun}" if count == 2 else f"all {count} {self.noun}"
 
     def labels(self, choices: Sequence[Choice]) -> list[str]:
-        """Return the labels that must accompany the numbers, except differences between panels that the text names."""
+        """Return the labels that the choices' numbers need, without settings that the text names."""
         said = {word for one in choices for word in self._names.apart(one.chosen.case, self.fields)}
         every = list(dict.fromkeys(word for one in choices for word in grouping.qualifiers(one.chosen.case)))
         return [word for word in every if word not in said] + (
@@ -174,7 +174,7 @@ class _Places:
 
 
 def _in_one(choice: Choice) -> str:
-    """Return the text on what to use in the only panel."""
+    """Return the text on what to use if there is only one panel."""
     name, ranks = called(choice.chosen, choice.ranked), counted(choice.world, "rank")
     gain = f"{plain(choice.gain)} times {_base_rate([choice])}" if choice.gain is not None else ""
     if choice.loses and choice.gain is not None:
@@ -202,7 +202,7 @@ def _in_one(choice: Choice) -> str:
 def _base_rate(choices: Sequence[Choice]) -> str:
     """Return words for the rate that gains are relative to.
 
-    It is that of one rank in torch, even if the chosen case uses another framework.
+    This is the rate of one rank in torch, even if the chosen case uses another framework.
     """
     return "one rank's samples/s" if _all_torch(choices) else "the samples/s of one rank in torch"
 
@@ -216,12 +216,12 @@ def _all_torch(choices: Sequence[Choice]) -> bool:
 
 
 def _tied(choice: Choice) -> list[str]:
-    """Return words for the others that may be as good, in texts of decreasing length."""
+    """Return words for the cases that may be as good as the chosen one, as texts of decreasing length."""
     return [listed([called(run, choice.ranked) for run in choice.tied]), counted(len(choice.tied), "other")]
 
 
 def _rest(choice: Choice) -> list[str]:
-    """Return words for how much slower the others are, in texts of decreasing length."""
+    """Return words for how much slower the other cases are, as texts of decreasing length."""
     others = choice.behind
     if len(others) == 1:
         run, ratio = others[0]
@@ -234,7 +234,7 @@ def _rest(choice: Choice) -> list[str]:
 
 
 def _over_panels(choices: Sequence[Choice], places: _Places) -> str:
-    """Return the text on what to use in each of several panels, in as many words as fit."""
+    """Return the longest text that fits on what to use in each of several panels."""
     groups: dict[tuple[str, int], list[Choice]] = {}
     for one in choices:
         key = ("one rank", 1) if one.loses else (places.name(one), one.world)
@@ -255,7 +255,10 @@ def _over_panels(choices: Sequence[Choice], places: _Places) -> str:
 def _part(
     key: tuple[str, int], members: Sequence[Choice], places: _Places, *, short: bool, same: bool
 ) -> str:
-    """Return the words on what to use in these panels, which have one choice; `same`: ranks have been named already."""
+    """Return words for what to use in these panels, which have one choice.
+
+    With `same`, the ranks are not named again.
+    """
     name, world = key
     where = (
         f"on {places.count(len(members))}"
@@ -267,7 +270,7 @@ def _part(
 
 
 def _alike(name: str, world: int, choices: Sequence[Choice], places: _Places) -> str:
-    """Return the text on the one choice that all judged panels have in common."""
+    """Return the text on what to use if the choice is the same in all judged panels."""
     where = places.count(len(choices))
     gains = [one.gain for one in choices if one.gain is not None]
     gains = gains if len(gains) == len(choices) else []
@@ -286,13 +289,16 @@ def _alike(name: str, world: int, choices: Sequence[Choice], places: _Places) ->
 
 
 def _all_best(choices: Sequence[Choice]) -> bool:
-    """Return whether all others are shown to be slower in every panel that has others; False if none has."""
+    """Return whether the chosen case is shown to be fastest in every panel that has several ranked cases.
+
+    False if no panel has several.
+    """
     several = [one.best for one in choices if len(one.ranked) > 1]
     return bool(several) and all(several)
 
 
 def _limits(choices: Sequence[Choice], places: _Places) -> list[str]:
-    """Return words for the answer's limits: undecided, no faster than one rank, not compared, ranked or judged."""
+    """Return phrases for the answer's limits, such as panels that are undecided and cases that were not compared."""
     return [
         *_undecided_at_most(choices, places),
         *_slower_than_one_rank(choices, places),
@@ -365,16 +371,16 @@ def _not_ranked(choices: Sequence[Choice], places: _Places) -> Iterator[str]:
 
 
 def _named_as(choice: Choice) -> str:
-    """Return words that say why this one of the undistinguished cases is named."""
+    """Return words for why the answer names this case, although others cannot be distinguished from it."""
     if choice.chosen is reference_of(choice.ranked):
         return "named as the reference: nothing is shown to be faster"
     return "named as the fastest of those that cannot be told apart, by its mean"
 
 
 def _undecided(choice: Choice, other: CaseRun, doubt: Judgement) -> str:
-    """Return words on the least certain comparison: its precision, and the number of rounds that would decide.
+    """Return words for the precision of the least certain comparison, and for the number of rounds to decide it.
 
-    That number assumes that further rounds scatter like the measured ones.
+    The number assumes that further rounds scatter like the measured ones.
     """
     low, high = doubt.ratio.low, doubt.ratio.high
     needed = rounds_for(doubt.ratio, doubt.rounds)
@@ -394,7 +400,7 @@ _BY = {"plain": "by rank 0", "dcp": "by all ranks"}
 
 
 def _checkpoint(cases: Sequence[CaseRun]) -> Finding | None:
-    """Return the finding on the cost of a checkpoint at the most ranks; None if no checkpoint was timed."""
+    """Return the finding on the cost of a checkpoint at the most ranks, or None if no checkpoint was timed."""
     able = [
         run
         for run in cases

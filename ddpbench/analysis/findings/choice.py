@@ -1,12 +1,12 @@
-"""Choice of the case to use in a panel: the one that is shown to be best, else the reference.
+"""Choose the case to use in a panel: the one that is shown to be best, else the reference.
 
-Which of several undistinguished cases is fastest is luck, so the reference (DDP) is used unless it is shown to be
-slower. `families.py` decides which cases are slower.
+Which of several undistinguished cases is measured as fastest is luck. So the reference (DDP) is used unless it is shown
+to be slower. `families.py` decides which cases are slower.
 
 Cases that train on another path are not ranked. The choice is made at a panel's largest number of ranks at which
-several cases can be ranked; if there is none, at the largest with one. A smaller number is chosen if it trains
-measurably more samples per second. For this, the 5 % are divided among all numbers of ranks compared, in all panels. A
-still larger number with a single case is mentioned in addition.
+several cases can be ranked, or else at the largest at which one can. A smaller number is chosen if it trains measurably
+more samples per second. For this, the 5 % are divided among all numbers of ranks compared, in all panels. A still
+larger number with a single case is mentioned in addition.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from ddpbench.strategies.traits import traits_of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """The choice in a panel, and how the other cases at its number of ranks compare."""
+    """The case chosen in a panel, and how the other cases at its number of ranks compare with it."""
 
     chosen: CaseRun
     ranked: tuple[CaseRun, ...]
-    """Cases from which `chosen` was taken, itself included."""
+    """Cases from which `chosen` was taken, including `chosen`."""
     best: bool
-    """True if all others are shown to be slower."""
+    """True if all other ranked cases are shown to be slower."""
     tied: tuple[CaseRun, ...]
     """Cases that are not distinguished from `chosen`."""
     standings: dict[str, Standing]
     gain: Interval | None
     """Samples/s divided by those of the base case; None without a base case, or if the two share no rounds."""
     rounds: int
-    """Number of rounds with launches of `chosen` and its base case; if too few, of all rounds of `chosen`."""
+    """Number of rounds with launches of `chosen` and its base case or, if these are too few, with one of `chosen`."""
     slower_worlds: tuple[int, ...]
     """Larger numbers of ranks that train measurably fewer samples per second."""
     alone: tuple[CaseRun, ...]
-    """A case for each larger number of ranks at which it has no competitor that can be ranked."""
+    """A case for each larger number of ranks at which only that case can be ranked."""
     below_base: tuple[CaseRun, ...]
     """Other ranked cases that are shown to train fewer samples per second than one rank."""
     doubt: tuple[CaseRun, Judgement] | None
@@ -70,21 +70,21 @@ class Choice:
 
     @property
     def most_behind(self) -> float | None:
-        """Return the upper end of the ratio of the chosen case's step to the fastest other's.
+        """Return how much longer the chosen case's step may be than the fastest other case's, as a ratio.
 
-        None if no case is tied with it, or the upper end is at most 1.
+        It is the upper end of the ratio's interval. None if no case is tied with the chosen one, or if it is at most 1.
         """
         most = self.standings[self.chosen.case_id].ratio.high if self.tied else None
         return most if most is not None and most > 1 else None
 
     @property
     def behind(self) -> list[tuple[CaseRun, Interval]]:
-        """Return the other ranked cases, each with its step time divided by that of the fastest."""
+        """Return the other ranked cases, each with its step time divided by that of the fastest case."""
         return [(run, self.standings[run.case_id].ratio) for run in self.ranked if run is not self.chosen]
 
 
 def planned_panels(cases: Sequence[CaseRun]) -> list[Case]:
-    """Return one case of each panel that has cases that aggregate and were not skipped, with any results."""
+    """Return one case of each panel that has a case that aggregates gradients and was not skipped."""
     found: dict[grouping.GroupKey, Case] = {}
     for run in cases:
         if exchanges_gradients(run) and run.status != "skipped":
@@ -93,7 +93,7 @@ def planned_panels(cases: Sequence[CaseRun]) -> list[Case]:
 
 
 def choices_of(cases: Sequence[CaseRun]) -> list[Choice]:
-    """Return a choice for each panel with rankable cases that aggregate with separate cores for each rank."""
+    """Return a choice for each panel in which cases that aggregate gradients on separate cores can be ranked."""
     compared = Families(cases)
     panels = [(members, _families(members)) for members in fair_panels(cases)]
     smaller = sum(len(families) - 1 for _, families in panels if families)
@@ -129,7 +129,10 @@ def _choice(
     compared: Families,
     alpha: float,
 ) -> Choice | None:
-    """Return the choice in a panel; a smaller number of ranks is chosen if it trains more at the level `alpha`."""
+    """Return the choice in a panel, or None if no cases can be compared.
+
+    A smaller number of ranks is chosen if it is shown, at level `alpha`, to train more samples per second.
+    """
     picks = [pick for family in families.values() if (pick := _pick(family, compared)) is not None]
     if not picks:
         return None
@@ -172,7 +175,7 @@ def _choice(
 
 
 def _below(base: CaseRun | None, others: Sequence[CaseRun]) -> list[CaseRun]:
-    """Return the cases that are shown to train fewer samples/s than the base case, corrected for their number."""
+    """Return the cases shown to train fewer samples/s than the base case, corrected for the number of cases."""
     if base is None:
         return []
     found = [(run, judge_pair(run, base, ALPHA / len(others))) for run in others]
@@ -187,7 +190,7 @@ def _stands(found: dict[str, Standing], run: CaseRun) -> bool:
 
 
 def _pick(family: Sequence[CaseRun], compared: Families) -> _Pick | None:
-    """Return the case to use, those not distinguished from it, and the standing of all.
+    """Return the case to use, the cases not distinguished from it, and how each case stands.
 
     None if no two of the cases can be compared.
     """
