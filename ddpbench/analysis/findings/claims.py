@@ -1,17 +1,17 @@
-"""Verdicts on an experiment's claims, and a sentence on each claim.
+"""Decide an experiment's claims, and make a sentence on each claim.
 
 A claim is decided by pairs of cases that are each compared within rounds. These pairs were named before any measurement
-(`spec/claims.py`), so they form a separate family. Each is compared as any two cases are. The 5 % are divided among the
-pairs of all claims (Bonferroni): the intervals also decide on leads and margins, so all of them have to hold at once. A
-pair that two claims name counts once. All other statements of a report on such a pair use the same interval
-(`judged_by_claims`). A claimed lead is tested by multiplying the faster case's time by 1 plus the lead.
+(`spec/claims.py`), so they form a separate family. The 5 % are divided among the pairs of all claims (Bonferroni),
+because the intervals also decide on leads and margins, so all of them have to hold at once. A pair that two claims name
+counts once. All other statements of a report on such a pair use the same interval (`judged_by_claims`). A claimed lead
+is tested by multiplying the faster case's time by 1 plus the lead.
 
 - `faster` holds if the interval is on the claimed side of the lead, and does not hold if it is on the other side. A
   claim without a lead does not hold either if the interval includes 1 and is entirely within the general margin.
 - `as fast` holds if the interval is within the claimed margin, and does not hold if it is outside the margin.
 
 Ranks that share cores may have waited for them. `CaseRun.shared_cores_share` is an upper bound of the resulting delay
-of a step. A pair's interval covers either side with this delay and without it.
+of a step. A pair's interval is widened to hold with this delay and without it.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ def decided_claims(
     cases: Sequence[CaseRun],
     withheld: Mapping[str, Violation] = MappingProxyType({}),
 ) -> tuple[DecidedClaim, ...]:
-    """Return the verdicts on a run's claims, in the claims' order.
+    """Decide a run's claims, and return them with their verdicts, in the given order.
 
-    Pairs with a case in `withheld`, which maps case ids to violations, cannot be told.
+    `withheld` maps case ids to violations. A pair with such a case gets the verdict `cannot tell`.
     """
     by_id, names = {run.case_id: run for run in cases}, Names(cases)
     pairs = [[(by_id[a], by_id[b]) for a, b in claim.pairs] for claim in claims]
@@ -108,7 +108,7 @@ def decided_claims(
 def judged_by_claims(cases: Sequence[CaseRun], claims: Sequence[DecidedClaim]) -> list[CaseRun]:
     """Return the cases with the claims' judgements of their pairs, which all statements of a report on these pairs use.
 
-    Claims of step times count as claims of throughput if both cases have equally many samples per step.
+    A claim on step time is also used for throughput if both cases have equally many samples per step.
     """
     found: dict[str, dict[str, Judgement]] = {}
     batches = {run.case_id: run.case.global_batch for run in cases}
@@ -162,7 +162,7 @@ def _decided(
 
 
 def _before(history: Sequence[Past], verdict: ClaimVerdict, held: Sequence[HeldPair]) -> tuple[Past, ...]:
-    """Return a claim's history without an earlier verdict on this run that the present verdict repeats."""
+    """Return a claim's history without earlier verdicts on this run that equal the present one."""
     return tuple(
         one for one in history if not isinstance(one, JudgedAgain) or _says_otherwise(one, verdict, held)
     )
@@ -171,7 +171,7 @@ def _before(history: Sequence[Past], verdict: ClaimVerdict, held: Sequence[HeldP
 def _says_otherwise(past: Past, verdict: ClaimVerdict, held: Sequence[HeldPair]) -> bool:
     """Return whether an earlier verdict differs from the present one.
 
-    If both are "holds in part", they differ if only one of them has refuted pairs, or only one has undecided pairs.
+    Two verdicts "holds in part" differ if only one of them has refuted pairs, or only one has undecided pairs.
     """
     if past.head != verdict or verdict != "holds in part":
         return past.head != verdict
@@ -186,7 +186,7 @@ def _runs_of(pairs: Sequence[_Pair]) -> list[CaseRun]:
 
 
 def _unable(pair: _Pair, names: Names) -> _Reason | None:
-    """Return the reason why one of the two cases has no numbers that may decide anything; None if both have."""
+    """Return the reason why the numbers of one of the two cases cannot decide anything, or None if both can be used."""
     for run in pair:
         if run.planned.skip_reason is not None:
             return f"{names.of(run)} was skipped", run.planned.skip_reason
@@ -203,13 +203,13 @@ def _unable(pair: _Pair, names: Names) -> _Reason | None:
 
 
 def _withheld(pair: _Pair, withheld: Mapping[str, Violation]) -> _Reason | None:
-    """Return the reason why the numbers of one of the two cases must be wrong; None if no check says so."""
+    """Return the reason why the numbers of one of the two cases must be wrong, or None."""
     broken = next((withheld[run.case_id] for run in pair if run.case_id in withheld), None)
     return None if broken is None else (broken.wrong, broken.broken.text)
 
 
 def _compared(a: CaseRun, b: CaseRun, *, of: Of) -> Comparison | None:
-    """Return the comparison of A with B, by time per sample of the whole job or by time per step."""
+    """Compare A with B, by time per sample of the whole job or by time per step."""
     mine, other = (
         run.timings if of == "throughput" else [_per_step(one) for one in run.timings] for run in (a, b)
     )
@@ -217,7 +217,7 @@ def _compared(a: CaseRun, b: CaseRun, *, of: Of) -> Comparison | None:
 
 
 def _per_step(timing: Timing) -> Timing:
-    """Return a launch's timing with one sample per step, so that a comparison by sample compares steps."""
+    """Return a launch's timing with one sample per step, so that a comparison per sample compares steps."""
     return replace(timing, samples=timing.steps)
 
 
@@ -226,7 +226,7 @@ def _enough(comparison: Comparison | None) -> bool:
 
 
 def _allowing(ratio: Interval, pair: _Pair) -> Interval:
-    """Return `ratio`, the first case's time divided by the second's, with a wider interval if either shares cores."""
+    """Return the ratio of the first case's time to the second's, with a wider interval if either shares cores."""
     if ratio.low is None or ratio.high is None:
         return ratio
     mine, other = (1 - (run.shared_cores_share or 0.0) for run in pair)
@@ -236,7 +236,7 @@ def _allowing(ratio: Interval, pair: _Pair) -> Interval:
 def _judgement(
     claim: PlannedClaim, pair: _Pair, comparison: Comparison | None, unable: _Reason | None, *, alpha: float
 ) -> dict[str, Any]:
-    """Return fields of `HeldPair`: the verdict on one pair, with its evidence or the reason why there is none."""
+    """Return fields of `HeldPair`: the verdict on a pair, and its ratio or the reason why it was not compared."""
     if comparison is None or not _enough(comparison):
         rounds = comparison.rounds if comparison is not None and comparison.paired else 0
         why = (
@@ -273,7 +273,7 @@ def _of_equal(judgement: Judgement) -> PairVerdict:
 
 
 def _verdict(held: Sequence[HeldPair]) -> ClaimVerdict:
-    """Return the verdict on a claim from those on all its pairs."""
+    """Return the verdict on a claim from the verdicts on its pairs."""
     found = {one.verdict for one in held}
     if found == {"holds"}:
         return "holds"
@@ -285,7 +285,7 @@ def _verdict(held: Sequence[HeldPair]) -> ClaimVerdict:
 def _placing(pairs: Sequence[_Pair]) -> Callable[[_Pair], str]:
     """Return a function that names what distinguishes a pair from the claim's other pairs.
 
-    The name is empty for a single pair.
+    The name of a single pair is empty.
     """
     sides = [_side_words([pair[side].case for pair in pairs]) for side in (0, 1)]
 
@@ -303,9 +303,10 @@ def _placing(pairs: Sequence[_Pair]) -> Callable[[_Pair], str]:
 
 
 def _side_words(every: Sequence[Case]) -> Callable[[Case], tuple[list[str], list[str]]]:
-    """Return a function from a case to its distinguishing words among `every`, and its number of ranks if that differs.
+    """Return a function that maps a case to the words that distinguish it from `every`, and to its number of ranks.
 
-    All cases are read once, in advance: a claim may have thousands of pairs.
+    The number is left out if it does not differ. The function reads `every` only once, because a claim may have
+    thousands of pairs.
     """
     fields = grouping.differing(every, (*VARIANT, *SCALE, *PANEL))
     strategies, sizes = "strategy" in fields, "world_size" in fields
@@ -323,7 +324,7 @@ def _side_words(every: Sequence[Case]) -> Callable[[Case], tuple[list[str], list
 
 
 def claim_findings(claims: Sequence[DecidedClaim], cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
-    """Return a sentence on each claim, with its verdict first."""
+    """Return a finding on each claim, whose sentence begins with the verdict."""
     by_id, names = {run.case_id: run for run in cases}, Names(cases)
     return tuple(_finding(one, by_id, names) for one in claims)
 
@@ -361,7 +362,7 @@ EARLIER = "earlier verdict"
 
 
 def earlier(one: DecidedClaim) -> str:
-    """Return words for the verdicts on a claim before this run and for changes since; empty without such verdicts."""
+    """Return words for a claim's verdicts before this run and for its changes since. Empty without earlier verdicts."""
     tried = [entry for entry in one.history if entry.run]
     if not tried:
         return ""
@@ -387,7 +388,7 @@ def _size(held: HeldPair) -> tuple[str, ...]:
 
 
 def _labels(runs: Sequence[CaseRun]) -> list[str]:
-    """Return the labels that must accompany the numbers; links that differ are only labelled as emulated."""
+    """Return the labels that the claim's numbers need. Links that differ are only labelled as emulated."""
     facets = [grouping.qualifiers(run.case) for run in runs]
     linked = {run.case.fabric for run in runs if run.case.fabric}
     words = dict.fromkeys(
@@ -403,7 +404,7 @@ def _labels(runs: Sequence[CaseRun]) -> list[str]:
 
 
 def _paths(pairs: Sequence[_Pair], names: Names) -> list[str]:
-    """Return words for the strategies that, unlike the case they are compared with, train on another path."""
+    """Return words for strategies that train on another path, unlike the case that they are compared with."""
     apart = [
         names.names.spoken_strategy(run.case)
         for pair in pairs
@@ -415,7 +416,7 @@ def _paths(pairs: Sequence[_Pair], names: Names) -> list[str]:
 
 
 def _details(claim: DecidedClaim, pairs: Sequence[_Pair], names: Names) -> Iterator[str]:
-    """Yield the measured values, in texts of decreasing length; `names` distinguish each case of the run."""
+    """Yield texts of decreasing length with the values measured for a claim."""
     if not claim.pairs:
         yield "no two cases of this run are its two sides"
         return
@@ -431,10 +432,10 @@ def _details(claim: DecidedClaim, pairs: Sequence[_Pair], names: Names) -> Itera
 
 
 class _Words:
-    """Texts about the pairs of one claim, in step time or throughput as the claim is."""
+    """Texts about the pairs of one claim, in terms of step time or throughput, whichever the claim is about."""
 
     def __init__(self, one: DecidedClaim, *, rates: bool) -> None:
-        """Store the claim; with `rates`, texts give samples/s, because the two sides' steps differ in samples."""
+        """Store the claim. With `rates`, texts give samples/s, because the two sides' steps differ in samples."""
         self._one = one
         self._steps = one.of == "step time"
         self._rates = rates and not self._steps
@@ -444,7 +445,7 @@ class _Words:
         )
 
     def of_one(self, held: HeldPair, pair: _Pair, names: Names) -> Iterator[str]:
-        """Yield texts about the only pair of a claim."""
+        """Yield texts about the only pair of a claim, of decreasing length."""
         if held.ratio is None:
             yield held.briefly
             return
@@ -463,7 +464,7 @@ class _Words:
         yield self._short(held)
 
     def in_part(self) -> Iterator[str]:
-        """Yield texts on the pairs for which the claim holds, those for which it does not, and the undecided ones."""
+        """Yield texts about the pairs for which the claim holds, does not hold, or cannot be decided."""
         counts = f"in {len(self._holding)} of {len(self._one.pairs)} comparisons"
         best, worst = self._best(), self._worst()
         opened = [f"cannot tell for {_places(self._open)}"] if self._open else []
@@ -497,7 +498,7 @@ class _Words:
         )
 
     def in_all(self) -> Iterator[str]:
-        """Yield texts on the range of the pairs' ratios; all pairs have the same decided verdict."""
+        """Yield texts about the range of the pairs' ratios, if all pairs have the same decided verdict."""
         count = len(self._one.pairs)
         start = "in both comparisons" if count == 2 else f"in all {count} comparisons"
         if self._failing:
@@ -511,7 +512,7 @@ class _Words:
         yield start
 
     def undecided(self) -> Iterator[str]:
-        """Yield texts on how much the widest interval leaves open, or on why no comparison was made."""
+        """Yield texts about how much the widest interval leaves open, or about why no comparison was made."""
         open_still = [held for held in self._open if held.ratio is not None]
         count = len(self._one.pairs)
         if not open_still:
@@ -525,7 +526,7 @@ class _Words:
         yield f"{start}; {doubt}"
 
     def _extremes(self, held: Sequence[HeldPair]) -> list[HeldPair]:
-        """Return the pairs, the one that supports the claim most first.
+        """Return the pairs in order. The first supports the claim most.
 
         This is the fastest, or for `as fast` the one whose ratio is closest to 1.
         """
@@ -534,7 +535,7 @@ class _Words:
         return sorted(held, key=lambda one: abs(math.log(_ratio(one).value)))
 
     def _sides(self, held: HeldPair, mine: str, other: str, end: str) -> str:
-        """Return words for how the two sides compare, by name; `end` is the number of ranks if both have the same."""
+        """Return words for how two named sides compare. `end` is their number of ranks if both have the same."""
         ratio, claimed = _ratio(held), self._one.margin
         if self._rates:
             return f"{mine} trains {plain(ratio.reciprocal())} times the samples/s of {other}{end}{self._allowed(held)}"
@@ -563,7 +564,7 @@ class _Words:
         return f"{''.join(self._in_parts(held))}{self._allowed(held)}"
 
     def _in_parts(self, held: HeldPair) -> tuple[str, str]:
-        """Return the words of `_short` in two parts, the first of which another pair's words may have in common."""
+        """Return the words of `_short` in two parts. Another pair's words may have the first part in common."""
         ratio = _ratio(held)
         if self._rates:
             return "", f"{plain(ratio.reciprocal())} times the samples/s"
@@ -581,7 +582,7 @@ class _Words:
         return "its step takes ", takes_longer(by)
 
     def _within(self, ratio: Interval) -> str:
-        """Return words for the difference of a pair that counts as equal, and the margin claimed for it."""
+        """Return words for the difference between two cases that count as equal, and for the margin claimed for it."""
         low, high = ratio.low or 0.0, ratio.high or math.inf
         apart = f"step times differ by {signed(ratio)}"
         if low > 1:
@@ -594,20 +595,26 @@ class _Words:
         return f"{where} the {_per_cent(self._one.margin)} allowed"
 
     def _allowed(self, held: HeldPair) -> str:
-        """Return words for how a decided pair compares with the claimed margin of equality; empty for other claims."""
+        """Return words for whether a pair is inside the margin that the claim allows.
+
+        Empty for claims without such a margin.
+        """
         if self._one.kind != "as fast" or not self._one.margin:
             return ""
         return f", {self._bound('inside' if held.verdict == 'holds' else 'beyond')}"
 
     def _equal(self, held: HeldPair) -> bool:
-        """Return whether the text gives the difference instead of saying which side is faster."""
+        """Return whether a text on this pair gives the difference instead of saying which side is faster."""
         if held.verdict == "holds":
             return self._one.kind == "as fast"
         ratio = _ratio(held)
         return (ratio.low or 0.0) <= 1 <= (ratio.high or math.inf)
 
     def _undecided(self, ratio: Interval, *, named: bool = False) -> str:
-        """Return words for what the interval leaves open; `named` if the text has already said whose steps they are."""
+        """Return words for what the interval leaves open.
+
+        Set `named` if the text has already said whose steps these are.
+        """
         if self._rates:
             return f"{plain(ratio.reciprocal())} times the samples/s"
         if self._one.margin:
@@ -616,7 +623,7 @@ class _Words:
 
 
 def _distinct_words(pair: _Pair) -> tuple[str, str]:
-    """Return names of a pair's two cases that consist only of their differences: `2 ranks` and `32 ranks`."""
+    """Return names of a pair's two cases that consist only of their differences, such as `2 ranks` and `32 ranks`."""
     names = Namer(run.case for run in pair)
     first, second = (
         ", ".join(names.apart(run.case, (*VARIANT, *SCALE, *PANEL))) or names.spoken_strategy(run.case)
@@ -639,5 +646,5 @@ def _width(ratio: Interval) -> float:
 
 
 def _places(held: Sequence[HeldPair]) -> str:
-    """Return the distinguishing words of these pairs, each once."""
+    """Return the words that distinguish these pairs, each once."""
     return listed(list(dict.fromkeys(one.place for one in held)))

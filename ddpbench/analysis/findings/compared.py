@@ -1,7 +1,7 @@
-"""Comparisons of a run, paired within rounds, and at most seven sentences made from them.
+"""Compare a run's cases, paired within rounds, and make at most seven sentences from the comparisons.
 
 Compared cases differ only in strategy, bucket cap, or the layout of their ranks on nodes. A difference of x % always
-means that the slower one's step takes x % longer. Verdicts and intervals are those of the family of all cases at the
+means that the slower case's step takes x % longer. Verdicts and intervals are those of the family of all cases at the
 same number of ranks (`families.py`). The pairs that make sentences are chosen before the data are seen. Oversubscribed
 cases are compared with each other but make no sentence.
 """
@@ -54,7 +54,7 @@ MOST_FINDINGS = 7
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Pair:
-    """Two cases to compare, the qualifications of the comparison, and the anchor of its evidence."""
+    """Two cases that a sentence compares, and their judgement."""
 
     a: CaseRun
     b: CaseRun
@@ -63,7 +63,7 @@ class _Pair:
     family: tuple[CaseRun, ...]
     """All cases of the panel at the same number of ranks; the names of `a` and `b` must be distinct among them."""
     corrected: int
-    """Number of comparisons among which the error is divided: those of the family, or of claims that name this pair."""
+    """Number of comparisons among which the error is divided, in the family or in the claims that name this pair."""
 
     @property
     def name(self) -> str:
@@ -71,14 +71,14 @@ class _Pair:
 
     @property
     def kind(self) -> FindingKind:
-        """Return the subject of the comparison; it is `bound` if `a` exchanges nothing."""
+        """Return the subject of the finding on this pair, which is `bound` if `a` exchanges nothing."""
         return "bound" if not traits_of(self.a.case).exchanges else self.evidence
 
 
 def findings(cases: Sequence[CaseRun], most: int = MOST_FINDINGS) -> tuple[Finding, ...]:
-    """Return at most `most` sentences on cases with separate cores for each rank, the most telling first.
+    """Return at most `most` findings on cases with separate cores for each rank, the most telling first.
 
-    `most` is three or more: the first panel's speed-up and the parts of its step are always included.
+    `most` must be at least 3, because the first panel's speed-up and the parts of its step are always included.
     """
     ordered = compared_panels(cases)
     families = Families(cases)
@@ -120,7 +120,7 @@ def findings(cases: Sequence[CaseRun], most: int = MOST_FINDINGS) -> tuple[Findi
 
 @dataclass(frozen=True, slots=True)
 class _Apart:
-    """The fields in which the panels of a text differ, and names of one case of each panel."""
+    """Words that distinguish the panels of a text, from the fields in which the panels differ."""
 
     fields: tuple[str, ...]
     names: Namer
@@ -140,7 +140,7 @@ _DECIDED = ("faster", "slower", "equivalent")
 
 
 def decided_first(unordered: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return decided findings, then notes, then undecided ones, with the given order kept within each kind.
+    """Return decided findings, then notes, then undecided ones, each kind in the given order.
 
     If nothing was decided, a remark on too few rounds comes first, because nothing after it is certain.
     """
@@ -154,9 +154,9 @@ _PLACES: dict[FindingKind, int] = {"strategies": 0, "layouts": 0, "bound": 1, "b
 
 
 def _sorted(compared: Sequence[_Decision]) -> list[_Decision]:
-    """Return decided comparisons before undecided ones.
+    """Return the comparisons in order: decided ones before undecided ones.
 
-    Within each, strategies come first, then upper bounds, then buckets.
+    Within each of these, strategies come first, then upper bounds, then buckets.
     """
 
     fastest: dict[GroupKey, float] = {}
@@ -179,10 +179,11 @@ def _sorted(compared: Sequence[_Decision]) -> list[_Decision]:
 
 
 def _open_together(compared: Sequence[_Decision]) -> tuple[list[_Decision], dict[str, list[_Decision]]]:
-    """Return the comparisons that get a sentence, and groups of comparisons that share one, by a group's first pair.
+    """Return the comparisons that get a sentence, and those that share one, keyed by the name of their first pair.
 
     Strategies that are all undistinguished from one reference share a sentence. Only the first of them is among the
-    returned comparisons. They all have the reference's layout, so the sentence names the layout once.
+    comparisons in the first returned value. They all have the reference's layout, so the sentence names the layout
+    once.
     """
     open_: dict[str, list[_Decision]] = {}
     for pair, judged in compared:
@@ -198,12 +199,12 @@ def _open_together(compared: Sequence[_Decision]) -> tuple[list[_Decision], dict
 
 
 def _of_strategy(pair: _Pair) -> GroupKey:
-    """Return the key that comparisons have in common if they are between variants of one strategy and one reference."""
+    """Return a key that is equal for comparisons of one strategy's variants with one reference."""
     return (*grouping.panel(pair.b.case), pair.a.case.strategy, pair.kind)
 
 
 def _most_telling(compared: Sequence[_Decision], room: int) -> list[_Decision]:
-    """Return the first `room` comparisons in order; the last may give way to the first on buckets.
+    """Return the first `room` comparisons in order, of which the last may be replaced by the first on buckets.
 
     An undecided comparison on buckets replaces no decided one.
     """
@@ -220,8 +221,8 @@ def _most_telling(compared: Sequence[_Decision], room: int) -> list[_Decision]:
 def _pairs(members: Sequence[CaseRun], families: Families) -> list[_Pair]:
     """Return the panel's comparisons at its largest world size.
 
-    Other strategies are compared with DDP, DDP's other caps with its default, and DDP's other layouts on nodes with the
-    plan's first.
+    DDP at its default bucket cap, in the plan's first layout on nodes, is the reference. It is compared with other
+    strategies, with DDP at other caps, and with DDP in other layouts.
     """
     reference = reference_of(members)
     world = reference.case.world_size
@@ -306,7 +307,7 @@ def _sentence(pair: _Pair, judged: Judgement, apart: _Apart) -> Finding:
 
 
 def _sentence_on_all(group: Sequence[_Decision], apart: _Apart) -> Finding:
-    """Return one sentence on several cases that are all undistinguished from their common reference."""
+    """Return one finding on several cases that are all undistinguished from their common reference."""
     pairs, judged = [pair for pair, _ in group], [one for _, one in group]
     b, family, others = pairs[0].b, pairs[0].family, [pair.a for pair in pairs]
     names = [name_of(run, b, family) for run in others]
@@ -347,7 +348,7 @@ def _sentence_on_all(group: Sequence[_Decision], apart: _Apart) -> Finding:
 
 
 def _notes(members: Sequence[CaseRun], apart: _Apart) -> Iterable[Finding]:
-    """Yield a sentence on the reference's speed-up and efficiency, and one on the parts of its step."""
+    """Yield a finding on the reference's speed-up and efficiency, and one on the parts of its step."""
     run = reference_of(members)
     family = [one for one in members if one.case.world_size == run.case.world_size]
     place, said = _place(run, apart, family)
@@ -392,7 +393,7 @@ def _notes(members: Sequence[CaseRun], apart: _Apart) -> Iterable[Finding]:
 
 
 def _unlike_timed(run: CaseRun) -> str:
-    """Return a remark if instrumented steps differ from timed ones, else an empty text."""
+    """Return words for how much instrumented steps differ from timed ones. Empty if they agree."""
     found = instrumented_over_timed(run)
     if found is None or found.holds:
         return ""
@@ -401,9 +402,9 @@ def _unlike_timed(run: CaseRun) -> str:
 
 
 def _place(run: CaseRun, apart: _Apart, family: Sequence[CaseRun] = ()) -> tuple[str, list[str]]:
-    """Return words for ranks and layout, and words for the workload and the panel.
+    """Return words for a case's ranks and layout, and words for its workload and panel.
 
-    The layout is left out if the family has only one.
+    The layout is left out if all cases of the family have the same.
     """
     case = run.case
     ranks = ranks_of(case)
@@ -413,7 +414,7 @@ def _place(run: CaseRun, apart: _Apart, family: Sequence[CaseRun] = ()) -> tuple
 
 
 def _labels(run: CaseRun, apart: _Apart) -> tuple[str, ...]:
-    """Return the labels that must accompany the numbers, except those in the sentence."""
+    """Return the labels that a case's numbers need, without those that the sentence names."""
     said = apart.of(run.case)
     return tuple(word for word in grouping.qualifiers(run.case) if word not in said)
 

@@ -1,8 +1,8 @@
-"""Families of cases that are compared with each other: all of a panel at one number of ranks.
+"""Families of cases that are compared with each other: all cases of a panel at one number of ranks.
 
-Their intervals are defined only here. The answer, tables, figures and findings take their statements on two cases from
-the family, so these two have the same number and interval everywhere. The 5 % are divided among a run's families
-(Bonferroni). Pairs named by claims before any measurement have the claims' intervals (`claims.py`) here too, so there
+Their intervals are defined only here. The answer, tables, figures and findings all take their statements on two cases
+from the family, so a pair has the same ratio and interval everywhere. The 5 % are divided among a run's families
+(Bonferroni). A pair that a claim names before any measurement has the claim's interval (`claims.py`) here too, so there
 is one judgement for each pair (`analysis/judging.py`).
 """
 
@@ -21,7 +21,7 @@ from ddpbench.strategies.traits import traits_of
 
 
 class Families:
-    """The families of a run; the intervals of each are computed when first needed."""
+    """The families of a run. The intervals of a family are computed when first needed."""
 
     def __init__(self, cases: Sequence[CaseRun]) -> None:
         self._members = [
@@ -55,15 +55,14 @@ class Families:
 
     @staticmethod
     def _panel(family: Sequence[CaseRun]) -> grouping.GroupKey:
-        """Return the panel of a family.
+        """Return the panel of a family, which is that of its last case.
 
-        It is taken from the last member, because the first may be ranks that exchange nothing, which are in the
-        families of all links.
+        The first case may be ranks that exchange nothing, which are in the families of all links.
         """
         return grouping.panel(family[-1].case)
 
     def family_of(self, runs: Sequence[CaseRun]) -> Family | None:
-        """Return the family that contains all of these cases; None if there is none."""
+        """Return the family that contains all of these cases, or None."""
         shared = set.intersection(*(set(self._of.get(run.case_id, ())) for run in runs)) if runs else set()
         if not shared:
             return None
@@ -78,15 +77,18 @@ class Families:
         return self._found[place]
 
     def judge(self, a: CaseRun, b: CaseRun) -> Judgement | None:
-        """Return the judgement of A compared with B; None if no family contains both, or one has no launch."""
+        """Return the judgement of A compared with B. None if no family contains both, or if either has no launch."""
         family = self.family_of((a, b))
         return family.pair(a.case_id, b.case_id) if family is not None else None
 
     def judge_one_process(self) -> Judgement | None:
-        """Compare the reference case with one process; None without such a process, or without launches of both."""
+        """Return the judgement of the reference compared with one process.
+
+        None if either has no launch, or no process matches.
+        """
         return judge_pair(*self.one_process, self._alpha) if self.one_process is not None else None
 
     def standings(self, runs: Sequence[CaseRun]) -> dict[str, Standing]:
-        """Return the standing of each of these cases among them, by its id; empty if no family contains them all."""
+        """Return how each of these cases stands among them, by its id. Empty if no family contains all of them."""
         family = self.family_of(runs)
         return family.standings([run.case_id for run in runs]) if family is not None else {}

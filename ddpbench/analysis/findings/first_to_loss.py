@@ -1,4 +1,4 @@
-"""Answer for a sweep that trains to a loss: the case that reaches the loss first."""
+"""The answer for a sweep that trains to a loss: which case reaches the loss first."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from ddpbench.units import counted, format_number
 
 
 def first_to_loss(cases: Sequence[CaseRun]) -> Finding | None:
-    """Return the finding on which case of the largest group with one target reaches the loss first.
+    """Return the finding on which case reaches the loss first, or None if no case trained to a loss.
 
-    None if no case trained to a loss.
+    Cases are compared if they have the same target, data and links. If there are several such groups, the finding is on
+    the largest.
     """
     able = [run for run in cases if run.status == "ok" and not run.oversubscribed and loss_curves_of(run)]
     groups = sorted(grouped(able, _same_loss).values(), key=lambda group: -len(group))
@@ -69,12 +70,12 @@ def first_to_loss(cases: Sequence[CaseRun]) -> Finding | None:
 
 
 def _same_loss(run: CaseRun) -> grouping.GroupKey:
-    """Return a key that cases have in common if one loss means the same for them and they use the same links."""
+    """Return a key that is equal for cases whose losses can be compared and which use the same links."""
     return (*grouping.deciding("loss", run.case), loss_curves_of(run)[0].target)
 
 
 def _who(run: CaseRun, group: Sequence[CaseRun]) -> str:
-    """Return words for the strategy and ranks, which distinguish the case from others of the group."""
+    """Return words for a case's strategy and ranks, which distinguish it from the group's other cases."""
     same = [other for other in group if other.case.world_size == run.case.world_size]
     return f"{called(run, same, PANEL)} at {ranks_of(run.case)}"
 

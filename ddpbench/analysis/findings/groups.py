@@ -1,4 +1,4 @@
-"""Comparable cases: panels, and groups of cases that differ in a single respect."""
+"""Groups of comparable cases: panels, and groups of cases that differ in a single respect."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from ddpbench.spec.grouping import cap_order
 from ddpbench.strategies.traits import traits_of
 
 MOST_PANELS = 3
-"""Largest number of groups of comparable cases from which sentences are made; the largest groups are used."""
+"""Largest number of panels from which sentences are made, starting with the largest panel."""
 
 
 def panels(cases: Iterable[CaseRun]) -> list[list[CaseRun]]:
-    """Return the groups of comparable cases, called panels. Cases that use no link are in those of every fabric.
+    """Return the cases in panels, which are groups of comparable cases.
 
-    These are single ranks and independent ranks, which would train on any fabric as they do without one.
+    Single ranks and independent ranks use no link and would train on any network as they do without one. So they are in
+    the panels of all networks.
     """
     every = list(cases)
     groups = grouped(every, lambda run: grouping.panel(run.case))
@@ -40,7 +41,10 @@ def _same_but_links(run: CaseRun, other: CaseRun) -> bool:
 
 
 def layouts_of(cases: Iterable[CaseRun]) -> dict[str, int]:
-    """Return, by case id, the number of nodes if the strategy ran a number of ranks in several layouts, else 0."""
+    """Return the cases' numbers of nodes, by case id, or 0 if the layout need not be named.
+
+    It is named if the case's strategy ran the same number of ranks in several layouts.
+    """
     found: dict[str, int] = {}
     for members in grouped(
         cases, lambda run: (grouping.panel(run.case), grouping.variant(run.case))
@@ -52,14 +56,20 @@ def layouts_of(cases: Iterable[CaseRun]) -> dict[str, int]:
 
 
 def measured(cases: Iterable[CaseRun]) -> list[CaseRun]:
-    """Return the cases that have numbers; of bucket caps for which DDP built equal buckets, only the first."""
+    """Return the cases with measured step times.
+
+    Cases with equal buckets at different caps are represented by the first.
+    """
     found = [run for run in cases if run.status == "ok" and run.timings]
     equal = {other.case_id for _, others in equal_buckets(found) for other in others}
     return [run for run in found if run.case_id not in equal]
 
 
 def equal_buckets(cases: Iterable[CaseRun]) -> list[tuple[CaseRun, list[CaseRun]]]:
-    """Return groups of cases that differ only in their cap and have equal buckets, each as first case and others."""
+    """Return groups of cases that have equal buckets although their caps differ, each as the first case and the others.
+
+    The cases of a group differ in nothing else.
+    """
     with_buckets = [
         run for run in cases if run.bucket_bytes is not None and run.case.bucket_cap_mb is not None
     ]
@@ -71,7 +81,7 @@ def equal_buckets(cases: Iterable[CaseRun]) -> list[tuple[CaseRun, list[CaseRun]
 
 
 def grouped(cases: Iterable[CaseRun], key: Any) -> dict[tuple[Any, ...], list[CaseRun]]:
-    """Return the cases in groups of equal keys, by key, in the order of the groups' first members."""
+    """Return the cases in groups of equal keys, as a dictionary in the order of the groups' first members."""
     groups: dict[tuple[Any, ...], list[CaseRun]] = {}
     for run in cases:
         groups.setdefault(key(run), []).append(run)
@@ -79,7 +89,7 @@ def grouped(cases: Iterable[CaseRun], key: Any) -> dict[tuple[Any, ...], list[Ca
 
 
 def bucket_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
-    """Return groups of cases that have one strategy and number of ranks, and differ in bucket cap."""
+    """Return groups of cases that differ in bucket cap, with the same strategy and number of ranks."""
     with_caps = [run for run in measured(cases) if run.case.bucket_cap_mb is not None]
     nodes = layouts_of(with_caps)
 
@@ -90,7 +100,7 @@ def bucket_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
 
 
 def layout_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
-    """Return groups of cases that have one strategy and number of ranks, and differ in the layout of ranks on nodes."""
+    """Return groups of cases that differ in how ranks are laid out on nodes, with the same strategy and ranks."""
 
     def key(run: CaseRun) -> tuple[Any, ...]:
         return (
@@ -104,7 +114,7 @@ def layout_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
 
 
 def strategy_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
-    """Return groups of strategies that aggregate at one number of ranks.
+    """Return groups of cases that differ in strategy, with the same number of ranks. All aggregate gradients.
 
     Each strategy is represented by the case with its default bucket cap, or else its smallest.
     """
@@ -122,16 +132,19 @@ def strategy_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
 
 
 def rank_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
-    """Return groups of a panel's cases that aggregate at one number of ranks, with separate cores for each rank."""
+    """Return groups of a panel's cases with the same number of ranks.
+
+    All aggregate, with separate cores for each rank.
+    """
     able = [run for run in measured(cases) if exchanges_gradients(run) and not run.oversubscribed]
     groups = grouped(able, lambda run: (grouping.panel(run.case), run.case.world_size))
     return [group for group in groups.values() if len(group) > 1]
 
 
 def fair_panels(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
-    """Return the groups of comparable cases that include some that aggregate, the largest first.
+    """Return the panels in which at least one case aggregates gradients, the largest first.
 
-    Only cases with separate cores for each rank are considered.
+    Only cases with separate cores for each rank are included.
     """
     fair = [run for run in measured(cases) if not run.oversubscribed]
     ordered = sorted(panels(fair), key=lambda members: -len(members))
@@ -139,12 +152,12 @@ def fair_panels(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
 
 
 def compared_panels(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
-    """Return the panels from which findings are made."""
+    """Return the panels from which findings are made, the largest first."""
     return fair_panels(cases)[:MOST_PANELS]
 
 
 def exchanges_gradients(run: CaseRun) -> bool:
-    """Return whether the case has several ranks that aggregate."""
+    """Return whether the case has several ranks that aggregate gradients."""
     return traits_of(run.case).exchanges and run.case.world_size > 1
 
 
@@ -153,9 +166,9 @@ def _largest(members: Sequence[CaseRun]) -> int:
 
 
 def with_one_process(cases: Sequence[CaseRun]) -> tuple[CaseRun, CaseRun] | None:
-    """Return the first panel's reference, and one process whose threads have as many cores as its ranks, or nearly.
+    """Return the first panel's reference, and the one-process case that uses about as many cores.
 
-    None if the reference's launcher ran no such process.
+    None if no such process was measured with the reference's launcher.
     """
     if len({run.case.threads_per_rank for run in cases}) < 2:
         return None
@@ -180,9 +193,9 @@ def with_one_process(cases: Sequence[CaseRun]) -> tuple[CaseRun, CaseRun] | None
 
 
 def reference_of(members: Sequence[CaseRun]) -> CaseRun:
-    """Return the reference for the others: DDP at the largest world size, at its default cap if that was run.
+    """Return the case that the others are compared with: DDP at the largest world size, at its default cap if measured.
 
-    Without DDP, it is the plan's first strategy that aggregates; to choose by speed would favour luck.
+    Without DDP, it is the plan's first strategy that aggregates. Choosing by speed would favour luck.
     """
     world = _largest(members)
     able = [run for run in members if exchanges_gradients(run) and run.case.world_size == world]

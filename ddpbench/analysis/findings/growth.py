@@ -1,7 +1,7 @@
-"""Growth of the cost of aggregation with the nodes of an emulated network, in a sentence for the top of a report.
+"""Growth of network time with the number of emulated nodes, as a sentence for the top of a report.
 
-The strategies considered were measured on the same three or more numbers of nodes. The sentence is on the one with the
-shortest transfers at the most nodes, and on the one with the longest. The formulas are those of `network.py`.
+The strategies considered were measured on the same three or more numbers of nodes. The sentence names the strategy with
+the least network time at the most nodes, and the one with the most. The formulas are those of `network.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ByNodes = dict[int, CaseRun]
 
 
 def growth_finding(cases: Sequence[CaseRun]) -> Finding | None:
-    """Return the finding on how transfer times grow with the number of nodes.
+    """Return the finding on how network time grows with the number of nodes.
 
     It names the strategies with the least and the most network time at the most nodes. None if no two strategies were
     measured on enough numbers of nodes, or if these two are not shown to differ.
@@ -97,9 +97,9 @@ def _span(series: _ByNodes, few: int, most: int) -> str:
 
 
 def _grown(series: _ByNodes, few: int, most: int) -> str:
-    """Return words for the ratio of times at `most` and `few` nodes, and for the formula's ratio.
+    """Return words for how many times the network time grows from `few` to `most` nodes, measured and by the formula.
 
-    Empty if there is no formula.
+    Empty for strategies without a formula.
     """
     _, least = formula_of(series[few].case, 1.0)
     _, longest = formula_of(series[most].case, 1.0)
@@ -113,7 +113,7 @@ def _grown(series: _ByNodes, few: int, most: int) -> str:
 
 
 def _judged(ordered: Sequence[CaseRun]) -> Judgement | None:
-    """Return the judgement of the last case compared with the first; None if they cannot be compared.
+    """Return the judgement of the last case compared with the first, or None if they cannot be compared.
 
     It is corrected over all pairs, because the two were chosen as extremes.
     """

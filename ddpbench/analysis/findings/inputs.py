@@ -1,4 +1,4 @@
-"""At most three sentences on whether training waits for its input, by the definition in `analysis/inputs.py`."""
+"""Make at most three sentences on whether training waits for its input, as defined in `analysis/inputs.py`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ MOST = 3
 
 
 def input_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
-    """Return findings on groups that include a case with its data in memory, and one on all cases without such a twin.
+    """Return findings on whether cases wait for input.
 
-    Input-bound groups come first, then those with the most ranks. Cases without separate cores for each rank make no
-    sentence; as in the figure, all are judged.
+    One finding is on each group that has a case with its data in memory, and one is on all cases of other groups.
+    Input-bound groups come first, then those with the most ranks. Cases without separate cores for each rank are judged
+    with the others, but no finding is on them.
     """
     groups = [
         InputGroup(members=fair)
@@ -95,7 +96,7 @@ def _bound(group: InputGroup) -> str:
 
 
 def _about_bound(group: InputGroup) -> Iterable[str]:
-    """Yield tags on an input-bound group: its share of waiting, and the effect of other numbers of workers."""
+    """Yield tags for an input-bound group: the share of a step spent waiting, and the effect of more workers."""
     first, *others = group.bound
     if first.run.parts is not None and first.ratio is not None and first.ratio.low is not None:
         hidden = shows_less(share_of_step(first.run.parts, "data"), (1 - 1 / first.ratio.low) / 2)
@@ -156,7 +157,7 @@ def _listed(members: Sequence[InputCase]) -> str:
 
 
 def _numbers(members: Sequence[InputCase]) -> str:
-    """Return the members' numbers of loader workers in words: `1, 2 and 4`."""
+    """Return the cases' numbers of loader workers as words, such as `1, 2 and 4`."""
     counts = [str(member.run.case.loader_workers) for member in members]
     return counts[0] if len(counts) == 1 else f"{', '.join(counts[:-1])} and {counts[-1]}"
 

@@ -1,4 +1,4 @@
-"""Sentences on DDP's lead over a master, and how much of it is due to what is sent and how much to when it is sent."""
+"""Sentences on DDP's lead over a master: how much is due to the ring, and how much to overlap with backward."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _Pair = tuple[tuple[str, str], tuple[str, str]]
 
 
 def lead_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
-    """Return at most `MOST` sentences, at the most ranks.
+    """Return at most `MOST` findings on DDP's lead over a master, at the largest number of ranks.
 
-    With several fabrics, they are on those with the largest and smallest lead. They compare four cases that differ only
-    in algorithm (a ring or a master) and schedule, or three, because the master that overlaps with backward may be
-    missing. Ratios are within rounds; cases that share no rounds are not compared.
+    With several networks, they are on those with the largest and the smallest lead. Each compares four cases that
+    differ only in algorithm (a ring or a master) and schedule. The fourth, a master that overlaps with backward, may be
+    missing. Ratios are within rounds, and cases that share no rounds are not compared.
     """
     families = Families(cases)
     able = [
@@ -85,7 +85,7 @@ def _settings(run: CaseRun) -> tuple[Any, ...]:
 
 
 def _whole_and_in_step(run: CaseRun) -> bool:
-    """Return whether every rank has a process and the whole model, and all ranks make the same update."""
+    """Return whether each rank is a process with the whole model, and all ranks make the same update."""
     traits = traits_of(run.case)
     return traits.whole_state and not traits.one_process and traits.promise == "gradients"
 
@@ -95,7 +95,10 @@ def _kind(run: CaseRun) -> tuple[str, str]:
 
 
 def _lead(by: dict[tuple[str, str], CaseRun], ring: str, families: Families) -> tuple[float, Finding] | None:
-    """Return the lead as a ratio, and the finding on it; None if there is no lead, or the cases cannot be compared."""
+    """Return DDP's lead as a ratio, and the finding on it.
+
+    None if nothing shows a lead, or the cases cannot be compared.
+    """
 
     def against(a: tuple[str, str], b: tuple[str, str]) -> Judgement | None:
         return families.judge(by[a], by[b]) if a in by and b in by else None
@@ -136,13 +139,13 @@ def _lead(by: dict[tuple[str, str], CaseRun], ring: str, families: Families) -> 
 
 
 def _gains(part: Judgement) -> bool:
-    """Return whether the interval of a part of the lead is above 1, and so distinguished from no lead."""
+    """Return whether the interval of a part of the lead is above 1."""
     low = part.ratio.low
     return part.rounds > 0 and low is not None and low > 1
 
 
 def _shares(by: Mapping[tuple[str, str], CaseRun], ring: _Pair, lead: _Pair) -> str:
-    """Return words for the shares of the lead's logarithm that are due to the ring and to overlap.
+    """Return words for the shares of the lead that are due to the ring and to overlap, on a logarithmic scale.
 
     The shares have Fieller's intervals over the rounds that all cases have.
     """
