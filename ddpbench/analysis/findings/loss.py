@@ -1,4 +1,4 @@
-"""Sentences on training to a loss: cases that are fastest per sample but not to the loss, and cases that missed it."""
+"""Sentences on training to a loss, such as on cases that are fastest per sample but not to the loss."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ from ddpbench.units import format_number
 
 EVIDENCE = "time-to-loss"
 MOST_LISTED = 3
-"""Largest number of cases that missed the loss that are listed one by one."""
+"""Largest number of cases to list by name if cases missed the loss."""
 
 
 def loss_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     """Return at most two findings on training to a loss.
 
-    One is on two cases whose order in samples/s and in time to the loss differs, the other on a speed-up to the loss.
+    One is on two cases whose order in samples/s and in time to the loss differs. The other is on a speed-up to the
+    loss.
     """
     able = [run for run in cases if run.status == "ok" and not run.oversubscribed and loss_curves_of(run)]
     groups = sorted(grouped(able, _data).values(), key=lambda group: -len(group))
@@ -46,7 +47,7 @@ def loss_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
 
 
 def _data(run: CaseRun) -> GroupKey:
-    """Return the key that cases must have in common for one loss to mean the same for all of them."""
+    """Return a key that is equal for cases for which one loss means the same."""
     return (
         *grouping.deciding("loss", run.case),
         loss_curves_of(run)[0].target,
@@ -55,9 +56,10 @@ def _data(run: CaseRun) -> GroupKey:
 
 
 def _disagreement(group: Sequence[CaseRun], families: Families) -> Finding | None:
-    """Return the finding on the pair with the widest gap of those in which the faster one reaches the loss later.
+    """Return the finding on two cases of which the faster one per sample reaches the loss later, or None.
 
-    The ratios have the intervals of the report's tables (`_intervals`).
+    If there are several such pairs, the one with the widest gap is used. The ratios have the intervals of the report's
+    tables (`_intervals`).
     """
     comparisons: dict[str, Comparison] = {}
     pairs: dict[str, tuple[CaseRun, CaseRun]] = {}
@@ -116,8 +118,8 @@ def _disagreement(group: Sequence[CaseRun], families: Families) -> Finding | Non
 def _intervals(a: CaseRun, b: CaseRun, rate: Judgement, loss: Judgement) -> tuple[Interval, Interval, int]:
     """Return A's samples/s divided by B's, A's time to the loss divided by B's, and the number of comparisons.
 
-    The intervals are those of tables. For a case and its base case they are those of its speed-ups, uncorrected for
-    other comparisons; the number is then 1. The pair itself was judged by wider intervals, which hold at once.
+    The intervals are those that tables show. For a case and its base case they are those of its speed-ups, uncorrected
+    for other comparisons, so the number is 1. The pair itself was judged by wider intervals, which hold at once.
     """
     for run, base in ((a, b), (b, a)):
         if run.baseline_id == base.case_id:
@@ -129,7 +131,7 @@ def _intervals(a: CaseRun, b: CaseRun, rate: Judgement, loss: Judgement) -> tupl
 
 
 def _speedup(group: Sequence[CaseRun]) -> Finding | None:
-    """Return the finding on the case whose speed-up to the loss differs most from its speed-up in samples/s."""
+    """Return the finding on the case whose speed-up to the loss differs most from that in samples/s, or None."""
     by_id = {run.case_id: run for run in group}
     found: list[tuple[float, CaseRun, Interval, Comparison]] = []
     for run in group:
@@ -165,7 +167,7 @@ def _speedup(group: Sequence[CaseRun]) -> Finding | None:
 
 
 def _apart(a: Interval, b: Interval) -> bool:
-    """Return whether two intervals do not touch, which is stricter than excluding 0 from their difference."""
+    """Return whether the intervals do not overlap. This is stricter than excluding 0 from their difference."""
     if a.low is None or a.high is None or b.low is None or b.high is None:
         return False
     return a.high < b.low or b.high < a.low
@@ -176,7 +178,7 @@ def _who(run: CaseRun, other: CaseRun) -> str:
 
 
 def _batch(run: CaseRun, other: CaseRun) -> str:
-    """Return words for a case's samples per step, empty if anything else distinguishes the two cases."""
+    """Return words for a case's samples per step. Empty if anything else distinguishes the two cases."""
     alike = (run.case.world_size, name_of(run, other)) == (other.case.world_size, name_of(other, run))
     return f" with {run.case.global_batch:,} samples per step" if alike else ""
 
@@ -187,7 +189,7 @@ def _samples(run: CaseRun, other: CaseRun) -> tuple[str, ...]:
 
 
 def loss_sentences(cases: Sequence[CaseRun], names: Names) -> Iterable[str]:
-    """Yield a sentence on the cases that did not reach the loss, and how close they came."""
+    """Yield a sentence on the cases that did not reach the loss in every launch, and how close they came."""
     short = [run for run in cases if loss_curves_of(run) and not to_loss(run)]
     if not short:
         return

@@ -1,4 +1,4 @@
-"""A sentence that compares ranks with one process, whose threads have the same cores and need no communication."""
+"""Compare ranks with one process that uses as many cores by threads and needs no communication, in a sentence."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ddpbench.units import counted
 
 
 def one_process_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
-    """Return a finding that compares the first panel's reference with one process on as many cores.
+    """Return a finding that compares the first panel's reference with one process that uses about as many cores.
 
-    Empty if either has too few rounds.
+    Empty if no such process was measured, or if there are too few rounds.
     """
     families = Families(cases)
     judged = families.judge_one_process()

@@ -1,4 +1,4 @@
-"""A sentence on launches that cannot be compared within a round because different sessions ran them."""
+"""Report the launches that cannot be compared within a round, because different sessions ran them, in a sentence."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ddpbench.analysis.statistics.timings import TimingKey
 
 
 def pairing_sentences(cases: Sequence[CaseRun], names: Names) -> Iterable[str]:
-    """Yield a sentence on the launches that a different session ran than most launches of their round."""
+    """Yield a sentence on launches that were run by another session than most launches of their round."""
     parts: dict[int, dict[TimingKey, int]] = {}
     for case in cases:
         for timing in case.timings:

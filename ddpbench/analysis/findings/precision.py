@@ -1,4 +1,4 @@
-"""A sentence on the gain by autocast, from groups of cases that differ only in precision."""
+"""Report the gain by autocast, from groups of cases that differ only in precision, in a sentence."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ddpbench.naming import ranks_of
 
 
 def precision_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
-    """Return at most one finding, on the group with the most ranks that has separate cores for each rank.
+    """Return at most one finding, on the group with the most ranks. Groups that exchange gradients are preferred.
 
-    Groups that exchange gradients are preferred.
+    Only groups with separate cores for each rank are considered.
     """
     groups = [group for group in precision_groups(cases) if not group.full.oversubscribed]
     if not groups:

@@ -1,4 +1,4 @@
-"""Sentences on the effect of links and of a replay's options, from cases that differ only in these."""
+"""Report the effect of links and of a replay's options, from cases that differ only in these, in sentences."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ MOST = 2
 
 
 def setting_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
-    """Return at most `MOST` findings, one per strategy, that compare its first setting with the most different one.
+    """Return at most `MOST` findings on links and replay options, one per strategy.
 
-    All settings of a group are compared with the plan's first, at the most ranks, corrected for the number of
-    comparisons. If options vary on several fabrics, cases on the same fabric are compared; otherwise fabrics are
-    compared.
+    A finding compares the plan's first setting with the one whose step time differs most. All settings of a group are
+    compared with the first, at the most ranks, corrected for the number of comparisons. If both options and links vary,
+    cases on the same links are compared. Otherwise links are compared.
     """
     able = [
         run
@@ -61,7 +61,10 @@ def _cap(run: CaseRun) -> tuple[int, float]:
 
 
 def _groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
-    """Return groups of cases that differ only in links or workload options; only in options if both vary."""
+    """Return groups of cases that differ only in links or workload options.
+
+    If both vary, groups differ only in options.
+    """
 
     def shared(run: CaseRun) -> GroupKey:
         return grouping.alike(run.case, but=("workload_options_json", "fabric"))
@@ -104,7 +107,7 @@ def _sentence(name: str, pair: tuple[CaseRun, CaseRun], judged: Judgement) -> Fi
 
 
 def _apart(worst: CaseRun, best: CaseRun) -> str:
-    """Return words for how the two cases differ: `over 1 Gbit/s, node 3 at 100 Mbit/s as over 1 Gbit/s`."""
+    """Return words for how the two cases differ, such as `over 1 Gbit/s, node 3 at 100 Mbit/s as over 1 Gbit/s`."""
     if worst.case.fabric != best.case.fabric:
         over = [f"over {_links(run, other)}" for run, other in ((worst, best), (best, worst))]
     else:

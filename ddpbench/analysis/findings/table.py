@@ -1,4 +1,4 @@
-"""Table of comparisons of every case with the best other case of its group."""
+"""Table that compares every case with the fastest other case of its group."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ddpbench.analysis.statistics.interval import Interval
 
 
 def compared(cases: Sequence[CaseRun], withheld: Set[str] = frozenset()) -> Iterator[Compared]:
-    """Yield comparisons of every case with the best of the others in its group, for groups of two or more, by topic.
+    """Yield a comparison of every case with the best other case of its group, for each topic.
 
     - `buckets`: one strategy's bucket caps at one number of ranks.
     - `strategies`: the strategies that aggregate at one number of ranks, at DDP's default cap (or the smallest that was
@@ -26,10 +26,9 @@ def compared(cases: Sequence[CaseRun], withheld: Set[str] = frozenset()) -> Iter
     - `data`: a case and the same case with its batches in memory, which counts as the best.
     - `precision`: a case under autocast and the same case in full precision, which counts as the best.
 
-    `ratio` is a case's step time divided by that of `best_case_id`, which in the first four topics is the fastest of
-    the others. In these, the ratio's ends and the verdict are those of `Families`. In the last two, verdicts are those
-    of `judge_all`. There is no verdict on cases compared with one whose numbers must be wrong; `withheld` has their
-    ids.
+    `ratio` is a case's step time divided by that of `best_case_id`. In the first four topics, that is the fastest other
+    case, and the ratio's ends and the verdict are those of `Families`. In the last two, they are those of
+    `judge_pairs`. `withheld` has the ids of cases whose numbers must be wrong. Comparisons with these get no verdict.
     """
     every = Families(cases)
     families = Families([run for run in cases if run.case_id not in withheld])  # as in the findings

@@ -1,4 +1,4 @@
-"""Sentences on what emulated, replayed, dilated and shrunk numbers do not represent, and which of them not to trust."""
+"""Sentences on what numbers of emulated, replayed, dilated and shrunk cases do not represent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from ddpbench.strategies.traits import traits_of
 
 
 def virtual_sentences(results: Sequence[CaseResult]) -> Iterable[str]:
-    """Yield sentences for the report's Validity section, those that change the meaning of numbers most first."""
+    """Yield the sentences for the report's section Validity.
+
+    Those that change the meaning of numbers most come first.
+    """
     measured = [one.run for one in results if one.timings]
     names = Names(measured)
     yield from _kinds(measured, names)
@@ -77,7 +80,7 @@ def _dilated(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
 
 
 def _loopback(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
-    """Yield sentences on ranks that communicate over their node's loopback, whose rate cannot be reduced."""
+    """Yield sentences on ranks that communicate over their node's loopback, which cannot be slowed like the links."""
     using = [run for run in measured if _uses_loopback(run)]
     for (faster,), members in grouped(using, lambda run: (run.case.dilation * run.case.shrink,)).items():
         if faster == 1:
@@ -98,7 +101,7 @@ def _uses_loopback(run: CaseRun) -> bool:
 
 
 def _unhidden(measured: Sequence[CaseResult], names: Names) -> Iterable[str]:
-    """Yield a sentence on replays whose dilation does not hide the host's own work."""
+    """Yield a sentence on replays in which the dilation is too small to hide the host's own work."""
     needed = [(one.dilation_needed or 0.0, one) for one in measured]
     short = [(k, one) for k, one in needed if k > one.case.dilation * (1 + 1e-9)]
     if not short:

@@ -1,4 +1,4 @@
-"""Names of cases and wording of ratios in sentences; nothing else defines them."""
+"""Names of cases and words for ratios, as sentences use them. No other module defines such words."""
 
 from __future__ import annotations
 
@@ -27,20 +27,22 @@ INEXACT: frozenset[ComparedQuantity] = frozenset(
         "parameters, updates in the server's order",
     }
 )
-"""Quantities that proofs compare for strategies that are inexact by design."""
+"""Quantities that a proof compares if a strategy is inexact by design."""
 
 Text = TypeVar("Text", bound=str)
 MOST_WORDS = 30
-"""Most words of a sentence."""
+"""Largest number of words in a sentence."""
 MOST_NAMES = 2
-"""Most cases named in a sentence; the others are counted."""
+"""Largest number of cases that a sentence names. Others are counted."""
 
 
 def fitting(texts: Iterable[Text]) -> Text:
-    """Return the first of these texts, given in order of decreasing length, that fits into a sentence, else the last.
+    """Return the longest text that is at most `MOST_WORDS` long, or the shortest if all are longer.
+
+    `texts` must be in order of decreasing length.
 
     Raises:
-        ValueError: there are no texts.
+        ValueError: `texts` is empty.
     """
     every = list(texts)
     if not every:
@@ -49,19 +51,25 @@ def fitting(texts: Iterable[Text]) -> Text:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return a few names, or the first few and the number of others."""
+    """Return the names as a list in words. Of many names, only the first few and the number of others are given."""
     if len(names) > MOST_NAMES + 1:
         return f"{', '.join(names[:MOST_NAMES])} and {len(names) - MOST_NAMES} others"
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else list(names))
 
 
 def listed_apart(names: Iterable[Iterable[str]]) -> str:
-    """Return a few names, each of several words that are separated as in tables."""
+    """Return names as a list in words.
+
+    Each name consists of several words, which are separated by dots as in tables.
+    """
     return listed([" · ".join(words) for words in names])
 
 
 def called(run: CaseRun, family: Iterable[CaseRun], more: Iterable[str] = ()) -> str:
-    """Return a case's strategy, with its distinguishing words in brackets, including those of the fields in `more`."""
+    """Return a case's strategy, followed in brackets by the words that distinguish it from its family.
+
+    `more` names further fields that the words may come from.
+    """
     # The sentence gives numbers of ranks, and layouts if one number of ranks has several.
     return Namer(other.case for other in family).variant(run.case, (*VARIANT, *SCALE, *more))
 
@@ -75,13 +83,13 @@ def launch_tags(rounds: int, comparisons: int = 1) -> tuple[str, ...]:
 MUCH_OF_A_STEP = 0.1
 """Smallest fraction of a step for which transfer time beyond what the links need is mentioned."""
 LATE = "replayed computation came late"
-"""Beginning of the remark on late computation."""
+"""Beginning of the remark on late computation of a replay."""
 
 
 def conditions(runs: Sequence[CaseRun], *, late: bool = True) -> tuple[str, ...]:
     """Return words for conditions of a comparison that its numbers do not show: caps, disturbances, a busy host.
 
-    With `late`, late computation of replays is included.
+    With `late`, the late computation of replays is included.
     """
     caps = {run.case.bucket_cap_mb for run in runs} - {None}
     (cap,) = caps if len(caps) == 1 else (None,)
@@ -91,7 +99,7 @@ def conditions(runs: Sequence[CaseRun], *, late: bool = True) -> tuple[str, ...]
 
 
 def mostly_disturbed(runs: Sequence[CaseRun], whose: str = "") -> list[str]:
-    """Return words for the number of disturbed launches if it is over half; `whose` are the cases' names."""
+    """Return words for the number of disturbed launches if it is over half. `whose` are words for the cases."""
     launches = [launch for run in runs for launch in run.good]
     disturbed = disturbed_launches(launches)
     of = f" of {whose}" if whose else ""
@@ -100,9 +108,9 @@ def mostly_disturbed(runs: Sequence[CaseRun], whose: str = "") -> list[str]:
 
 
 def _beyond_links(runs: Sequence[CaseRun]) -> list[str]:
-    """Return words for the largest part of a step that transfers took beyond what emulated links explain.
+    """Return words for the largest share of a step that transfers took beyond what emulated links explain.
 
-    Empty if that part is small.
+    Empty if that share is small.
     """
     found = {
         run.case_id: (beyond_formula_s(run) / run.parts.step_s, run)
@@ -119,7 +127,10 @@ def _beyond_links(runs: Sequence[CaseRun]) -> list[str]:
 
 
 def _full(runs: Sequence[CaseRun]) -> list[str]:
-    """Return words for the case whose replay filled this machine's cores most, if any did."""
+    """Return words for the case whose replay used the largest share of this machine's cores.
+
+    Empty if all used little.
+    """
     busy = {run.case_id: (busy_share(run), run) for run in runs if run.timings}
     share, run = max(busy.values(), key=lambda one: one[0], default=(0.0, None))
     if run is None or share <= FULL_SHARE:
@@ -130,7 +141,10 @@ def _full(runs: Sequence[CaseRun]) -> list[str]:
 
 
 def _shared_cores(runs: Sequence[CaseRun]) -> list[str]:
-    """Return words for the largest part of a step that ranks may have waited for shared cores."""
+    """Return words for the largest share of a step that ranks may have waited for shared cores.
+
+    Empty without such a wait.
+    """
     shares = [run.shared_cores_share or 0.0 for run in runs]
     share = max((share for share in shares if share < MOST_SHARED), default=0.0)
     if not share:
@@ -139,13 +153,16 @@ def _shared_cores(runs: Sequence[CaseRun]) -> list[str]:
 
 
 def _where(run: CaseRun, runs: Sequence[CaseRun]) -> str:
-    """Return a case's name among these, with its number of ranks if the numbers differ."""
+    """Return a case's name, which distinguishes it from `runs`, with its number of ranks if the numbers differ."""
     several = len({one.case.world_size for one in runs}) > 1
     return f"{called(run, runs)} at {ranks_of(run.case)}" if several else called(run, runs)
 
 
 def _paced(runs: Sequence[CaseRun]) -> list[str]:
-    """Return words for how much too long a replay's steps appear because computation came late, for the worst case."""
+    """Return words for how much late computation lengthens a replay's steps, for the worst case.
+
+    Empty if only little.
+    """
     late = {run.case_id: (late_share(run), run) for run in runs if run.timings}
     share, run = max(late.values(), key=lambda one: one[0], default=(0.0, None))
     if run is None or share <= MARGIN:
@@ -156,7 +173,7 @@ def _paced(runs: Sequence[CaseRun]) -> list[str]:
 
 
 def too_long(share: float) -> str:
-    """Return words for the fraction `share`, from `late_share`, by which steps may appear too long."""
+    """Return words for how much too long steps may be, given as the fraction `share` from `late_share`."""
     return (
         f"read up to {format_at_most(share)} too long by this alone"
         if share <= 1
@@ -167,17 +184,17 @@ def too_long(share: float) -> str:
 MOST_SHARED = 1.0
 """Fraction of a step possibly spent waiting for shared cores from which on nothing is known about the wait."""
 FULL_SHARE = 0.9
-"""Share of the cores' time above which replays' own work sets their pace, on any emulated network."""
+"""Share of the cores' time above which the work of replaying sets a replay's pace, on any emulated network."""
 
 
 def busy_share(run: CaseRun) -> float:
-    """Return a replay's own work as a share of its cores' time; 0 without a replay."""
+    """Return the share of the cores' time that the work of replaying takes, or 0 if the case is not a replay."""
     paced = [launch.pace for launch in run.good if launch.pace is not None]
     return host_share(paced) if paced else 0.0
 
 
 def late_share(run: CaseRun) -> float:
-    """Return the most by which a replay's steps are too long because its computation came late, as a fraction."""
+    """Return the largest fraction by which a replay's steps may be too long because its computation was late."""
     paced = [launch.pace for launch in run.good if launch.pace is not None]
     late = late_s(paced) if paced else 0.0
     step = mean_step_s(run.timings)
@@ -190,9 +207,9 @@ def disturbed_launches(launches: Iterable[Launch]) -> int:
 
 
 def undecided_all(ratios: Sequence[Interval]) -> str:
-    """Return words for the joint range of several ratios to one reference.
+    """Return words for the joint range of several undecided ratios to one reference.
 
-    Its two ends may be from different ratios.
+    The two ends of the range may be from different ratios.
     """
     lows, highs = zip(*((one.low, one.high) for one in ratios if one.low and one.high), strict=True)
     return (
@@ -201,9 +218,9 @@ def undecided_all(ratios: Sequence[Interval]) -> str:
 
 
 def takes_another_path(run: CaseRun) -> bool:
-    """Return whether a case's parameters may differ from those of synchronous training, by its strategy's promises.
+    """Return whether a case's parameters may differ from those of synchronous training, by what its strategy promises.
 
-    The proof decides if ddpbench knows no promise of the strategy.
+    If ddpbench knows no promise of the strategy, the quantities that its proof compares decide.
     """
     traits = traits_of(run.case)
     if traits.promise is not None or run.proof is None:
@@ -212,7 +229,7 @@ def takes_another_path(run: CaseRun) -> bool:
 
 
 def name_of(run: CaseRun, other: CaseRun | None = None, family: Iterable[CaseRun] = ()) -> str:
-    """Return a strategy's name for a sentence, with the words that distinguish it from others of the same strategy.
+    """Return a strategy's name for a sentence, with words that distinguish the case from others of the same strategy.
 
     Args:
         run: the case.
@@ -224,7 +241,7 @@ def name_of(run: CaseRun, other: CaseRun | None = None, family: Iterable[CaseRun
 
 
 def key_of(run: CaseRun, other: CaseRun | None = None, family: Iterable[CaseRun] = ()) -> str:
-    """Return the same name as `name_of` in the stable wording that data use."""
+    """Return a case's name like `name_of`, but in the stable wording that data files use."""
     among, more = _family_and_words(run, other, family)
     return curve_key(
         run.case, among, more=[f"({words})" if words == _ANOTHER_PATH else words for words in more]
@@ -237,7 +254,7 @@ _ANOTHER_PATH = "another path of training"
 def _family_and_words(
     run: CaseRun, other: CaseRun | None, family: Iterable[CaseRun]
 ) -> tuple[list[Case], list[str]]:
-    """Return the cases that a text names, and words for settings of `run` in addition to its variant."""
+    """Return the cases that a text names, and words for settings of `run` that its name must add."""
     case = run.case
     more: list[str] = []
     linked = other is not None and traits_of(case).exchanges and traits_of(other.case).exchanges
@@ -250,7 +267,7 @@ def _family_and_words(
 
 
 def one_bucket(run: CaseRun) -> list[str]:
-    """Return words that say why nothing overlaps, if a case has a single bucket; else an empty list.
+    """Return words that say why nothing overlaps if the case has a single bucket. Otherwise return an empty list.
 
     A single bucket is sent once all gradients are computed.
     """

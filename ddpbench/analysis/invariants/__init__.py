@@ -1,7 +1,7 @@
-"""Self-checks of a report: rules that every case's numbers must obey, applied to the cases as read.
+"""Self-checks of a report: rules that every case's numbers must obey.
 
-A rule is a line in `INVARIANTS`, and its check yields numbers with their bounds. The result is data (`Checked`), which
-the report draws.
+A rule is an entry of `INVARIANTS`, and its check yields numbers with their bounds. The result is data (`Checked`),
+which the report draws.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ INVARIANTS: tuple[Invariant, ...] = (
 
 
 def check_cases(results: Sequence[CaseResult], fabrics: Iterable[FabricRun] = ()) -> Checked:
-    """Return the results of all rules for the cases of a run that have numbers."""
+    """Check the numbers of all cases of a run that have timed launches, by all rules."""
     results = [one for one in results if one.timings]
     measured = [one.run for one in results]
     names = Names(measured)
@@ -257,7 +257,7 @@ def _violation(
 
 
 def _reached(fabrics: Iterable[FabricRun]) -> dict[str, float]:
-    """Return, by setting of links, the largest ratio of a link's measured rate to the requested one, at least 1."""
+    """Return the largest ratio of a link's measured rate to the requested rate, at least 1, by the links' setting."""
     found: dict[str, float] = {}
     for fabric in fabrics:
         pairs = zip(fabric.asked_bit_per_s, fabric.reached_bit_per_s, strict=False)

@@ -1,4 +1,4 @@
-"""Checks that compare settings recorded by the ranks with what their case asks for."""
+"""Check that ranks ran with the settings that their case requests."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ddpbench.units import series_of
 
 
 def ran_as_asked(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield the number of ranks with settings other than the case's, and the size of the largest bucket.
+    """Yield how many ranks of each launch had a setting that differs from the case's, which must be 0.
 
-    The first must be 0, the second at most its limit.
+    Also yield the size of the largest bucket, which is limited by the bucket cap.
     """
     for launch in case.run.good:
         for found in found_settings(launch, case.run.case):

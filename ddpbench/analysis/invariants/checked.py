@@ -1,4 +1,4 @@
-"""Types for checks: a case as read, a number and its bounds, a rule, and a violation."""
+"""Types for checks: a case to be checked, a number with its bounds, a rule, and a violation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROUNDING = 1e-6
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckedCase:
-    """A case with numbers, as checks get it.
+    """A case with timed launches, in the form that checks need.
 
     `bound` is the corresponding case of independent ranks. `reached` is the largest ratio of a link's measured rate to
     the requested one, at least 1.
@@ -32,13 +32,13 @@ class CheckedCase:
 
     @property
     def run(self) -> CaseRun:
-        """Return the case's launches."""
+        """Return the case with its launches."""
         return self.result.run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bounded:
-    """A number and its bounds, which are allowed values; `unit` is the unit of all three."""
+    """A number, and the least and the largest value that it may have. All three have the same `unit`."""
 
     what: str
     """Name of the number, such as `the sum of its parts`."""
@@ -72,7 +72,7 @@ class Bounded:
 
     @property
     def text(self) -> str:
-        """Return a statement such as `the sum of its parts is 1.2 s; allowed is at most 1 s`."""
+        """Return words for a number outside its bounds: `the sum of its parts is 1.2 s; allowed is at most 1 s`."""
         if self.said:
             return self.said
         ends = []
@@ -84,7 +84,7 @@ class Bounded:
 
 
 def in_unit(value: float, unit: ViolationUnit, other: float | None = None) -> str:
-    """Return a number with its unit, with more digits if it would otherwise look equal to `other`."""
+    """Return a number with its unit as text, with more digits if it would otherwise look equal to `other`."""
     sign = "\N{MINUS SIGN}" if value < 0 else ""
     size = abs(value)
     if unit == "bytes/s":
@@ -118,14 +118,14 @@ class Invariant:
     """Sentences that tell the reader what a violation means."""
     kind: ViolationKind
     check: Callable[[CheckedCase], Iterable[Bounded]]
-    """Function that returns the numbers to check, with their bounds; none if the rule does not apply to the case."""
+    """Function that returns the numbers to check, with their bounds. Empty if the rule does not apply to the case."""
     unseen: Callable[[CheckedCase], float | None] | None = None
     """Function that returns the largest deviation, as a fraction, that a case's data do not rule out.
 
     Only rules that are decided by statistics have one.
     """
     by_construction: bool = False
-    """True if only an error of the analysis can break the rule; the rule is then checked, but not counted."""
+    """True if only an error of the analysis can break the rule. Such a rule is checked, but not counted."""
     withholds: Callable[[CheckedCase, Bounded], bool] = lambda case, number: False
     """Function that returns whether a number outside its bounds forbids any conclusion from the case's throughput."""
 
@@ -148,16 +148,16 @@ class Violation:
 
     @property
     def why_withheld(self) -> str:
-        """Return words for why nothing is concluded from the case, as part of a sentence."""
+        """Return words for why nothing is concluded from the case, for use in a sentence."""
         return f"{self.wrong}: {self.broken.text}"
 
     @property
     def wrong(self) -> str:
-        """Return a statement that the case's numbers are wrong, without the broken number."""
+        """Return a statement that the case's numbers are wrong, without the number that shows it."""
         return f"the numbers of {self.label} cannot be right"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the violation for `--json` and the data embedded in an HTML report."""
+        """Return the violation as plain values, for `--json` and for the data embedded in an HTML report."""
         return {
             "invariant": self.invariant,
             "statement": headline(self.statement),
@@ -176,7 +176,7 @@ class Violation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """An invariant as applied to a run, with the number of cases and numbers checked."""
+    """An invariant as applied to a run, with how many cases and numbers were checked."""
 
     name: str
     statement: str
@@ -206,12 +206,12 @@ class Checked:
 
     @property
     def impossible(self) -> tuple[Violation, ...]:
-        """Return the violations of rules that no job can break."""
+        """Return the violations whose numbers no job can have, so that a record or the analysis must be wrong."""
         return tuple(one for one in self.violations if one.kind == "impossible")
 
     @property
     def withheld(self) -> dict[str, Violation]:
-        """Return the cases from whose throughput nothing may be concluded, each with its worst violation."""
+        """Return the worst violation of each case from whose throughput nothing may be concluded, by case id."""
         found: dict[str, Violation] = {}
         for one in sorted(self.violations, key=lambda one: -one.broken.excess):
             if one.withholds:
@@ -219,12 +219,12 @@ class Checked:
         return found
 
     def of(self, invariant: str) -> tuple[Violation, ...]:
-        """Return the violations of one rule."""
+        """Return the violations of the rule with this name."""
         return tuple(one for one in self.violations if one.invariant == invariant)
 
     @property
     def outcome(self) -> str:
-        """Return a summary, which is empty without measurements.
+        """Return a summary, or an empty text if nothing was measured.
 
         For example: `Checked: 13 invariants over 7 cases, none shown to be broken.`
         """
@@ -239,7 +239,7 @@ class Checked:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """Return a text for each broken rule, with the worst case and its numbers, the meaning, and further cases."""
+        """Return a text on each broken rule: the worst case, its number, what that means, and further cases."""
         texts = []
         for rule in self.rules:
             found = sorted(self.of(rule.name), key=lambda one: -one.broken.excess)
@@ -262,7 +262,7 @@ class Checked:
 
     @property
     def banner(self) -> str:
-        """Return the text on impossible values for the top of a report; empty if there are none."""
+        """Return the text on impossible values for the top of a report. Empty if nothing impossible was found."""
         broken = dict.fromkeys(one.statement for one in self.impossible)
         if not broken:
             return ""
@@ -274,7 +274,7 @@ class Checked:
 
     @property
     def line(self) -> str:
-        """Return a line for the terminal; empty if all rules hold."""
+        """Return a line on broken rules for the terminal. Empty if all rules hold."""
         broken = [rule for rule in self.rules if rule.broken]
         if not broken:
             return ""

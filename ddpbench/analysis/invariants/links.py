@@ -1,7 +1,7 @@
-"""Checks of bytes, by the capacity of links in the measured time and by what algorithms must send.
+"""Check bytes against the capacity of links in the measured time, and against what algorithms must send.
 
-An emulated link is a token bucket. In t seconds it lets at most rate * t + burst bytes pass, where the burst is what
-the rate carries in `spec.fabric.BURST_S` of the host's clock (`network.burst_s`). Gradients are the payload of frames.
+An emulated link is a token bucket. In t seconds it lets at most rate * t + burst bytes pass. The burst is what the rate
+carries in `spec.fabric.BURST_S` of the host's clock (`network.burst_s`). Gradients are the payload of frames.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ _AT_THE_SLOWEST = frozenset(
 
 
 def links_carry(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield the rate at which bytes passed each link in timed blocks, by the kernel's counters."""
+    """Yield the rate at which bytes passed each link in timed blocks, which is at most the link's rate.
+
+    Bytes are from the kernel's counters.
+    """
     links = links_of(case.run.case.fabric)
     if links is None:
         return
@@ -64,9 +67,10 @@ def links_carry(case: CheckedCase) -> Iterable[Bounded]:
 
 
 def bus_bandwidth(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield the rate at which an operation's payload passes a node's link, per launch, over transfers of all sizes.
+    """Yield the rate at which an operation's payload passes a node's link, which is at most the link's rate.
 
-    The division of simultaneous transfers' time among sizes is an estimate; the total time is not.
+    Each launch has a rate per operation, over transfers of all sizes. If transfers overlap, the division of their time
+    among sizes is an estimate, but the total time is exact.
     """
     job, parts = case.run.case, case.run.parts
     links = links_of(job.fabric)
@@ -92,7 +96,7 @@ def bus_bandwidth(case: CheckedCase) -> Iterable[Bounded]:
 
 
 def bytes_over_a_link(case: Case, op: str, size: float, ranks: int) -> float | None:
-    """Return the least that the busiest node's link carries in one direction for an operation, bytes; None if unknown.
+    """Return the fewest bytes that the busiest node's link carries in one direction for an operation. None if unknown.
 
     Traffic between ranks of one node is not counted. `size` is as recorded: the whole buffer, or for a gather or
     scatter that of one rank. `ranks` is the number of ranks that take part; if these are not all, their nodes are
@@ -114,9 +118,9 @@ def bytes_over_a_link(case: Case, op: str, size: float, ranks: int) -> float | N
 
 
 def network_time(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield the network time of each step: at least what the links need for its bytes, at most the step's window.
+    """Yield the network time of a step, with the least time that its bytes need and the step's window as bounds.
 
-    The window runs from when the first rank enters the step to when the last leaves it. With many ranks on few cores,
+    The window lasts from when the first rank enters the step to when the last leaves it. With many ranks on few cores,
     ranks enter at very different times.
     """
     job, parts = case.run.case, case.run.parts
@@ -137,12 +141,12 @@ def network_time(case: CheckedCase) -> Iterable[Bounded]:
 
 
 def _least_network_s(case: CheckedCase, links: Links) -> float | None:
-    """Return the least time that the links need for a step's bytes, seconds.
+    """Return the least time (seconds) that the links need for a step's bytes, or None if the busiest link is not known.
 
-    It assumes no latency, the largest share of payload, and a burst after every pause. With a single transfer this is
-    the algorithm's time by its formula. With several, one may be sent back while the next is gathered, so it is the
-    time of the busiest link's bytes in one direction. None if the busiest link is not known: with links of several
-    rates, only the link that limits a ring or a master is.
+    It assumes no latency, the largest share of payload, and a burst after every pause. With a single transfer it is the
+    time by the algorithm's formula. With several, one may be sent back while the next is gathered, so it is the time of
+    the busiest link's bytes in one direction. If links have several rates, only the link that limits a ring or a master
+    is known.
     """
     job, size, pieces = case.run.case, _aggregated(case), pieces_of(case.run)
     if not size or (len(links.bandwidth) > 1 and job.algorithm not in (*_AT_THE_SLOWEST, "master")):
@@ -160,10 +164,10 @@ def _least_network_s(case: CheckedCase, links: Links) -> float | None:
 
 
 def sent_as_by_formula(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield the bytes sent by the busiest rank of one of ddpbench's own algorithms, which are exact counts per message.
+    """Yield the bytes that the busiest rank sent, for ddpbench's own algorithms, which must equal the formula's.
 
-    The tolerance allows for chunks that are rounded up to whole numbers of up to 8 bytes, in each message of each
-    bucket.
+    Each message is counted exactly. The tolerance allows for chunks that are rounded up to whole numbers of up to 8
+    bytes, in each message of each bucket.
     """
     job, parts, size = case.run.case, case.run.parts, _aggregated(case)
     if parts is None or parts.sent_bytes is None or not size or job.algorithm not in COLLECTIVES:
@@ -184,7 +188,7 @@ def sent_as_by_formula(case: CheckedCase) -> Iterable[Bounded]:
 
 
 def counted_as_by_formula(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield the ratio of bytes counted on the busiest link to those of the formula; protocols add a little."""
+    """Yield the bytes counted on the busiest link divided by the formula's, to which protocols add a little."""
     ratio = case.result.traffic_ratio
     if ratio is not None:
         what = "what its busiest link carried over what the formula says"
@@ -208,12 +212,12 @@ def buckets_hold_gradients(case: CheckedCase) -> Iterable[Bounded]:
 
 
 def _aggregated(case: CheckedCase) -> float | None:
-    """Return the gradient bytes that a step aggregates; None if something else is sent."""
+    """Return the gradient bytes that a step aggregates, or None if something else is sent."""
     return bytes_to_aggregate(case.run)
 
 
 def _rate(case: CheckedCase, nominal: float) -> float:
-    """Return the largest rate, in bytes/s, that a link of `nominal` bit/s may appear to have."""
+    """Return the largest rate (bytes/s) that may be measured on a link of `nominal` bit/s."""
     return nominal / 8 * max(1.0, case.reached) * (1 + RATE_TOLERANCE)
 
 

@@ -1,4 +1,4 @@
-"""Checks of derived values: rates, speed-ups, intervals, and shares of a machine's resources."""
+"""Check derived values: rates, speed-ups, intervals, and shares of a machine's resources."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _INTERVALS: Mapping[str, Callable[[CaseResult], Interval | None]] = {
 
 
 def intervals_hold_points(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield each point estimate, bounded by its interval."""
+    """Yield each of the case's point estimates, which must be inside its interval."""
     for name, read in _INTERVALS.items():
         found = read(case.result)
         if found is not None and found.low is not None and found.high is not None:
@@ -47,7 +47,7 @@ def intervals_hold_points(case: CheckedCase) -> Iterable[Bounded]:
 
 
 def columns_agree(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield a combination of columns, bounded by the value that it must have."""
+    """Yield samples per second times step time, which must equal the global batch."""
     step, rate = case.result.step_time, case.result.samples_per_s
     if step is not None and rate is not None:
         yield _equal("samples_per_s times step_time_s", rate.value * step.value, case.run.case.global_batch)
@@ -59,10 +59,10 @@ def _equal(what: str, seen: float, wanted: float) -> Bounded:
 
 
 def within_the_machine(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield processor time as a share of the cores' time, and operations as a share of a GPU's peak, both at most 1.
+    """Yield the share of the cores' time that the case used, and its share of a GPU's peak operations.
 
-    cuDNN's convolutions use TF32 in full precision although the peak is that of float32, so the second share may then
-    be larger.
+    Both are at most 1. cuDNN's convolutions use TF32 in full precision although the peak is that of float32, so the
+    second share may then be larger.
     """
     mfu = case.result.mfu
     if case.result.paced:
@@ -74,9 +74,9 @@ def within_the_machine(case: CheckedCase) -> Iterable[Bounded]:
 
 
 def held_in_memory(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield the bytes of a rank's parameters, gradients and optimizer state, at most its peak memory.
+    """Yield the bytes of a rank's parameters, gradients and optimizer state, which are at most its peak memory.
 
-    Replays are left out: their parameters are never touched, and so not in memory.
+    Replays are left out, because their parameters are never touched and so are not in memory.
     """
     job = case.run.case
     for launch in case.run.good:
@@ -92,9 +92,10 @@ def held_in_memory(case: CheckedCase) -> Iterable[Bounded]:
 
 
 def at_most_the_ranks(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield a speed-up, at most the number of ranks, if the base case computes with the same framework.
+    """Yield the case's speed-up, which is at most its number of ranks.
 
-    The rule is broken if the entire interval is above the number of ranks, or if the value is far above it.
+    Cases whose model another framework computes are left out. The rule is broken if the entire interval is above the
+    number of ranks, or if the value is far above it.
     """
     if traits_of(case.run.case).engine != "torch":
         return
@@ -117,7 +118,7 @@ def caches_cannot_explain(case: CheckedCase, number: Bounded) -> bool:
 
 
 def under_the_bound(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield a step's time divided by that of independent ranks, at least 1.
+    """Yield the step time divided by that of independent ranks, which is at least 1.
 
     The rule is broken if the entire interval of the ratio, paired by round, is below 1, or if the value is far below 1.
     """

@@ -1,4 +1,4 @@
-"""Checks of times: the parts of a step, instrumented steps compared with timed ones, single steps, and launches."""
+"""Check times: the parts of a step, instrumented steps compared with timed ones, single steps, and launches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ddpbench.analysis.read.launches import CaseRun
 
 AGREEMENT = 0.02
-"""Tolerance of instrumented steps, which agree with timed ones if their ratio's interval overlaps 1 +- this."""
+"""Instrumented steps agree with timed ones if the interval of their ratio overlaps 1 +- this."""
 HARD_AGREEMENT = 0.10
 """Largest deviation of the mean ratio from 1 that counts as agreement, with any interval."""
 CLOCK = 1e-3
@@ -25,9 +25,9 @@ _COMPUTED = ("forward", "backward", "optimizer", "other_compute")
 
 
 def parts_add_up(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield the sum of a step's parts in each launch, and each part that the report draws.
+    """Yield the sum of a step's parts in each launch, which must equal the step, and each of the parts.
 
-    The sum must equal the step, and no part may be negative.
+    No part may be negative.
     """
     parts = case.run.parts
     if parts is None:
@@ -43,7 +43,7 @@ def parts_add_up(case: CheckedCase) -> Iterable[Bounded]:
 
 
 def communication_within(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield communication and its exposed and overlapped parts, bounded by each other, the step and computation."""
+    """Yield communication and its parts, which are bounded by each other, by the step and by computation."""
     parts = case.run.parts
     if parts is None or not parts.has_transfers:
         return
@@ -61,7 +61,7 @@ def communication_within(case: CheckedCase) -> Iterable[Bounded]:
 
 
 def instrumented_as_timed(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield the ratio of instrumented to timed step time, the geometric mean over launches.
+    """Yield the geometric mean over launches of the ratio of instrumented to timed step time, which must be close to 1.
 
     The rule is broken if the entire 95 % interval is outside 1 +- `AGREEMENT`, or the mean outside 1 +-
     `HARD_AGREEMENT`.
@@ -71,7 +71,7 @@ def instrumented_as_timed(case: CheckedCase) -> Iterable[Bounded]:
 
 
 def instrumented_over_timed(run: CaseRun) -> Bounded | None:
-    """Return the ratio of instrumented to timed step time, with its bounds; None if nothing was instrumented."""
+    """Return the ratio of instrumented to timed step time with its bounds, or None if nothing was instrumented."""
     logs = run.instrumented_over_timed
     if not logs:
         return None
@@ -86,9 +86,9 @@ def instrumented_over_timed(run: CaseRun) -> Bounded | None:
 
 
 def instrumented_may_differ(case: CheckedCase) -> float | None:
-    """Return the largest fraction by which an instrumented step may differ from a timed one.
+    """Return the largest fraction by which an instrumented step may differ from a timed one, by the ratio's interval.
 
-    It is the further end of the interval; None without one.
+    None without an interval.
     """
     logs = case.run.instrumented_over_timed
     half = half_width(logs)
@@ -96,9 +96,10 @@ def instrumented_may_differ(case: CheckedCase) -> float | None:
 
 
 def single_steps(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield each launch's mean step, bounded by its single steps, and the excess of their number over whole multiples.
+    """Yield each launch's mean step, with its shortest and longest single step as bounds, and a check of their number.
 
-    Single steps are those of all ranks that take samples, so their number is a multiple of that of the timed steps.
+    Single steps are those of all ranks that take samples, so their number must be a multiple of that of the timed
+    steps.
     """
     for launch in case.run.good:
         timing, steps = launch.timing, launch.step_ns
@@ -123,7 +124,7 @@ def single_steps(case: CheckedCase) -> Iterable[Bounded]:
 def time_spent(case: CheckedCase) -> Iterable[Bounded]:
     """Yield the time of timed steps, at most a launch's measured time, and the measured time, at most its wall time.
 
-    All are on the machine's clock.
+    All times are on the machine's clock, and so not divided by a dilation.
     """
     for launch in case.run.good:
         timing = launch.timing

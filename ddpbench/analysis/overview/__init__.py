@@ -1,1 +1,1 @@
-"""Conversion of a run directory into a `RunSummary`: tables, sentences and failures."""
+"""Turn a run directory into a `RunSummary`, with tables, sentences and failures."""
