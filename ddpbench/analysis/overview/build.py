@@ -1,4 +1,4 @@
-"""Conversion of a run directory into a `RunSummary`, which is all that the report draws and the command line prints."""
+"""Turn a run directory into a `RunSummary`, from which the report is drawn and the command line prints."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ from ddpbench.spec.grouping import UNDISTURBED
 from ddpbench.spec.shipped import with_known_history
 
 FEWEST_FINDINGS = 3
-"""Smallest limit on the number of findings besides verdicts on claims, however many claims there are."""
+"""Number of findings for which there is always room besides verdicts on claims, however many claims there are."""
 WORTH_KEEPING = 100
-"""Number of cases from which on a summary is cached; a summary of fewer cases takes about a second to make."""
+"""Smallest number of cases for which a summary is cached. Summaries of fewer cases take about a second to make."""
 MOST_ASKED = 3
 """Largest number of sentences on losses, links, options, inputs and precision, for sweeps that vary these."""
 
@@ -76,7 +76,7 @@ MOST_ASKED = 3
 def summarize(run: RunDir, others: Others = NOBODY, progress: OnProgress = ignore_progress) -> RunSummary:
     """Return the summary of a run directory, without unfinished launches.
 
-    The summary of many cases is cached, and made again only if a file has changed. Processes in `others` help with it,
+    A summary of many cases is cached, and made again only if a file has changed. Processes in `others` help to make it,
     and `progress` is called meanwhile.
 
     Raises:
@@ -177,9 +177,9 @@ def _summarized(run: RunDir, plan: StoredPlan, others: Others, progress: OnProgr
 
 
 def _findings(cases: Sequence[CaseRun], laws: Sequence[CurveLaws], most: int) -> tuple[Finding, ...]:
-    """Return at most `most` findings, decided ones first; those on speed-up and scaling law are always included.
+    """Return at most `most` findings, decided ones first. Those on speed-up and scaling law are always included.
 
-    If features have findings, these come first, and the rest concerns training without failures.
+    Findings of features come first. If there are any, all others concern training without failures.
     """
     of_features = with_features("findings", {}).values()
     if first := [one for findings_of in of_features for one in findings_of(cases)][: most - 1]:
@@ -197,7 +197,7 @@ def _findings(cases: Sequence[CaseRun], laws: Sequence[CurveLaws], most: int) ->
 
 @dataclass(frozen=True, slots=True)
 class _Sweeps:
-    """Total times of a run's sweeps, and the reason why the last one stopped."""
+    """Total times of a run's sweeps, and the reason why the last sweep stopped."""
 
     wall_s: float
     measured_s: float
@@ -205,7 +205,7 @@ class _Sweeps:
 
 
 def _sweeps(run: RunDir) -> _Sweeps:
-    """Return totals of the sessions that sweeps recorded in this run directory, and why the last sweep stopped."""
+    """Return the totals over all sweeps that this run directory recorded, and why the last one stopped."""
     sessions = read_sessions(run)
     return _Sweeps(
         wall_s=sum(float(session.get("wall_s") or 0) for session in sessions),
@@ -218,7 +218,7 @@ def _counts(plan: StoredPlan, cases: Sequence[CaseRun], *, merged: bool) -> Coun
     """Return the numbers of launches, cases and rounds.
 
     Planned launches are those of all runnable cases in the rounds begun, and in at least `rounds_min`. For a merged run
-    they are the existing ones, because no case was planned for the rounds of every run.
+    they are the existing launches, because no case was planned for the rounds of every run.
     """
     runnable = [case for case in cases if case.planned.skip_reason is None]
     begun = max((launch.round + 1 for case in cases for launch in case.launches), default=0)

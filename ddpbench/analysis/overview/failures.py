@@ -1,4 +1,4 @@
-"""Failures: launches, proofs, and cases skipped or measured in too few rounds."""
+"""Failures of a run: launches, proofs, and cases that were skipped or have too few rounds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ddpbench.naming import Namer
 
 
 def failures_of(cases: Sequence[CaseRun]) -> Iterable[CaseFailure]:
-    """Yield every launch that is not ok, every failed proof, and every case that was skipped or has too few rounds."""
+    """Yield a failure for each launch or proof that is not ok, and for each case that is not ok for other reasons."""
     names = Namer(case.case for case in cases)
     for case in cases:
         label = names.full(case.case)

@@ -1,4 +1,4 @@
-"""Sentences on runs made by measuring code of a different version, and on fields that an old `machine.json` lacks."""
+"""Sentences on which version of the measuring code made a run, and on fields that an old `machine.json` lacks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ddpbench.own_code import code_digest
 
 
 def provenance_sentences(machine: Mapping[str, Any]) -> Iterable[str]:
-    """Yield a sentence if different measuring code made the run, and one if its `machine.json` lacks fields."""
+    """Yield a sentence if another version's measuring code made the run, and one if its `machine.json` lacks fields."""
     identity, context = (machine.get(name) or {} for name in ("identity", "context"))
     if not identity:  # nothing was measured yet
         return

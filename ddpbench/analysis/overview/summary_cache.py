@@ -1,6 +1,6 @@
-"""Summaries of large runs, kept in the user's cache directory so that records are analysed once.
+"""Cache of large runs' summaries in the user's cache directory, so that records are analysed only once.
 
-A stamp of all source files of the summary, and of the code that made it, shows whether the summary is still valid. It
+A stamp of all files that a summary depends on, and of the code that made it, shows whether it is still valid. The stamp
 uses times and sizes, like `make` and `git status`.
 """
 
@@ -17,21 +17,21 @@ from ddpbench.records.plan import StoredPlan
 
 
 class CachedSummary:
-    """The cache entry of a run with its present files; to be constructed before the run's launches are read."""
+    """The cache entry for a run with its present files. Construct it before the run's launches are read."""
 
     def __init__(self, run: RunDir, plan: StoredPlan) -> None:
-        """Compute the stamp. `plan` is the plan as already read, because its file may have been replaced since."""
+        """Compute the stamp. `plan` is the plan as read before, because its file may have been replaced since."""
         self._name = hashlib.sha256(os.fsencode(run.path.resolve())).hexdigest()[:32] + ".run"
         self._code = code_stamp()
         self._stamp = _stamp(self._code, run, plan) if self._code else b""
 
     def summary(self) -> RunSummary | None:
-        """Return the cached summary of exactly these files; None if there is none."""
+        """Return the cached summary of exactly these files, or None."""
         found: RunSummary | None = kept(self._name, self._stamp)
         return found
 
     def keep(self, summary: RunSummary) -> None:
-        """Cache the summary of these files, unless the code has changed meanwhile."""
+        """Cache the summary of these files, unless the code has changed since the stamp was computed."""
         if self._code == code_stamp():
             keep(self._name, self._stamp, summary)
 
@@ -39,7 +39,7 @@ class CachedSummary:
 def _stamp(code: bytes, run: RunDir, plan: StoredPlan) -> bytes:
     """Return a digest of everything on which a summary depends, as far as names, sizes and times show.
 
-    It is empty if it cannot be computed because a sweep is deleting files in the run.
+    It is empty if a sweep is deleting files in the run.
     """
     digest = hashlib.sha256(code)
 
@@ -67,7 +67,7 @@ def _stamp(code: bytes, run: RunDir, plan: StoredPlan) -> bytes:
 
 
 def _beneath(folder: os.PathLike[str] | str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the paths and stats of all files and folders in a folder, in a fixed order, without following links.
+    """Yield path and stat of everything below a folder, in a fixed order, without following links.
 
     Raises:
         OSError: a file has disappeared meanwhile.

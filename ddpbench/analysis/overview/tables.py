@@ -1,4 +1,4 @@
-"""Results of each case for the report's tables: launches, parts of a step, spans, proofs, inputs and checkpoints."""
+"""Rows of the report's tables: launches, parts of a step, spans, proofs, inputs and checkpoints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ddpbench.analysis.results import ByPart, InputResult, LaunchResult, Proved,
 
 
 def launch_results(cases: Sequence[CaseRun]) -> Iterator[LaunchResult]:
-    """Yield every launch, in the order of cases and rounds."""
+    """Yield the result of every launch, ordered by case and round."""
     for launch in (launch for case in cases for launch in case.launches):
         timing = launch.timing
         yield LaunchResult(
@@ -36,7 +36,7 @@ def launch_results(cases: Sequence[CaseRun]) -> Iterator[LaunchResult]:
 
 
 def step_parts(cases: Sequence[CaseRun]) -> Iterator[StepParts]:
-    """Yield the typical step of each instrumented case."""
+    """Yield the parts of the step of each instrumented case, as medians over launches."""
     for case in cases:
         if (parts := case.parts) is None:
             continue
@@ -53,7 +53,7 @@ def step_parts(cases: Sequence[CaseRun]) -> Iterator[StepParts]:
 
 
 def phases_of(cases: Sequence[CaseRun]) -> Iterator[StrategyPhase]:
-    """Yield the spans of cases that have spans besides those of every strategy, mainly those of `data_parallel`."""
+    """Yield all spans of each case that records more spans than the standard ones, such as those of `data_parallel`."""
     for case in cases:
         if case.parts is not None and not STANDARD_SPANS.issuperset(case.parts.spans):
             for order, (span, median_s) in enumerate(case.parts.spans.items()):
@@ -64,7 +64,7 @@ def phases_of(cases: Sequence[CaseRun]) -> Iterator[StrategyPhase]:
 
 
 def proofs_of(cases: Sequence[CaseRun]) -> Iterator[Proved]:
-    """Yield the comparisons of each case's proof, with the differences that they found."""
+    """Yield the comparisons that each case's proof made, with the differences that it found."""
     for case in cases:
         for one in case.proof.proofs if case.proof is not None else ():
             yield Proved(
@@ -79,7 +79,10 @@ def proofs_of(cases: Sequence[CaseRun]) -> Iterator[Proved]:
 
 
 def input_results(cases: Sequence[CaseRun]) -> Iterator[InputResult]:
-    """Yield the members of all input groups, which differ only in where their data come from, by group."""
+    """Yield the cases of all input groups, group by group.
+
+    Cases of a group differ only in where their data come from.
+    """
     for number, group in enumerate(input_groups(cases)):
         for member in group.members:
             yield InputResult(
@@ -95,7 +98,7 @@ def input_results(cases: Sequence[CaseRun]) -> Iterator[InputResult]:
 
 
 def costs_of_checkpoints(cases: Sequence[CaseRun]) -> Iterator[CheckpointCost]:
-    """Yield the costs of each case's checkpoints, by method."""
+    """Yield the cost of each case's checkpoints, for each method."""
     for case in cases:
         if case.timings:
             launches = [launch.checkpoints for launch in case.good]

@@ -42,7 +42,7 @@ _END_WORDS = {
     "interrupted": " before the sweep was interrupted",
     "failed": " before the sweep failed",
 }
-"""Ends of the sentence on intervals that stayed wide, by the reason why the sweep stopped."""
+"""End of the sentence on intervals that stayed wide, for each reason why a sweep stops."""
 _MEANING = {
     "steal": "the hypervisor gave processor time to others",
     "foreign load": "other processes used the cores",
@@ -56,11 +56,11 @@ _MEANING = {
 
 
 _MOST_HOSTS = 3
-"""Largest number of hosts with the same interfaces that are named."""
+"""Largest number of hosts that a sentence on interfaces names."""
 
 
 def merge_sentences(merged: Mapping[str, Any]) -> Iterable[str]:
-    """Yield sentences on the limits of a merge of several runs."""
+    """Yield sentences on the limits of a run that was merged from several runs."""
     if merged:
         origins = ", ".join(f"{o['path']} on {o['host']}" for o in merged["sources"])
         yield (
@@ -77,7 +77,7 @@ def validity_sentences(
     stop_reason: str,
     path: str,
 ) -> Iterable[str]:
-    """Yield sentences on the limits of the numbers of a run's cases."""
+    """Yield sentences on what limits the numbers of a run's cases."""
     cases = [one.run for one in results]
     measured = [case for case in cases if case.timings]
     if not measured:
@@ -141,7 +141,7 @@ def _too_few_rounds(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
 
 
 def _equal_caps(cases: Sequence[CaseRun]) -> Iterable[str]:
-    """Yield sentences on bucket caps that were run as one."""
+    """Yield sentences on bucket caps that were run as a single case because they give the same buckets."""
     found = [run.planned for run in cases if run.planned.stands_for]
     texts = (
         equal_words(one.case.workload, one.case.bucket_cap_mb, one.stands_for, one.caps_worth)
@@ -169,7 +169,7 @@ def _left_out(measured: Sequence[CaseRun], names: Names, budget: Budget, resume:
 
 
 def _disturbances(measured: Sequence[CaseRun]) -> Iterable[str]:
-    """Yield a sentence for each flag of launches, in the order in which flags first occur."""
+    """Yield a sentence on each kind of disturbance that launches are flagged with, in the order of first occurrence."""
     flags = Counter(flag for case in measured for launch in case.good for flag in dict.fromkeys(launch.flags))
     total = sum(len(case.good) for case in measured)
     for flag, count in flags.items():
@@ -180,7 +180,7 @@ def _disturbances(measured: Sequence[CaseRun]) -> Iterable[str]:
 
 
 def _how_much(flag: str, measured: Sequence[CaseRun]) -> str:
-    """Return words for the median and largest share of the cores' time that was taken, over all launches.
+    """Return words for the median and the largest share of the cores' time that others took, over all launches.
 
     Empty for other flags than `steal` and `foreign load`.
     """
@@ -230,7 +230,7 @@ def _several_hosts(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
 
 
 def _slow_interfaces(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
-    """Yield sentences on interfaces that gloo used although their host had a faster one, by the ranks' own records."""
+    """Yield sentences on network interfaces that gloo used although the host had a faster one."""
     concerned: dict[tuple[str, str], list[CaseRun]] = {}
     hosts: dict[tuple[str, str], set[str]] = {}
     for case in measured:
@@ -272,7 +272,7 @@ def _untimed_transfers(measured: Sequence[CaseRun], names: Names) -> Iterable[st
 
 
 def _unproved(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
-    """Yield sentences on cases whose proofs could not check the training, with the reason."""
+    """Yield sentences on cases whose proofs could not check what was trained, with the reason."""
     found: dict[str, list[CaseRun]] = {}
     for case in measured:
         if case.unproved:
@@ -282,7 +282,7 @@ def _unproved(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
 
 
 def _notes_of_proofs(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
-    """Yield the notes of proofs, each with its cases and the comparisons that were left out because of it."""
+    """Yield the notes of proofs, each with its cases and with the comparisons that were left out for this reason."""
     unproved = {case.unproved for case in measured}
     found: dict[str, list[CaseRun]] = {}
     left_out: dict[str, list[str]] = {}
@@ -300,7 +300,7 @@ def _notes_of_proofs(measured: Sequence[CaseRun], names: Names) -> Iterable[str]
 
 
 def _own_steps(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
-    """Yield sentences on columns that are empty because a workload's class makes its steps itself."""
+    """Yield sentences on columns that are empty because the workload's class has its own `step`."""
     own = [case for case in measured if any(launch.own_step for launch in case.good)]
     if own:
         yield (
@@ -339,7 +339,10 @@ def _damage(cases: Sequence[CaseRun], names: Names) -> Iterable[str]:
 
 
 def _correlated(measured: Sequence[CaseRun]) -> Iterable[str]:
-    """Yield sentences on the correlation of rounds: comparisons' intervals allow for it, those of step times do not."""
+    """Yield sentences on the correlation of rounds.
+
+    Intervals of comparisons allow for it, intervals of step times do not.
+    """
     longest = max(measured, key=lambda case: len(case.timings))
     found, factor = correlation_of([case.timings for case in measured]), widened(longest.timings)
     if factor > 1:
@@ -358,7 +361,10 @@ def _correlated(measured: Sequence[CaseRun]) -> Iterable[str]:
 
 
 def _rarely_slow(measured: Sequence[CaseRun]) -> Iterable[str]:
-    """Yield a sentence on slow-downs that a case's launches may miss, if several cases have enough launches."""
+    """Yield a sentence on how frequent slow launches may be without having been seen.
+
+    It is left out unless several cases have enough launches.
+    """
     able = [count for case in measured if (count := len(case.timings)) >= MIN_ROUNDS]
     if len(able) > 1:
         fewest = min(able)

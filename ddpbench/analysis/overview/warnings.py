@@ -1,4 +1,4 @@
-"""Sentences for the top of a report, on reasons to doubt all that follows."""
+"""Warnings for the top of a report, which are reasons to doubt everything below."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BOUNDS = {
     "at_most_the_ranks": "more than linear: its speed-up is above its number of ranks",
     "under_the_bound": "faster than independent ranks, which exchange nothing",
 }
-"""Words for a broken invariant, for invariants that only a disturbed or wrong measurement breaks."""
+"""Words for each invariant that only a disturbed or wrong measurement breaks."""
 
 
 def warning_sentences(cases: Sequence[CaseRun], checks: Checked) -> Iterable[str]:
@@ -34,7 +34,7 @@ def warning_sentences(cases: Sequence[CaseRun], checks: Checked) -> Iterable[str
 
 
 def _who(launches: Sequence[Launch]) -> str:
-    """Return words for who disturbed the launches, with the limits above which a launch is flagged."""
+    """Return words for what disturbed the launches, with the limits above which a launch is flagged."""
     flags = {flag for launch in launches for flag in launch.flags}
     who = {
         "steal": f"other guests of the host took over {100 * STEAL_LIMIT:g} %",

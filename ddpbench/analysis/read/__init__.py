@@ -1,1 +1,1 @@
-"""Reading of records into cases: launches, step times, transfers, overlap."""
+"""Read records into cases: launches, step times, transfers, overlap."""

@@ -1,4 +1,4 @@
-"""Comparison of the settings recorded by a launch's ranks with those of the case; nothing else compares them."""
+"""Compare the settings that a launch's ranks recorded with those of the case. No other module compares them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ddpbench.spec import OWN_TYPES, Case
 from ddpbench.strategies.traits import traits_of
 
 _COMPLEX = {"float32": "complex64", "float64": "complex128", "bfloat16": "complex64"}
-"""Types that complex parameters are cast to, by `dtype`."""
+"""Type that complex parameters are cast to, for each `dtype`."""
 _FIRST_CAP_MB = 25
 """DDP's default bucket cap, MiB."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecordedSetting:
-    """A setting as requested and as a launch's ranks recorded it."""
+    """A setting with its requested value, and the differing values that a launch's ranks recorded."""
 
     setting: str
     asked: str
@@ -33,7 +33,7 @@ class RecordedSetting:
 
 
 def found_settings(launch: Launch, case: Case) -> Iterator[RecordedSetting]:
-    """Yield each setting of the case that the launch's records contain."""
+    """Yield each setting of the case that the launch recorded, with the values that differ from the requested one."""
     for setting, allowed in _asked(case).items():
         values = [str(each) for each in launch.found.get(setting, ())]
         if values:
@@ -47,7 +47,7 @@ def found_settings(launch: Launch, case: Case) -> Iterator[RecordedSetting]:
 
 
 def _asked(case: Case) -> dict[str, Sequence[str]]:
-    """Return the accepted values of each setting, by its name in `Case`, the requested value first."""
+    """Return the accepted values of each setting by its name in `Case`. The requested value is first."""
     asked: dict[str, Sequence[str]] = {
         "threads_per_rank": [str(case.threads_per_rank)],
         "device": [case.device],
@@ -64,7 +64,7 @@ def _asked(case: Case) -> dict[str, Sequence[str]]:
 
 
 def largest_bucket_bytes(launch: Launch, case: Case) -> tuple[int, float] | None:
-    """Return the size of a launch's largest bucket and its limit, bytes; None if either is unknown.
+    """Return the bytes of a launch's largest bucket and the limit on them, or None if either is unknown.
 
     DDP closes a bucket once it has reached the cap, so a bucket has at most the bytes of the cap and the largest
     gradient.
@@ -77,6 +77,6 @@ def largest_bucket_bytes(launch: Launch, case: Case) -> tuple[int, float] | None
 
 
 def other_settings(run: CaseRun) -> str:
-    """Return words for settings of good launches that differ from the case's: `threads_per_rank 2, not 1 5/5`."""
+    """Return words for settings that successful launches had instead of the case's: `threads_per_rank 2, not 1 5/5`."""
     words = [one.words for launch in run.good for one in found_settings(launch, run.case) if one.others]
     return "; ".join(f"{each} {words.count(each)}/{len(run.good)}" for each in dict.fromkeys(words))

@@ -38,7 +38,7 @@ def read_cases(run: RunDir, plan: StoredPlan) -> list[CaseRun]:
 
 
 def read_unjudged(run: RunDir, plan: StoredPlan, on_progress: OnProgress = ignore_progress) -> list[CaseRun]:
-    """Return every planned case with its launches, without what `judged` adds from all cases of a run together."""
+    """Return every planned case with its launches, without the values that `judged` adds from all cases together."""
     cases: list[CaseRun] = []
     instrumented: list[Instrumented] = []
     sessions = Sessions.of(run)
@@ -95,16 +95,17 @@ def read_unjudged(run: RunDir, plan: StoredPlan, on_progress: OnProgress = ignor
 
 
 def of_no_case(run: RunDir, plan: StoredPlan) -> list[LeftOut]:
-    """Return the case folders that belong to no case of the plan."""
+    """Return the folders among the run's case folders that belong to no case of the plan."""
     known = frozenset(plan.ids)
     return [LeftOut("unknown case", run.case(name), "") for name in run.case_folders() if name not in known]
 
 
 def judged(cases: Sequence[CaseRun]) -> list[CaseRun]:
-    """Return all cases of a run, with unsteady launches flagged and users' own strategies distinguished.
+    """Complete the cases with everything that depends on all cases of the run together, and return them.
 
-    A base case that no other case uses gets no base case itself, because it may come from a run that had one for all
-    launchers. The timings get the correlation of the run's rounds.
+    Launches that are not steady are flagged, and users' own strategies get distinct names. Timings get the correlation
+    of the run's rounds. A base case that no other case uses gets no base case itself, because it may come from a run
+    that had one for all launchers.
     """
     apart = told_apart([run.case for run in cases])
     cases = [
@@ -135,7 +136,7 @@ def judged(cases: Sequence[CaseRun]) -> list[CaseRun]:
 
 
 def _judged(launch: Launch, changing: bool) -> Launch:
-    """Return a launch with `steady` set by whether its timed steps were `changing`.
+    """Return a launch marked as steady or not, where `changing` says whether its timed steps still changed.
 
     A launch whose one-time work was not done before its timed steps is returned unchanged.
     """
@@ -146,7 +147,7 @@ def _judged(launch: Launch, changing: bool) -> Launch:
 
 
 def _read_proof(directory: LaunchDir, address: Address) -> tuple[ProofRun | None, Sequence[LeftOut]]:
-    """Return a case's proof, None if unfinished, and the files in its folder that belong elsewhere."""
+    """Return a case's proof, or None if it is unfinished, and the files in its folder that belong elsewhere."""
     records: LaunchRecords = read_launch(directory, address)
     return _proof_of(records) if records.finished else None, records.left_out
 

@@ -1,4 +1,4 @@
-"""Emulated networks of a run as they were made and proved, read tolerantly from `fabric.json`."""
+"""Emulated networks of a run as they were made and checked, from `fabric.json`. Missing fields are tolerated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from ddpbench.units import with_minus
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FabricRun:
-    """An emulated network. Rates are bit/s as made, that is slowed; fields that the file lacks are empty or None."""
+    """An emulated network.
+
+    Rates are bit/s as made, slowed by the dilation. Fields that the file lacks are empty or None.
+    """
 
     links: str
     nodes: int | None
@@ -30,7 +33,7 @@ class FabricRun:
 
     @property
     def widest_gap(self) -> float | None:
-        """Return the largest relative difference of a link's measured rate from the requested one, with its sign."""
+        """Return the largest relative difference between a link's measured and requested rate, with its sign."""
         gaps = [
             reached / asked - 1
             for asked, reached in zip(self.asked_bit_per_s, self.reached_bit_per_s, strict=False)
@@ -40,7 +43,10 @@ class FabricRun:
 
 
 def fabrics_of(run: RunDir) -> tuple[FabricRun, ...]:
-    """Return the run's fabrics, in the order in which they were first made; empty if the file is missing or damaged."""
+    """Return the run's emulated networks, in the order in which they were first made.
+
+    Empty if the file is missing or damaged.
+    """
     try:
         data: Any = parse_json(read_bytes(run.fabrics, MOST_NOTES))
     except (OSError, ValueError, UnreadableError):
@@ -76,7 +82,7 @@ def _reals(values: object) -> Iterable[float]:
 
 
 def fabric_sentences(fabrics: Iterable[FabricRun]) -> Iterable[str]:
-    """Yield a sentence on how the fabrics were made, and how far the worst link was from its requested rate."""
+    """Yield a sentence on how the networks were made, and how far the worst link was from its requested rate."""
     found = list(fabrics)
     if not found:
         return

@@ -1,4 +1,4 @@
-"""Page faults: launches of one case differ in whether the allocator keeps its memory from step to step.
+"""Page faults, in which launches of one case may differ by chance.
 
 glibc's malloc returns the top of its heap to the kernel whenever enough of it is free. Chance decides, when a process
 starts, whether this happens in every step of a training loop, which then pays for page faults in every step. Ranks use
@@ -26,7 +26,10 @@ MOST = 0.02
 
 
 def faults_per_step(ranks: Sequence[Mapping[int, Block]]) -> float | None:
-    """Return minor faults per step of the rank with most, from each rank's timed blocks; None if not counted."""
+    """Return the minor faults per step of the rank with the most faults, from each rank's timed blocks.
+
+    None if they were not counted.
+    """
     counted: list[float] = []
     for blocks in ranks:
         known = [block for block in blocks.values() if block.minor_faults is not None]
@@ -36,7 +39,7 @@ def faults_per_step(ranks: Sequence[Mapping[int, Block]]) -> float | None:
 
 
 def fault_sentences(cases: Iterable[CaseRun], names: Names) -> Iterable[str]:
-    """Yield a sentence on the cases whose launches differ enough in faults to show in their times, if there are any."""
+    """Yield a sentence on cases whose launches differ so much in page faults that their times show it."""
     unlike: list[tuple[float, float, CaseRun]] = []
     for case in cases:
         found = [

@@ -1,4 +1,4 @@
-"""Times at which data flow in a transfer's parts, by kind of flow: to a root, from it, along a tree, between two.
+"""Times at which data flow in transfers, by kind of flow: to a root, from a root, along a tree, between two ranks.
 
 Hosts have no common clock. Across hosts, a transfer in which every rank's result needs every rank (`together`) takes as
 long as its shortest part, which is that of the last rank to start it. It ends for each rank when that rank has its
@@ -25,7 +25,7 @@ _ROOTED = (TO_ROOT, FROM_ROOT, THROUGH_ROOT)
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Beginning and end of data flow in each part of a transfer, and in each transfer."""
+    """Times at which data flow: `begin` to `until` in each rank's part, `begins` to `ends` in each transfer."""
 
     begin: Ints
     until: Ints
@@ -35,7 +35,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Parts of transfers, sorted by transfer.
+    """Each rank's parts in transfers, as arrays sorted by transfer.
 
     `starts` has the position of each transfer's first part. `flow` and `roots` have one value per transfer.
     """
@@ -51,7 +51,10 @@ class Group:
 
     @classmethod
     def of(cls, parts: TransferParts, whole: WholeTransfers, served: Ints) -> Group:
-        """Return the parts of whole transfers; `served` has the time at which each of all parts left its queue."""
+        """Return the group of all parts of complete transfers.
+
+        `served` is the time at which each part left its queue.
+        """
         row, head = whole.row, whole.head
         base = np.where(np.array(parts.ops)[parts.op[head]] == "broadcast", parts.bucket[head], 0)
         roots = np.maximum.reduceat(parts.root[row], whole.starts)
@@ -67,14 +70,14 @@ class Group:
         )
 
     def times(self, one_clock: NDArray[np.bool_]) -> Times:
-        """Return the times of data flow; `one_clock` is true for each transfer whose ranks have a common clock."""
+        """Return the times of data flow. `one_clock` says of each transfer whether its ranks have a common clock."""
         here = self._on_one_clock()
         return here if one_clock.all() else self._across_hosts(here, one_clock)
 
     def lanes(self) -> tuple[NDArray[Any], ...]:
-        """Return arrays of flow, sender and place, which are equal for transfers over the same links.
+        """Return arrays of flow, sender and place, one value per transfer.
 
-        Groups of ranks without a common rank use different links.
+        Transfers over the same links have equal values. Groups of ranks without a common rank use different links.
         """
         flow = self.flow
         sender = np.maximum.reduceat(np.where(self.sends, self.rank, NONE), self.starts)
@@ -108,7 +111,10 @@ class Group:
         return Times(begin, until, begins, ends)
 
     def _across_hosts(self, here: Times, one_clock: NDArray[np.bool_]) -> Times:
-        """Return the times if some transfers' ranks have no common clock; `here` are the times as if on one clock."""
+        """Return the times if some transfers' ranks have no common clock.
+
+        `here` are the times computed as if on one clock.
+        """
         took = np.minimum.reduceat(self.end - self.served, self.starts)[self.transfer]
         together = (self.flow == TOGETHER)[self.transfer]
         afar = np.where(together, self.end - took, self.served)
@@ -119,7 +125,10 @@ class Group:
         return Times(begin, until, begins, ends)
 
     def _of(self, values: Ints, where: NDArray[np.bool_], extreme: Any, without: int) -> Ints:
-        """Return, for each part, the extreme (largest or least) of `values` over its transfer's parts in `where`."""
+        """Return the extreme of `values` over the parts of a transfer that `where` selects, repeated for each part.
+
+        `extreme` is `np.maximum` or `np.minimum`, and `without` is the value if no part is selected.
+        """
         found: Ints = extreme.reduceat(np.where(where, values, without), self.starts)[self.transfer]
         return found
 
@@ -127,7 +136,7 @@ class Group:
         return int(self.starts[number + 1]) if number + 1 < len(self.starts) else len(self.rank)
 
     def _along_a_tree(self, parts: slice, begin: Ints, until: Ints) -> None:
-        """Fill in the times of a tree's parts.
+        """Write the times of a tree transfer's parts into `begin` and `until`.
 
         A rank's part begins once the rank and one of its neighbours have started, and ends once its last child has its
         data.

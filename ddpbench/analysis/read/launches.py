@@ -1,4 +1,4 @@
-"""Cases as read: their launches, with times, disturbances and damage, and their proofs."""
+"""Cases as read from a run: their launches, with times, disturbances and damage, and their proofs."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ NOT_STEADY = "not steady"
 """Flag of a launch whose steps still changed while they were timed."""
 
 IDLE_ENOUGH = 0.02
-"""Largest share of the time in which shared cores are busy with which ranks are assumed to hardly wait for them."""
+"""Ranks are assumed to hardly wait for shared cores if these are busy for at most this share of the time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
-    """A finished measuring launch. `timing` is None if it has no numbers."""
+    """A finished measuring launch. `timing` is None if it has no usable numbers."""
 
     case_id: str
     round: int
@@ -51,7 +51,7 @@ class Launch:
     steady: bool | None = None
     """True if one-time work was done before the timed steps, and these did not change (`statistics/steady.py`)."""
     change: TrendChange | None = None
-    """Change from the first to the last of its timed steps; None if there are too few."""
+    """Change of the step time from the first to the last timed steps; None if these are too few."""
     ready: bool = True
     """True if every rank's one-time work, such as rebuilding buckets, was done before the timed steps."""
     flags: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ class Launch:
     changes: tuple[str, ...] = ()
     """Sentences on types and settings of a user's class that ddpbench changed."""
     own_step: bool = False
-    """True if its steps are the workload's own, which may send each gradient more than once or not at all."""
+    """True if the workload has its own `step`, which may send each gradient more than once or not at all."""
     bucket_bytes: tuple[int, ...] | None = None
     peak_memory_bytes: int | None = None
     held_bytes: tuple[int, int, int] | None = None
@@ -82,7 +82,7 @@ class Launch:
     loss_curve: LossCurveRun | None = None
     """Its training to a loss; None if not requested."""
     own_step_s: tuple[float, ...] = ()
-    """Each rank's mean time of a timed step, in the order of ranks; for ranks in step, all equal the step time."""
+    """Each rank's mean time of a timed step, in the order of ranks. In synchronous training all equal the step time."""
     hosts: int = 1
     """Number of hosts of its ranks. Several hosts have no common clock, but step times need none."""
     slow_interfaces: tuple[tuple[str, str, str], ...] = ()
@@ -107,11 +107,11 @@ class Launch:
 
     @property
     def ok(self) -> bool:
-        """Return whether the launch's numbers count."""
+        """Return whether the launch succeeded and has a timing."""
         return self.status == "ok" and self.timing is not None
 
     def correlated(self, reckoned: float) -> Launch:
-        """Return the launch with the correlation of rounds that the run's intervals take into account."""
+        """Return a copy of the launch whose timings carry the correlation of rounds, which widens intervals."""
         timing, curve = self.timing, self.loss_curve
         return replace(
             self,
@@ -122,7 +122,7 @@ class Launch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProofRun:
-    """The launch that was to prove a case."""
+    """The launch that checked a case's training before it was timed."""
 
     status: Status
     error: str
@@ -135,7 +135,7 @@ class ProofRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaseRun:
-    """A planned case and its results."""
+    """A planned case with its launches and everything read from their records."""
 
     planned: PlannedCase
     launches: tuple[Launch, ...]
@@ -150,10 +150,10 @@ class CaseRun:
     claimed: Mapping[str, Judgement] = field(default_factory=dict)
     """Judgements on pairs that a claim of the experiment names, by the other case's id (`findings/claims.py`)."""
     good: tuple[Launch, ...] = field(init=False, repr=False, compare=False)
-    """Launches whose numbers count; empty if the case has diverged."""
+    """Successful launches with a timing; empty if the case has diverged."""
 
     def __post_init__(self) -> None:
-        """Find the good launches once, because every comparison of cases needs them."""
+        """Compute `good` once, because every comparison of cases needs it."""
         good = () if self.status == "diverged" else tuple(launch for launch in self.launches if launch.ok)
         object.__setattr__(self, "good", good)
 
@@ -164,9 +164,9 @@ class CaseRun:
 
     @property
     def shared_cores_share(self) -> float | None:
-        """Return the largest fraction of a step that may be due to ranks sharing cores.
+        """Return the largest fraction of a step that ranks may have waited for shared cores.
 
-        0 if each rank has its own cores; None if ranks share cores and their processor time was not counted.
+        0 if each rank has its own cores. None if ranks share cores and their processor time was not counted.
         """
         if not self.planned.oversubscribed:
             return 0.0
@@ -178,34 +178,37 @@ class CaseRun:
 
     @property
     def oversubscribed(self) -> bool:
-        """Return whether the case's ranks shared cores, and may have waited for them long enough to matter."""
+        """Return whether the case's ranks shared cores and may have waited for them long enough to matter."""
         share = self.shared_cores_share
         return share is None or share > IDLE_ENOUGH
 
     @property
     def unproved(self) -> str:
-        """Return why nothing shows what the case trained, although its proof found no fault; empty otherwise."""
+        """Return why the proof could not check what the case trained, although it found no fault.
+
+        Otherwise return an empty text.
+        """
         ok = self.proof is not None and self.proof.status == "ok"
         return why_unproved(self.proof.proofs) if self.proof is not None and ok else ""
 
     @property
     def bucket_bytes(self) -> tuple[int, ...] | None:
-        """Return the sizes of the buckets that DDP built in the last launch that recorded them; None if none did."""
+        """Return the bytes of each bucket that DDP built, from the last launch that recorded them, or None."""
         known = (launch.bucket_bytes for launch in reversed(self.good))
         return next((sizes for sizes in known if sizes is not None), None)
 
     @property
     def timings(self) -> list[Timing]:
-        """Return the timings of good launches, by round."""
+        """Return the timings of the launches in `good`, in the order of rounds."""
         return [launch.timing for launch in self.good if launch.timing is not None]
 
     def correlated(self, reckoned: float) -> CaseRun:
-        """Return the case with the correlation of rounds that the run's intervals take into account."""
+        """Return a copy of the case whose timings carry the correlation of rounds, which widens intervals."""
         return replace(self, launches=tuple(launch.correlated(reckoned) for launch in self.launches))
 
     @property
     def recovery(self) -> RecoveryCost | None:
-        """Return the cost of the case's planned failures; None without training with snapshots."""
+        """Return what the case's planned failures cost, or None if it did not train with snapshots."""
         good = [launch.recovered for launch in self.good if launch.recovered is not None]
         other = [
             launch.recovered
@@ -216,7 +219,7 @@ class CaseRun:
 
     @property
     def instrumented_over_timed(self) -> list[float]:
-        """Return the log ratio of instrumented to timed step time of each good launch, from means over ranks."""
+        """Return the log ratio of instrumented to timed step time of each launch in `good`, from means over ranks."""
         if self.parts is None:
             return []
         return [
@@ -229,7 +232,10 @@ class CaseRun:
 
 
 def noise_words(launches: Sequence[Launch]) -> str:
-    """Return words for what disturbed a case's launches: `steal 2/5; foreign load 1/5`. Empty without disturbances."""
+    """Return words for what disturbed a case's launches, such as `steal 2/5; foreign load 1/5`.
+
+    Empty if nothing did.
+    """
     kinds = dict.fromkeys(itertools.chain.from_iterable(launch.flags for launch in launches))
     return "; ".join(
         f"{kind} {sum(kind in launch.flags for launch in launches)}/{len(launches)}" for kind in kinds

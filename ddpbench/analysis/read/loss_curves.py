@@ -1,7 +1,7 @@
 """Training to a loss in one launch, from its ranks' records.
 
-Times are the job's: from the earliest rank's start of a group of steps to the latest rank's end of each step. The time
-in which ranks agree between groups is left out.
+Times are the job's. They last from the earliest rank's start of a group of steps to the latest rank's end of each step.
+The time in which ranks agree between groups is left out.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class LossCurveRun:
 
     @property
     def timing(self) -> Timing | None:
-        """Return the time to the loss as one duration; None if the loss was not reached."""
+        """Return the time to the loss, as the timing of a single step. None if the loss was not reached."""
         if self.steps is None:
             return None
         time_s = self.ends_s[self.steps - 1]
@@ -54,14 +54,17 @@ class LossCurveRun:
 
     @property
     def lowest(self) -> float | None:
-        """Return the lowest finite mean loss over `window` steps; None if there is none."""
+        """Return the lowest mean loss over `window` steps, without infinite and NaN values.
+
+        None if no mean is finite.
+        """
         return min(filter(math.isfinite, smoothed(self.losses, self.window)), default=None)
 
 
 def loss_curve_of(
     number: int, ranks: Sequence[Sequence[LossCurve]], case: Case, *, one_host: bool
 ) -> LossCurveRun | None:
-    """Return a launch's curve from all ranks' records; None if any rank's are missing or incomplete.
+    """Return a launch's loss curve from all ranks' records. None if any rank's are missing or incomplete.
 
     Hosts have no common clock. Across hosts, a step ends when its slowest rank's does, counted from that rank's start.
     """
