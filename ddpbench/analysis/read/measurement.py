@@ -1,4 +1,4 @@
-"""Read one measuring launch: turn its records into the times of the undilated, unshrunk job.
+"""Read one measuring launch, and convert its records into the times of the undilated, unshrunk job.
 
 Records pass through `virtual.nominal` first, so every number computed from a launch refers to this job.
 """
@@ -67,7 +67,7 @@ CLOCK_LIMIT = 0.05
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchMeasurement:
-    """Contents of a launch's folder.
+    """The measuring launch in a folder, with its instrumented steps.
 
     `launch` is None if it is unfinished, or if the folder has the files of a different launch.
     """
@@ -81,10 +81,10 @@ class LaunchMeasurement:
 def read_measurement(
     directory: LaunchDir, address: Address, sessions: Sessions = UNKNOWN
 ) -> LaunchMeasurement:
-    """Return a measuring launch and its instrumented steps by rank.
+    """Return the measuring launch in a folder, and its instrumented steps by rank.
 
-    A launch whose records are unreadable is `failed`; a launch that is not ok has no steps. `sessions` names the
-    sweep's session if the launch's outcome does not.
+    A launch whose records are unreadable is `failed`. A launch that is not ok has no steps. `sessions` gives the
+    sweep's session if the launch's outcome does not name it.
     """
     case = address.case
     records = read_launch(directory, address)
@@ -120,7 +120,7 @@ def _without_times(
     sessions: Sessions,
     damage: tuple[str, ...],
 ) -> Launch:
-    """Return a launch without its times.
+    """Return a launch without the times of its steps.
 
     It has what the launcher recorded at the launch's end. From the ranks' records it has the model (sizes, buckets,
     memory, whether parameters were equal at the end), the ranks' hosts, and the traffic of the links between ranks.
@@ -188,7 +188,7 @@ def _found(ranks: Mapping[int, _Sorted]) -> dict[str, tuple[int | str, ...]]:
 
 
 def _loaders_share_cores(case: Case, starts: Sequence[RankStart]) -> bool:
-    """Return whether loader workers run on cores that ranks need; with GPUs there are mostly enough cores for all.
+    """Return whether loader workers run on cores that ranks need. With GPUs there are mostly enough cores for both.
 
     Ranks that use GPUs of one socket each count all cores of that socket as their own.
     """
@@ -203,7 +203,7 @@ def _loaders_share_cores(case: Case, starts: Sequence[RankStart]) -> bool:
 
 
 def _slow_interfaces(starts: Sequence[RankStart]) -> tuple[tuple[str, str, str], ...]:
-    """Return `Launch.slow_interfaces`; empty if all ranks are on one host."""
+    """Return the value of `Launch.slow_interfaces`, which is empty if all ranks are on one host."""
     if len({start.host for start in starts}) < 2:
         return ()
     found = {(start.host, start.gloo_interface, start.faster_interface) for start in starts}
@@ -211,7 +211,7 @@ def _slow_interfaces(starts: Sequence[RankStart]) -> tuple[tuple[str, str, str],
 
 
 def _with_times(launch: Launch, ranks: Mapping[int, _Sorted], case: Case, foreign: tuple[str, ...]) -> Launch:
-    """Return the launch with the times of its timed blocks, or failed if any rank's are missing.
+    """Return the launch with the times of its timed blocks. Its status is `failed` if any rank's blocks are missing.
 
     `foreign` lists files in its folder that belong to a different launch.
     """
@@ -245,7 +245,7 @@ def _with_times(launch: Launch, ranks: Mapping[int, _Sorted], case: Case, foreig
 
 
 def _with_flags(launch: Launch, ranks: Mapping[int, _Sorted]) -> Launch:
-    """Return the launch with its flags, and with `ready`: whether one-time work was done before its timed steps."""
+    """Return the launch with its flags, and with `ready` set to whether one-time work preceded its timed steps."""
     warmups = [warmup for rank in ranks.values() for warmup in rank.of(Warmup)[-1:]]
     ready = all(warmup.steady or not warmup.reason.startswith(NOT_READY) for warmup in warmups)
     return replace(
@@ -257,13 +257,13 @@ def _with_flags(launch: Launch, ranks: Mapping[int, _Sorted]) -> Launch:
 
 
 def _is_late(launch: Launch) -> bool:
-    """Return whether a replay ran too late: the 95th percentile of its lateness is above `LATE_SHARE` of a step."""
+    """Return whether the 95th percentile of a replay's lateness is above `LATE_SHARE` of a step."""
     pace, timing = launch.pace, launch.timing
     return pace is not None and timing is not None and pace.lateness_p95_s > LATE_SHARE * timing.step_s
 
 
 def _instrumented(ranks: Mapping[int, _Sorted]) -> dict[int, RankSteps]:
-    """Return the instrumented steps by rank, for ranks that have any."""
+    """Return the instrumented steps of each rank that has any."""
     hosts = _hosts(ranks)
     return {
         rank: RankSteps.of(noted, records.of(CommRecord), hosts.get(rank, ""))
@@ -273,7 +273,7 @@ def _instrumented(ranks: Mapping[int, _Sorted]) -> dict[int, RankSteps]:
 
 
 def _beginning(rank: _Sorted) -> tuple[RankStart | None, Met | None, Warmup | None]:
-    """Return a rank's last records of its start-up, up to its first step."""
+    """Return a rank's last records of starting up, which are its start, the meeting of the ranks and the warm-up."""
     start, met, warmup = rank.of(RankStart), rank.of(Met), rank.of(Warmup)
     return (start[-1] if start else None, met[-1] if met else None, warmup[-1] if warmup else None)
 
@@ -287,7 +287,7 @@ def _starts(ranks: Mapping[int, _Sorted]) -> list[RankStart]:
 
 
 def _hosts(ranks: Mapping[int, _Sorted]) -> dict[int, str]:
-    """Return each rank's host, as recorded by the rank."""
+    """Return each rank's host, as the rank recorded it."""
     return {start.rank: start.host for start in _starts(ranks)}
 
 
@@ -307,7 +307,7 @@ class _Sorted:
 
 
 def damage_sentence(damage: Sequence[str]) -> str:
-    """Return the sentence about a launch with unreadable records."""
+    """Return the sentence for a launch with unreadable records, which says how to measure it again."""
     return f"damaged records: {damage[0]}; rerun the sweep with --retry-failed"
 
 
@@ -320,7 +320,7 @@ def _timed_paces(rank: _Sorted) -> dict[int, Pace]:
 
 
 def _times(ranks: Sequence[Mapping[int, Block]]) -> list[dict[int, BlockTimes]]:
-    """Return each rank's blocks as `time_blocks` takes them."""
+    """Return each rank's blocks in the form that `time_blocks` requires."""
     return [
         {
             index: BlockTimes(block.end_ns - block.start_ns, block.steps, block.samples, block.step_ns)
@@ -331,7 +331,7 @@ def _times(ranks: Sequence[Mapping[int, Block]]) -> list[dict[int, BlockTimes]]:
 
 
 def _own_step_s(blocks: Mapping[int, Block]) -> float:
-    """Return the mean time of a step over a rank's blocks, seconds."""
+    """Return the mean time of a step in a rank's blocks, in seconds."""
     return (
         sum(one.end_ns - one.start_ns for one in blocks.values())
         / sum(one.steps for one in blocks.values())
@@ -340,7 +340,7 @@ def _own_step_s(blocks: Mapping[int, Block]) -> float:
 
 
 def _series(ranks: Sequence[Mapping[int, Block]]) -> list[NDArray[np.int64]]:
-    """Return the times of single steps of each rank that takes samples, in the blocks that all ranks have."""
+    """Return the times of single steps (ns) in the blocks that all ranks have, an array per rank that takes samples."""
     shared = sorted(set.intersection(*(set(blocks) for blocks in ranks)))
     return [
         np.array([time_ns for index in shared for time_ns in blocks[index].step_ns], np.int64)
@@ -350,7 +350,7 @@ def _series(ranks: Sequence[Mapping[int, Block]]) -> list[NDArray[np.int64]]:
 
 
 def _flags(noise: Noise, ready: bool) -> Iterable[str]:
-    """Yield the flags of a launch's disturbances."""
+    """Yield a flag for each kind of disturbance that exceeded its limit."""
     if noise.steal_fraction > STEAL_LIMIT:
         yield "steal"
     if noise.foreign_fraction > FOREIGN_LIMIT:

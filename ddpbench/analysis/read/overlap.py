@@ -1,12 +1,12 @@
-"""Breakdown of an instrumented step: computation, exposed or hidden communication, waiting, data.
+"""Breakdown of an instrumented step into computation, exposed or hidden communication, waiting, and data loading.
 
 `transfers.py` defines when a transfer is queued, waits and moves data. Every instant of a rank's step belongs to the
 first of these activities that is under way at that instant, so the parts add up to the step:
 
     own computation (forward, backward, optimizer, other)  >  transfers  >  waiting for ranks  >  data
 
-A transfer that continues after its step, as sends may, takes its time from the rank's next step.
-`synchronize` spans are not a part: they contain transfers and waiting.
+A transfer that continues after its step, as sends may, takes its time from the rank's next step. `synchronize` spans
+are not a part, because they contain transfers and waiting.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _TOTALS = ("comm", "exposed", "overlapped", "wait", "queue")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Breakdown:
-    """A case's typical step, seconds: means over ranks and steps of each launch, then the median over launches.
+    """A case's typical step, in seconds: means over the ranks and steps of each launch, then the median over launches.
 
     Like step times, it is a median, because no interval around the mean of a few launches is valid
     (`stats.median_launch`). `parts` has the names in `PARTS`, each with its own median. Within every launch the parts
@@ -79,28 +79,31 @@ class Breakdown:
     transfers: Mapping[int, Mapping[tuple[str, int], Moved]] = field(default_factory=dict)
     """Number and time of each launch's transfers, by round, then by operation and bytes."""
     network_s: Mapping[int, float] = field(default_factory=dict)
-    """By round, the time for which a step's transfers were under way on any rank, mean over steps; empty across hosts.
+    """Time for which a step's transfers were under way on any rank, mean over steps, by round; empty across hosts.
 
     It is the union of the times from each transfer's first data to its last rank's end.
     """
     window_s: Mapping[int, float] = field(default_factory=dict)
-    """By round, the time from the first rank's start of these steps to the last rank's end, per step, on one clock."""
+    """Time per step from the first rank's start of these steps to the last rank's end, on one clock, by round."""
     sent_bytes: float | None = None
     """Bytes per step that the busiest rank passed to the network, mean over steps; None if they were not counted."""
 
     @property
     def overlap_fraction(self) -> float | None:
-        """Return the overlapped share of communication in the median launch; None without communication."""
+        """Return the share of communication that is overlapped with computation, in the median launch.
+
+        None without communication.
+        """
         found = self.overlap_interval()
         return None if found is None else found.value
 
     def interval(self, *names: str) -> Interval:
-        """Return the median launch's sum of these parts or totals, seconds, with its 95 % interval."""
+        """Return the sum of these parts or totals in the median launch, in seconds, with its 95 % interval."""
         columns = [self.totals.get(name) or [own[name] for own in self.by_round.values()] for name in names]
         return median_launch([math.fsum(row) for row in zip(*columns, strict=True)])
 
     def overlap_interval(self) -> Interval | None:
-        """Return `overlap_fraction` with its 95 % interval over launches that communicate; None if none does."""
+        """Return `overlap_fraction` with its 95 % interval over launches that communicate. None if no launch does."""
         totals = zip(self.totals.get("overlapped", ()), self.totals.get("comm", ()), strict=True)
         fractions = [overlapped / comm for overlapped, comm in totals if comm > 0]
         return median_launch(fractions) if fractions else None
@@ -109,11 +112,12 @@ class Breakdown:
 def coverage(
     intervals: NDArray[np.int64], kinds: int
 ) -> tuple[NDArray[np.intp], NDArray[np.int64], NDArray[np.bool_]]:
-    """Divide time into segments within which nothing begins or ends; each group has a separate time axis.
+    """Divide time into segments within which no interval begins or ends, and return which kinds cover each.
 
-    The rows of `intervals`, shape (n, 4), are group, kind, start and end; `kind` is below `kinds`. An interval that
-    does not end after its start is empty. Returns the group of each segment and its length, both of shape (segments,),
-    and which kinds cover it, shape (kinds, segments). Segments that nothing covers are included.
+    The rows of `intervals`, shape (n, 4), are group, kind, start and end; `kind` is below `kinds`. Each group has a
+    separate time axis. An interval that does not end after its start is empty. Returns the group of each segment and
+    its length, both of shape (segments,), and which kinds cover it, shape (kinds, segments). Segments that nothing
+    covers are included.
     """
     table = intervals[intervals[:, 3] > intervals[:, 2]]
     if not len(table):
@@ -132,18 +136,18 @@ def coverage(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Instrumented:
-    """A case's launches, each by rank, and defaults for transfers whose records are incomplete."""
+    """The instrumented steps of a case's launches, by rank, with defaults for incomplete records of transfers."""
 
     launches: Sequence[Mapping[int, RankSteps]]
     rounds: Sequence[int]
     processes: int
-    """Number of ranks in each transfer whose records do not state it; a transfer that lacks a rank is left out."""
+    """Number of ranks in a transfer, if records do not state it. A transfer that lacks a rank's record is left out."""
     backend: str = ""
-    """Backend, which decides how transfers are queued."""
+    """Name of the backend, which decides how transfers are queued."""
 
 
 MOST_AT_ONCE = 100_000
-"""Largest number of spans and transfers of cases processed together; more would fill memory and save no more calls."""
+"""Largest number of spans and transfers to process together; more would fill memory and save no more calls."""
 _LONG_NS = 2**42
 """Spread of a rank's times, ns (over an hour), above which a case is processed alone so as not to blur others' times.
 """
@@ -155,7 +159,7 @@ def breakdown(
     rounds: Sequence[int] | None = None,
     backend: str = "",
 ) -> Breakdown | None:
-    """Return the typical step of a case's launches, each by rank; None if nothing was instrumented.
+    """Return the breakdown of a case's instrumented steps, or None if nothing was instrumented.
 
     The arguments are those of `Instrumented`; by default, `rounds` count from 0.
     """
@@ -165,7 +169,7 @@ def breakdown(
 
 
 def breakdowns(cases: Iterable[Instrumented]) -> Iterator[Breakdown | None]:
-    """Yield the typical step of each case, in order; None if nothing was instrumented.
+    """Yield the breakdown of each case's instrumented steps, in order, or None if nothing was instrumented.
 
     The results equal those of `breakdown` for each case. Many small cases are processed together, because making a
     short array takes as long as making one of a hundred times its length.
@@ -187,7 +191,7 @@ def breakdowns(cases: Iterable[Instrumented]) -> Iterator[Breakdown | None]:
 
 
 def _moved_before(noted: _Noted) -> Transfers | None:
-    """Return the transfers that ranks began before their first recorded step; None if there are none."""
+    """Return the transfers that ranks began before their first recorded step, or None."""
     if not len(noted.first_of):
         return None
     earlier = [
@@ -233,7 +237,7 @@ def _breakdowns(cases: Sequence[Instrumented]) -> list[Breakdown | None]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Sums:
-    """Sums over each launch's steps; the launches of the cases follow one another."""
+    """Sums over each launch's steps, with the launches of all cases in one sequence."""
 
     by_launch: NDArray[np.float64]
     """Seconds per rank and step, one row for each of `PARTS` and then `_TOTALS`, and one column for each launch."""
@@ -248,10 +252,7 @@ class _Sums:
 
 
 def _breakdown(case: Instrumented, own: range, numbers: Sequence[int], sums: _Sums) -> Breakdown:
-    """Return one case's breakdown from its launches.
-
-    They have the indices `own` in `sums` and the rounds `numbers`.
-    """
+    """Return the breakdown of a case whose launches have the indices `own` in `sums` and the rounds `numbers`."""
     part = slice(own.start, own.stop)
     by_launch = sums.by_launch
     medians: list[float] = np.median(by_launch[:, part], axis=1).tolist()
@@ -286,14 +287,14 @@ def _breakdown(case: Instrumented, own: range, numbers: Sequence[int], sums: _Su
 def _spans_over_launches(
     spans: Sequence[Mapping[str, float]], launches: range, average: Callable[[list[float]], np.floating[Any]]
 ) -> dict[str, float]:
-    """Return the time per step in the spans of each name, averaged over launches; a missing span counts as 0."""
+    """Return the time per step that spans of each name take, averaged over launches. A missing span counts as 0."""
     names = dict.fromkeys(name for launch in launches for name in spans[launch])
     return {name: float(average([spans[launch].get(name, 0.0) for launch in launches])) for name in names}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Noted:
-    """Records of instrumented steps, in the launches that have any. Each step of a rank is a group."""
+    """Records of instrumented steps as tables, for launches that have any. Each step of a rank is a group."""
 
     launches: Sequence[Mapping[int, RankSteps]]
     rounds: Sequence[int]
@@ -319,13 +320,13 @@ class _Noted:
 
     @property
     def apart_ns(self) -> int:
-        """Return the largest spread of any rank's times, nanoseconds."""
+        """Return the largest time between any two recorded times of one rank, in nanoseconds."""
         of_spans = self.owners[self.spans[:, 0]]
         owner = np.concatenate([self.owners, of_spans])
         return apart(owner, *(np.concatenate([self.steps[:, end], self.spans[:, end]]) for end in (2, 3)))
 
     def means_s(self, lengths_ns: NDArray[Any], group: NDArray[np.intp]) -> NDArray[np.float64]:
-        """Return the sum of these lengths per rank and step in each launch, seconds.
+        """Return the mean over each launch's steps of the sum of lengths in a step, in seconds.
 
         `group` has the group of each length along the last axis, in order.
         """
@@ -337,7 +338,7 @@ class _Noted:
         return found
 
     def windows_s(self) -> NDArray[np.float64]:
-        """Return each launch's time from its first rank's start to its last rank's end, seconds per step of a rank."""
+        """Return each launch's seconds per step from its first rank's start to its last rank's end."""
         firsts = np.searchsorted(self.launch_of, np.arange(len(self.launches)))
         whole_ns = np.maximum.reduceat(self.steps[:, 3], firsts) - np.minimum.reduceat(
             self.steps[:, 2], firsts
@@ -346,13 +347,13 @@ class _Noted:
         return found
 
     def steps_of_a_rank(self) -> NDArray[np.float64]:
-        """Return each launch's mean number of steps per rank, over the ranks that recorded any."""
+        """Return the mean number of recorded steps per rank in each launch, over the ranks that recorded any."""
         ranks = [sum(bool(noted.steps) for noted in launch.values()) for launch in self.launches]
         found: NDArray[np.float64] = np.bincount(self.launch_of, minlength=len(self.launches)) / ranks
         return found
 
     def spans_s(self) -> list[dict[str, float]]:
-        """Return each launch's mean time per step in its spans, seconds, by name in order of their first start."""
+        """Return each launch's mean seconds per step in spans of each name, in the order of their first start."""
         count = np.bincount(self.launch_of)
         keys = self.launch_of[self.spans[:, 0]] * len(self.names) + self.spans[:, 1]
         kinds, first, place = np.unique(keys, return_index=True, return_inverse=True)
@@ -365,7 +366,7 @@ class _Noted:
 
 
 def _noted(cases: Sequence[Instrumented]) -> _Noted | None:
-    """Return the ranks' records as tables; None if no launch was instrumented."""
+    """Return the ranks' records as tables, or None if no launch was instrumented."""
     steps: list[StepRecord] = []
     launch_of: list[int] = []
     numbers: list[int] = []
@@ -420,7 +421,7 @@ def _noted(cases: Sequence[Instrumented]) -> _Noted | None:
 
 
 def _span_table(steps: Sequence[StepRecord]) -> tuple[tuple[str, ...], Ints]:
-    """Return the names of all spans, and rows of group, index among the names, start and end."""
+    """Return the names of all spans, and a row of group, index of the name, start and end for each span."""
     spans = [span for step in steps for span in step.spans]
     codes: defaultdict[str, int] = defaultdict(itertools.count().__next__)
     place = column(map(codes.__getitem__, map(itemgetter(0), spans)))
@@ -429,7 +430,6 @@ def _span_table(steps: Sequence[StepRecord]) -> tuple[tuple[str, ...], Ints]:
 
 
 def _table(*columns: NDArray[np.int64]) -> Ints:
-    """Return a table made of these columns."""
     found: Ints = np.stack(columns, axis=1)
     return found
 
@@ -460,7 +460,7 @@ def _transfer_rows(noted: _Noted, moved: Transfers | None, step_of: Ints) -> Ite
 
 
 def _divided(covered: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return which segments belong to each of `PARTS` and then of `_TOTALS`, shape (names, segments).
+    """Return which segments belong to each of `PARTS` and then of `_TOTALS`, with shape (names, segments).
 
     A segment belongs to the part of the first of `_KINDS` that covers it: computation, comm, wait, data.
     """
@@ -477,7 +477,7 @@ def _divided(covered: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def _within_steps(parts: Ints, steps: Ints, owners: Ints) -> list[Ints]:
-    """Split parts of transfers at the ends of steps, into rows for `coverage`.
+    """Split parts of transfers at the ends of steps, and return them as rows for `coverage`.
 
     A part that continues into later steps gets a row in each. Both tables are rows of group, kind, start and end; a
     group of -1 means none. The steps of one rank are in order, and have the same number in `owners`.
@@ -500,7 +500,7 @@ def _within_steps(parts: Ints, steps: Ints, owners: Ints) -> list[Ints]:
 
 
 def _busiest_bytes(launches: Sequence[Mapping[int, RankSteps]]) -> float | None:
-    """Return the bytes per step that the busiest rank of any launch sent; None if they were not counted."""
+    """Return the bytes per step that the busiest rank of any launch sent, or None if they were not counted."""
     found = [
         sum(sent) / len(noted.steps)
         for ranks in launches

@@ -1,17 +1,17 @@
-"""Replay accuracy: whether moments came on time, and whether the host's own work was hidden.
+"""Accuracy of a replay: whether moments came on time, and whether the host's own work was hidden.
 
 A replay's ranks sleep while the profiled device computes. The host's real work for them (the reducer's copies, the
 optimizer's update, sockets) takes equally long at any dilation. With a dilation of k a step is k times longer, so the
 share of the cores' time that this work takes falls as 1/k.
 
-The smallest dilation that hides this work is the larger of
+The smallest dilation that hides this work is at least 1 and the larger of
 
     k · share / MOST_SHARE    the processor time of all ranks is at most half of the cores' time: ranks work at
                               the same moments, when a step's buckets close, and must not queue for cores
     k · own / due             a rank's own update of the parameters fits into the profiled one, which takes k times
                               its time
 
-and at least 1. It is necessary, not sufficient: lateness shows whether moments came on time.
+It is necessary, not sufficient. Lateness shows whether moments came on time.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from numpy.typing import NDArray
 from ddpbench.records import Block, Pace
 
 MOST_SHARE = 0.5
-"""Share of the cores' time above which the ranks' own work is not hidden."""
+"""Largest share of the cores' time with which the ranks' own work still counts as hidden."""
 LATE_SHARE = 0.01
-"""95th percentile of lateness, as a share of the step, above which a launch is flagged."""
+"""A launch is flagged if the 95th percentile of its lateness is above this share of the step."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pacing:
-    """Lateness in a launch's timed blocks, in virtual time, and the host's work, in the machine's own time.
+    """How late a replay's moments were in a launch's timed blocks, and how much the host itself worked.
 
-    `lateness_s` has each step's lateness on its latest rank. `cpu_s` is the processor time of all ranks, and `cores_s`
-    the available time of their cores. `optimizer_s` is a rank's own update per step and `due_s` the profiled one, as
-    means over ranks; 0 if not recorded.
+    `lateness_s` has each step's lateness on its latest rank, in virtual time. All other times are the machine's own.
+    `cpu_s` is the processor time of all ranks, and `cores_s` the available time of their cores. `optimizer_s` is a
+    rank's own update per step and `due_s` the profiled one, as means over ranks; 0 if not recorded.
     """
 
     lateness_s: NDArray[np.float64]
@@ -48,7 +48,7 @@ class Pacing:
 
     @property
     def lateness_p95_s(self) -> float:
-        """Return the 95th percentile of lateness, seconds: in 19 of 20 steps no moment was later than this."""
+        """Return the 95th percentile of the steps' lateness, in seconds."""
         return lateness_p95_s([self])
 
 
@@ -59,9 +59,9 @@ def pacing(
     cores: int,
     dilation: float,
 ) -> Pacing | None:
-    """Return a launch's pacing from every rank's timed blocks and their paces, by index; None if any rank lacks them.
+    """Return a launch's pacing from every rank's timed blocks and paces, by block index. None if any rank lacks them.
 
-    `blocks` are in virtual time, as `virtual.nominal` returns them; `cores` is the number of cores that the ranks use.
+    `blocks` are in virtual time, as `virtual.nominal` returns them. `cores` is the number of cores that the ranks use.
     """
     shared = set.intersection(*(set(found) for found in (*blocks, *paces))) if blocks and paces else set()
     late: list[NDArray[np.int64]] = []
@@ -90,7 +90,7 @@ def pacing(
 
 
 def cpu_share(blocks: Sequence[Mapping[int, Block]], *, dilation: float) -> float | None:
-    """Return the processor time of all ranks of a launch divided by the time, in timed blocks that all ranks have.
+    """Return the processor time of all ranks divided by elapsed time, in the timed blocks that all ranks have.
 
     It bounds the cost of sharing cores under any pinning. Nobody waits for a core while none is busy, and at least one
     is busy for at most this share of the time. Arguments are those of `pacing`; None if processor time was not counted.
@@ -103,17 +103,17 @@ def cpu_share(blocks: Sequence[Mapping[int, Block]], *, dilation: float) -> floa
 
 
 def lateness_p95_s(launches: Iterable[Pacing]) -> float:
-    """Return the 95th percentile of lateness over the steps of all launches, seconds."""
+    """Return the 95th percentile of lateness (seconds) over the steps of all launches."""
     return float(np.percentile(np.concatenate([launch.lateness_s for launch in launches]), 95))
 
 
 def host_share(launches: Sequence[Pacing]) -> float:
-    """Return the processor time of all ranks divided by their cores' available time, over all launches."""
+    """Return the share of the cores' available time that all ranks used, over all launches."""
     return sum(launch.cpu_s for launch in launches) / sum(launch.cores_s for launch in launches)
 
 
 def late_s(launches: Sequence[Pacing]) -> float:
-    """Return the mean lateness of steps, seconds of virtual time.
+    """Return the mean lateness of steps, in seconds of virtual time.
 
     A step's lateness is that of its latest moment on its latest rank. It is an upper bound on how much longer the step
     is, because later moments may have caught up, and other ranks may not have waited for that rank. It excludes the
@@ -123,10 +123,10 @@ def late_s(launches: Sequence[Pacing]) -> float:
 
 
 def dilation_needed(dilation: float, launches: Sequence[Pacing]) -> float:
-    """Return the smallest dilation that hides the host's own work, from launches with `dilation`.
+    """Return the smallest dilation that hides the host's own work, from launches that ran with `dilation`.
 
-    The module's docstring defines it. It is the median over launches, since other load on the machine raises a launch's
-    value. Launches without recorded optimizer times use only the cores' share.
+    The module's docstring defines it. It is the median over launches, because other load on the machine raises a
+    launch's value. Launches without recorded optimizer times use only the cores' share.
     """
     return statistics.median(_needed(dilation, launch) for launch in launches)
 

@@ -1,4 +1,7 @@
-"""Ranks' parts in transfers as columns, and the grouping of parts into transfers."""
+"""Columns of ranks' parts in transfers, and the grouping of parts into transfers.
+
+A part is one rank's record of a transfer.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,14 @@ from ddpbench.records import CommRecord, StepRecord
 
 Ints = NDArray[np.int64]
 NONE = -1
-"""Number in a column that stands for a value which the record lacks."""
+"""Number that stands in a column for a value that the record lacks."""
 _EVERY = ("step", "bucket", "bytes", "start_ns", "end_ns")
 _SOME = ("message", "ranks", "begun_ns", "root", "sent_bytes")
 
 
 @dataclass(frozen=True, slots=True)
 class RankSteps:
-    """A rank's instrumented steps and its parts in their transfers."""
+    """A rank's instrumented steps, and its parts in the transfers of these steps."""
 
     steps: Sequence[StepRecord]
     transfers: Sequence[CommRecord]
@@ -34,7 +37,7 @@ class RankSteps:
 
     @classmethod
     def of(cls, steps: Sequence[StepRecord], transfers: Sequence[CommRecord], host: str = "") -> RankSteps:
-        """Return a rank's steps, with its transfers divided into those before the first step and the others."""
+        """Return a rank's steps, with its transfers divided into those before the first step and all others."""
         first = min((step.step for step in steps), default=0)
         return cls(
             steps=steps,
@@ -46,7 +49,7 @@ class RankSteps:
 
 @dataclass(frozen=True, slots=True)
 class TransferParts:
-    """Records of all launches, by launch, rank and record, as columns; times are nanoseconds.
+    """Records of all launches as columns, ordered by launch, rank and record. Times are nanoseconds.
 
     `owner` numbers the ranks of all launches, `op` is an index into `ops`, `ranks` is the number of ranks in the
     transfer, and `begun` is when the rank started it.
@@ -70,13 +73,13 @@ class TransferParts:
 
     @property
     def between_two(self) -> NDArray[np.bool_]:
-        """Return which parts are in numbered transfers between only two ranks."""
+        """Return, for each part, whether it is in a numbered transfer between only two ranks."""
         found: NDArray[np.bool_] = self.message != NONE
         return found
 
 
 def parts_of(launches: Sequence[Mapping[int, RankSteps]]) -> TransferParts | None:
-    """Return the columns of the ranks' records; None if nothing was transferred."""
+    """Return the ranks' records of transfers as columns, or None if nothing was transferred."""
     records = [record for ranks in launches for noted in ranks.values() for record in noted.transfers]
     if not records:
         return None
@@ -108,15 +111,12 @@ def parts_of(launches: Sequence[Mapping[int, RankSteps]]) -> TransferParts | Non
 
 
 def column(values: Iterable[int]) -> Ints:
-    """Return integers as a column.
-
-    For a million of them this takes a third of the time that rows of tuples take.
-    """
+    """Return integers as a column. For a million integers this takes a third of the time that rows of tuples take."""
     return np.fromiter(values, np.int64)
 
 
 def _known(values: Iterable[int | None]) -> Ints:
-    """Return the values as a column with `NONE` in place of None; fast if all are None, as in most columns."""
+    """Return the values as a column with `NONE` in place of None. It is fast if all are None, as in most columns."""
     found = list(values)
     if found.count(None) == len(found):
         return np.full(len(found), NONE, np.int64)
@@ -125,7 +125,7 @@ def _known(values: Iterable[int | None]) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class WholeTransfers:
-    """Parts that form whole transfers.
+    """Parts that form complete transfers, in which no rank's part is missing.
 
     `row` has the indices of the parts, sorted by transfer, and `starts` the first position of each transfer in `row`.
     `transfer` is the number of each part's transfer. `dropped` is the launch of each transfer that lacks a rank's
@@ -144,7 +144,7 @@ class WholeTransfers:
 
 
 def whole_transfers(parts: TransferParts, processes: Ints) -> WholeTransfers:
-    """Return the transfers that have every rank's part.
+    """Return the complete transfers, which have every rank's part.
 
     `processes` has, for each launch, the number of ranks in a transfer whose records do not state it. Transfers of one
     step, bucket and operation are distinguished by their order. Transfers between only two ranks may have a number,
@@ -170,7 +170,7 @@ def whole_transfers(parts: TransferParts, processes: Ints) -> WholeTransfers:
 
 
 def _occurrence(keys: Sequence[NDArray[Any]]) -> Ints:
-    """Return for each row the number of earlier rows with the same keys."""
+    """Return, for each row, the number of earlier rows with the same keys."""
     order = np.lexsort(keys)
     first = changes([key[order] for key in keys])
     index = np.arange(len(first))
@@ -180,14 +180,14 @@ def _occurrence(keys: Sequence[NDArray[Any]]) -> Ints:
 
 
 def changes(columns: Sequence[NDArray[Any]]) -> NDArray[np.bool_]:
-    """Return which rows of sorted columns differ from the one before; the first row does."""
+    """Return, for each row of sorted columns, whether it differs from the row before. The first row does."""
     changed = np.ones(len(columns[0]), np.bool_)
     changed[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
     return changed
 
 
 def apart(owner: NDArray[Any], start: Ints, end: Ints) -> int:
-    """Return the largest spread of any owner's times, nanoseconds; owners are numbered from 0."""
+    """Return the largest difference between any two times of one owner, in nanoseconds. Owners are numbered from 0."""
     if not len(owner):
         return 0
     first = np.full(int(owner.max()) + 1, np.iinfo(np.int64).max)

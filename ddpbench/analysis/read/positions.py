@@ -1,4 +1,4 @@
-"""Evenness of the order of cases within rounds, which limits the effect of a drift within rounds on their ratios."""
+"""How evenly the order of cases is balanced over rounds, which limits the effect of a drift within rounds on ratios."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 
 def position_spread(order: Sequence[tuple[int, str]], rounds: int) -> float | None:
-    """Return the largest difference of two cases' mean positions in the first `rounds` rounds, as a share of a round.
+    """Return the largest difference of two cases' mean positions within a round, as a share of the round.
 
-    `order` has (round, case id) in run order. If every round has an even drift of d from its first launch to its last,
-    the ratio of two cases contains at most d times the result. None for under two cases, and if rounds differ in their
-    cases, as in merged runs.
+    `order` has (round, case id) in run order, of which the first `rounds` rounds count. If every round has an even
+    drift of d from its first launch to its last, the ratio of two cases contains at most d times the result. None for
+    under two cases, and if rounds differ in their cases, as in merged runs.
     """
     in_round: dict[int, list[str]] = {}
     for number, case_id in order:

@@ -1,6 +1,6 @@
-"""Times at which ranks start their parts in transfers, which until then are queued behind others.
+"""Times at which ranks start their parts in transfers. Until then the parts are queued behind others.
 
-The time is known if a rank recorded when it started the transfer. Otherwise it follows from the backend: if the backend
+The time is known if a rank recorded when it started the transfer. Otherwise it follows from the backend. If the backend
 runs k transfers at once, the next begins when fewer than k of those before it are left.
 """
 
@@ -16,7 +16,10 @@ from ddpbench.records.operations import slots_of
 
 
 def served_at(parts: TransferParts, backends: Sequence[str]) -> Ints:
-    """Return when each part left its rank's queue, never after the part's end; `backends` has one name per launch."""
+    """Return when each part left its rank's queue (ns), which is never after the part's end.
+
+    `backends` has one name per launch.
+    """
     start, end, owner, begun = parts.start, parts.end, parts.owner, parts.begun
     kinds = list(dict.fromkeys(backends))
     table = np.array([[slots_of(name, backend) or 0 for backend in kinds] for name in parts.ops])
@@ -43,9 +46,9 @@ def after_gathers(
     until: Ints,
     gathers: NDArray[np.bool_],
 ) -> Ints:
-    """Return when parts left their queue, delayed for those queued behind a gather.
+    """Return when parts left their queue (ns), corrected for parts that were queued behind a gather.
 
-    A sender that has finished early starts the next transfer; the root starts it only once it has everything.
+    A sender that has finished early starts the next transfer. The root starts it only once it has received everything.
     """
     if not gathers.any():
         return served
@@ -58,10 +61,10 @@ def after_gathers(
 
 
 def _freed(first: NDArray[np.bool_], start: Ints, end: Ints, slots: int) -> Ints:
-    """Return when one of `slots` became free for each row: the slots-th largest end of the group's earlier rows.
+    """Return, for each row, when one of `slots` became free: the slots-th largest end of the group's earlier rows.
 
-    Groups follow one another; `first` is true at the first row of each. A row with fewer earlier rows gets the group's
-    first start.
+    Groups follow one another, and `first` is true at the first row of each. A row with fewer earlier rows gets the
+    group's first start.
     """
     number = np.cumsum(first) - 1
     base = start[first][number]

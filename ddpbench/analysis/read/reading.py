@@ -1,4 +1,4 @@
-"""Reading of large runs by several processes, because parsing records takes most of an analysis' time."""
+"""Read large runs by several processes, because parsing records takes most of an analysis' time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddpbench.records import RunDir
 from ddpbench.records.plan import StoredPlan
 
 WORTH_SHARING = 100
-"""Number of cases below which one process reads all, because starting a second one takes most of a second."""
+"""Smallest number of cases for which several processes read, because starting one takes most of a second."""
 _AT_ONCE = 25
 """Number of cases per request, small enough for all processes to finish within a fraction of a second."""
 
@@ -21,10 +21,10 @@ _AT_ONCE = 25
 def read_cases_of(
     run: RunDir, plan: StoredPlan, others: Others = NOBODY, progress: OnProgress = ignore_progress
 ) -> list[CaseRun]:
-    """Return what `read_cases` returns, reading many cases in several processes.
+    """Return the same as `read_cases`, but let several processes read if there are many cases.
 
-    If reading fails in a helper process, this process reads its cases. Processes in `others` are reused; if there are
-    none, some are started for this call.
+    Processes in `others` are reused; if it has none, some are started for this call. If reading fails in another
+    process, this process reads its cases.
     """
     if len(plan.cases) < WORTH_SHARING:
         return judged(read_unjudged(run, plan, progress))

@@ -1,4 +1,4 @@
-"""Staleness of gradients: the updates that an asynchronous server made while a gradient was being computed."""
+"""Staleness of gradients, which is the number of updates that a server made while a gradient was being computed."""
 
 from __future__ import annotations
 
@@ -12,27 +12,30 @@ if TYPE_CHECKING:
     from ddpbench.analysis.read.launches import CaseRun
 
 MOST = 4
-"""Largest number of cases that are listed one by one."""
+"""Largest number of cases that a sentence lists by name."""
 
 
 def added(counts: Iterable[Sequence[int]]) -> tuple[int, ...]:
-    """Return counts by staleness, summed over several blocks or launches; empty if there are none."""
+    """Return the sum of counts by staleness over several blocks or launches. Empty if all are."""
     return tuple(sum(column) for column in itertools.zip_longest(*counts, fillvalue=0))
 
 
 def mean_of(counts: Sequence[int]) -> float:
-    """Return the mean staleness of at least one gradient."""
+    """Return the mean staleness, where `counts` has the number of gradients by staleness.
+
+    At least one must not be 0.
+    """
     return sum(age * count for age, count in enumerate(counts)) / sum(counts)
 
 
 def percentile_of(counts: Sequence[int], share: float) -> int:
-    """Return the smallest staleness that at least this share of the gradients did not exceed."""
+    """Return the smallest staleness that at least the fraction `share` of the gradients did not exceed."""
     reached = itertools.accumulate(counts)
     return next(age for age, below in enumerate(reached) if below >= share * sum(counts))
 
 
 def staleness_sentences(cases: Iterable[CaseRun], names: Names) -> Iterable[str]:
-    """Yield a sentence on the cases whose server applied gradients of older parameters, if there are any."""
+    """Yield a sentence on the cases whose server applied gradients of older parameters, unless no case's did."""
     counted: list[tuple[str, tuple[int, ...]]] = []
     stale: list[CaseRun] = []
     for case in cases:

@@ -1,4 +1,4 @@
-"""A case's status, and the remedy for one that is not ok."""
+"""A case's status, and for one that is not ok a sentence that says what to do."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def status_of(
     *,
     spent: bool,
 ) -> tuple[CaseStatus, str]:
-    """Return a case's status, and for one that is not ok a sentence that says what to do.
+    """Return a case's status and, if it is not ok, a sentence that says what to do.
 
     If the sweep ended with its budget `spent`, fewer rounds than planned suffice. In a merged run, a case is ok if it
     was ok in any of the runs. It is also ok if all runs together have as many rounds as the most demanding of them
@@ -76,13 +76,16 @@ def _of(run: MergedRun, launches: Sequence[Launch]) -> list[Launch]:
 
 
 def _are_enough(launches: Sequence[Launch], rounds_min: int, *, spent: bool) -> bool:
-    """Return whether these launches suffice for ok, in a sweep that asked for `rounds_min` rounds."""
+    """Return whether these launches suffice for status `ok` in a sweep that requires `rounds_min` rounds."""
     ok = sum(launch.ok for launch in launches)
     return ok >= (1 if spent and ok == len(launches) else rounds_min)
 
 
 def going_on(path: Path, *, merged: Sequence[MergedRun] = ()) -> str:
-    """Return words for how to resume a run, or for who is measuring it now; arguments are those of `resume_command`."""
+    """Return words for how to resume a run or, if it is being measured, by whom.
+
+    Arguments are those of `resume_command`.
+    """
     if holder := held_elsewhere(RunDir(path)):
         return f"it is being measured by {holder}"
     return f"resume with: {resume_command(path, merged=merged)}"

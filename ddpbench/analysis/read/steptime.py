@@ -33,7 +33,7 @@ from ddpbench.analysis.statistics.timings import Timing
 
 
 class BlockTimes(NamedTuple):
-    """A rank's block: its duration, steps, samples, and the time of each step, on the rank's own clock."""
+    """Times of a rank's block of steps on the rank's own clock, and its numbers of steps and samples."""
 
     length_ns: int
     steps: int
@@ -73,7 +73,7 @@ def time_blocks(number: int, ranks: Sequence[Mapping[int, BlockTimes]]) -> Timin
 
 
 def _until(part: BlockTimes, moment_ns: int) -> tuple[int, int]:
-    """Return how many of a block's steps had begun before a moment, and when the last of them ended.
+    """Return how many of a block's steps had begun before a moment, and when the last of these steps ended.
 
     Both times are nanoseconds from the block's start.
     """

@@ -1,7 +1,7 @@
-"""Traffic over emulated links per step, and its check against the algorithm's bytes.
+"""Traffic over emulated links per step, and its comparison with the bytes that the algorithm should send.
 
-A link belongs to a node, or to a rank if the ranks of a node have separate links (`spec.links.local_rate`). Each rank
-that recorded a link read its own.
+A link belongs to a node, or to a rank if the ranks of a node have separate links (`spec.links.local_rate`). A rank's
+record has the counters of the link that it read.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from ddpbench.records import Traffic
 
 FEWEST, MOST = 0.99, 1.08
-"""Range of the ratio of counted bytes to the formula's that headers, acknowledgements and barriers explain."""
+"""Ratios of counted bytes to the formula's that headers, acknowledgements and barriers can explain."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkTraffic:
-    """Bytes per step over the link that sent most, and over the one that received most; means over `steps` steps."""
+    """Bytes per step over the link that sent most, and over the one that received most, as means over `steps` steps."""
 
     sent: float
     received: float
@@ -28,7 +28,7 @@ class LinkTraffic:
 
 
 def link_traffic(ranks: Mapping[int, Iterable[Traffic]]) -> LinkTraffic | None:
-    """Return a launch's traffic in its timed blocks, from the ranks' link counters; None if no rank read one."""
+    """Return a launch's traffic in its timed blocks, from the links' counters. None if no rank read a counter."""
     sent: defaultdict[int, int] = defaultdict(int)
     received: defaultdict[int, int] = defaultdict(int)
     steps: defaultdict[int, int] = defaultdict(int)
@@ -50,7 +50,7 @@ def link_traffic(ranks: Mapping[int, Iterable[Traffic]]) -> LinkTraffic | None:
 
 
 def mean_traffic(launches: Iterable[LinkTraffic]) -> LinkTraffic | None:
-    """Return the mean traffic per step of several launches; None without steps."""
+    """Return the mean traffic per step of several launches, or None if they have no steps."""
     found = list(launches)
     steps = sum(one.steps for one in found)
     if not steps:

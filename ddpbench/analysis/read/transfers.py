@@ -1,7 +1,7 @@
-"""Times at which each rank's part in a transfer is queued, waits, and moves data: the only definition of these.
+"""Times at which each rank's part in a transfer is queued, waits, and moves data. No other module defines them.
 
-A transfer is queued, leaves its rank's queue (`queues.py`), begins when data can flow, and ends (`flows.py`).
-What each means depends on the operation (`records/operations.py`).
+A transfer is queued, leaves its rank's queue (`queues.py`), begins when data can flow, and ends (`flows.py`). What each
+means depends on the operation (`records/operations.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ddpbench.analysis.read.queues import after_gathers, served_at
 
 @dataclass(slots=True)
 class Moved:
-    """Number and total time, in nanoseconds, of transfers of one operation and size.
+    """Number and total time (ns) of a launch's transfers of one operation and size.
 
     An instant in which several transfers over the same links are under way is divided evenly among them, so their times
     add up to that of their union. A transfer that waits for latency and moves little is then charged too much, and the
@@ -40,13 +40,13 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Transfers:
-    """Ranks' parts in whole transfers, and these transfers, as columns; times are nanoseconds.
+    """Complete transfers, and ranks' parts in them, as columns. Times are nanoseconds.
 
-    For a part: `row` numbers the records of all launches, by launch, rank and record. From `handed` to `served` the
-    part is queued, until `begin` it waits for a different rank, and until `end` data flow. `transfer` is the index of
-    its transfer. For a transfer: `launch` numbers launches, and `step` is that of its first rank. `begins` and `ends`
-    are its first data and its last rank's end, `charged` is its share of this time, and `clocked` tells whether these
-    times are known.
+    Columns with one value per part: `row` numbers the records of all launches, by launch, rank and record. From
+    `handed` to `served` the part is queued, until `begin` it waits for a different rank, and until `end` data flow.
+    `transfer` is the index of its transfer. Columns with one value per transfer: `launch` numbers launches, and `step`
+    is that of its first rank. `begins` and `ends` are its first data and its last rank's end, `charged` is its share of
+    this time, and `clocked` says whether these times are known.
     """
 
     row: Ints
@@ -67,14 +67,14 @@ class Transfers:
     charged: NDArray[np.float64]
     clocked: NDArray[np.bool_]
     one_clock: NDArray[np.bool_]
-    """For each transfer, whether its ranks have a common clock."""
+    """Whether the ranks of each transfer have a common clock."""
     dropped: Ints
     """Launch of each transfer that was left out because a rank's record of it is missing."""
     apart_ns: int
-    """Largest spread of the times of any rank's parts, including parts left out."""
+    """Largest difference between two times of one rank's parts, including parts left out."""
 
     def moved(self) -> Mapping[int, Mapping[tuple[str, int], Moved]]:
-        """Return number and time of transfers, by launch, then by operation and bytes."""
+        """Return the number and time of transfers, by launch, then by operation and bytes."""
         found: defaultdict[int, dict[tuple[str, int], Moved]] = defaultdict(dict)
         ranks = np.bincount(self.transfer, minlength=len(self.launch))
         called = (
@@ -93,7 +93,10 @@ class Transfers:
         return found
 
     def under_way_s(self, steps: NDArray[np.float64]) -> dict[int, float]:
-        """Return, by launch, how long any transfer was under way on any rank, seconds per step; empty across hosts."""
+        """Return the seconds per step in which any transfer was under way on any rank, by launch.
+
+        Empty across hosts.
+        """
         intervals: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         columns = (self.launch, self.begins, self.ends, self.one_clock)
         for launch, begin, end, known in zip(*(each.tolist() for each in columns), strict=True):
@@ -114,10 +117,11 @@ def transfers_of(
     processes: int | Sequence[int],
     backend: str | Sequence[str] = "",
 ) -> Transfers | None:
-    """Return the whole transfers of launches, each by rank; None if nothing was transferred.
+    """Return the complete transfers in the launches' records, or None if nothing was transferred.
 
-    `processes` is the number of ranks in a transfer whose records do not state it; a transfer that lacks a rank is left
-    out. `processes` and `backend` are single values for all launches, or one for each.
+    Each launch is a mapping by rank. `processes` is the number of ranks in a transfer whose records do not state it; a
+    transfer that lacks a rank is left out. `processes` and `backend` are single values for all launches, or one for
+    each.
     """
     parts = parts_of(launches)
     if parts is None:
@@ -167,7 +171,7 @@ def transfers_of(
 
 
 def _share_a_clock(launches: Sequence[Mapping[int, RankSteps]]) -> NDArray[np.bool_]:
-    """Return for each launch whether its ranks ran on one host."""
+    """Return, for each launch, whether its ranks ran on one host."""
     return np.array([len({noted.host for noted in ranks.values()}) <= 1 for ranks in launches])
 
 
@@ -178,7 +182,7 @@ def _none_whole(ops: tuple[str, ...], dropped: Ints, apart_ns: int) -> Transfers
 
 
 def _shared(lanes: Sequence[NDArray[Any]], begin: Ints, end: Ints) -> NDArray[np.float64]:
-    """Return each interval's share of the union of its lane's intervals.
+    """Return each interval's share of the union of all intervals in its lane.
 
     Each instant is divided evenly among the intervals under way. The share is the integral, from begin to end, of the
     reciprocal of their number.

@@ -1,4 +1,4 @@
-"""Conversion of records to the job that they represent; dilation and shrinking are undone here and nowhere else.
+"""Convert records of a dilated or shrunk run to the job that they represent. No other module undoes this.
 
 With a dilation of k, a run's computation and links are k times slower, so its spans are k times those of the job. With
 a shrinking of m, its parameters, its gradients and the bytes over its links are one m-th. All records of a run pass
@@ -68,7 +68,10 @@ def _nominal(record: Record, k: float, m: int) -> Record:
 
 
 def _each_number(value: Any, change: Callable[[int], int]) -> Any:
-    """Return the value with `change` applied to every number in it; names of spans and None are unchanged."""
+    """Return the value with `change` applied to every number in it.
+
+    Other values, such as names of spans, are unchanged.
+    """
     if isinstance(value, tuple):
         return tuple(_each_number(each, change) for each in value)
     return change(value) if isinstance(value, int) else value

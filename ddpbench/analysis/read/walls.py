@@ -1,4 +1,4 @@
-"""Wall times of rounds, and of a session's work outside them."""
+"""Wall times of rounds, and of the work of sessions outside rounds."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ddpbench.records.sessions import read_sessions
 
 
 def round_wall_s(cases: Sequence[CaseRun]) -> float:
-    """Return the wall time of a round of these cases, seconds.
+    """Return the wall time (seconds) of a round of these cases.
 
-    It is the sum of each case's mean launch, with its share of server start-up.
+    It is the sum over cases of the mean launch, including the launch's share of starting the fork server.
     """
     return math.fsum(
         fmean(launch.wall_s + launch.server_s for launch in case.launches) for case in cases if case.launches
@@ -25,7 +25,7 @@ def round_wall_s(cases: Sequence[CaseRun]) -> float:
 
 
 def server_start_s(cases: Sequence[CaseRun], among: Collection[TimingKey]) -> float:
-    """Return the mean start-up time of fork servers per round, seconds, over the rounds in `among`."""
+    """Return the mean time (seconds) per round for starting fork servers, over the rounds in `among`."""
     shares = [
         launch.server_s
         for case in cases
@@ -36,21 +36,21 @@ def server_start_s(cases: Sequence[CaseRun], among: Collection[TimingKey]) -> fl
 
 
 def launches_wall_s(cases: Sequence[CaseRun]) -> float:
-    """Return the wall time of all launches of these cases, seconds."""
+    """Return the total wall time (seconds) of all launches of these cases, including fork servers."""
     return math.fsum(launch.wall_s + launch.server_s for case in cases for launch in case.launches)
 
 
 def session_walls_s(run: RunDir) -> list[float]:
-    """Return the wall times of a run's sessions, seconds, as far as recorded."""
+    """Return the wall times (seconds) of a run's sessions, of those that recorded it."""
     with suppress(IdentityError, NotADirectoryError):  # a saved file has no sessions
         return [float(wall) for entry in read_sessions(run) if (wall := entry.get("wall_s")) is not None]
     return []
 
 
 def begin_wall_s(run: RunDir, cases: Sequence[CaseRun]) -> float:
-    """Return a session's wall time outside its rounds, seconds, as for importing torch and for proofs.
+    """Return a session's wall time (seconds) outside its rounds, for example for importing torch and for proofs.
 
-    It is 0 if not recorded.
+    It is a mean over sessions, and 0 if not recorded.
     """
     walls = session_walls_s(run)
     return max(0.0, math.fsum(walls) - launches_wall_s(cases)) / len(walls) if walls else 0.0

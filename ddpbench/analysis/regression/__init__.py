@@ -1,4 +1,4 @@
-"""Comparison of runs: whether training became slower, in which cases, by how much, and in which part of a step."""
+"""Compare runs: whether training became slower, in which cases, by how much, and in which part of a step."""
 
 from ddpbench.analysis.regression.changes import Change, Changes, ChangeVerdict, PartChange, changes_of
 from ddpbench.analysis.regression.sides import Side, read_side, unlike
