@@ -33,7 +33,7 @@ LATE_SHARE = 0.01
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pacing:
-    """How late a replay's moments were in a launch's timed blocks, and how much the host itself worked.
+    """Lateness of a replay's moments in a launch's timed blocks, and the work of the host itself.
 
     `lateness_s` has each step's lateness on its latest rank, in virtual time. All other times are the machine's own.
     `cpu_s` is the processor time of all ranks, and `cores_s` the available time of their cores. `optimizer_s` is a

@@ -1,4 +1,4 @@
-"""How evenly the order of cases is balanced over rounds, which limits the effect of a drift within rounds on ratios."""
+"""Balance of the order of cases over rounds, which limits the effect of a drift within rounds on ratios."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def read_cases_of(
 ) -> list[CaseRun]:
     """Return the same as `read_cases`, but let several processes read if there are many cases.
 
-    Processes in `others` are reused; if it has none, some are started for this call. If reading fails in another
+    Processes in `others` are reused. If `others` is empty, some are started for this call. If reading fails in another
     process, this process reads its cases.
     """
     if len(plan.cases) < WORTH_SHARING:

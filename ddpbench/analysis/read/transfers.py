@@ -67,7 +67,7 @@ class Transfers:
     charged: NDArray[np.float64]
     clocked: NDArray[np.bool_]
     one_clock: NDArray[np.bool_]
-    """Whether the ranks of each transfer have a common clock."""
+    """True for each transfer whose ranks have a common clock."""
     dropped: Ints
     """Launch of each transfer that was left out because a rank's record of it is missing."""
     apart_ns: int

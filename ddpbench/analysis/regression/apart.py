@@ -1,4 +1,4 @@
-"""Comparison of two sides measured at different times, with the variance of launches and from session to session.
+"""Compare two sides that were measured at different times, allowing for drift of the machine between sessions.
 
 How far a machine drifts from one session to another cannot be seen from one session per side. `DRIFT` was recorded on a
 machine that did nothing else. If a side's launches scatter by more within a session, their disturbance is assumed to
@@ -26,28 +26,28 @@ from ddpbench.analysis.statistics.stats import FEWEST, Comparison, deviation
 from ddpbench.analysis.statistics.timings import Timing
 
 _SURE = 0.05
-"""Level of significance at which the sessions' own scatter replaces the expected drift."""
+"""Level of significance at which the scatter between sessions replaces the expected drift."""
 
 
 @dataclass(frozen=True, slots=True)
 class WithinSessions:
-    """Statistics of a side's launches: the mean of their log times per sample, and its variance within sessions."""
+    """Mean of a side's log times per sample over its launches, and their variance within sessions."""
 
     mean: float
     scatter: Variance
     """Variance of launches' log times within sessions."""
     shares: float
-    """Sum over sessions of the squared share of the launches that belong to the session."""
+    """Sum over sessions of the squared fraction of the launches that belong to the session."""
     launches: int
     session_means: tuple[float, ...]
 
 
 def across(a: Sequence[Timing], b: Sequence[Timing], drift: float | None = None) -> Comparison:
-    """Return the comparison of new (`b`) with base (`a`), measured at different times.
+    """Compare new (`b`) with base (`a`), which were measured at different times.
 
     A side's variance has two parts (`resolution.mean_variance`). One is the variance of launches within sessions,
     divided by their number. The other is the variance of drift, multiplied by the sum over sessions of the squared
-    share of launches; with equal shares, this divides it by the number of sessions. Degrees of freedom are by Welch and
+    share of launches. With equal shares, this divides it by the number of sessions. Degrees of freedom are by Welch and
     Satterthwaite.
 
     Args:
@@ -74,21 +74,24 @@ def across(a: Sequence[Timing], b: Sequence[Timing], drift: float | None = None)
 
 
 def _joined(variances: Sequence[Variance]) -> Variance:
-    """Return the sum of variances that form one estimate, with the degrees of freedom of the least certain of them."""
+    """Return the sum of variances that form one estimate.
+
+    It has the degrees of freedom of the least certain of them.
+    """
     return Variance(math.fsum(one.value for one in variances), max(1.0, min(one.df for one in variances)))
 
 
 def drifts_of(
     a: WithinSessions, b: WithinSessions, drift: float | None = None
 ) -> tuple[SessionDrift, SessionDrift]:
-    """Return the drift of either side: the given standard deviation, or else the drift that the launches show."""
+    """Return the drift between sessions of each side: `drift`, a standard deviation, or else what the launches show."""
     if drift is not None:
         return SessionDrift(Variance(drift**2)), SessionDrift(Variance(drift**2))
     return shown_drift(a, b)
 
 
 def within(timings: Sequence[Timing]) -> WithinSessions:
-    """Return the mean over launches of the log time per sample, and their variance within sessions."""
+    """Return the mean over launches of the log time per sample, and the launches' variance within sessions."""
     logs: dict[str, list[float]] = {}
     for timing in timings:
         logs.setdefault(timing.session, []).append(math.log(timing.sample_s))
@@ -107,10 +110,10 @@ def within(timings: Sequence[Timing]) -> WithinSessions:
 
 
 def shown_drift(a: WithinSessions, b: WithinSessions) -> tuple[SessionDrift, SessionDrift]:
-    """Return the assumed drift of either side: the largest of `DRIFT` and the drifts that launches or sessions show.
+    """Return the assumed drift of each side: the largest of `DRIFT` and the drifts that its launches or sessions show.
 
     Sessions are few, so the drift that they show counts only if it is significantly larger. It is computed from a
-    side's own sessions, and from both sides' because one side alone may have too few.
+    side's own sessions, and also from both sides' because one side alone may have too few.
     """
     pooled = _between((a, b), pooled=True)
 
@@ -122,7 +125,7 @@ def shown_drift(a: WithinSessions, b: WithinSessions) -> tuple[SessionDrift, Ses
 
 
 def _between(sides: Sequence[WithinSessions], *, pooled: bool) -> SessionDrift | None:
-    """Return the variance between sessions, without the part due to launches; None if it is consistent with `DRIFT`."""
+    """Return the variance between sessions, without the part due to launches. None if it is consistent with `DRIFT`."""
     several = [one for one in sides if len(one.session_means) > 1]
     degrees = [len(one.session_means) - 1 for one in several]
     df = sum(degrees)

@@ -1,4 +1,4 @@
-"""Sides of a comparison by name: paths, and baselines saved by name in pytest-benchmark's own storage.
+"""Find the sides of a comparison by path, or by the name of a baseline saved in pytest-benchmark's storage.
 
     .benchmarks/Linux-CPython-3.11-64bit/0001_main.json
 
@@ -35,7 +35,7 @@ _MOST_TOLD = 12
 
 
 def machine_folder() -> str:
-    """Return the name of the folder for this kind of machine in a storage, as pytest-benchmark names it."""
+    """Return the name of this kind of machine's folder in a storage, as pytest-benchmark names it."""
     python = ".".join(platform.python_version_tuple()[:2])
     words = (platform.system(), platform.python_implementation(), python, platform.architecture()[0])
     return "-".join(words)
@@ -48,7 +48,10 @@ class Baselines:
     storage: Path = STORAGE
 
     def entries(self, machine: str | None = None) -> list[Path]:
-        """Return the files saved on machines of this kind, or of kind `machine`, by number, oldest first."""
+        """Return the saved files, by number, oldest first.
+
+        They are from machines of this kind, or of kind `machine`.
+        """
         if self.storage == STORAGE:
             check_default(self.storage, "its numbers may be anything; work in a folder of yours")
         folder = self.storage / glob.escape(machine or machine_folder())
@@ -56,9 +59,9 @@ class Baselines:
         return sorted(found, key=lambda path: (_number(path), path.name))
 
     def find(self, text: str, *, elsewhere: bool = False) -> Path:
-        """Return the file that is saved by this name.
+        """Return the file that is saved under this name.
 
-        With `elsewhere`, the error says that the text is not a path either.
+        With `elsewhere`, the error message also says that the text is not a path.
 
         Raises:
             RequestError: no file has this name, or several have this number; the message says where it looked and which
@@ -81,7 +84,7 @@ class Baselines:
         return found[-1]
 
     def save(self, name: str, content: bytes) -> Path:
-        """Write a file as pytest-benchmark saves it by this name, under the next number; return its path.
+        """Save a file under this name and the next number, as pytest-benchmark does, and return its path.
 
         Raises:
             RequestError: the name is invalid.
@@ -132,7 +135,7 @@ def _bare(path: Path) -> str:
 
 
 def find_side(text: str, baselines: Baselines | None = None) -> Path:
-    """Return the path that a text means: that of a run directory or a file, or else of a baseline saved by this name.
+    """Return the path that a text means, which is that of a run directory, a file, or a baseline saved under this name.
 
     If another user has put a path of this name into a shared folder, the baseline is preferred.
 
@@ -147,7 +150,7 @@ def find_side(text: str, baselines: Baselines | None = None) -> Path:
 
 
 def side_of(text: str, baselines: Baselines | None = None) -> Side:
-    """Return the side that a text means: a run directory, a file of pytest-benchmark, or a baseline saved by name.
+    """Read the side that a text means, which is a run directory, a pytest-benchmark file, or a saved baseline.
 
     Raises:
         RequestError: the text matches nothing; the message says where it looked.

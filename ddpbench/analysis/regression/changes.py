@@ -1,10 +1,10 @@
-"""Cases of two runs matched by what they specify, and the verdict on each.
+"""Match the cases of two runs by what they specify, and judge the change of each.
 
 Two directories were measured at different times, between which a machine drifts by more than launches vary, so their
-intervals include the variance of a session (`apart`). If both sides were measured in turn, round by round
-(`ddpbench compare --interleave`), rounds are pairs, drift cancels, and intervals hold however often they are checked.
-Such a comparison reports the typical round, on which a few outlying rounds have little effect. A verdict requires that
-the mean of all rounds agrees, and "nothing has changed" also requires enough rounds (`statistics/tails.py`).
+intervals include the variance of a session (`apart`). If both sides were measured in turn, round by round (`ddpbench
+compare --interleave`), rounds are pairs, drift cancels, and intervals hold however often they are checked. Such a
+comparison reports the typical round, on which a few outlying rounds have little effect. A verdict requires that the
+mean of all rounds agrees, and "nothing has changed" also requires enough rounds (`statistics/tails.py`).
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ ChangeVerdict = Literal["faster", "slower", "equivalent", "cannot tell", "not co
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartChange:
-    """A part of a step on both sides, as medians over launches in seconds; `difference` is new minus base.
+    """A part of a step on both sides, as medians over launches in seconds, and new minus base with an interval.
 
-    `difference` has an interval. For two runs it is that of the medians, for sides in turn that of the typical round.
+    For two runs, `difference` is that of the medians. For sides in turn, it is that of the typical round.
     """
 
     name: str
@@ -82,18 +82,19 @@ class PartChange:
 
     @property
     def resolved(self) -> bool:
-        """Return whether the interval excludes 0."""
+        """Return whether the difference's interval excludes 0."""
         low, high = self.difference.low, self.difference.high
         return low is not None and high is not None and (low > 0 or high < 0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """A case on both sides. `ratio` is the new time per sample divided by the base's, with the verdict's interval.
+    """A case on both sides, and the verdict on its change.
 
-    `rounds` counts pairs if the sides were measured in turn, else the launches of the side with fewer. `reason` says
-    why a case is not comparable, or what its verdict is based on. In turn, `ratio` is that of the typical round;
-    otherwise it is the ratio of geometric means. The quotient of `new_step` and `base_step` is always that ratio.
+    `ratio` is the new time per sample divided by the base's, with the verdict's interval. In turn, it is that of the
+    typical round; otherwise it is the ratio of geometric means. The quotient of `new_step` and `base_step` is always
+    the ratio of geometric means. `rounds` counts pairs if the sides were measured in turn, else the launches of the
+    side with fewer. `reason` says why a case is not comparable, or what its verdict is based on.
     """
 
     label: str
@@ -101,7 +102,7 @@ class Change:
     verdict: ChangeVerdict
     reason: str = ""
     failures: int = 0
-    """Number of failed launches of the new run; 0 if any launch of the base failed too."""
+    """Number of failed launches of the new run; 0 if a launch of the base also failed."""
     ratio: Interval | None = None
     base_step: Interval | None = None
     new_step: Interval | None = None
@@ -112,7 +113,7 @@ class Change:
     mean: float | None = None
     """Geometric mean of all rounds' ratios; None unless measured in turn."""
     mean_most: float | None = None
-    """Like `mean`, over all rounds and a few hypothetical ones as slow as the slowest (`tails.mean_and_further`)."""
+    """Geometric mean of all rounds and a few hypothetical ones as slow as the slowest (`tails.mean_and_further`)."""
     tail: bool = False
     """True if a verdict is withheld because of possible slow rounds; `reason` says why.
 
@@ -141,12 +142,15 @@ class Change:
 
     @property
     def broken(self) -> bool:
-        """Return whether the new run lacks numbers that the base has, or had failed launches when the base had none."""
+        """Return whether the new run has no numbers, or has failed launches, although the base is in order."""
         return (self.base_step is not None and self.new_step is None) or self.failures > 0
 
     @property
     def where(self) -> PartChange | None:
-        """Return the part of a step with most of the change, of those that are resolved; None if none is."""
+        """Return the part of a step that explains most of the change, or None.
+
+        Only parts whose difference is resolved are considered.
+        """
         if self.verdict not in ("faster", "slower"):
             return None
         sign = 1 if self.verdict == "slower" else -1
@@ -154,7 +158,7 @@ class Change:
         return max(able, key=lambda part: abs(part.difference.value), default=None)
 
     def beyond(self, limit: float) -> bool:
-        """Return whether the case is slower by more than this fraction, over its entire interval."""
+        """Return whether the case is slower by more than `limit`, a fraction, over its entire interval."""
         return (
             self.verdict == "slower"
             and self.ratio is not None
@@ -163,7 +167,7 @@ class Change:
         )
 
     def within(self, limit: float) -> bool:
-        """Return whether the case is slower by this fraction at most, by its entire interval and `mean_most`."""
+        """Return whether the case is at most `limit` (a fraction) slower, by its entire interval and by `mean_most`."""
         ratio = self.ratio
         if ratio is None or ratio.high is None:
             return False
@@ -171,16 +175,16 @@ class Change:
 
     @property
     def shows_rare(self) -> bool:
-        """Return whether rounds in turn, or launches of two runs, are enough to include a rare slow-down.
+        """Return whether there are enough rounds in turn, or launches of two runs, to include a rare slow-down.
 
         For two runs, a case that is shown to be faster needs no more.
         """
         return self.rounds >= ROUNDS_TO_SEE or (self.mean_most is None and self.verdict == "faster")
 
     def why_not_within(self, limit: float) -> str:
-        """Return why the case is not shown to be within this limit although its interval is; empty otherwise.
+        """Return why the case is not shown to be within the limit although its interval is.
 
-        The reason is that there are too few rounds or launches to include rare slow ones.
+        Otherwise return an empty text. The reason is that rounds or launches are too few to include rare slow ones.
         """
         if self.shows_rare or not self.within(limit):
             return ""
@@ -189,7 +193,7 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Changes:
-    """All changes of a comparison."""
+    """A comparison of two sides: the change of each case, and how the sides were measured."""
 
     base: Side
     new: Side
@@ -213,20 +217,23 @@ class Changes:
 
     @property
     def unresolved(self) -> list[Change]:
-        """Return the undecided cases that more rounds could decide."""
+        """Return the cases without a verdict that more rounds could decide."""
         return [change for change in self.undecided if not change.tail]
 
     @property
     def resolvable(self) -> float | None:
-        """Return the smallest change that would have been resolved in all of `unresolved`; None if unknown."""
+        """Return the smallest change that would have been resolved in all `unresolved` cases, as a fraction.
+
+        None if unknown.
+        """
         known = [change.resolvable for change in self.unresolved]
         return max((one for one in known if one is not None), default=None) if None not in known else None
 
     @property
     def wanted_s(self) -> float | None:
-        """Return the time that a comparison in turn takes to resolve `wanted` in all of `unresolved` at once, seconds.
+        """Return the seconds that a comparison in turn takes to resolve the change `wanted` in all `unresolved` cases.
 
-        All of them are to be resolved with probability `POWER`, so each of several is resolved with a higher
+        All of them are to be resolved together with probability `POWER`, so each of several is resolved with a higher
         probability. None if any of them takes more rounds than allowed, or its scatter is unknown.
         """
         power = power_of_each(len(self.unresolved))
@@ -237,7 +244,7 @@ class Changes:
         return max((one for one in times if one is not None), default=None) if None not in times else None
 
     def counts(self) -> dict[ChangeVerdict, int]:
-        """Return the number of cases per verdict."""
+        """Return the number of cases with each verdict."""
         found: dict[ChangeVerdict, int] = {}
         for change in self.changes:
             found[change.verdict] = found.get(change.verdict, 0) + 1
@@ -251,9 +258,10 @@ def _key(case: Case, but: Collection[str]) -> GroupKey:
 def matched(
     base: Sequence[CaseRun], new: Sequence[CaseRun], but: Collection[str] = ()
 ) -> list[tuple[CaseRun | None, CaseRun | None]]:
-    """Return pairs of cases of both sides with equal specifications, in the base's order, then cases of only one side.
+    """Return pairs of a base and a new case with equal specifications, in the base's order.
 
-    `but` are fields in which the sides are meant to differ.
+    Cases that only one side has follow, each in a pair with None. `but` are fields in which the sides are meant to
+    differ.
     """
     of_new: dict[GroupKey, list[CaseRun]] = {}
     for run in new:
@@ -279,7 +287,7 @@ def changes_of(
     differing: Collection[str] = (),
     unlike: Sequence[str] = (),
 ) -> Changes:
-    """Return the verdict on each case of two sides.
+    """Compare two sides case by case, and return the verdicts.
 
     All verdicts of a comparison are right with confidence `1 - alpha` together, and so are its intervals (Bonferroni).
     Holm's larger levels are for tests of no difference, whereas these intervals also decide what is equivalent.
@@ -287,7 +295,7 @@ def changes_of(
     Args:
         base: the side that is compared with.
         new: the side that may have changed.
-        paired: whether rounds of one number were measured in turn, and are pairs.
+        paired: whether the sides were measured in turn, so that rounds with the same number are pairs.
         drift: standard deviation of the logarithm of step time between sessions. By default `DRIFT`, or more if
             launches show more.
         margin: fraction within which cases are called equivalent.
@@ -328,7 +336,7 @@ def changes_of(
 
 
 def _decided(change: Change, outcome: _Outcome, steps: tuple[Interval, Interval]) -> Change:
-    """Return a change with its verdict, and with both sides' step times over the compared launches."""
+    """Return the change with its verdict, and with both sides' step times over the compared launches."""
     return replace(
         change,
         verdict=outcome.verdict,
@@ -347,7 +355,7 @@ def _decided(change: Change, outcome: _Outcome, steps: tuple[Interval, Interval]
 
 
 def _unjudged(a: CaseRun | None, b: CaseRun | None, label: str, reason: str) -> Change:
-    """Return a case's change with both sides' measurements, before any verdict."""
+    """Return the change of a case with both sides' measurements, but without a verdict."""
     known = a or b
     assert known is not None
     scale = a.case.global_batch / b.case.global_batch if a is not None and b is not None else 1.0
@@ -366,14 +374,17 @@ def _unjudged(a: CaseRun | None, b: CaseRun | None, label: str, reason: str) -> 
 
 
 def _compared_steps(a: CaseRun, b: CaseRun, *, paired: bool) -> tuple[Interval, Interval]:
-    """Return both sides' step times over the compared launches; in turn, these are of rounds that both sides have."""
+    """Return both sides' step times over the compared launches.
+
+    In turn, these are those of rounds that both sides have.
+    """
     pairs = rounds_in_turn(a.timings, b.timings) if paired else []
     base, new = zip(*pairs, strict=True) if pairs else (a.timings, b.timings)
     return geometric_mean(base), geometric_mean(new)
 
 
 def _begin_s(base: Side, new: Side, *, paired: bool) -> float:
-    """Return the time before the first round of a comparison in turn, seconds.
+    """Return the seconds before the first round of a comparison in turn.
 
     If the sides were measured in turn, a session of one side includes the other's rounds.
     """
@@ -396,7 +407,7 @@ def _reason(
     *,
     but: Collection[str],
 ) -> str:
-    """Return why a case cannot be compared, empty if it can; `left` has all cases that only one side has."""
+    """Return why a case cannot be compared, or an empty text if it can. `left` has all cases that only one side has."""
     if a is None or b is None:
         own, side = (a, base) if a is not None else (b, new)
         assert own is not None
@@ -410,7 +421,10 @@ def _reason(
 
 
 def unusable(run: CaseRun, name: str) -> str:
-    """Return why a case has no numbers to compare, empty if it has some; `name` is what sentences call its run."""
+    """Return why a case has no numbers to compare, or an empty text if it has some.
+
+    `name` is the run's name in sentences.
+    """
     if run.planned.skip_reason is not None:
         return f"skipped in {name}: {run.planned.skip_reason}"
     if run.status in ("diverged", "skipped") or not run.timings:
@@ -451,7 +465,7 @@ def _outcome(rounds: int, ratio: Interval, margin: float, fewest: int) -> _Outco
 
 
 def rounds_in_turn(base: Sequence[Timing], new: Sequence[Timing]) -> list[tuple[Timing, Timing]]:
-    """Return base and new launches of the rounds that both sides have.
+    """Return pairs of a base and a new launch, for the rounds that both sides have.
 
     Rounds that a later session has added to a side were not measured in turn, and are left out.
     """
@@ -460,7 +474,7 @@ def rounds_in_turn(base: Sequence[Timing], new: Sequence[Timing]) -> list[tuple[
 
 
 def correlation_in_turn(cases: Sequence[Mapping[int, float]]) -> Correlation:
-    """Return the lag-1 correlation of rounds in turn, from the rounds of all cases; 0 if there are too few.
+    """Return the lag-1 correlation of rounds in turn, from the rounds of all cases. It is 0 for too few rounds.
 
     Args:
         cases: for each case, the logarithm of new divided by base time per sample, by round.
@@ -475,7 +489,10 @@ def correlation_in_turn(cases: Sequence[Mapping[int, float]]) -> Correlation:
 
 
 def wider_in_turn(cases: Sequence[Mapping[int, float]]) -> float:
-    """Return the factor by which intervals over rounds in turn are widened because of their correlation."""
+    """Return the factor by which the correlation of rounds in turn widens intervals.
+
+    `cases` are as in `correlation_in_turn`.
+    """
     return widening_in_turn(
         len({number for one in cases for number in one}), correlation_in_turn(cases).reckoned
     )
@@ -499,7 +516,7 @@ def _outcome_in_turn(logs: Sequence[float], margin: float, alpha: float, wider: 
 
 
 def _shown_by_enough(outcome: _Outcome, noun: Literal["rounds", "launches"]) -> _Outcome:
-    """Return the outcome, but replace "equivalent" by "cannot tell" if there are too few rounds or launches.
+    """Return the outcome, with "cannot tell" instead of "equivalent" if rounds or launches are too few.
 
     They are too few if they may not include rare slow ones.
     """
@@ -509,7 +526,7 @@ def _shown_by_enough(outcome: _Outcome, noun: Literal["rounds", "launches"]) -> 
 
 
 def _tail_words(logs: Sequence[float], mean: float, outcome: _Outcome, margin: float) -> str:
-    """Return words for how rounds in turn make the mean differ from the typical round.
+    """Return words for how a few rounds make the mean of all rounds differ from the typical round.
 
     `outcome` is that of the typical round.
     """
@@ -529,7 +546,7 @@ def _of_first_session(timings: Sequence[Timing]) -> dict[int, Timing]:
 
 
 def _logs_in_turn(a: CaseRun, b: CaseRun) -> dict[int, float]:
-    """Return the logarithm of new divided by base time per sample, by round, for rounds that both sides have."""
+    """Return the logarithm of new divided by base time per sample, by round, for the rounds that both sides have."""
     return {
         base.round: math.log(new.sample_s / base.sample_s)
         for base, new in rounds_in_turn(a.timings, b.timings)
@@ -539,7 +556,7 @@ def _logs_in_turn(a: CaseRun, b: CaseRun) -> dict[int, float]:
 def _in_turn(
     asked: dict[int, tuple[CaseRun, CaseRun]], _drift: float | None, margin: float, alpha: float
 ) -> dict[int, _Outcome]:
-    """Judge cases whose rounds are pairs, by intervals that hold at every number of rounds."""
+    """Judge cases whose rounds are pairs, with intervals that hold at every number of rounds."""
     found: dict[int, _Outcome] = {}
     level = alpha / len(asked) if asked else alpha
     every = {index: _logs_in_turn(*pair) for index, pair in asked.items()}
@@ -563,7 +580,7 @@ def _in_turn(
 def _apart(
     asked: dict[int, tuple[CaseRun, CaseRun]], drift: float | None, margin: float, alpha: float
 ) -> dict[int, _Outcome]:
-    """Judge cases with separate sessions per side, by the variance of launches and from session to session."""
+    """Judge cases whose sides were measured in separate sessions, by the variance of launches and of sessions."""
     compared = {index: across(a.timings, b.timings, drift) for index, (a, b) in asked.items()}
     enough = {
         index
@@ -588,16 +605,16 @@ def _apart(
 
 
 def _drifts(a: Sequence[Timing], b: Sequence[Timing], *, drift: float | None) -> tuple[float, float]:
-    """Return the standard deviations of the drift of both sides."""
+    """Return the standard deviation of the drift between sessions of each side."""
     base, new = (math.sqrt(one.variance.value) for one in drifts_of(within(a), within(b), drift))
     return base, new
 
 
 def _deviation_in_turn(a: Sequence[Timing], b: Sequence[Timing]) -> float | None:
-    """Return an estimate of the spread of launches' log ratios within a round, from sessions of one side each.
+    """Estimate the standard deviation that the log ratio within a round would have in turn.
 
-    It adds their variances within sessions, although effects that are common to both sides of a round would cancel.
-    None for under `FEWEST` launches of a side.
+    The sides were measured in separate sessions. The estimate adds their variances within sessions, although effects
+    that are common to both sides of a round would cancel. None for under `FEWEST` launches of a side.
     """
     if min(len(a), len(b)) < FEWEST:
         return None
@@ -605,17 +622,17 @@ def _deviation_in_turn(a: Sequence[Timing], b: Sequence[Timing]) -> float | None
 
 
 def _known(spread: float) -> float | None:
-    """Return a deviation, with None for 0, which only copies have."""
+    """Return the deviation, or None instead of 0, because only copies have no deviation."""
     return spread or None
 
 
 def _parts(
     a: CaseRun, b: CaseRun, *, paired: bool, drift: float | None, alpha: float
 ) -> tuple[PartChange, ...]:
-    """Return the parts of an instrumented step on both sides, with intervals corrected for their number.
+    """Return the change of each part of an instrumented step, with intervals corrected for the number of parts.
 
-    Empty if either side lacks them. The new side's are scaled to the samples of a base step. A part drifts with the
-    machine by the same fraction as the whole step.
+    Empty if either side lacks parts. The new side's are scaled to the samples of a base step. A part drifts with the
+    machine by the same fraction as the entire step.
     """
     if a.parts is None or b.parts is None:
         return ()
@@ -651,7 +668,7 @@ def _parts(
 
 
 def _more(medians: Sequence[float], alpha: float, drifts: Sequence[Variance]) -> float:
-    """Return the half-width of the interval of drift; `drifts` are variances of the log of each side's mean."""
+    """Return the half-width of the interval of drift. `drifts` are the variances of the log of each side's mean."""
     total = added(
         [Variance(one.value * middle**2, one.df) for one, middle in zip(drifts, medians, strict=True)]
     )

@@ -1,4 +1,4 @@
-"""Detection, by the times of launches, of runs that are copies of each other and would count as several sessions."""
+"""Detect, by the times of launches, runs that are copies of each other and would count as several sessions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ddpbench.text_safety import on_one_line
 
 
 def check_no_copies(sides: Sequence[Side]) -> None:
-    """Refuse a run together with its copy, its export, or its continuation.
+    """Refuse a comparison with a run together with its copy, its export, or its continuation.
 
     Raises:
         RequestError: two sides have at least half of the smaller one's launches in common.
@@ -30,9 +30,9 @@ def check_no_copies(sides: Sequence[Side]) -> None:
 
 
 def merges_with_sources(sides: Sequence[Side], paths: Collection[Path]) -> dict[Path, list[Path]]:
-    """Return the merged runs among `paths`, each with the paths of its sources among the sides, if there are any.
+    """Return each merged run among `paths` of which sources are among the sides, with the paths of these sources.
 
-    A merge of only some of another merge's sources counts as one of its sources too.
+    A merge of only some of another merge's sources is also one of its sources.
 
     Raises:
         IdentityError: the record of a run's sources cannot be read.
@@ -66,9 +66,9 @@ def _are_copies(first: Set[tuple[str, str]], second: Set[tuple[str, str]]) -> bo
 
 
 def _launches(side: Side) -> Iterator[tuple[str, str]]:
-    """Yield a key for each launch that no other launch has, because no clock measures equal times twice.
+    """Yield a key for each launch, which is unique because no clock measures equal times twice.
 
-    In an export of a run with failed launches, rounds have other numbers, and times other last digits.
+    An export of a run with failed launches numbers its rounds differently, and its times differ in their last digits.
     """
     for run in side.cases:
         case_id = replace(run.case, experiment="").case_id

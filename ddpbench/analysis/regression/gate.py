@@ -1,4 +1,4 @@
-"""The pytest plugin's gate: compares a test's launches with earlier ones of the same case, or with others in turn."""
+"""The gate of the pytest plugin, which fails a test if its launches are slower than earlier ones, or others in turn."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from ddpbench.spec import grouping
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gated:
-    """A gate's decision on a test. `judged` is true if the data suffice for a verdict of any kind."""
+    """The gate's decision on a test. `judged` is true if the data suffice for a verdict of any kind."""
 
     name: str
     judged: bool
     fails: bool
     sentence: str
     within: bool = False
-    """True if the test is shown not to be slower by more than the limit.
+    """True if the test is shown to be slower by at most the limit.
 
     This requires that the entire interval is below the limit, over enough rounds.
     """
@@ -38,7 +38,7 @@ class Gated:
 
 
 def read_baselines(texts: Sequence[str], baselines: Baselines) -> tuple[Side, ...]:
-    """Return the sides to compare with: run directories, files of pytest-benchmark, or baselines saved by name.
+    """Read the sides to compare with: run directories, files of pytest-benchmark, or baselines saved by name.
 
     Raises:
         RequestError: a baseline does not exist, or is given twice, possibly as a copy.
@@ -65,9 +65,9 @@ def gated(
 ) -> Gated:
     """Decide whether a test's launches are shown to be slower than earlier ones by more than `limit`, a fraction.
 
-    They are compared with a baseline's test of this full name, or else with its case of the same specification. Each
-    baseline has one or more sessions. `now` has one case and is a session too; the interval includes the `drift`
-    between sessions.
+    They are compared with the baselines' launches of the test with this full name, or else with those of the case with
+    the same specification. `now` has one case and is one session; each baseline has one or more. The interval includes
+    the `drift` between sessions.
 
     Raises:
         IdentityError: a baseline is of a different machine; the message names the differences.
@@ -100,7 +100,7 @@ def gated(
 
 
 def decided(test: str, change: Change, limit: float) -> Gated:
-    """Return a gate's decision on a test's change, for a limit that is a fraction."""
+    """Return the gate's decision on a test from its change. `limit` is a fraction."""
     fails = change.beyond(limit) or change.broken
     outcome = why_failing(change, limit) if fails else change.verdict
     numbers = ""
@@ -123,14 +123,14 @@ def decided(test: str, change: Change, limit: float) -> Gated:
 
 
 def _same(test: str, own: CaseRun, side: Side) -> CaseRun | None:
-    """Return a side's case of a test, or else the case of equal specification; None if the side has neither."""
+    """Return a side's case of this test, or else its case with the same specification, or None."""
     if test in side.tests:
         return side.cases[side.tests.index(test)]
     return next((run for run in side.cases if grouping.alike(run.case) == grouping.alike(own.case)), None)
 
 
 def _of_session(run: CaseRun, number: int) -> CaseRun:
-    """Return a case whose sessions are named so that they differ from those of other baselines."""
+    """Return the case with `number` in the names of its sessions, so that they differ from those of other baselines."""
 
     def numbered(launch: Launch) -> Launch:
         if launch.timing is None:

@@ -1,4 +1,4 @@
-"""Description of the one setting in which a case of one run differs from a case of the other."""
+"""Describe the one setting in which a case of one run differs from a case of the other."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _NAMED = (
     "nodes",
     "ranks_per_node",
 )
-"""Fields whose names must accompany their values in a sentence."""
+"""Fields that a sentence must name together with their values."""
 _NAMES = {"bucket_cap_mb": "buckets", "dtype": "type", "nodes": "layout", "ranks_per_node": "layout"}
-"""Names of fields in a sentence that differ from the fields' own names."""
+"""Names that sentences use instead of the fields' own names."""
 _CLAUSES = ("launcher", "dilation", "shrink", "evaluation", "checkpoint")
 """Fields whose words follow `the other has it` without `with`."""
 _BY_VALUE = ("recovery",)
@@ -33,7 +33,7 @@ _TOGETHER = (("nodes", "ranks_per_node"), ("local_batch", "global_batch", "scali
 def as_other_has_it(own: Case, other: Case) -> str:
     """Return words for `other`'s value of the one setting in which the two differ, such as `with 2 threads per rank`.
 
-    They are empty if the cases differ in several settings or in none.
+    Empty if the cases differ in several settings or in none.
     """
     names = differing([own, other], EVERY)
     if len(names) != 1 and not any({*names} and {*names} <= {*group} for group in _TOGETHER):
@@ -43,7 +43,7 @@ def as_other_has_it(own: Case, other: Case) -> str:
 
 
 def _of_options(name: str, own: Case, other: Case) -> str:
-    """Return words for options that `other` has with different values or lacks; empty if only their order differs."""
+    """Return words for options that `other` has with different values or lacks. Empty if only their order differs."""
     mine, others = OPTIONS[name](own), OPTIONS[name](other)
     keys = [
         key

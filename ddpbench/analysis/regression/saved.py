@@ -1,6 +1,6 @@
-"""Files of pytest-benchmark as sides of a comparison.
+"""Read files of pytest-benchmark as sides of a comparison.
 
-They are read from the `extra_info` that the plugin and `ddpbench export` write.
+Cases are read from the `extra_info` that the plugin and `ddpbench export` write.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from ddpbench.workloads import is_import_path
 _OURS = ("case_id", "identity", "steps_s")
 """Keys that every benchmark written by ddpbench has in `extra_info`."""
 _EMPTY_TEXTS = ("experiment", "algorithm", "schedule", "backend", "fabric", "checkpoint_dir")
-"""Columns of a case that are left out of `extra_info` if they are empty texts."""
+"""Columns that `extra_info` does not contain if their text is empty."""
 _MOST_BYTES, _MOST_VALUES = 128 * MIB, 1 << 23
-"""Largest size and number of values of a file, in which other benchmarks may have stored all of their times."""
+"""Largest size and number of values of a file. Other benchmarks may have stored all of their times in it."""
 _Time = Annotated[float, Field(ge=1e-9, le=1e7, allow_inf_nan=False)]
 """Seconds per step; the limits exclude values that cannot be measured."""
 _Count = Annotated[int, Field(gt=0, lt=2**53)]
@@ -43,7 +43,7 @@ _LACKS = "Files of pytest-benchmark hold step times alone: in which part of a st
 
 
 class _Extra(BaseModel, extra="allow", strict=True):
-    """Keys of `extra_info` in addition to a case's settings."""
+    """Keys of `extra_info` besides those of a case's settings."""
 
     schema_version: int = SCHEMA_VERSION
     case_id: str
@@ -58,7 +58,7 @@ class _Extra(BaseModel, extra="allow", strict=True):
 
 
 def read_saved(path: Path, name: str = "") -> Side:
-    """Return ddpbench's cases in a file of pytest-benchmark, as a side; the file's other benchmarks are left out.
+    """Read ddpbench's cases from a file of pytest-benchmark, as a side. The file's other benchmarks are left out.
 
     Sentences call the side by its `name`, or else by its path.
 
@@ -173,9 +173,9 @@ def _case_run(path: Path, benchmark: Mapping[str, Any], extra: _Extra) -> CaseRu
 
 
 def _samples_problem(case: Case, extra: _Extra) -> str:
-    """Return the fault in the samples of steps; empty if each step has the batch of the whole job, as it should.
+    """Return words for a launch whose steps do not have the samples of a global batch. Empty if all are right.
 
-    If workers do not wait for each other, steps may have other numbers of samples, and there is no fault.
+    If workers do not wait for each other, steps may have other numbers of samples, which is no fault.
     """
     if traits_of(case).promise in ("ordered", None):
         return ""
@@ -188,7 +188,7 @@ def _samples_problem(case: Case, extra: _Extra) -> str:
 
 
 def _times_problem(benchmark: Mapping[str, Any], extra: _Extra) -> str:
-    """Return words for a number of the same entry that contradicts `steps_s`; empty if none does."""
+    """Return words for a number of the same entry that contradicts `steps_s`. Empty if all agree."""
     values = extra.steps_s
     mean = math.fsum(values) / len(values)
     stats = benchmark.get("stats")
@@ -218,7 +218,7 @@ def _case(columns: Mapping[str, Any]) -> Case:
     """Return the case that a row's columns describe.
 
     Raises:
-        ValueError: they describe no case, or a different one than their id.
+        ValueError: the columns describe no case, or a different one than their id.
     """
     raw = {**dict.fromkeys(_EMPTY_TEXTS, ""), **columns}
     cap = raw.pop("bucket_cap_mb", None)
@@ -238,7 +238,7 @@ def _case(columns: Mapping[str, Any]) -> Case:
 
 
 def _timings(extra: _Extra, case: Case) -> list[Timing]:
-    """Return the launches' timings; their steps have `global_batch` samples unless `launch_samples` says otherwise."""
+    """Return the launches' timings. A step has `global_batch` samples unless `launch_samples` says otherwise."""
     count = len(extra.steps_s)
     steps = extra.launch_steps or [1] * count
     samples = extra.launch_samples or [case.global_batch * each for each in steps]
@@ -251,10 +251,10 @@ def _timings(extra: _Extra, case: Case) -> list[Timing]:
 
 
 def _identity(path: Path, extras: Sequence[_Extra]) -> dict[str, Any]:
-    """Return the machine's identity, on which all cases of a file must agree.
+    """Return the identity of the machine that measured the file's cases.
 
     Raises:
-        IdentityError: they do not agree; the message names a difference.
+        IdentityError: cases are of different machines; the message names a difference.
     """
     found: dict[str, Any] = {}
     for extra in extras:

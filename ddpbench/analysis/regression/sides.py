@@ -1,4 +1,4 @@
-"""A side of a comparison: its cases, and the machine and software of the measurement."""
+"""A side of a comparison: its cases, and the machine and software with which they were measured."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CODE = ("experiment_digest", "workload_digest", "rank_code_digest")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Side:
-    """A run to compare. `name` is what sentences call it."""
+    """One side of a comparison. `name` is what sentences call it."""
 
     name: str
     path: Path
@@ -36,13 +36,15 @@ class Side:
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """Return the machine and the software of the measurement."""
+        """Return the recorded identity of the machine and software with which the side was measured."""
         found: Mapping[str, Any] = self.machine.get("identity", {})
         return found
 
 
 def read_side(run: RunDir, name: str = "", *, commit: str | None = None) -> Side:
-    """Return a run as a side; `commit` is its code's, by default the one checked out where the run was started.
+    """Read a run as a side.
+
+    `commit` is that of its code, by default the one that was checked out where the run was started.
 
     Raises:
         IdentityError: `run` is not a run directory, or has another schema.
@@ -60,7 +62,10 @@ def read_side(run: RunDir, name: str = "", *, commit: str | None = None) -> Side
 
 
 def unlike(base: Side, new: Side) -> list[str]:
-    """Return words for the differences between two sides' machines, torch and the like; empty if they are alike."""
+    """Return words for each difference between the sides' machines and software, such as torch.
+
+    Empty if they are alike.
+    """
     before, after = base.identity, new.identity
     untold = {"physical_cores"} - (before.keys() & after.keys())  # older runs lack it
     names = [name for name in dict.fromkeys([*before, *after]) if name not in CODE and name not in untold]

@@ -1,4 +1,4 @@
-"""Wording of a comparison, as a table, as Markdown for a pull request, and as an object for programs."""
+"""Present a comparison as a table, as Markdown for a pull request, and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ PART_WORDS = {
     "not_attributed": "not attributed",
 }
 _OFTEN = "4 times in 5"
-"""Words for `POWER`, the probability that a resolvable change is resolved."""
+"""Words for `POWER`, which is the probability to resolve a resolvable change."""
 HEADS = ("case", "base, ms", "new, ms", "change", "95 % interval", "verdict", "where, or why")
 
 
 def percent(ratio: float, decimals: int = 1) -> str:
-    """Return a ratio as a change: `+3.1 %`, or `0.0 %` without a sign if it rounds to no change."""
+    """Return a ratio as a change in per cent: `+3.1 %`, or `0.0 %` without a sign if it rounds to no change."""
     text = f"{100 * (ratio - 1):+.{decimals}f} %"
     if not any(digit in text for digit in "123456789"):
         text = text[1:]
@@ -50,12 +50,12 @@ def percent(ratio: float, decimals: int = 1) -> str:
 
 
 def value_words(ratio: Interval, limit: float = 0.0) -> str:
-    """Return a ratio as a change, with as many decimals as its interval has in `interval_words`."""
+    """Return a ratio as a change in per cent, with as many decimals as its interval has in `interval_words`."""
     return percent(ratio.value, _decimals(ratio, limit))
 
 
 def interval_words(ratio: Interval | None, limit: float = 0.0) -> str:
-    """Return a ratio's interval as that of a change; empty without ends.
+    """Return a ratio's interval as that of a change in per cent. Empty if the interval has no ends.
 
     Rounding turns no end into 0 or into `limit`, a gate's limit as a fraction, unless the end equals it.
     """
@@ -77,7 +77,10 @@ def _in_percent(fraction: float) -> float:
 
 
 def where_words(change: Change) -> str:
-    """Return words for the part of a step with most of a change: `backward +4.1 ms`; empty if no part is resolved."""
+    """Return words for the part of a step that explains most of a change: `backward +4.1 ms`.
+
+    Empty if no part is resolved.
+    """
     part = change.where
     if part is None:
         return ""
@@ -90,7 +93,7 @@ def _ms(step: Interval | None) -> str:
 
 
 def seen_words(resolvable: float) -> str:
-    """Return words for the change that a comparison would have shown, and how often.
+    """Return words for the smallest change that a comparison would have shown, and how often.
 
     For example: `a change of 8.1 % or more would have been seen 4 times in 5`.
     """
@@ -104,7 +107,7 @@ def _would_have_seen(change: Change) -> str:
 
 
 def rows(changes: Changes) -> list[tuple[str, ...]]:
-    """Return a row for each case, with the columns of `HEADS`."""
+    """Return a row of texts for each case, with the columns of `HEADS`."""
     return [
         (
             change.label,
@@ -120,7 +123,7 @@ def rows(changes: Changes) -> list[tuple[str, ...]]:
 
 
 def headline(changes: Changes) -> str:
-    """Return the result of a comparison, in one sentence."""
+    """Return the result of a comparison in a single sentence."""
     counts = changes.counts()
     slower = [one for one in changes.changes if one.verdict == "slower"]
     broken = [one for one in changes.changes if one.broken]
@@ -194,14 +197,17 @@ def remarks(changes: Changes) -> list[str]:
 
 
 def estimands(changes: Changes) -> str:
-    """Return a sentence on what a comparison's step times and changes are estimates of."""
+    """Return a sentence on how a comparison's step times and changes are averaged."""
     if changes.paired:
         return f"Step times are {GEOMETRIC_MEANS}; a change is {TYPICAL_ROUND}, and a verdict needs the mean to agree."
     return f"Step times are {GEOMETRIC_MEANS}, and a change is their quotient."
 
 
 def _farthest(ratio: Interval | None) -> float | None:
-    """Return the largest difference in an interval, as a fraction of the base; None without ends."""
+    """Return the largest difference that an interval of ratios includes, as a fraction of the base.
+
+    None without ends.
+    """
     if ratio is None or ratio.low is None or ratio.high is None:
         return None
     return max(ratio.high - 1, 1 - ratio.low)
@@ -214,7 +220,7 @@ def _drift_words(changes: Changes) -> str:
 
 
 def _resolution(changes: Changes) -> list[str]:
-    """Return sentences on how long it takes to resolve the wanted change; empty if it would have been resolved."""
+    """Return sentences on how long it takes to resolve the wanted change. Empty if it would have been resolved."""
     found: list[str] = []
     resolved = changes.resolvable
     wanted, needed_s = f"{100 * changes.wanted:g} %", changes.wanted_s
@@ -269,7 +275,7 @@ def _side(side: Side) -> str:
 
 
 def to_json(changes: Changes) -> dict[str, Any]:
-    """Return a comparison as a JSON object; times are seconds, and ratios are new divided by base."""
+    """Return a comparison as a JSON object. Times are seconds, and ratios are new divided by base."""
     names = Namer(change.case for change in changes.changes)
     return {
         "base": {"path": str(changes.base.path), "git_commit": changes.base.commit},
@@ -321,7 +327,10 @@ def _case(change: Change, label: str, wanted: float) -> dict[str, Any]:
 
 
 def _in_turn(change: Change, wanted: float) -> dict[str, float | None] | None:
-    """Return what a comparison in turn takes to resolve a change of this case; None if the scatter is unknown."""
+    """Return the rounds and the time that a comparison in turn needs to resolve a change of this case.
+
+    None if the scatter is unknown.
+    """
     rests = change.in_turn
     if rests is None:
         return None
@@ -334,22 +343,22 @@ def _in_turn(change: Change, wanted: float) -> dict[str, float | None] | None:
 
 
 def ends(interval: Interval | None) -> dict[str, float | None] | None:
-    """Return an interval as a JSON object; None without one."""
+    """Return an interval as a JSON object, or None."""
     return None if interval is None else {"value": interval.value, "low": interval.low, "high": interval.high}
 
 
 def failing(changes: Changes, limit: float) -> Sequence[Change]:
-    """Return the cases for which a gate at this limit fails: broken, or slower by more over their entire interval."""
+    """Return the cases that fail a gate at this limit, which are broken or slower by more over the entire interval."""
     return [one for one in changes.changes if one.beyond(limit) or one.broken]
 
 
 def judged_any(changes: Changes) -> bool:
-    """Return whether at least one case was judged; a gate does not pass if none was."""
+    """Return whether at least one case was judged. A gate does not pass if none was."""
     return any(one.judged for one in changes.changes)
 
 
 def why_failing(change: Change, limit: float) -> str:
-    """Return words for why a gate at this limit fails for a case."""
+    """Return words for why a case fails a gate at this limit."""
     if change.beyond(limit):
         return f"slower by more than {100 * limit:g} %"
     if change.failures and change.new_step is not None:

@@ -1,1 +1,1 @@
-"""Curves of speed-up over world size for each configuration, and laws fitted to them."""
+"""Speed-up over world size as a curve for each configuration, and scaling laws fitted to the curves."""
