@@ -4,7 +4,7 @@ A replay's ranks sleep while the profiled device computes. The host's real work 
 optimizer's update, sockets) takes equally long at any dilation. With a dilation of k a step is k times longer, so the
 share of the cores' time that this work takes falls as 1/k.
 
-The smallest dilation that hides this work is at least 1 and the larger of
+The smallest dilation that hides this work is at least 1, and at least each of
 
     k · share / MOST_SHARE    the processor time of all ranks is at most half of the cores' time: ranks work at
                               the same moments, when a step's buckets close, and must not queue for cores

@@ -175,7 +175,7 @@ def _case_run(path: Path, benchmark: Mapping[str, Any], extra: _Extra) -> CaseRu
 def _samples_problem(case: Case, extra: _Extra) -> str:
     """Return words for a launch whose steps do not have the samples of a global batch. Empty if all are right.
 
-    If workers do not wait for each other, steps may have other numbers of samples, which is no fault.
+    Steps of workers that do not wait for each other may have other numbers of samples.
     """
     if traits_of(case).promise in ("ordered", None):
         return ""

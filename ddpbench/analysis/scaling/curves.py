@@ -1,4 +1,4 @@
-"""Curves of cases over world sizes, their fitted laws, and the findings about them.
+"""Curves of cases over world sizes, the laws fitted to the curves, and findings on these laws.
 
 A curve's cases differ only in their number of ranks. On several nodes, a curve fills each node before the next. So
 nodes of eight ranks continue the curve of one to eight ranks on one node, and nodes of four form a separate curve.
@@ -29,10 +29,11 @@ from ddpbench.strategies.traits import traits_of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaseCurve:
-    """The ok cases of one configuration by world size, with one rank if it was measured.
+    """The successful cases of one configuration at several world sizes.
 
-    `runs` had separate cores or GPUs for each rank; `crowded` ran oversubscribed. `panel` is the number of the group of
-    comparable cases, and `variant` that of the variant of its strategy and algorithm within the group, both from 0.
+    `runs` had separate cores or GPUs for each rank, and `crowded` ran oversubscribed. `base` is the base case, or None
+    if it was not measured. `panel` is the number of the group of comparable cases, and `variant` that of the variant of
+    its strategy and algorithm within the group, both from 0.
     """
 
     name: str
@@ -48,23 +49,23 @@ class CaseCurve:
 
     @property
     def setting(self) -> str:
-        """Return the settings that the curve's cases have in common, in one line."""
+        """Return words for the settings that the curve's cases have in common, in one line."""
         return ", ".join(self.shared)
 
     @property
     def first(self) -> CaseRun:
-        """Return a case from which the common settings can be read; a case of one rank would show no links."""
+        """Return a case that shows the settings that all cases have in common. It has several ranks if any case has."""
         return (self.runs or self.crowded)[-1]
 
     @property
     def emulated(self) -> bool:
-        """Return whether links were shaped, or computation replayed, dilated or shrunk."""
+        """Return whether any case used shaped links, or replayed, dilated or shrunk computation."""
         return any(is_virtual(run.case) for run in (*self.runs, *self.crowded))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CurveLaws:
-    """A curve with its name and its cases' ids, and the laws fitted to it."""
+    """A curve's name, the ids of its cases, and the laws fitted to it."""
 
     name: str
     key: str
@@ -74,21 +75,22 @@ class CurveLaws:
     panel: int
     variant: int
     case: Case
-    """A case of the curve, for the settings that all its cases have in common."""
+    """A case that shows the settings that all cases of the curve have in common."""
     case_ids: Mapping[int, str]
     """Ids of the cases with separate cores for each rank, by world size."""
     laws: Laws
 
     @property
     def setting(self) -> str:
-        """Return the settings that the curve's cases have in common, in one line."""
+        """Return words for the settings that the curve's cases have in common, in one line."""
         return ", ".join(self.shared)
 
 
 def curves_of(cases: Sequence[CaseRun]) -> list[CaseCurve]:
-    """Return every curve of a run, those of the group with most ok cases first; each strategy has one bucket cap.
+    """Return every curve of a run, the curves of the largest group of comparable cases first.
 
-    This is the default cap if it was run, otherwise the smallest, as in the other figures.
+    Each strategy is at one bucket cap, which is the default if it was run, otherwise the smallest, as in the other
+    figures.
     """
     able = [run for run in cases if run.status == "ok" and run.timings]
     by_id = {run.case_id: run for run in able}
@@ -133,7 +135,7 @@ def curves_of(cases: Sequence[CaseRun]) -> list[CaseCurve]:
 
 
 def _with_apart(curves: Sequence[CaseCurve]) -> list[CaseCurve]:
-    """Return the curves; if two groups have equal settings, these are extended by what distinguishes the groups."""
+    """Return the curves, with more words for their settings if two groups of cases have equal words."""
     groups = {(curve.shared, curve.panel) for curve in curves}
     if len({shared for shared, _ in groups}) == len(groups):
         return list(curves)
@@ -145,13 +147,13 @@ def _with_apart(curves: Sequence[CaseCurve]) -> list[CaseCurve]:
 
 
 def _apart(names: Namer, case: Case) -> list[str]:
-    """Return the words that distinguish a case's group of comparable cases, except those of `_shared`."""
+    """Return words that distinguish a case's group of comparable cases, without those that `_shared` returns."""
     words = names.apart(case, [name for name in PANEL if name not in _IN_SHARED])
     return [word for word in words if word != names.workload(case)]
 
 
 def _ladders(runs: Sequence[CaseRun]) -> Iterable[tuple[list[CaseRun], str]]:
-    """Yield the cases split so that no world size occurs twice, each with words for its nodes' shape if shapes differ.
+    """Yield the cases in groups in which no world size occurs twice, with words for the nodes' shape if shapes differ.
 
     Cases on one node form a separate curve if that node had more ranks than each of several nodes.
     """
@@ -167,23 +169,23 @@ def _ladders(runs: Sequence[CaseRun]) -> Iterable[tuple[list[CaseRun], str]]:
 
 
 _IN_SHARED = ("scaling", "local_batch", "global_batch", "fabric")
-"""Fields that `_shared` always puts into words, besides the workload."""
+"""Fields, besides the workload, for which `_shared` always has words."""
 
 
 def _shared(case: Case) -> tuple[str, ...]:
-    """Return words for workload, scaling and batch, and the labels that must accompany a number."""
+    """Return words for a case's workload, scaling and batch, and the labels that its numbers need."""
     scaling = f"{FACETS['scaling'].word(case)} with a {batch_words(case)}"
     return (case.workload, scaling, *grouping.qualifiers(case))
 
 
 WORTH_SHARING = 20
-"""Number of curves from which on they are fitted by a second process."""
+"""Smallest number of curves that are fitted in a second process."""
 
 
 class LawsOf:
-    """The laws of every curve that has its base case and a world size above one with separate cores for each rank.
+    """The laws of each curve that has its base case and a larger world size with separate cores for each rank.
 
-    Many curves are fitted in a second process, if there is one, until their laws are requested.
+    Many curves are fitted in a second process, if there is one, while the caller continues until it calls `found`.
     """
 
     def __init__(
@@ -216,7 +218,7 @@ class LawsOf:
             self._helper.ask(fit_all, self._asked)
 
     def found(self) -> tuple[CurveLaws, ...]:
-        """Return the laws. Curves that the second process cannot fit are fitted in this one."""
+        """Return the laws of the curves. Curves that the second process cannot fit are fitted in this one."""
         answer: list[Laws] | None = None if self._helper is None else self._helper.answer()
         return tuple(
             CurveLaws(
@@ -236,7 +238,7 @@ class LawsOf:
 
 
 def judged_laws(laws: Sequence[CurveLaws], cases: Sequence[CaseRun]) -> tuple[CurveLaws, ...]:
-    """Return the laws with the claims' speed-ups for cases that a claim compares with their base case."""
+    """Return the laws with the claims' speed-ups at points where a claim compares the case with its base case."""
     by_id = {run.case_id: run for run in cases}
 
     def judged(curve: CurveLaws) -> CurveLaws:
@@ -261,7 +263,7 @@ def _numbers(curve: CaseCurve, base: CaseRun) -> SpeedupCurve:
 
 
 def _devices(curve: CaseCurve, machine: Mapping[str, object]) -> int | None:
-    """Return the largest number of ranks that get a separate device each on this machine.
+    """Return the largest number of ranks that each get a separate device on this machine.
 
     None if it is unknown, for several nodes, whose number could be larger, and for replays, which need no cores.
     """
@@ -275,7 +277,10 @@ def _devices(curve: CaseCurve, machine: Mapping[str, object]) -> int | None:
 
 
 def law_findings(laws: Sequence[CurveLaws], cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
-    """Return a finding on the first curve of a strategy that aggregates: the law that it follows, and its knee."""
+    """Return a finding on the law that the first curve of a strategy that aggregates follows, and on its knee.
+
+    Empty if no such curve has a fitted law.
+    """
     for curve in laws:
         if not traits_of(curve.case).exchanges or not curve.laws.fits:
             continue
@@ -312,6 +317,6 @@ _WORDS = {"s": "a serial fraction of", "alpha": "a contention of", "beta": "a co
 
 
 def parameter_words(fit: Fit) -> str:
-    """Return words for the parameters without gamma: `a serial fraction of 0.052 [0.048, 0.056]`."""
+    """Return words for a fit's parameters without gamma: `a serial fraction of 0.052 [0.048, 0.056]`."""
     words = [f"{_WORDS[name]} {plain(value)}" for name, value in fit.parameters.items() if name in _WORDS]
     return " and ".join(words)

@@ -1,4 +1,4 @@
-"""Fit of a law to a curve, with its parameters and goodness of fit, and their wording."""
+"""A scaling law fitted to a curve, with its parameters, its goodness of fit, and words for both."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PARAMETERS: Mapping[Law, tuple[str, ...]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fit:
-    """A law fitted to a curve.
+    """A scaling law fitted to a curve.
 
     `parameters` are `s`, a fraction, or `alpha`, `beta`, and `gamma` in samples/s. `residuals` are, by world size, the
     law's speed-up divided by the measured one, minus 1. `line` has points (world size, speed-up) up to `EXTRAPOLATION`
@@ -45,7 +45,7 @@ class Fit:
 
     @property
     def worst(self) -> tuple[int, float]:
-        """Return the world size with the largest residual, and that residual."""
+        """Return the world size with the largest residual, and this residual."""
         size = max(self.residuals, key=lambda n: abs(self.residuals[n].value))
         return size, self.residuals[size].value
 
@@ -62,7 +62,7 @@ class Fit:
 
     @property
     def detail(self) -> str:
-        """Return words that say what the goodness of fit is based on."""
+        """Return words for what the goodness of fit is based on."""
         size, residual = self.worst
         off = f"off by {_percent(residual)} at most, at {counted(size, 'rank')}"
         if self.goodness == "within error":
@@ -80,7 +80,7 @@ class Fit:
 
     @property
     def verdict(self) -> str:
-        """Return words for the goodness of fit, and what it is based on."""
+        """Return words for the goodness of fit and for what it is based on."""
         return f"{self.judged} ({self.detail})"
 
 
@@ -92,7 +92,10 @@ _JUDGED: dict[Goodness, str] = {
 
 
 def fit_of(model: Model, law: Law, estimates: Mapping[str, Estimated]) -> Fit | None:
-    """Return the fit of a law; None if the data do not determine one."""
+    """Return the fit of a law with its intervals, or None if the data do not determine one.
+
+    `estimates` are the results of `jackknife` for `model.everything`.
+    """
     estimated, off = estimates[law], estimates[f"{law} residual"]
     if not np.isfinite(estimated.value).all() or not np.isfinite(off.value).all():
         return None
@@ -146,7 +149,7 @@ def excludes_zero(interval: Interval) -> bool:
 
 
 def _remarks(law: Law, parameters: Mapping[str, Interval], *, beta_held: bool) -> list[str]:
-    """Return remarks on parameters outside their usual range."""
+    """Return sentences on parameters outside their usual range."""
     words: list[str] = []
     if law != "usl":
         s = parameters["s"]

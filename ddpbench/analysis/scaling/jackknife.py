@@ -1,4 +1,4 @@
-"""Intervals of all estimates from a curve, by leaving out one round at a time and computing everything again.
+"""Intervals of all estimates from a curve, by leaving out one round at a time and estimating everything again.
 
 Rounds are the replicates, so intervals come from leaving out one round at a time and fitting again (the jackknife;
 Tukey 1958; Efron & Stein 1981). If every round has every world size, this is to first order the t-interval over one fit
@@ -26,14 +26,14 @@ from ddpbench.analysis.statistics.timings import TimingKey
 
 @dataclass(frozen=True, slots=True)
 class Estimated:
-    """Quantities estimated from all rounds, with their standard errors and degrees of freedom."""
+    """Quantities estimated from all rounds, with standard errors and degrees of freedom (arrays of equal shape)."""
 
     value: Array
     error: Array
     df: Array
 
     def interval(self, index: int, alpha: float = ALPHA) -> Interval:
-        """Return the t-interval of the quantity at `index`; without ends if it is not defined."""
+        """Return the t-interval of the quantity at `index`. It has no ends if value or error is not finite."""
         value = float(self.value[index])
         half = float(special.stdtrit(self.df[index], 1 - alpha / 2) * self.error[index])
         if not math.isfinite(value) or not math.isfinite(half):
@@ -44,7 +44,7 @@ class Estimated:
 def jackknife(
     curve: SpeedupCurve, statistic: Callable[[TimingKey | None], Mapping[str, Array]]
 ) -> dict[str, Estimated]:
-    """Return estimates of the quantities that `statistic` computes, by name.
+    """Estimate the quantities that `statistic` computes, and their standard errors, by name.
 
     The argument of `statistic` is a round to leave out, or None.
     """

@@ -1,4 +1,4 @@
-"""Scaling laws of one curve: their fits, serial fractions, the knee, the peak, and the next size to measure.
+"""Scaling laws of one curve: fits, serial fractions, the knee, the peak, and the world size to measure next.
 
 A curve is one configuration at several world sizes (`speedups.py`). `model.py` has the laws, `jackknife.py` the
 computation of intervals.
@@ -28,9 +28,10 @@ KNEE_CUT = 0.5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LawPoint:
-    """A measured world size. `serial_fraction` is Karp-Flatt's (strong scaling) or Gustafson's (weak scaling).
+    """A measured world size with its speed-up and what follows from the speed-up.
 
-    `marginal` is the gain, in ranks, of each rank added since the next smaller world size.
+    `serial_fraction` is Karp-Flatt's (strong scaling) or Gustafson's (weak scaling). `marginal` is the gain, in ranks,
+    of each rank added since the next smaller world size.
     """
 
     world_size: int
@@ -45,7 +46,7 @@ _NOTHING = Sentence("")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Laws:
-    """Results of the laws for a curve. Without fits, `absent` says why there are none."""
+    """All that the scaling laws say about a curve. Without fits, `absent` says why."""
 
     scaling: Literal["weak", "strong"]
     points: tuple[LawPoint, ...] = ()
@@ -62,13 +63,13 @@ class Laws:
     absent: str = ""
 
     def fit(self, law: Law) -> Fit | None:
-        """Return the fit of one law; None if it could not be made."""
+        """Return the fit of this law, or None if it could not be made."""
         return next((fit for fit in self.fits if fit.law == law), None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToFit:
-    """A curve, and the further arguments of `fit_laws`."""
+    """A curve to fit, with the further arguments of `fit_laws`."""
 
     curve: SpeedupCurve
     devices: int | None
@@ -76,7 +77,7 @@ class ToFit:
 
 
 def fit_all(curves: Sequence[ToFit]) -> list[Laws]:
-    """Return the laws of each curve."""
+    """Fit the laws of each curve; see `fit_laws`."""
     return [fit_laws(one.curve, devices=one.devices, batch=one.batch) for one in curves]
 
 
@@ -148,7 +149,7 @@ def _listed(sizes: Sequence[int]) -> str:
 
 
 def _short(curve: SpeedupCurve) -> list[int]:
-    """Return the measured world sizes that have too few rounds for a point."""
+    """Return the measured world sizes that have too few rounds to be points."""
     return sorted(size for size in curve.sizes if size > 1 and size not in curve.paired)
 
 
@@ -163,7 +164,7 @@ def _too_few(curve: SpeedupCurve) -> str:
 
 
 def _trend(scaling: str, sizes: Sequence[int], rise: Interval) -> str:
-    """Return a sentence on the change of the serial fraction from the first measured world size to the last."""
+    """Return a sentence on how the serial fraction changes from the first measured world size to the last."""
     name = "Karp-Flatt's serial fraction" if scaling == "strong" else "The serial fraction"
     where = f"from {sizes[0]} to {sizes[-1]} ranks"
     if not excludes_zero(rise):
@@ -174,14 +175,18 @@ def _trend(scaling: str, sizes: Sequence[int], rise: Interval) -> str:
 
 
 def _brought(marginal: float) -> str:
-    """Return words for the gain of an added rank."""
+    """Return words for what an added rank gains."""
     if marginal < 0:
         return "a loss: all of them together train fewer samples/s"
     return f"only {100 * marginal:.0f} % of the samples/s that one rank trains alone"
 
 
 def _knee(points: Sequence[LawPoint]) -> tuple[int | None, Sentence]:
-    """Return the last world size before an added rank brings less than `KNEE_CUT` of a rank, and a sentence on it."""
+    """Return the knee and a sentence on it.
+
+    At the next larger size, each added rank brings less than `KNEE_CUT` of a rank. The knee is None if no measured
+    world size is beyond it.
+    """
     largest = points[-1].world_size
     knee: int | None = None
     for before, point in zip([1, *(p.world_size for p in points)], points, strict=False):
@@ -210,7 +215,10 @@ def _knee(points: Sequence[LawPoint]) -> tuple[int | None, Sentence]:
 
 
 def _peak(usl: Fit | None, peak: Interval, largest: int) -> str:
-    """Return a sentence on the USL's peak; empty if the data do not show that there is one."""
+    """Return a sentence on the world size at which throughput peaks by the USL.
+
+    Empty if the data do not show a peak.
+    """
     if usl is None or not _positive(usl.parameters["beta"]) or not math.isfinite(peak.value):
         return ""
     if peak.value > EXTRAPOLATION * largest:

@@ -27,7 +27,7 @@ from ddpbench.analysis.scaling.speedups import Array, SpeedupCurve, standard_err
 from ddpbench.analysis.statistics.timings import TimingKey
 
 EXTRAPOLATION = 2
-"""Largest world size of a forecast, as a multiple of the largest measured one."""
+"""Largest world size of a forecast, as a multiple of the largest measured world size."""
 _LINE_POINTS = 49
 _PRIOR_ROUNDS = 30
 """Weight, in rounds, of the mean error of all points in each point's error."""
@@ -43,7 +43,7 @@ LAW_NAMES: Mapping[Law, str] = {
 
 
 class Model:
-    """The laws of one curve, which can be fitted to all rounds or to all but one with equal weights."""
+    """The scaling laws of one curve. They can be fitted to all rounds, or with equal weights to all but one."""
 
     def __init__(self, curve: SpeedupCurve, candidates: Sequence[int]) -> None:
         self.curve = curve
@@ -65,7 +65,7 @@ class Model:
         self.beta_held = bool(self.parameters("usl", logs, log_base)[1] < -EXACT)
 
     def parameters(self, law: Law, logs: Array, log_base: float) -> Array:
-        """Return the fitted `s`, or `alpha, beta, gamma` (gamma in samples/s), from log speed-ups."""
+        """Return a law's parameters fitted to log speed-ups: `[s]`, or `[alpha, beta, gamma]` (gamma in samples/s)."""
         n, speedup = self.sizes, np.exp(logs)
         if law == "amdahl":
             x, y, weight = 1 - 1 / n, 1 / speedup - 1 / n, speedup / self.sigma
@@ -87,7 +87,10 @@ class Model:
         return np.array([alpha, beta, math.exp(log_base) / one])
 
     def log_speedup(self, law: Law, parameters: Array, n: Array, log_base: float) -> Array:
-        """Return the logarithm of the law's speed-up at world sizes `n`; NaN where the speed-up is not positive."""
+        """Return the logarithm of the law's speed-up at world sizes `n`.
+
+        It is NaN where the speed-up is not positive.
+        """
         if law == "amdahl":
             value = parameters[0] + (1 - parameters[0]) / n
             return -_log(value)
@@ -97,7 +100,7 @@ class Model:
         return _log(n * gamma) - _log(1 + alpha * (n - 1) + beta * n * (n - 1)) - log_base
 
     def everything(self, without: TimingKey | None) -> dict[str, Array]:
-        """Return all quantities that get an interval, from all rounds but `without`."""
+        """Compute all quantities for which intervals are needed, by name, from all rounds except `without`."""
         logs = self.curve.log_speedups(without)
         log_base = self.curve.log_base_rate(without)
         n, speedup = self.sizes, np.exp(logs)

@@ -1,4 +1,4 @@
-"""Choice of the world size to measure next."""
+"""Choose the world size to measure next."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from ddpbench.analysis.scaling.model import EXTRAPOLATION, LAW_NAMES, Model
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NextSize:
-    """The world size that is most useful to measure next; `here` says whether this machine has the devices for it."""
+    """The world size that is most useful to measure next.
+
+    `here` says whether this machine has enough devices for it.
+    """
 
     world_size: int
     reason: str
@@ -24,7 +27,7 @@ class NextSize:
 def candidates(sizes: Sequence[int], *, devices: int | None, batch: int | None) -> list[int]:
     """Return unmeasured world sizes to consider: powers of two, and the geometric mean of each two neighbouring sizes.
 
-    None of them is above `EXTRAPOLATION` times the largest measured size; under strong scaling each divides the batch.
+    None of them is above `EXTRAPOLATION` times the largest measured size. Under strong scaling each divides the batch.
     """
     known = sorted({1, *sizes})
     limit = EXTRAPOLATION * known[-1]
@@ -48,7 +51,7 @@ def next_without_fit(
     short: Sequence[int] = (),
     missing: int = 1,
 ) -> NextSize | None:
-    """Return the size for a law's next point: one with too few rounds, the next power of two, or one between points.
+    """Choose the size for a law's next point: one with too few rounds, the next power of two, or one between points.
 
     Args:
         sizes: the world sizes that are points, except 1.
@@ -76,7 +79,7 @@ def next_without_fit(
 def next_size(
     model: Model, fits: Sequence[Fit], estimates: Mapping[str, Estimated], devices: int | None
 ) -> NextSize | None:
-    """Return the size at which the laws disagree most, or at which a law is least certain; None without a forecast."""
+    """Return the size at which the laws disagree most, or at which a law is least certain. None without a forecast."""
     usable = [n for n in model.candidates if devices is None or n <= devices] or model.candidates
     largest = int(model.sizes[-1])
     # Laws that are known not to hold are used only if all are, and then the text gives no forecast.

@@ -1,4 +1,4 @@
-"""Data to which laws are fitted: one configuration's speed-ups at several world sizes.
+"""A configuration's speed-ups at several world sizes, to which laws are fitted.
 
 They are the report's speed-ups: samples/s divided by those of the base case, `single` at one rank, paired within
 rounds. The base case is therefore the curve's point at world size 1. A strategy's own case at one rank is not fitted,
@@ -25,9 +25,9 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedupCurve:
-    """A configuration's launches by world size above one, with separate cores for each rank.
+    """A configuration's launches at world sizes above one, with separate cores for each rank.
 
-    `base` are the base case's launches; launches that have no round in common with them are not used.
+    `base` are the base case's launches. Launches that have no round in common with them are not used.
     """
 
     scaling: Literal["weak", "strong"]
@@ -49,14 +49,14 @@ class SpeedupCurve:
 
     @property
     def correlation(self) -> float:
-        """Return the lag-1 correlation of rounds that intervals take into account."""
+        """Return the lag-1 correlation of rounds for which intervals are widened."""
         return max((one.correlation for one in self.base), default=0.0)
 
     @cached_property
     def strata(self) -> list[list[TimingKey]]:
-        """Return the rounds in groups with equal world sizes; a group of one round joins the largest group.
+        """Return the rounds in groups that have equal world sizes. A group of one round joins the largest group.
 
-        A round that two sessions ran parts of counts as two.
+        A round of which two sessions ran parts counts as two rounds.
         """
         groups: dict[tuple[int, ...], list[TimingKey]] = {}
         for one in sorted({one for both in self.paired.values() for one in both}):
@@ -67,7 +67,7 @@ class SpeedupCurve:
         return [group for group in groups.values() if group not in lonely]
 
     def log_speedups(self, without: TimingKey | None = None) -> Array:
-        """Return the logarithm of the speed-up at each paired world size, from all rounds but `without`."""
+        """Return the logarithm of the speed-up at each paired world size, from all rounds except `without`."""
         logs = []
         for both in self.paired.values():
             kept = [pair for one, pair in both.items() if one != without]
@@ -77,15 +77,15 @@ class SpeedupCurve:
         return np.array(logs, np.float64)
 
     def log_base_rate(self, without: TimingKey | None = None) -> float:
-        """Return the logarithm of the base case's samples/s, from all rounds but `without`.
+        """Return the logarithm of the base case's mean samples/s, from all rounds except `without`.
 
-        It is that of the mean, because a jackknife needs a smooth statistic, which a median is not.
+        It is a mean, because a jackknife needs a smooth statistic, which a median is not.
         """
         return math.log(mean_rate([one for one in self.base if one.pair != without]))
 
 
 def speedup_of(curve: SpeedupCurve, size: int) -> Interval:
-    """Return the speed-up at one of the paired world sizes."""
+    """Return the speed-up at a paired world size, with its interval."""
     both = curve.paired[size].values()
     comparison = compare([own for own, _ in both], [base for _, base in both])
     assert comparison is not None
@@ -93,7 +93,7 @@ def speedup_of(curve: SpeedupCurve, size: int) -> Interval:
 
 
 def standard_error(curve: SpeedupCurve, size: int) -> float:
-    """Return the standard error of the logarithm of `speedup_of`; 0 if there is none."""
+    """Return the standard error of the logarithm of `speedup_of`, or 0 if it is unknown."""
     both = curve.paired[size].values()
     comparison = compare([own for own, _ in both], [base for _, base in both])
     assert comparison is not None

@@ -1,10 +1,10 @@
-"""Best cases of a family, and those as good: the only definition of these words.
+"""Decide which cases of a family are best, as good, or slower. No other module defines these words.
 
 A family is a few cases of which the fastest is not known beforehand, such as all at one number of ranks. Picking the
-fastest from the data and testing the others against it finds differences between identical cases; calling all cases
+fastest from the data and testing the others against it finds differences between identical cases. Calling all cases
 that are not significantly slower "as good" hides slower ones. Both are handled here, on log times with rounds as
-blocks, by one interval for each pair of cases (Tukey's all pairs); all of these hold at once with 95 % confidence.
-Every statement on two cases of a family uses this interval. A case's standing follows from the intervals: its
+blocks, by one interval for each pair of cases (Tukey's all pairs). All of these hold at once with 95 % confidence.
+Every statement on two cases of a family uses this interval. A case's standing follows from the intervals. Its
 difference from the best of the others is the largest of its differences, and so are the ends (Hsu). So at most 5 % of
 families have
 
@@ -54,7 +54,7 @@ from ddpbench.analysis.statistics.timings import Timing, TimingKey
 
 _Array = NDArray[np.float64]
 _OWN = 0.2
-"""Share of a family's error probability for the intervals from a pair's own differences."""
+"""Share of a family's error probability that goes to the intervals from a pair's own differences."""
 
 _Z, _Z_WEIGHTS = np.polynomial.legendre.leggauss(64)
 _Z, _Z_WEIGHTS = 8 * _Z, 8 * _Z_WEIGHTS * np.exp(-((8 * _Z) ** 2) / 2) / math.sqrt(2 * math.pi)
@@ -63,7 +63,7 @@ _U, _U_WEIGHTS = (_U + 1) / 2, _U_WEIGHTS / 2
 
 
 class Family:
-    """Cases that are compared with each other, with an interval for every pair; all intervals hold at once."""
+    """Cases that are compared with each other, with an interval for every pair. All intervals hold at once."""
 
     def __init__(
         self,
@@ -72,10 +72,11 @@ class Family:
         alpha: float = ALPHA,
         claimed: Mapping[tuple[str, str], Judgement] = MappingProxyType({}),
     ) -> None:
-        """Compare all pairs. `alpha` is the family's error probability; `claimed` pairs already have judgements.
+        """Compare all pairs.
 
-        Cases with too few rounds are left out of the comparison. If launches are missing, only the rounds that all
-        cases have are used, or, if these are few, each pair's own rounds with Bonferroni's correction.
+        `alpha` is the family's error probability, and `claimed` are pairs that already have judgements. Cases with too
+        few rounds are left out of the comparison. If launches are missing, only the rounds that all cases have are
+        used, or, if these are few, each pair's own rounds with Bonferroni's correction.
         """
         self._timings = {name: own for name, own in timings.items() if own}
         self._logs = {name: by_pair(own) for name, own in self._timings.items()}
@@ -107,11 +108,11 @@ class Family:
 
     @property
     def size(self) -> int:
-        """Return the number of compared cases."""
+        """Return the number of compared cases, which are those with enough rounds."""
         return len(self._places)
 
     def pair(self, a: str, b: str, *, margin: float = MARGIN) -> Judgement | None:
-        """Return the judgement of A compared with B; None if either case has no launch."""
+        """Return the judgement of A compared with B, or None if either case has no launch."""
         if a not in self or b not in self:
             return None
         if (a, b) in self._claimed:
@@ -127,9 +128,9 @@ class Family:
         return None if comparison is None else judge(comparison, min_rounds=sys.maxsize)
 
     def standings(self, names: Sequence[str] | None = None, *, margin: float = MARGIN) -> dict[str, Standing]:
-        """Return the standing of each of these cases among them, by name and in their order; all cases by default.
+        """Return how each of these cases stands among them, by name and in their order.
 
-        Empty for fewer than two cases.
+        Without `names`, all cases are used. Empty for fewer than two cases.
         """
         logs = {name: self._logs[name] for name in (self._logs if names is None else names) if name in self}
         if len(logs) < 2:
@@ -144,7 +145,7 @@ class Family:
 def standings(
     family: Mapping[str, Sequence[Timing]], *, margin: float = MARGIN, alpha: float = ALPHA
 ) -> dict[str, Standing]:
-    """Return the standing of each case of a family, by name and in the family's order.
+    """Return how each case of a family stands among the others, by name and in the family's order.
 
     Empty for fewer than two cases.
     """
@@ -191,7 +192,7 @@ def _told(
 def _too_few(name: str, logs: Mapping[str, Mapping[TimingKey, Timing]]) -> Standing:
     """Return the standing of a case that cannot be compared.
 
-    Its ratio is to the other case with the shortest mean.
+    Its ratio is to the other case with the shortest mean time.
     """
     costs = {other: _cost(list(rounds.values())) for other, rounds in logs.items()}
     against = min((other for other in costs if other != name), key=costs.__getitem__)
@@ -201,7 +202,7 @@ def _too_few(name: str, logs: Mapping[str, Mapping[TimingKey, Timing]]) -> Stand
 
 
 def bounds(difference: _Array, half: _Array) -> tuple[_Array, _Array]:
-    """Return bounds on the log ratio of each case to the best of the others, lower and upper, of shape (..., cases).
+    """Return lower and upper bounds on the log ratio of each case to the best of the others, of shape (..., cases).
 
     `difference[..., i, j]` is case i's log time minus case j's; `half` are half-widths of the same shape. The
     difference of case i from the best of the others is the largest of its differences, and its bounds are the largest
@@ -222,16 +223,17 @@ def verdicts(
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
     """Return which cases are shown to be best, within the margin of the best, and slower than the best.
 
-    A case may be both of the last two: measurably slower, yet within the margin.
+    A case may be both within the margin and slower.
     """
     low, high = bounds(difference, half)
     return high < 0, high < math.log1p(margin), low > 0
 
 
 def half_widths(logs: _Array, alpha: float = ALPHA) -> _Array:
-    """Return half-widths that hold at once for the differences of all pairs of cases' means, shape (..., cases, cases).
+    """Return half-widths of the intervals of all differences between two cases' means, shape (..., cases, cases).
 
-    `logs` has the shape (..., cases, rounds); every round has every case. See the module's docstring.
+    `logs` has the shape (..., cases, rounds), and every round has every case. All intervals hold at once; see the
+    module's docstring.
     """
     cases, rounds = logs.shape[-2:]
     df = (cases - 1) * (rounds - 1)
@@ -261,7 +263,7 @@ def half_widths(logs: _Array, alpha: float = ALPHA) -> _Array:
 def _pairwise(
     logs: Sequence[Mapping[TimingKey, Timing]], alpha: float
 ) -> tuple[_Array, _Array, NDArray[np.int64]]:
-    """Return differences, half-widths and rounds of every pair by itself.
+    """Return the difference, the half-width and the number of rounds of every pair, each from its own rounds.
 
     The half-width is infinite for a pair with too few rounds.
     """
@@ -305,13 +307,13 @@ def tukey_quantile(cases: int, df: int, alpha: float = ALPHA) -> float:
 
 
 def _scales(df: int) -> _Array:
-    """Return nodes of sqrt(chi-square(df) / df), one for each equal-probability node of the quadrature."""
+    """Return values of sqrt(chi-square(df) / df) at the nodes of the quadrature, which have equal probability."""
     found: _Array = np.sqrt(2 * special.gammaincinv(df / 2, _U) / df)
     return found
 
 
 def _solve(below: Callable[[float], float], probability: float) -> float:
-    """Return the argument at which the increasing function `below` has this value, by bisection to 1e-6."""
+    """Return where the increasing function `below` reaches `probability`, by bisection to 1e-6."""
     low, high = 0.0, 1.0
     while below(high) < probability:
         low, high = high, 2 * high

@@ -1,4 +1,4 @@
-"""Change points of a series, by permutation tests over all places at once, and the number of values that they need.
+"""Find where the level of a series changes, by permutation tests, and how many values that takes.
 
 A series is cut where the cut explains most of its spread, provided that chance would rarely explain as much. Each part
 is then tested again (binary segmentation: Scott & Knott, Biometrics 30 (1974)). One cut alone misses a spell, which is
@@ -24,7 +24,7 @@ _Places = tuple[NDArray[np.intp], NDArray[np.intp]]
 """Stretches [begin, end) whose level may differ from the rest of a series."""
 
 STEP_SHARE = 0.8
-"""Share of a test's level for one cut, because a new level that lasts is the main target; spells have the rest."""
+"""Share of a test's level that goes to single cuts. Spells have the rest, because lasting changes matter more."""
 _SEED = 2004
 _HITS = 40
 """Number of permutations explaining as much as the series at which a test is abandoned.
@@ -40,7 +40,7 @@ _SAME = 1 - 1e-9
 
 
 def change_points(values: Sequence[float], level: float) -> tuple[int, ...]:
-    """Return the places at which the level changes, in order; 3 is between the third value and the fourth.
+    """Return the places at which the level changes, in order. Place 3 is between the third value and the fourth.
 
     In a series without a change, one is found with a probability of at most `level`, if its values are independent and
     identically distributed. If neighbours within levels are correlated, as under lasting drift, the F statistic of a
@@ -65,7 +65,7 @@ def change_points(values: Sequence[float], level: float) -> tuple[int, ...]:
 
 
 def fewest_values(level: float) -> int:
-    """Return the smallest number of values with which a test at `level` can find anything in a series.
+    """Return the smallest number of values in which a test at `level` can find a change.
 
     The clearest possible change is a cut in the middle between values that do not overlap. It is one of `n over n/2`
     equally likely orders, or the same upside down.
@@ -77,7 +77,7 @@ def fewest_values(level: float) -> int:
 
 
 def level_each(counts: Sequence[int], alpha: float) -> float:
-    """Return the level of each series' test, for a joint probability of a false alarm of at most `alpha`.
+    """Return the level for the test of each series, if the joint probability of a false alarm is to be at most `alpha`.
 
     It is Bonferroni's, over the series that are long enough to find anything at that level (Tarone, Biometrics 46
     (1990)).
@@ -94,9 +94,10 @@ def level_each(counts: Sequence[int], alpha: float) -> float:
 
 
 def shifts(values: Sequence[float], cuts: Sequence[int]) -> list[Comparison]:
-    """Return the size of each change of level: the mean logarithm after it minus the mean before.
+    """Return the size of each change of level, which is the mean logarithm after the change minus the mean before.
 
-    All levels have one variance, since drift does not depend on the program under test; `variance_inflation` widens it.
+    All levels have one variance, because drift does not depend on the program under test. `variance_inflation` widens
+    it.
 
     Args:
         values: logarithms.
@@ -124,7 +125,7 @@ def shifts(values: Sequence[float], cuts: Sequence[int]) -> list[Comparison]:
 
 
 def variance_inflation(values: Sequence[float], cuts: Sequence[int]) -> float:
-    """Return the factor by which correlation raises the variance of a level's mean; at least 1.
+    """Return the factor, at least 1, by which correlation of neighbours raises the variance of a level's mean.
 
     It is (1 + r) / (1 - r) for values that each have correlation r with the previous one, as in an autoregression. r is
     estimated from neighbours within levels. Every fitted mean and every fitted place lowers the estimate by about 1 /
@@ -142,7 +143,7 @@ def variance_inflation(values: Sequence[float], cuts: Sequence[int]) -> float:
 
 
 def _cuts(series: _Series, level: float, begin: int, inflation: float) -> Iterator[int]:
-    """Yield the places found in a part that begins at `begin`.
+    """Yield the places at which a part of the series, which begins at `begin`, is cut.
 
     The level is divided among the parts of this part in proportion to their lengths.
     """
@@ -156,7 +157,7 @@ def _cuts(series: _Series, level: float, begin: int, inflation: float) -> Iterat
 
 
 def _place(series: _Series, level: float, inflation: float) -> int | None:
-    """Return where to cut a series; None if the test shows no change in it."""
+    """Return where to cut a series, or None if the test shows no change in it."""
     count = len(series)
     if count < 2 * FEWEST or count < fewest_values(level):
         return None
@@ -171,20 +172,20 @@ def _place(series: _Series, level: float, inflation: float) -> int | None:
 
 
 def _steps(count: int) -> _Places:
-    """Return the stretches from a possible cut to the end."""
+    """Return the stretches that extend from a possible cut to the end of the series."""
     begins = np.arange(FEWEST, count - FEWEST + 1)
     return begins, np.full_like(begins, count)
 
 
 def _spells(count: int) -> _Places:
-    """Return the stretches strictly inside a series; empty if the series is too short for three levels."""
+    """Return the stretches strictly inside a series. Empty if the series is too short for three levels."""
     begins, ends = np.triu_indices(count + 1, FEWEST)
     inside = (begins >= FEWEST) & (ends <= count - FEWEST)
     return begins[inside], ends[inside]
 
 
 def _explained(rows: _Series, stretches: _Places) -> _Series:
-    """Return, by row and stretch, the sum of squares that a separate level for the stretch explains.
+    """Return the sum of squares that a separate level for each stretch explains, shape (rows, stretches).
 
     The sum of squares around the mean is equal for every order of a row, so this is equivalent to an F statistic.
     """
@@ -200,8 +201,8 @@ def _explained(rows: _Series, stretches: _Places) -> _Series:
 def _shown(series: _Series, stretches: _Places, level: float, inflation: float) -> bool:
     """Return whether chance explains as much as the best of these stretches with a probability of at most `level`.
 
-    The best stretch's sum of squares is first reduced so that its F statistic is divided by `inflation`. The test is
-    (1 + hits) / (1 + permutations) <= level, abandoned once there are too many hits.
+    The best stretch's sum of squares is first reduced so that its F statistic is divided by `inflation`. The test is (1
+    + hits) / (1 + permutations) <= level, abandoned once there are too many hits.
     """
     count = len(stretches[0])
     if not count:

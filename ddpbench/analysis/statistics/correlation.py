@@ -1,4 +1,4 @@
-"""The lag-1 correlation of a run's rounds, and the widening of intervals over rounds: defined only here.
+"""Estimate the lag-1 correlation of a run's rounds, and widen intervals over rounds for it. No other module does this.
 
 A t-interval assumes independent rounds. On a machine whose load comes and goes, one round's ratios resemble the next
 one's. Differences then vary less within a sweep than from sweep to sweep, and the interval is too narrow.
@@ -42,7 +42,7 @@ Intervals over fewer rounds are wider than a t-interval anyway. This suffices up
 0.5 (`python -m tests.simulations alike-rounds`).
 """
 TOLD_FROM = 0.2
-"""Correlation of step times from which on a report says that their intervals assume independent launches."""
+"""Smallest correlation of step times for which a report says that their intervals assume independent launches."""
 _SAFETY = 0.5
 """Number of standard errors added to the estimate."""
 _TOLD_BY = 200
@@ -50,16 +50,16 @@ _TOLD_BY = 200
 _FAR = 2.0
 """Largest scatter of a case, as a multiple of the median of all cases, with which its residuals have full weight."""
 _NOTHING = 1e-12
-"""Scatter of logarithms up to which it counts as rounding."""
+"""Largest scatter of logarithms that counts as rounding."""
 _FURTHEST = 400
-"""Distance from which on rounds are taken as uncorrelated: `MOST` to this power is negligible."""
+"""Smallest distance at which rounds are taken as uncorrelated, because `MOST` to this power is negligible."""
 _GRID = np.arange(-0.95, MOST + 0.01, 0.05)
 _Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Correlation:
-    """The lag-1 correlation of a run's rounds: `estimate`, and `reckoned`, which intervals use."""
+    """The lag-1 correlation of a run's rounds: the `estimate`, and the larger value `reckoned` that intervals use."""
 
     estimate: float = 0.0
     reckoned: float = 0.0
@@ -68,15 +68,15 @@ class Correlation:
 
 
 def correlation_of(cases: Sequence[Sequence[Timing]]) -> Correlation:
-    """Return the correlation of a run's rounds from all its cases' launches; 0 if there are too few rounds."""
+    """Return the correlation of a run's rounds from the launches of all its cases. It is 0 for too few rounds."""
     return _correlation_of(cases, fewest=2, ratios=False)
 
 
 def correlation_of_levels(cases: Sequence[Sequence[Timing]]) -> Correlation:
-    """Return the correlation of the cases' times themselves, which includes the rounds' common effects.
+    """Return the correlation of the cases' own times, which includes effects that a round's cases have in common.
 
-    It is 0 if there are too few rounds. The interval of a case's own step time assumes that this correlation is 0, and
-    is not widened by it.
+    It is 0 for too few rounds. The interval of a case's own step time assumes that this correlation is 0, and is not
+    widened by it.
     """
     return _correlation_of(cases, fewest=1, ratios=True)
 
@@ -91,7 +91,7 @@ def _correlation_of(cases: Sequence[Sequence[Timing]], *, fewest: int, ratios: b
 
 
 def estimated(logs: _Array, rounds: Sequence[TimingKey], *, ratios: bool = False) -> Correlation:
-    """Return the correlation of rounds from log times, shape (cases, rounds), NaN where a launch is missing.
+    """Return the correlation of rounds from log times, shape (cases, rounds), with NaN for missing launches.
 
     For `ratios`, such as those of two sides in turn, the rounds' common effects are kept, because nothing cancels them.
     """
@@ -116,7 +116,7 @@ def estimated(logs: _Array, rounds: Sequence[TimingKey], *, ratios: bool = False
 
 
 def reckoned_by_pairs(ratios: _Array) -> _Array:
-    """Return the correlation that each of many sweeps of only two cases would use, like `estimated`.
+    """Return the correlation that intervals of each of many sweeps would use, if each sweep had only two cases.
 
     Args:
         ratios: log ratios within rounds, shape (sweeps, rounds), one round after the other.
@@ -144,13 +144,13 @@ def widening(rounds: Sequence[TimingKey], correlation: float) -> float:
 
 
 def _places(rounds: Sequence[TimingKey]) -> tuple[tuple[int, int], ...]:
-    """Return rounds with their sessions numbered, as a key for results that depend only on these numbers."""
+    """Return the rounds with their sessions numbered, as a cache key that does not depend on the sessions' names."""
     sessions = {session: place for place, session in enumerate(dict.fromkeys(pair[1] for pair in rounds))}
     return tuple((number, sessions[session]) for number, session in rounds)
 
 
 def widening_of(rounds: int, correlation: float) -> float:
-    """Return `widening` for `rounds` rounds of one session, one after the other."""
+    """Return `widening` for this number of rounds, which one session ran one after the other."""
     if correlation <= 0 or rounds < 2:
         return 1.0
     lags = np.arange(1, min(rounds, _FURTHEST))
@@ -159,7 +159,7 @@ def widening_of(rounds: int, correlation: float) -> float:
 
 
 def widening_in_turn(rounds: int, correlation: float) -> float:
-    """Return `widening` for an interval over rounds in turn that holds at every number of rounds."""
+    """Return `widening` for an interval over rounds in turn, which holds at every number of rounds."""
     return widening_of(rounds, correlation) if rounds >= IN_TURN_FROM else 1.0
 
 
@@ -175,13 +175,13 @@ def _widening(rounds: tuple[tuple[int, int], ...], correlation: float) -> float:
 
 
 def _factor(count: int, total: float) -> float:
-    """Return the widening from the sum of the correlations of every two of `count` rounds."""
+    """Return the widening for `count` rounds, from the sum `total` of the correlations of every two of them."""
     left = (count - total / count) / (count - 1)
     return max(1.0, math.sqrt(total / count / left))
 
 
 def _matrix(rounds: Sequence[tuple[int, int]], correlation: float) -> _Array:
-    """Return the correlation of every two rounds."""
+    """Return the correlation of every two rounds, shape (rounds, rounds)."""
     numbers, sessions = np.array(rounds).T
     found: _Array = np.where(
         sessions[:, None] == sessions[None, :],
@@ -192,9 +192,9 @@ def _matrix(rounds: Sequence[tuple[int, int]], correlation: float) -> _Array:
 
 
 def _residuals(logs: _Array, wide: _Array, *, ratios: bool) -> _Array:
-    """Return log times minus their case's mean and, except for `ratios`, minus their round's.
+    """Return log times minus their case's mean and, except for `ratios`, minus their round's mean.
 
-    In a round's mean a case's weight depends on its scatter, which is `wide` times that of the others.
+    A case's weight in a round's mean depends on its scatter, which is `wide` times that of the others.
     """
     missing = np.isnan(logs)
     apart: _Array = logs
@@ -213,7 +213,7 @@ def _residuals(logs: _Array, wide: _Array, *, ratios: bool) -> _Array:
 
 
 def _of_seen(seen: float, rounds: Sequence[TimingKey]) -> float:
-    """Return the correlation whose expected estimate from these rounds is `seen`."""
+    """Return the correlation for which the expected estimate from these rounds is `seen`."""
     return float(np.interp(seen, _table(_places(rounds[:_TOLD_BY])), _GRID))
 
 
@@ -224,7 +224,7 @@ def _table(rounds: tuple[tuple[int, int], ...]) -> _Array:
 
 
 def _expected(correlation: float, rounds: Sequence[tuple[int, int]]) -> float:
-    """Return the expected estimate from these rounds, whose values are each reduced by the mean of all."""
+    """Return the expected estimate from these rounds, after their common mean was subtracted."""
     matrix = _matrix(rounds, correlation)
     means = matrix.mean(axis=0)
     centred = matrix - means[:, None] - means[None, :] + means.mean()
