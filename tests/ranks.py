@@ -100,6 +100,7 @@ def _be_rank(
 
     gc.freeze()  # collections need not look through all of torch
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    os.environ["DDPBENCH_SECRET"] = "the same on all ranks"
     torch.set_num_threads(1)
     code = 1
     try:

@@ -26,6 +26,7 @@ UNPICKLERS = {
     "helper_process.py:Helper.answer:pickle.load": "the pipe of its own child",
     "helper_process.py:serve:pickle.load": "the pipe of its parent",
     "cache.py:kept:pickle.load": "a file of the user's own cache, in a folder that nobody else can write",
+    "worker/verify/sent_batches.py:_unpickled:torch.load": "a batch of which its HMAC says that a rank has sent it",
     "features/recovery/rank/snapshots.py:Snapshots.read:torch.load": "weights_only: tensors and containers alone",
     "worker/rank/checkpoints.py:Saver.run:torch.distributed.checkpoint": "torch's own, where checkpoints are measured",
     "worker/rank/checkpoints.py:Saver._dcp:torch.distributed.checkpoint": "the same: which rank writes what",
@@ -38,7 +39,8 @@ UNPICKLERS = {
     "strategies/pipeline/stage.py:_metadata:torch.distributed.pipelining": "classes",
 }
 """`module:function:what`, and why no stranger's bytes are unpickled there, or whose code does it. Values that ranks
-exchange go through `ddpbench/collectives/exchange.py`, batches through `ddpbench/worker/verify/sent_batches.py`.
+exchange go through `ddpbench/collectives/exchange.py`; batches are pickled, authenticated and only then unpickled by
+`ddpbench/worker/verify/sent_batches.py`.
 """
 
 OF_OBJECTS = re.compile(r"_?((all_)?gather|broadcast|scatter|send|recv)_object(_list)?")

@@ -1,8 +1,8 @@
 """Exchange small values between the ranks of a group, as JSON and plain bytes. Imports torch at once.
 
 Another user of the host can connect to gloo's port in place of a rank, so received messages are not trusted. Their
-size is limited, and they are decoded strictly, never unpickled as in torch's object collectives. ddpbench exchanges
-objects only through this module.
+size is limited, and they are decoded strictly, never unpickled as in torch's object collectives. All that ddpbench
+exchanges goes through this module; batches alone are pickled, and authenticated (`worker/verify/sent_batches.py`).
 """
 
 from __future__ import annotations

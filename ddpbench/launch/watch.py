@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import signal
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from ddpbench.launch.plan import LaunchPlan
 from ddpbench.machine.disturbance import NoiseWatch, oom_kills
 from ddpbench.records import LaunchDir, LaunchOutcome, LaunchRequest, RunDir
 from ddpbench.records.heartbeat import Pulse
+from ddpbench.records.job_key import SECRET_VARIABLE
 from ddpbench.removal import remove_tree
 from ddpbench.runtime.judge import Took, conclude
 from ddpbench.runtime.launched import START_S
@@ -75,6 +77,8 @@ class LaunchRunner:
         directory = self._fresh(request)
         started_utc = utc_now()
         asked = self._turn_of(plan)
+        if plan.purpose == "proof":
+            asked[SECRET_VARIABLE] = secrets.token_hex(32)
         noise = self._noise_of(server, plan)
         oom_before = oom_kills()
         start = time.monotonic()

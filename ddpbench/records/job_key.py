@@ -16,6 +16,11 @@ from ddpbench.records.rundir import RunDir
 from ddpbench.text_safety import command
 
 KEY_VARIABLE = "DDPBENCH_KEY"
+SECRET_VARIABLE = "DDPBENCH_SECRET"
+"""The variable with a launch's secret, by which its ranks recognize each other's messages; empty if they have none.
+
+It is in ranks' environments alone, which other users cannot read.
+"""
 _SHORTEST = 16
 """Fewest characters of a key in the environment; shorter ones could be guessed."""
 _LONGEST_BYTES = 4096
@@ -49,16 +54,16 @@ def job_key(run: RunDir, env: Mapping[str, str]) -> tuple[bytes, str]:
     try:
         with os.fdopen(open_file(run.job_key, None), "rb") as file:
             text = file.read(_LONGEST_BYTES).strip()
-            open_to_others = bool(os.fstat(file.fileno()).st_mode & 0o077)
+            found = os.fstat(file.fileno())
     except UnreadableError as error:
         return b"", str(error)
     except OSError as error:
         return b"", f"{run.job_key} cannot be read ({error.strerror})"
     if not text:
         return b"", f"{run.job_key} is empty"
-    problem = (
-        f"other users can read {run.job_key}; run: {command('chmod', 600, run.job_key)}"
-        if open_to_others
-        else ""
-    )
+    problem = ""
+    if found.st_uid != os.geteuid():
+        problem = f"{run.job_key} is another user's"
+    elif found.st_mode & 0o077:
+        problem = f"other users can read {run.job_key}; run: {command('chmod', 600, run.job_key)}"
     return hashlib.sha256(text).digest(), problem

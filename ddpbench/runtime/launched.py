@@ -39,6 +39,7 @@ from ddpbench.records.heartbeat import (
     read_pulse,
     shared_page,
 )
+from ddpbench.records.job_key import SECRET_VARIABLE
 from ddpbench.records.reader import read_launch
 from ddpbench.records.request import LaunchRequest
 from ddpbench.records.schema import RankOutcome
@@ -245,7 +246,7 @@ class LaunchedRanks:
         what = "proof" if directory.path.name == "proof" else directory.path.name.removeprefix("launch-")
         worker = [str(case.parent.parent.absolute()), case.name, str(int(what)) if what != "proof" else what]
         env = applied(child_environment(), dict(envs[0]))
-        for name in (*_OWN, "DDPBENCH_CORES", "DDPBENCH_LOADER_CORES"):
+        for name in (*_OWN, "DDPBENCH_CORES", "DDPBENCH_LOADER_CORES", SECRET_VARIABLE):
             env.pop(name, None)
         # torchrun starts ranks without -P, so Python would look for modules in the working directory first.
         env |= {RANKS_VARIABLE: str(table), "PYTHONUNBUFFERED": "1", SAFE_PATH: "1"}

@@ -14,6 +14,8 @@ from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.plan import plan_launch
 from ddpbench.machine.hardware import read_hardware
 from ddpbench.records import RunDir
+from ddpbench.records.job_key import SECRET_VARIABLE
+from ddpbench.records.rundir import Purpose
 from ddpbench.runtime.server import ServerProcess
 from ddpbench.spec import Case
 
@@ -97,3 +99,35 @@ def test_an_interrupted_launch_leaves_neither_ranks_nor_checkpoints(
     assert sent == [signal.SIGKILL]
     assert not directory.checkpoints("", "").exists()
     assert directory.path.exists()
+
+
+def test_ranks_of_a_proof_have_a_secret_and_each_launch_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[list[str]] = []
+
+    def launch(envs: list[dict[str, str]], _directory: object) -> bool:
+        given.append([env.get(SECRET_VARIABLE, "") for env in envs])
+        return False
+
+    monkeypatch.setattr(watch.LaunchRunner, "_watch", lambda *_: None)
+    monkeypatch.setattr(watch, "conclude", lambda *_, **outcome: outcome)
+    run, case = RunDir(tmp_path), Case(workload="mlp:small", strategy="ddp", world_size=2)
+    server: Any = SimpleNamespace(launch=launch, pids=(), pid=0, forget=str, reports_helper_times=True)
+    runner = watch.LaunchRunner(run, hang_timeout_s=1, hang_setting="", shared=False)
+    purposes: tuple[Purpose, ...] = ("proof", "proof", "measure")
+    for purpose in purposes:
+        plan = plan_launch(
+            case,
+            purpose,
+            0,
+            directory=run.launch(case.case_id, purpose),
+            hardware=read_hardware(),
+            catalog=TableCatalog(),
+        )
+        runner.run_launch(server, plan, measured_s=0.1, server_share_s=0.0)
+    assert [len(set(each)) for each in given] == [1, 1, 1]
+    first, second, measured = (each[0] for each in given)
+    assert len({first, second}) == 2
+    assert len(first) == 64
+    assert measured == ""

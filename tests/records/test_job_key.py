@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,10 @@ def test_a_key_that_is_missing_empty_or_open_is_told(tmp_path: Path) -> None:
     assert key
     assert "other users can read" in problem
     assert "chmod 600" in problem
+
+
+def test_another_users_key_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunDir(tmp_path)
+    make_job_key(run)
+    monkeypatch.setattr(os, "geteuid", lambda: run.job_key.stat().st_uid + 1)
+    assert job_key(run, {})[1] == f"{run.job_key} is another user's"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,11 +10,13 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ddpbench.errors import LaunchError
 from ddpbench.records import RunDir
+from ddpbench.records.job_key import SECRET_VARIABLE
 from ddpbench.runtime import launched
 from ddpbench.runtime.launched import LaunchedRanks
 from tests.synthetic import case_of
@@ -113,3 +116,23 @@ def test_what_ranks_are_told_lies_where_nobody_else_can_put_a_file(
 
 def _refuse(*_: object, **__: object) -> None:
     raise PermissionError(13, "Permission denied")
+
+
+def test_a_launchs_secret_is_in_a_private_folder_and_not_in_its_launchers_environment(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launcher may pass its environment on where others see it."""
+    started: list[dict[str, str]] = []
+
+    def start(_line: list[str], *, env: dict[str, str], **_: object) -> None:
+        started.append(env)
+        raise OSError(2, "not started by this test")
+
+    monkeypatch.setattr(launched, "subprocess", SimpleNamespace(Popen=start, DEVNULL=subprocess.DEVNULL))
+    with LaunchedRanks(CASE, temporary / "log") as ranks:
+        with pytest.raises(LaunchError):
+            ranks.launch([{SECRET_VARIABLE: "of this launch"}] * 2, RunDir(temporary).launch("a", "proof"))
+        table = json.loads((ranks._folder / "ranks.json").read_text(encoding="utf-8"))
+        assert [rank[SECRET_VARIABLE] for rank in table["ranks"]] == ["of this launch"] * 2
+        assert ranks._folder.stat().st_mode & 0o777 == 0o700
+    assert SECRET_VARIABLE not in started[0]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 
 def numbers(dtype: torch.dtype = torch.float32) -> TensorDataset:
@@ -257,6 +258,34 @@ class OwnLoader(Classes):
 
     def loader(self, rank: int, world_size: int, batch: int) -> DataLoader[Any]:
         return DataLoader(numbers(), batch_size=batch, num_workers=1)
+
+
+class Note:
+    """A sample's note, without a dictionary of attributes."""
+
+    __slots__ = ("length", "taken")
+
+    def __init__(self, length: int) -> None:
+        self.length, self.taken = length, timedelta(seconds=length)
+
+
+class Notes(Classes):
+    """Has objects in its batches, a list of them that one rank's may leave empty, and a type."""
+
+    def model(self) -> nn.Module:
+        return nn.Linear(16, 4)
+
+    def collate(self, samples: list[Any]) -> Any:
+        inputs, targets = default_collate(samples)
+        long = [Note(int(each)) for each in targets if each > 2]
+        return inputs, targets, {"long": long, "kind": type(long[0]) if long else None}
+
+
+class NotesInPlace(Notes):
+    """Has objects in its batches that no other process could make."""
+
+    def collate(self, samples: list[Any]) -> Any:
+        return *default_collate(samples), lambda: None
 
 
 class PartsMatter(Classes):

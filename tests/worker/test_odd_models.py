@@ -16,6 +16,7 @@ import torch
 from ddpbench.records import Proof
 from ddpbench.runtime.trial import summary_of, within_own
 from ddpbench.spec import Case, PlannedCase
+from ddpbench.strategies.base import CannotTrainError
 from tests.ranks import run_ranks
 from tests.worker.own_cases import own_case
 
@@ -381,3 +382,21 @@ def test_a_model_that_drops_layers_is_skipped_under_fsdp_and_told() -> None:
     assert "whole" not in str(reason)
     assert ddp is None
     assert "; its steps leave out different parameters (layers." in summary_of("own.py:Dropping", facts)
+
+
+def test_objects_in_batches_are_proved_with() -> None:
+    for proofs, fault in run_ranks(of_two, 2, "Notes", "ddp"):
+        assert proofs
+        assert all(passed for _, _, passed, _ in proofs), proofs
+        assert not fault
+
+
+def not_to_be_pickled(rank: int, processes: int) -> str:
+    with pytest.raises(CannotTrainError) as error:
+        proved(case_of("NotesInPlace", "ddp", processes), rank, processes)
+    return str(error.value)
+
+
+def test_what_cannot_be_pickled_in_batches_is_said_on_all_ranks() -> None:
+    for reason in run_ranks(not_to_be_pickled, 2):
+        assert reason.startswith("its batches hold an object of builtins.function, which cannot be pickled: ")

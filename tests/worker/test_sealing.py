@@ -28,6 +28,15 @@ def test_what_a_slot_has_written_another_reads() -> None:
     assert Seals(KEY, "x").open("card/0", early, any_job=True) == b"{}"
 
 
+def test_slots_have_a_secret_for_each_launch_if_their_key_is_private() -> None:
+    one, other, later = seals(), seals(), seals(agreed=b"other numbers")
+    assert one.secret("1") == ""
+    for each in (one, other, later):
+        each.private = True
+    assert one.secret("1") == other.secret("1")
+    assert len({each.secret(number) for each in (one, later) for number in ("1", "2")}) == 4
+
+
 SEALED: dict[str, Callable[[], bytes]] = {
     "no seal": lambda: b'{"do":"end","code":0}',
     "nothing": lambda: b"",

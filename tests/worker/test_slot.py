@@ -13,6 +13,7 @@ import pytest
 from ddpbench.worker.slot import entry
 from ddpbench.worker.slot.ending import EXIT_INTERRUPTED, EXIT_NOT_OK, EXIT_REQUEST
 from ddpbench.worker.slot.leader import Leader
+from ddpbench.worker.slot.sealing import Seals
 from ddpbench.worker.slot.slot import Slot
 
 
@@ -23,6 +24,7 @@ class Meeting:
         self.values: dict[str, Any] = {}
         self.signals: tuple[signal.Signals, ...] = ()
         """Signals that arrive while a slot reports its end."""
+        self.seals = Seals(b"k" * 32, "ddpbench/job/0")
 
     def put(self, key: str, value: dict[str, Any]) -> None:
         self.values[key] = value

@@ -56,6 +56,7 @@ def run(run_dir: Path, *, retry_failed: bool = False, env: Mapping[str, str] = o
     try:
         try:
             meeting = _meet(place, lives, key)
+            meeting.seals.private = not problem
             with Slot(run_directory, place, meeting, lives) as slot:
                 code = slot.attend(
                     lead=lambda own: Leader(own, retry_failed=retry_failed).lead(), follow=follow
@@ -98,8 +99,9 @@ def _warn(place: SlotPlace, key: bytes, problem: str) -> None:
     """Print a warning if messages between slots are not authenticated, or if the key's file has a `problem`."""
     if not key:
         say(
-            f"ddpbench: jobs are not authenticated, since {problem} and {KEY_VARIABLE} is not set: anybody who reaches "
-            f"port {place.master_port} of {place.master_addr} can have the slots launch any case of this plan, falsify "
+            f"ddpbench: jobs are not authenticated, since {problem} and {KEY_VARIABLE} is not set: cases of several "
+            "ranks cannot be proved and are skipped, and anybody who reaches port "
+            f"{place.master_port} of {place.master_addr} can have the slots launch any case of this plan, falsify "
             "records, or end the job. Print the lines again with ddpbench plan RUN_DIR, which makes a key"
         )
     elif problem:

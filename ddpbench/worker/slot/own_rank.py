@@ -18,6 +18,7 @@ from ddpbench.machine.placement import early_env
 from ddpbench.records import LaunchRequest
 from ddpbench.records.files import MOST_RECORDS, read_bytes, read_end
 from ddpbench.records.heartbeat import Pulse
+from ddpbench.records.job_key import SECRET_VARIABLE
 from ddpbench.removal import remove_tree
 from ddpbench.runtime.watchdog import STACKS_S
 from ddpbench.worker.slot.roster import Seat, members_of, stands
@@ -69,6 +70,7 @@ class OwnRank:
             "TORCHELASTIC_RESTART_COUNT": "0",  # the launcher counts restarts of the slot, not of its rank
             "DDPBENCH_STORE": f"{slot.place.prefix}/launch/{number}",
             "DDPBENCH_HOST": own.host,
+            SECRET_VARIABLE: slot.meeting.seals.secret(str(number)),
             **placed[rank].env,
         }
         try:

@@ -43,6 +43,8 @@ class Seals:
         self._key, self._scope = key, scope
         self._id = _mac(key, b"id")[:16]
         self._job_key: bytes | None = None
+        self.private = False
+        """True if only this user can read the key here."""
         self._written = 0
         self._last: dict[str, int] = {}
 
@@ -54,6 +56,11 @@ class Seals:
     def begin_job(self, agreed: bytes) -> None:
         """Make all later values valid only in this job. `agreed` contains a random number of each slot."""
         self._job_key = _mac(self._key, b"job" + hashlib.sha256(agreed).digest())
+
+    def secret(self, launch: str) -> str:
+        """Return a secret for a launch of this job, the same in all slots; empty if others may know it."""
+        assert self._job_key is not None  # ranks start after the slots have agreed
+        return _mac(self._job_key, b"launch " + launch.encode()).decode() if self.private else ""
 
     def seal(self, name: str, value: bytes, *, any_job: bool = False) -> bytes:
         """Return `value` with its authentication header, for the store key `name`.

@@ -142,9 +142,9 @@ class Prover:
         takers = _takers(self.training) if self.processes > 1 else [0]
         if len(takers) == 1:
             return [batch]
-        own = map_tensors(lambda value: value.detach().cpu(), batch)
-        gathered = gather_batches(own, self.group)  # shapes may differ, as with padded texts
-        return [map_tensors(lambda value: value.to(self.training.device), gathered[rank]) for rank in takers]
+        own, device = map_tensors(lambda value: value.detach().cpu(), batch), self.training.device
+        gathered = gather_batches(own, self.group, device)  # shapes may differ, as with padded texts
+        return [map_tensors(lambda value: value.to(device), gathered[rank]) for rank in takers]
 
     def _no_float64(self, shard: Any) -> str:
         """Return why a user's own workload cannot be computed in float64; empty if it can."""
