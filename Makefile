@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest --benchmark-disable
 TESTS_AT_ONCE := 3
+# A recipe line that itself names $(MAKE) would run under `make -n`.
+CHECK = $(MAKE) check
 FRAMEWORK_TESTS := framework
 FRAMEWORK_FILES := tests
 BENCH := tests/benchmarks
@@ -33,7 +35,7 @@ export PYTHONDONTWRITEBYTECODE =
 test: .venv/.dev  ## run the checks, and all tests but the long ones and frameworks'
 	@# Sweeps mostly wait for their ranks: a few run beside each other, and beside the checks. What is held to times comes
 	@# last, alone.
-	@$(MAKE) check & check=$$!; trap 'kill $$check 2> /dev/null' EXIT; \
+	@$(CHECK) & check=$$!; trap 'kill $$check 2> /dev/null' EXIT; \
 	$(PYTEST) -q -n $(TESTS_AT_ONCE) $(BY_FILE) --durations=15 -m 'not links and not alone and not framework and not thorough and not gpu'; most=$$?; \
 	if [ $$most = 2 ]; then exit 130; fi; \
 	wait $$check; checked=$$?; \

@@ -259,3 +259,10 @@ def test_every_strategy_and_algorithm_has_its_words() -> None:
     assert named == set(TABLE), "each has a row in the last table of docs/strategies.md"
     algorithms = section.partition("| algorithm |")[2].partition("\n\n")[0]
     assert set(re.findall(r"`(\w+)`", algorithms)) == {*COLLECTIVES, "all_reduce"}, "each has a row"
+
+
+def test_make_n_runs_nothing() -> None:
+    recipes = [line for line in (ROOT / "Makefile").read_text("utf-8").splitlines() if line.startswith("\t")]
+    assert len(recipes) > 10
+    # make runs such lines under -n, too
+    assert not [line for line in recipes if re.search(r"\$[({]MAKE[)}]", line) or line.startswith("\t+")]

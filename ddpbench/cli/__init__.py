@@ -193,7 +193,11 @@ def _ended(argv: list[str] | None) -> int:
         for word in words:
             _check_readable(word)
         try:
-            arguments = make_parser(words).parse_args(argv)
+            parser = make_parser(words)
+            if not words:
+                show(parser.format_help(), end="")
+                return EXIT_REQUEST
+            arguments = parser.parse_args(argv)
             _check_address_space()
             _check_environment(os.environ)
             code: int = _function(arguments)(arguments)

@@ -87,6 +87,9 @@ def _dry_run(request: SweepRequest, *, as_json: bool, verbose: bool) -> int:
 
     prepared = prepare(request)
     check_resumable(prepared)
+    if not as_json and _finished_for(prepared):
+        show(_nothing_left(prepared))
+        return 0
     if as_json:
         show(prepared.plan.dumps(), end="")
         return 0
@@ -94,6 +97,22 @@ def _dry_run(request: SweepRequest, *, as_json: bool, verbose: bool) -> int:
     if verbose:
         show("", *launches(prepared, TableCatalog()))
     return 0
+
+
+def _finished_for(prepared: Prepared) -> str:
+    """Return the reason for which a run has nothing left to launch; empty if it has."""
+    from ddpbench.launch.listener import Listener
+    from ddpbench.launch.sweep.identification import check_resumable
+    from ddpbench.launch.sweep.progress import Progress
+
+    if not prepared.resumes or prepared.retry_failed or not prepared.run.cases.is_dir():
+        return ""  # a packed run would have to be unpacked
+    check_resumable(prepared)
+    return Progress(prepared, Listener(), time.monotonic, shared=True).finished_for()
+
+
+def _nothing_left(prepared: Prepared) -> str:
+    return clean(f"{prepared.run.path}: finished; no launch is left")
 
 
 def _describe(prepared: Prepared) -> None:
@@ -124,7 +143,10 @@ def _sweep(request: SweepRequest, as_json: bool) -> int:
     console = Progressive(None if sys.stderr.isatty() else 120)
     prepared = prepare(request)
     start = time.monotonic()
-    result, page, summary = _carry_out(prepared, console)
+    if reason := _finished_for(prepared):
+        result, page, summary = _report_again(prepared, reason)
+    else:
+        result, page, summary = _carry_out(prepared, console)
     if as_json:
         _print_json(result, page, summary)
     else:
@@ -134,6 +156,17 @@ def _sweep(request: SweepRequest, as_json: bool) -> int:
     say_outdated(summary)
     statuses = {one.status for one in summary.by_case}
     return 0 if statuses <= {"ok", "skipped"} and "ok" in statuses else 1
+
+
+def _report_again(prepared: Prepared, reason: str) -> tuple[SweepResult, Path, RunSummary]:
+    """Write the report of a finished run, without claiming cores or starting processes."""
+    import ddpbench
+    from ddpbench.launch.sweep.progress import SweepResult
+
+    say(_nothing_left(prepared), sys.stderr)
+    with PassingLine() as progress:
+        page, summary = ddpbench.report_on(prepared.run.path, on_progress=progress)
+    return SweepResult(prepared.run, stop_reason=reason), page, summary
 
 
 def _carry_out(prepared: Prepared, console: Console) -> tuple[SweepResult, Path, RunSummary]:

@@ -130,14 +130,36 @@ def parse_experiment(
     ]
     problems = problems or list(documents.huge_numbers(data))
     if problems:
-        raise ExperimentError(source, problems)
+        raise _blamed(source, problems, settings)
     _say_misspelt(data, axes, on_note)
     try:
         experiment = Experiment.model_validate({**data, "axes": axes})
     except ValidationError as error:
-        raise ExperimentError(source, explain(error, "", list(Experiment.model_fields))) from None
-    _check_rounds(experiment, source)
+        raise _blamed(source, explain(error, "", list(Experiment.model_fields)), settings) from None
+    try:
+        _check_rounds(experiment, source)
+    except ExperimentError as error:
+        raise _blamed(source, error.problems, settings) from None
     return _with_dtype(experiment, catalog)
+
+
+def _blamed(source: str, problems: Sequence[Problem], settings: Sequence[Sequence[str]]) -> ExperimentError:
+    """Return the error for these problems; it names `--set`, not the file, for those that an override causes."""
+    given = {".".join(keys) for keys in settings}
+    flags = [problem.path == "--set" or _owner_path(problem.path) in given for problem in problems]
+    if all(flags):
+        return ExperimentError("--set", problems)
+    if any(flags):
+        problems = [
+            replace(problem, path=f"--set {problem.path}") if flag and problem.path != "--set" else problem
+            for problem, flag in zip(problems, flags, strict=True)
+        ]
+    return ExperimentError(source, problems)
+
+
+def _owner_path(path: str) -> str:
+    """Return a problem's path without the index of a list's item."""
+    return path.partition("[")[0]
 
 
 def _given_twice(data: dict[str, Any], axes: Iterable[str]) -> Iterator[Problem]:

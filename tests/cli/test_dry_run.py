@@ -20,6 +20,7 @@ from ddpbench.launch.sweep.preparation import SweepRequest, prepare
 from ddpbench.machine.identity import known_identity
 from ddpbench.records import RunDir
 from ddpbench.records.archive import pack
+from ddpbench.records.plan import read_plan
 from ddpbench.units import counted
 from tests.synthetic import RUN_ID, write_launch, write_proof
 
@@ -344,3 +345,42 @@ def test_of_a_run_that_was_begun_what_is_left_is_said(rounds: int, replays: str,
     assert not any("done already" in line for line in table(begun, WIDEST))
     assert not begun.run.cases.exists()  # a dry run writes nothing, and the folder may be read-only
     assert left_s == 0 if rounds == 3 else 0 < left_s < begun.plan.estimate_s(3)
+
+
+def finished_run(replays: str, path: Path) -> RunDir:
+    """Write a run with all launches of its plan."""
+    begun = begun_run(replays, path)
+    plan = read_plan(begun)
+    for entry in plan.runnable:
+        write_proof(begun, entry.case)
+        for number in range(plan.budget.rounds_max):
+            write_launch(begun, entry.case, number)
+    for outcome in begun.cases.rglob("outcome.json"):
+        text = outcome.read_text(encoding="utf-8")
+        outcome.write_text(text.replace(RUN_ID, plan.run_id), encoding="utf-8")
+    return begun
+
+
+@pytest.mark.parametrize("words", [(), ("--dry-run",)])
+def test_a_finished_run_needs_no_cores_and_no_processes(
+    words: tuple[str, ...],
+    replays: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("a process was started")
+
+    finished = finished_run(replays, tmp_path / "finished")
+    monkeypatch.setattr("ddpbench.launch.sweep.sweep.identify", fail)
+    run(["sweep", str(finished.path), *words])
+    assert "finished; no launch is left" in "".join(capsys.readouterr())
+    last = sorted(finished.cases.glob("*/launch-06"))[0]
+    shutil.rmtree(last)
+    if words:
+        run(["sweep", str(finished.path), *words])
+        assert "no launch is left" not in "".join(capsys.readouterr())
+    else:
+        with pytest.raises(AssertionError, match="a process was started"):
+            run(["sweep", str(finished.path), *words])

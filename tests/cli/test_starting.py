@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from ddpbench.cli import run
+
 _PROGRAM = """
 import os, signal, sys
 
@@ -38,3 +40,10 @@ def test_ctrl_c_while_the_command_line_is_imported_ends_without_a_traceback(
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (code, "")
     assert ended.stdout.startswith(message)
+
+
+def test_without_a_command_the_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([]) == 2
+    printed = capsys.readouterr().out
+    assert "usage: ddpbench" in printed
+    assert "sweep" in printed and "exit codes" in printed

@@ -98,7 +98,7 @@ def test_a_command_whose_progress_nobody_reads_or_that_does_not_fit_ends_so() ->
     script = (
         "import sys, ddpbench.cli as cli; from types import SimpleNamespace as N; from ddpbench.cli.lines import say\n"
         "def work(_):\n    for _ in range(9): say('round', sys.stderr)\n"
-        "cli.make_parser = lambda _: N(parse_args=lambda _: N(run=work)); cli.main([])"
+        "cli.make_parser = lambda _: N(parse_args=lambda _: N(run=work)); cli.main(['x'])"
     )
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     for where, code in (("2>&1 >/dev/null | true", 141), ("2>/dev/full", 1)):
@@ -126,7 +126,7 @@ def test_more_than_a_buffer_to_a_full_disk_names_standard_output(how: str) -> No
     code = (
         "import ddpbench.cli as cli; from pathlib import Path; from types import SimpleNamespace as N\n"
         "from ddpbench.cli.lines import show; from ddpbench.records.outputs import write_output\n"
-        f"cli.make_parser = lambda _: N(parse_args=lambda _: N(run=lambda _: {how})); raise SystemExit(cli.run([]))"
+        f"cli.make_parser = lambda _: N(parse_args=lambda _: N(run=lambda _: {how})); raise SystemExit(cli.run(['x']))"
     )
     line = ["sh", "-c", 'exec "$0" -c "$1" >/dev/full', sys.executable, code]
     ended = subprocess.run(line, check=False, capture_output=True, text=True)

@@ -485,3 +485,22 @@ def test_advice_of_a_skipped_case_can_be_followed(text: str, to_set: str) -> Non
     )
     assert match["value"]
     assert reasons(f"{match[1]}={match['value']}") == [""]
+
+
+@pytest.mark.parametrize(
+    ("file", "override", "head"),
+    [
+        ("", "base.strategy=dpd", "--set: 1 problem\n  base.strategy: unknown strategy 'dpd'"),
+        ("", "axes.world_size=[1, 0]", "--set: 1 problem\n  axes.world_size: 0 given"),
+        ("", "budget.rounds_max=1", "--set: 1 problem\n  budget.rounds_max: is 1, below"),
+        ('dtype = "nope"\n', "world_size=2", "quick.toml: 1 problem\n  base.dtype: "),
+        ('dtype = "nope"\n', "base.device=dpd", "quick.toml: 2 problems\n"),
+    ],
+)
+def test_a_problem_of_an_override_names_the_flag_and_not_the_file(
+    file: str, override: str, head: str
+) -> None:
+    with pytest.raises(ExperimentError) as error:
+        parse_experiment(DDP + file, CATALOG, name="quick", source="quick.toml", overrides=[override])
+    assert str(error.value).startswith(head)
+    assert ("  --set base.device: " in str(error.value)) == ("2 problems" in head)

@@ -70,6 +70,19 @@ class Progress:
         if self._resumes:
             self.expected.note_finished(self.done.read())
 
+    def finished_for(self) -> str:
+        """Return the reason for which a resumed run has no launch left; empty if one is left."""
+        self.read_outcomes()
+        if not self._resumes or self.done.unproved:
+            return ""
+        self.started = self._clock()
+        for number in range(self._budget.rounds_max):
+            if reason := self.rule.reason(number, self.started):
+                return "" if reason == "budget" else reason
+            if self.done.left_of_round(number):
+                return ""
+        return "rounds_max"
+
     def note(
         self, entry: PlannedCase, purpose: Purpose, number: int, outcome: LaunchOutcome, took_s: float
     ) -> None:
