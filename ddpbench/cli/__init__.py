@@ -77,7 +77,9 @@ def make_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"ddpbench {VERSION}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    if not words:
+        parser.set_defaults(run=lambda _: _print_help(parser))
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=bool(words))
     core = (
         sweep,
         plan,
@@ -109,6 +111,11 @@ def make_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         for add_parser in registered:
             add_parser(commands)
     return parser
+
+
+def _print_help(parser: argparse.ArgumentParser) -> int:
+    show(parser.format_help(), end="")
+    return EXIT_REQUEST
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -193,11 +200,7 @@ def _ended(argv: list[str] | None) -> int:
         for word in words:
             _check_readable(word)
         try:
-            parser = make_parser(words)
-            if not words:
-                show(parser.format_help(), end="")
-                return EXIT_REQUEST
-            arguments = parser.parse_args(argv)
+            arguments = make_parser(words).parse_args(argv)
             _check_address_space()
             _check_environment(os.environ)
             code: int = _function(arguments)(arguments)
