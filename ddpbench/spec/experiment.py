@@ -123,23 +123,16 @@ def parse_experiment(
     problems += _given_twice(data, axes)
     unusable = _names(base, axes, catalog, problems)
     _options(data.get("options", {}), models, catalog, unusable, problems)
-    problems += [
-        Problem(path=key, message=f"must be a text, not {shortened(data[key])}")
-        for key in ("name", "question", "scope")
-        if not isinstance(data.get(key, ""), str)
-    ]
-    problems = problems or list(documents.huge_numbers(data))
-    if problems:
+    problems += _no_texts(data)
+    if problems := problems or list(documents.huge_numbers(data)):
         raise _blamed(source, problems, settings)
     _say_misspelt(data, axes, on_note)
     try:
         experiment = Experiment.model_validate({**data, "axes": axes})
     except ValidationError as error:
         raise _blamed(source, explain(error, "", list(Experiment.model_fields)), settings) from None
-    try:
-        _check_rounds(experiment, source)
-    except ExperimentError as error:
-        raise _blamed(source, error.problems, settings) from None
+    if problems := list(_uneven_rounds(experiment)):
+        raise _blamed(source, problems, settings)
     return _with_dtype(experiment, catalog)
 
 
@@ -162,6 +155,12 @@ def _owner_path(path: str) -> str:
     return path.partition("[")[0]
 
 
+def _no_texts(data: dict[str, Any]) -> Iterator[Problem]:
+    for key in ("name", "question", "scope"):
+        if not isinstance(data.get(key, ""), str):
+            yield Problem(path=key, message=f"must be a text, not {shortened(data[key])}")
+
+
 def _given_twice(data: dict[str, Any], axes: Iterable[str]) -> Iterator[Problem]:
     for name in axes:
         path = name if "." in name else f"base.{name}"
@@ -178,17 +177,17 @@ def _parsed(text: str, source: str) -> dict[str, Any]:
         raise ExperimentError(source, [Problem(path="", message=str(error))]) from None
 
 
-def _check_rounds(experiment: Experiment, source: str) -> None:
+def _uneven_rounds(experiment: Experiment) -> Iterator[Problem]:
     budget = experiment.budget
     if budget.rounds_max < budget.rounds_min:
         message = f"is {budget.rounds_max}, below rounds_min = {budget.rounds_min}"
-        raise ExperimentError(source, [Problem(path="budget.rounds_max", message=message)])
-    if experiment.claims and budget.rounds_max > budget.rounds_min:
+        yield Problem(path="budget.rounds_max", message=message)
+    elif experiment.claims and budget.rounds_max > budget.rounds_min:
         message = (
             f"is {budget.rounds_max}, and rounds_min = {budget.rounds_min}: claims need a number of rounds that is "
             f"fixed in advance; give both the same, or leave the claims out: --set 'claims=[]'"
         )
-        raise ExperimentError(source, [Problem(path="budget.rounds_max", message=message)])
+        yield Problem(path="budget.rounds_max", message=message)
 
 
 def _with_dtype(experiment: Experiment, catalog: Catalog) -> Experiment:
