@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+import sys
+import time
 from datetime import timedelta
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
@@ -203,6 +206,57 @@ class MadeByItsOwn(Classes):
         with torch.no_grad():
             made.weight.copy_(torch.from_numpy(np.random.default_rng().random((4, 16))))
         return made
+
+
+class EndsInDouble(Classes):
+    """Its loss ends the process in float64."""
+
+    def model(self) -> nn.Module:
+        return nn.Linear(16, 4)
+
+    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        if batch[0].dtype == torch.float64:
+            sys.exit("float32 only")
+        return super().loss(model, batch)
+
+
+class EndsInDoubleInStep(EndsInDouble):
+    """A step of its own that does the same."""
+
+    loss: Any = None
+
+    def optimizer(self, model: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(self, model: nn.Module, batch: Any, optimizer: torch.optim.Optimizer) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = EndsInDouble.loss(self, model, batch)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+
+class EndsAmongTwo(Classes):
+    """Its loss ends the process if there is another rank."""
+
+    def model(self) -> nn.Module:
+        return nn.Linear(16, 4)
+
+    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        if dist.get_world_size() > 1:
+            self.among_several()
+        return super().loss(model, batch)
+
+    def among_several(self) -> None:
+        sys.exit(3)
+
+
+class WaitsAmongTwo(EndsAmongTwo):
+    """Its loss waits for another rank."""
+
+    def among_several(self) -> None:
+        while True:
+            time.sleep(0.01)
 
 
 class StepDraws:

@@ -400,3 +400,25 @@ def not_to_be_pickled(rank: int, processes: int) -> str:
 def test_what_cannot_be_pickled_in_batches_is_said_on_all_ranks() -> None:
     for reason in run_ranks(not_to_be_pickled, 2):
         assert reason.startswith("its batches hold an object of builtins.function, which cannot be pickled: ")
+
+
+@pytest.mark.parametrize("name", ["EndsInDouble", "EndsInDoubleInStep"])
+def test_a_class_that_ends_the_process_in_float64_is_proved_in_its_own_type(name: str) -> None:
+    proofs, _ = proved(case_of(name))
+    assert any("SystemExit: float32 only" in one.note for one in proofs)
+    assert all(one.passed for one in proofs)
+
+
+def test_a_step_that_ends_the_process_among_two_ranks_is_blamed() -> None:
+    problem = inspected("EndsAmongTwo")["problem"]
+    assert ": its step as rank 0 of 2 failed: SystemExit: 3" in problem
+    assert "your code ends the process" in problem
+
+
+def test_a_step_that_waits_for_another_rank_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ddpbench.worker.verify import inspection
+
+    monkeypatch.setattr(inspection, "STREAMS_S", 0.5)
+    found = inspected("WaitsAmongTwo")
+    assert found["group"]
+    assert "problem" not in found

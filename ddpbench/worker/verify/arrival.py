@@ -24,7 +24,7 @@ def gradient_order(case: Case) -> dict[str, Any]:
     for device in ("meta", "cpu"):
         try:
             return {"gradients": _order(case, torch.device(device))}
-        except Exception as error:  # a model without numbers may raise anything
+        except (Exception, SystemExit) as error:  # a model without numbers may raise anything
             traceback.print_exc()
             problem = f"{type(error).__name__}: {error}"
     return {"problem": problem}

@@ -202,7 +202,7 @@ class Faults:
                 gap = float(gaps / moved) if gaps else 0.0
             except (MemoryError, torch.OutOfMemoryError):
                 raise
-            except Exception:  # code made for several ranks may fail in one
+            except (Exception, SystemExit):  # code made for several ranks may fail in one
                 traceback.print_exc()
             if self._prover.agreed(gap if math.isfinite(gap) else math.inf) <= allowed:
                 return ""

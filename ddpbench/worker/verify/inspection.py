@@ -12,7 +12,7 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from types import FrameType
@@ -105,7 +105,7 @@ def _inspect(case: Case, largest: Case | None) -> dict[str, Any]:
     with formed_when_asked(device) as asked, noticing_exchanges() as seen:
         found = _inspect_steps(training, model, batch, batches, made_s)
         if asked.found and not seen.largest:
-            _step_among_two(training, batch)
+            _step_among_two(training, batch, STREAMS_S + 5 * (found["made_s"] + found["step_s"]))
     if isinstance(training.loader, Iterator):
         with _doing("its loader()"):
             _refuse(_exhausted(batches))
@@ -166,20 +166,28 @@ def _inspect_steps(
     return took | facts
 
 
-def _step_among_two(training: Training, batch: Any) -> None:
+def _step_among_two(training: Training, batch: Any, within_s: float) -> None:
     """Make a step as the first of two ranks, since a class may exchange values only if there are several.
 
-    Errors are ignored, since the other rank is missing.
+    Exceptions are ignored, since the other rank is missing, and so is a step that takes more than `within_s` seconds.
+
+    Raises:
+        _UnfitError: the step ends the process.
     """
     inputs, targets = copied(_pair(batch))
-    with suppress(Exception), first_of_two():
-        model: Any = training.fresh_model()
-        optimizers: Any = training.make_optimizer(model.parameters())
-        if training.workload.owns_step:
-            training.workload.step(model, each_part(model.network, _Wrapped), inputs, optimizers.given)
-        else:
-            training.workload.loss(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
-            optimizers.step()
+    try:
+        with first_of_two(), _ended_after(within_s):
+            model: Any = training.fresh_model()
+            optimizers: Any = training.make_optimizer(model.parameters())
+            if training.workload.owns_step:
+                training.workload.step(model, each_part(model.network, _Wrapped), inputs, optimizers.given)
+            else:
+                training.workload.loss(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
+                optimizers.step()
+    except SystemExit as error:
+        raise _UnfitError(f"its step as rank 0 of 2 failed: {error_in_words(error)}") from error
+    except (_TimeUpError, Exception):
+        pass
 
 
 def _exhausted(batches: Iterator[Any]) -> str:
@@ -199,6 +207,22 @@ class _TimeUpError(BaseException):
     """Time is up. No user's code catches it by accident."""
 
 
+@contextmanager
+def _ended_after(limit_s: float) -> Iterator[None]:
+    """Raise `_TimeUpError` in the enclosed code after `limit_s` seconds, unless it waits outside Python."""
+
+    def time_is_up(_number: int, _frame: FrameType | None) -> None:
+        raise _TimeUpError
+
+    handler = signal.signal(signal.SIGALRM, time_is_up)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+
+
 def too_short(case: Case, within_s: float = STREAMS_S) -> str:
     """Return a sentence on which rank's part of a stream has no batch; empty if there is none or it cannot be known.
 
@@ -209,33 +233,27 @@ def too_short(case: Case, within_s: float = STREAMS_S) -> str:
     if case.world_size == 1 or traits_of(case).one_process:
         return ""
 
-    def time_is_up(_number: int, _frame: FrameType | None) -> None:
-        raise _TimeUpError
-
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
     here = {name: os.environ[name] for name in names if name in os.environ}
-    handler = signal.signal(signal.SIGALRM, time_is_up)
-    signal.setitimer(signal.ITIMER_REAL, within_s)
     try:
-        for rank in reversed(range(case.world_size)):
-            local_rank = rank % case.ranks_per_node
-            os.environ |= {
-                "RANK": str(rank),
-                "WORLD_SIZE": str(case.world_size),
-                "LOCAL_RANK": str(local_rank),
-            }
-            for name in ("MASTER_ADDR", "MASTER_PORT"):  # this process cannot meet this rank's launch
-                os.environ.pop(name, None)
-            own = replace(place, rank=rank, local_rank=local_rank)
-            try:
-                next(Training(replace(case, loader_workers=0), own, torch.device("cpu")).batches())
-            except TooFewSamplesError as error:
-                return f"at {ranks_of(case)}, on rank {rank}, {error}"
-    except (_TimeUpError, Exception):  # a dataset may raise anything outside a launch
+        with _ended_after(within_s):
+            for rank in reversed(range(case.world_size)):
+                local_rank = rank % case.ranks_per_node
+                os.environ |= {
+                    "RANK": str(rank),
+                    "WORLD_SIZE": str(case.world_size),
+                    "LOCAL_RANK": str(local_rank),
+                }
+                for name in ("MASTER_ADDR", "MASTER_PORT"):  # this process cannot meet this rank's launch
+                    os.environ.pop(name, None)
+                own = replace(place, rank=rank, local_rank=local_rank)
+                try:
+                    next(Training(replace(case, loader_workers=0), own, torch.device("cpu")).batches())
+                except TooFewSamplesError as error:
+                    return f"at {ranks_of(case)}, on rank {rank}, {error}"
+    except (_TimeUpError, Exception, SystemExit):  # a dataset may raise anything outside a launch
         pass
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, handler)
         os.environ.update(here)
     return ""
 

@@ -103,7 +103,7 @@ def _computed_together(
             others = [updated(leaves_out=True)]
     except (MemoryError, torch.OutOfMemoryError):
         raise
-    except Exception:  # such as an optimizer of sparse gradients only
+    except (Exception, SystemExit):  # such as an optimizer of sparse gradients only
         return ""
     for other in others:
         for kind, end, changed, before in zip(whole.kinds, whole.ends, other.ends, still, strict=True):
@@ -125,7 +125,7 @@ def narrower_type(fresh: Callable[[], nn.Module], make: Callable[[Any], Any]) ->
         _Updated(lambda: model, make, within=seen)
     except (MemoryError, torch.OutOfMemoryError):
         raise
-    except Exception:
+    except (Exception, SystemExit):
         return ""
     coarsest = max(seen.found, key=_eps, default=None)
     return name_of(coarsest) if coarsest is not None and _eps(coarsest) > finest else ""
@@ -157,7 +157,7 @@ def draws(fresh: Callable[[], nn.Module], make: Callable[[Any], Any]) -> bool:
         return _Updated(fresh, make).drew
     except (MemoryError, torch.OutOfMemoryError):
         raise
-    except Exception:
+    except (Exception, SystemExit):
         return False
 
 

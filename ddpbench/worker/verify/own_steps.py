@@ -410,7 +410,7 @@ def _each_alone(
             ends.append(found.parameters)
     except (MemoryError, torch.OutOfMemoryError):
         raise
-    except Exception:  # a step that works among others may fail alone
+    except (Exception, SystemExit):  # a step that works among others may fail alone
         ends.clear()
     allowed = CHANGE_TOLERANCES.get(numbers.narrowest, CHANGE_TOLERANCES[torch.float32])
 
@@ -439,7 +439,7 @@ def _lockstep(prover: ComparingRank, numbers: NumberTypes, shards: Sequence[Any]
         found.run()
     except (MemoryError, torch.OutOfMemoryError, UnequalRanksError):
         raise  # not due to the number type
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if numbers.cast != torch.float64 or "allocate memory" in str(error):  # the CPU allocator's message
             raise
         traceback.print_exc()
@@ -495,7 +495,10 @@ def _with_buffers_sent(prover: ComparingRank, numbers: NumberTypes, parts: Seque
             ends.append(found.parameters)
     except (MemoryError, torch.OutOfMemoryError):
         raise
-    except Exception:  # replicas of parts of a batch may fail where one of the whole batch doesn't
+    except (
+        Exception,
+        SystemExit,
+    ):  # replicas of parts of a batch may fail where one of the whole batch doesn't
         ends.clear()
     alike = not ends or all(same(ends[1][name], value) for name, value in ends[0].items())
     return None if prover.agreed(float(alike)) else ends[1]

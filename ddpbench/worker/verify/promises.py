@@ -455,7 +455,7 @@ def _of_whole_batch(comparer: Comparer, reference: torch.nn.Module, batch: Any) 
             whole = prover.gradient(model, batch, comparer.precision)
         except (MemoryError, torch.OutOfMemoryError):
             raise
-        except Exception as error:  # due to state of an earlier forward, or to the size
+        except (Exception, SystemExit) as error:  # due to state of an earlier forward, or to the size
             problem = exception_words(error)
     if prover.agreed(float(bool(problem))):
         again = ""
@@ -464,7 +464,7 @@ def _of_whole_batch(comparer: Comparer, reference: torch.nn.Module, batch: Any) 
                 whole = prover.gradient(comparer.one.fresh(), batch, comparer.precision)
             except (MemoryError, torch.OutOfMemoryError):
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 again = exception_words(error)
         if prover.agreed(float(bool(again))):
             raise _WholeBatchError(again or problem)

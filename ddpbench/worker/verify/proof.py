@@ -155,7 +155,7 @@ class Prover:
             self.gradient(self.training.fresh_model(torch.float64, FULL), cast(shard, torch.float64), FULL)
         except (MemoryError, torch.OutOfMemoryError):
             raise  # not due to the number type
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if "allocate memory" in str(error):  # the CPU allocator's message
                 raise
             traceback.print_exc()
@@ -244,7 +244,7 @@ class Prover:
             return None
         try:
             return self._count_flops(inputs, targets) / self.training.samples or None
-        except Exception:
+        except (Exception, SystemExit):
             traceback.print_exc()
             return None
 
