@@ -1,4 +1,4 @@
-"""A value with its confidence interval, its arithmetic, and its text to the precision that the interval supports."""
+"""A value with its confidence interval: arithmetic, and text with the digits that the interval supports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WIDEST = 300.0
 """Largest logarithm of a ratio whose exponential is still finite when multiplied by any time."""
 _MOST_DECIMALS = 4
 _MOST_DIGITS = 4
-"""Largest number of digits of a column's largest value, unless that is a longer whole number.
+"""Largest number of digits of a column's largest value, unless that value is a longer whole number.
 
 Smaller values in the column do not add digits.
 """
@@ -20,9 +20,9 @@ Smaller values in the column do not add digits.
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A value with its confidence interval; the ends are None if there are too few rounds for an interval.
+    """A value with its confidence interval. The ends are None if there are too few rounds for an interval.
 
-    Its text is such as `0.71 [0.66, 0.76]`. A method's `null` is the value of no difference, such as a ratio of 1; no
+    Its text is such as `0.71 [0.66, 0.76]`. A method's `null` is the value of no difference, such as a ratio of 1. No
     end is rounded to it.
     """
 
@@ -32,7 +32,7 @@ class Interval:
 
     @classmethod
     def around(cls, value: float, half_width: float | None) -> Interval:
-        """Return `value * exp(+-half_width)`; the half-width is that of a logarithm."""
+        """Return the interval from `value * exp(-half_width)` to `value * exp(half_width)`."""
         if half_width is None:
             return cls(value)
         factor = math.exp(min(half_width, WIDEST))
@@ -40,21 +40,24 @@ class Interval:
 
     @classmethod
     def plus_minus(cls, value: float, half_width: float | None) -> Interval:
-        """Return `value +- half_width`; both have the same unit."""
+        """Return the interval from `value - half_width` to `value + half_width`."""
         return cls(value) if half_width is None else cls(value, value - half_width, value + half_width)
 
     def scaled(self, factor: float) -> Interval:
-        """Return the interval multiplied by a positive factor, for a different unit or per rank."""
+        """Return the interval with value and ends multiplied by a positive factor."""
         low, high = (None if end is None else factor * end for end in (self.low, self.high))
         return Interval(factor * self.value, low, high)
 
     def reciprocal(self) -> Interval:
-        """Return the interval of the reciprocal of a positive value."""
+        """Return the interval of 1 divided by the value, which must be positive."""
         low, high = (None if end is None else 1 / end for end in (self.high, self.low))
         return Interval(1 / self.value, low, high)
 
     def exponential(self) -> Interval:
-        """Return the interval of the ratio whose logarithm this is; ends beyond the range of floats are infinite."""
+        """Return the interval of the ratio of which this is the logarithm.
+
+        Ends beyond the range of floats are infinite.
+        """
         low, high = (None if end is None else _exp(end) for end in (self.low, self.high))
         return Interval(_exp(self.value), low, high)
 
@@ -64,9 +67,9 @@ class Interval:
         return self.low is not None and self.high is not None
 
     def decimals(self, null: float | None = None) -> int:
-        """Return the number of decimals worth printing.
+        """Return the number of decimals with which the value is worth printing.
 
-        They are those of the half-width, or of three significant digits if there is no interval.
+        It follows from the half-width or, without an interval, gives three significant digits.
         """
         if self.low is not None and self.high is not None and self.high > self.low:
             half = (self.high - self.low) / 2
@@ -82,14 +85,17 @@ class Interval:
         return 2 - math.floor(math.log10(abs(self.value)))
 
     def decimals_in_column(self, null: float | None = None) -> int:
-        """Return the decimals that a column needs for this value: those of two digits, or of three between 1 and 10."""
+        """Return the number of decimals that a column needs for this value.
+
+        They give two significant digits, or three for values between 1 and 10, but no more than the interval supports.
+        """
         if self.value == 0 or not math.isfinite(self.value):
             return 0
         leading = math.floor(math.log10(abs(self.value)))
         return self.apart(max(0, min(self.decimals(null), 2 if leading == 0 else 1 - leading)), null)
 
     def apart(self, decimals: int, null: float | None) -> int:
-        """Return `decimals`, or a few more if the ends would otherwise round to `null`, the value of no difference."""
+        """Return `decimals`, or a few more if an end would otherwise be rounded to `null`."""
         ends = [end for end in (self.low, self.high) if end is not None and end != null]
         for found in range(decimals, _MOST_DECIMALS + 1):
             if all(round(end, found) != null for end in ends):
@@ -97,14 +103,17 @@ class Interval:
         return decimals
 
     def rounded(self, decimals: int) -> tuple[str, str]:
-        """Return texts of the value and, in brackets, its ends, with `decimals`; the second is empty without ends."""
+        """Return the value as text, and the ends as text in brackets, both with `decimals`.
+
+        The second is empty without ends.
+        """
         if self.low is None or self.high is None:
             return format_rounded(self.value, decimals), ""
         low, high = format_rounded(self.low, decimals), format_rounded(self.high, decimals)
         return format_rounded(self.value, decimals), f"[{low}, {high}]"
 
     def texts(self, null: float | None = None) -> tuple[str, str]:
-        """Return texts of value and ends, rounded to their precision.
+        """Return the value as text, and the ends as text in brackets, rounded to what the interval supports.
 
         A value that is smaller than its half-width has up to two more decimals than its ends.
         """
@@ -122,7 +131,7 @@ class Interval:
 
     @property
     def brackets(self) -> str:
-        """Return the text of the ends alone, such as `[0.66, 0.76]`; empty if there are none."""
+        """Return the ends as text, such as `[0.66, 0.76]`. Empty without ends."""
         return self.texts()[1]
 
     def __str__(self) -> str:
@@ -130,7 +139,7 @@ class Interval:
 
 
 def decimals_of(column: Sequence[Interval], null: float | None = None) -> int:
-    """Return the number of decimals for all values of a column.
+    """Return the number of decimals with which all values of a column are printed.
 
     It is the largest number that any value needs, limited to four digits of the largest value.
     """

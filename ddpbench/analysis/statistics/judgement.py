@@ -1,4 +1,4 @@
-"""Verdicts on step times, and the only definition of their words for tables, findings, figures and answers."""
+"""Verdicts on step times, and words for them. Tables, findings, figures and answers all use these words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MARGIN = 0.02
 """Differences of step time within 2 % are called equivalent."""
 MARGIN_WORDS = f"{100 * MARGIN:g} %"
 RATIO_THRESHOLD = 2.0
-"""Ratio of two step times from which on the ratio is given instead of a difference in per cent."""
+"""Smallest ratio of two step times that is printed as a ratio. Smaller ones are printed in per cent."""
 Verdict = Literal["faster", "slower", "equivalent", "unresolved", "too few"]
 BestVerdict = Literal["best", "as good", "slower", "cannot tell", "too few"]
 BEST: Final = "best"
@@ -25,9 +25,10 @@ TOO_FEW_WORDS = "too few rounds"
 
 
 def percent_of(share: Interval, sign: str = "", *, bare: bool = False) -> str:
-    """Return a fraction as `85 % [78, 92]`, with the digits that its interval supports; `sign` is `+` for a difference.
+    """Return a fraction as text, such as `85 % [78, 92]`, with the digits that its interval supports.
 
-    An end close to the margin is not rounded to it: `20 % [1.5, 42]`. With `bare`, the interval is left out.
+    `sign` is `+` for a difference. An end close to the margin is not rounded to it: `20 % [1.5, 42]`. With `bare`, the
+    interval is left out.
     """
     value = 100 * share.value
     ends = [None if end is None else 100 * end for end in (share.low, share.high)]
@@ -45,12 +46,15 @@ def _digits_near_margin(end: float, digits: int) -> int:
 
 
 def longer(ratio: Interval, *, bare: bool = False) -> str:
-    """Return a ratio of step times as `34 % [31, 38]`; without the interval if `bare`."""
+    """Return words for how much longer the first step is, such as `34 % [31, 38]`.
+
+    With `bare`, the interval is left out.
+    """
     return percent_of(_less_one(ratio), bare=bare)
 
 
 def signed(ratio: Interval) -> str:
-    """Return a ratio of step times as `+3 % [−1, +8]`."""
+    """Return a ratio of step times as a signed difference in per cent, such as `+3 % [−1, +8]`."""
     return percent_of(_less_one(ratio), sign="+")
 
 
@@ -60,7 +64,7 @@ def _less_one(ratio: Interval) -> Interval:
 
 
 def plain(interval: Interval, *, bare: bool = False) -> str:
-    """Return a ratio, a time or a rate with the digits that its interval supports: `15 [14, 16]`.
+    """Return a ratio, a time or a rate as text with the digits that its interval supports: `15 [14, 16]`.
 
     With `bare`, the interval is left out.
     """
@@ -74,7 +78,8 @@ def plain(interval: Interval, *, bare: bool = False) -> str:
 def takes_longer(ratio: Interval, *, bare: bool = False, than: bool = False) -> str:
     """Return words for how much longer the longer step takes: `34 % [31, 38] longer`, `3.1 [2.9, 3.3] times as long`.
 
-    With `than`, the phrase leads on to the other case: `34 % longer than`, `3.1 times as long as`.
+    With `than`, the words end so that the name of the other case can follow: `34 % longer than`, `3.1 times as long
+    as`.
     """
     if ratio.value >= RATIO_THRESHOLD:
         return f"{plain(ratio, bare=bare)} times as long{' as' if than else ''}"
@@ -92,16 +97,16 @@ def is_faster(ratio: Interval, *, bare: bool = False, than: bool = False) -> str
 
 
 def undecided(ratio: Interval, whose: str = "") -> str:
-    """Return words for how much longer or shorter steps may be, from a ratio not distinguished from 1.
+    """Return words for how much longer or shorter steps may be, from a ratio that is not distinguished from 1.
 
-    The steps are those of `whose`; if this is empty, of the case that the sentence names first.
+    `whose` names the case with these steps. If it is empty, they are those of the case that the sentence names first.
     """
     of = f" of {whose}" if whose else ""
     return f"steps{of} may be up to {longer_or_shorter(ratio)}"
 
 
 def longer_or_shorter(ratio: Interval) -> str:
-    """Return words for how far an interval of step times reaches: `19 % longer or 14 % shorter`."""
+    """Return words for how far an interval of a ratio of step times extends: `19 % longer or 14 % shorter`."""
     assert ratio.low is not None
     assert ratio.high is not None
     return f"{format_at_most(ratio.high - 1)} longer or {format_at_most(1 - ratio.low)} shorter"
@@ -120,7 +125,7 @@ class Judgement:
     several comparisons. `small` means that the difference is resolved and the entire interval is inside the margin;
     `beyond`, that it is resolved and the entire interval is outside. `bound` is the largest difference, as a fraction,
     that the interval does not rule out. `rounds` is the number of rounds that A and B have in common. `comparisons` is
-    the number of comparisons among which the error probability is divided, this one included.
+    the number of comparisons among which the error probability is divided, including this one.
     """
 
     verdict: Verdict
@@ -138,7 +143,7 @@ class Judgement:
 
     @property
     def by(self) -> Interval:
-        """Return the longer step's time divided by the shorter one's."""
+        """Return the longer step's time divided by the shorter one's, which is at least 1."""
         return self.ratio if self.ratio.value >= 1 else self.ratio.reciprocal()
 
     def phrase(self, *, bare: bool = False) -> str:
@@ -157,7 +162,7 @@ class Judgement:
 
     @property
     def size_tags(self) -> tuple[str, ...]:
-        """Return tags that say that a decided difference is small, or may be."""
+        """Return tags that say whether a decided difference is small or may be small."""
         if self.verdict not in ("faster", "slower"):
             return ()
         if self.small:
@@ -166,11 +171,11 @@ class Judgement:
 
 
 CELLS = {"unresolved": CANNOT_TELL, "too few": TOO_FEW_WORDS}
-"""Words in tables for verdicts, if they differ from the verdicts."""
+"""Words for verdicts in tables, where these differ from the verdicts' names."""
 
 
 def judged(ratio: Interval, rounds: int, *, margin: float = MARGIN) -> Judgement:
-    """Return the judgement on A compared with B; `ratio` is A's step time divided by B's.
+    """Judge A compared with B, where `ratio` is A's step time divided by B's.
 
     Its interval must be from enough rounds.
     """
@@ -199,7 +204,7 @@ def judged(ratio: Interval, rounds: int, *, margin: float = MARGIN) -> Judgement
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Standing:
-    """Comparison of a case with the others of its family.
+    """Comparison of a case with the other cases of its family.
 
     `against` is the fastest of the others by mean. `ratio` is the case's time divided by that of the best of the
     others; its ends are the largest of those of its pairs. `rounds` is the number of rounds of the ratio.
@@ -212,16 +217,19 @@ class Standing:
 
     @property
     def good(self) -> bool:
-        """Return whether the case is shown to be best or as good."""
+        """Return whether the case's verdict is `best` or `as good`."""
         return self.verdict in (BEST, AS_GOOD)
 
     @property
     def longer(self) -> float:
-        """Return the largest fraction by which the case's step may be longer than the best one's; may be infinite."""
+        """Return the largest fraction by which the case's step may be longer than the best one's.
+
+        Infinite without an upper end.
+        """
         return max(0.0, self.ratio.high - 1) if self.ratio.high is not None else float("inf")
 
     def cell(self, what: str = "") -> str:
-        """Return words for the verdict in a table; `what` names the kind of case, such as `strategy`."""
+        """Return words for the verdict in a table. `what` names the kind of case, such as `strategy`."""
         of_it = f" {what}" if what else ""
         best = f"the best{of_it}" if what else BEST
         bound = (
@@ -236,9 +244,9 @@ class Standing:
         }.get(self.verdict, f"{TOO_FEW_WORDS} to compare")
 
     def phrase(self) -> str:
-        """Return words for the verdict next to a point of a figure: `37 % longer`, `as good`.
+        """Return words for the verdict next to a point of a figure, such as `37 % longer` or `as good`.
 
-        They are empty for too few rounds.
+        Empty for too few rounds.
         """
         if self.verdict == SLOWER:
             return takes_longer(self.ratio, bare=True)
@@ -246,5 +254,5 @@ class Standing:
 
 
 def at_most(standings: Iterable[Standing]) -> str:
-    """Return words for the widest bound of these standings: `at most 1.6 % longer`."""
+    """Return words for the largest `longer` of these standings, such as `at most 1.6 % longer`."""
     return f"at most {format_at_most(max(one.longer for one in standings))} longer"

@@ -1,12 +1,12 @@
-"""Resolution of a comparison in a given time, and the time that a wanted resolution takes.
+"""The smallest change that a comparison resolves in a given time, and the time that it takes to resolve a change.
 
-All of this arithmetic is here: `ddpbench noise` uses it to plan a comparison, and a comparison without a verdict uses
-it to say what it would have resolved. A change is resolved if a comparison shows it with probability `POWER`, at the
-confidence of the comparison. There are three ways to compare, each with its own interval:
+`ddpbench noise` uses this to plan a comparison, and a comparison without a verdict uses it to say what it would have
+resolved. A change is resolved if a comparison shows it with probability `POWER`, at the confidence of the comparison.
+There are three ways to compare, each with its own interval:
 
-in turn        `ddpbench compare --interleave`: rounds are pairs, and the comparison may end after any of them
-in one sweep   two cases of a sweep: rounds are pairs, and their number is taken as fixed
-two runs       `ddpbench compare BASE NEW`: launches, and the drift between sessions
+in turn        `ddpbench compare --interleave`: rounds are pairs, and the comparison may end after any of them in one
+sweep   two cases of a sweep: rounds are pairs, and their number is taken as fixed two runs       `ddpbench compare BASE
+NEW`: launches, and the drift between sessions
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _MOST_LOOKED_FOR = 100_000
 def resolved_in_turn(
     deviation: float, rounds: int, alpha: float = ALPHA, power: float = POWER, correlation: float = 0.0
 ) -> float | None:
-    """Return the smallest change that this number of rounds in turn resolves, as a fraction; None without a verdict.
+    """Return the smallest change, as a fraction, that this number of rounds in turn resolves. None without a verdict.
 
     The comparison looks at its interval after each round. The interval's half-width is a multiple f of the estimated
     deviation. This estimate itself varies by about s / sqrt(2 (n - 1)), so the end of the interval has the standard
@@ -80,7 +80,7 @@ def resolved_in_turn(
         deviation: standard deviation s of the logarithm of the ratio within a round.
         rounds: number n of rounds.
         alpha: one minus the confidence of this interval.
-        power: the share of comparisons that shows the change by then.
+        power: the share of comparisons that show the change by then.
         correlation: the lag-1 correlation of the rounds.
     """
     found = _in_turn(rounds, alpha, power)
@@ -92,7 +92,7 @@ def resolved_in_turn(
 
 
 def _in_turn(rounds: int, alpha: float, power: float) -> float | None:
-    """Return the logarithm that n independent rounds in turn resolve, in deviations; None if they resolve none."""
+    """Return the smallest log ratio that independent rounds in turn resolve, in standard deviations, or None."""
     factor = half_width_in_deviations(rounds, alpha / 2)  # half of alpha for one of the two kinds of evidence
     if rounds < MIN_ROUNDS or factor is None:
         return None
@@ -102,7 +102,7 @@ def _in_turn(rounds: int, alpha: float, power: float) -> float | None:
 
 
 def resolved_in_one_sweep(deviation: float, rounds: int, correlation: float = 0.0) -> float | None:
-    """Return the smallest change that a sweep of two cases resolves in `rounds` rounds; None under `MIN_ROUNDS`.
+    """Return the smallest change, as a fraction, that a sweep of two cases resolves. None under `MIN_ROUNDS`.
 
     The sweep estimates the correlation of its rounds and widens its interval accordingly, by factors that vary from
     sweep to sweep.
@@ -119,7 +119,7 @@ def resolved_in_one_sweep(deviation: float, rounds: int, correlation: float = 0.
 
 
 def _widening_shown(rounds: int, correlation: float) -> float:
-    """Return the factor by which a resolved change is larger because rounds estimate their own correlation."""
+    """Return the factor by which the resolved change is larger because the correlation of rounds is estimated."""
     independent = t_quantile(1 - ALPHA / 2, rounds - 1) + t_quantile(POWER, rounds - 1)
     return _in_sweep(rounds, correlation) * math.sqrt(rounds) / independent
 
@@ -155,8 +155,8 @@ class Variance:
 class SessionDrift:
     """The variance of the logarithm of step time from session to session, and its source.
 
-    `known` is given. `of_launches` is `drift_of` the launches' scatter, `of_sessions` is from a side's own sessions,
-    and `pooled` from both sides' sessions.
+    `known` is a given value. `of_launches` is from the launches' scatter by `drift_of`, `of_sessions` from a side's own
+    sessions, and `pooled` from both sides' sessions.
     """
 
     variance: Variance
@@ -164,7 +164,7 @@ class SessionDrift:
 
 
 def drift_of(deviation: float) -> float:
-    """Return the assumed drift from session to session if launches within one session have this deviation.
+    """Return the drift from session to session that is assumed for launches with this deviation within a session.
 
     It is sqrt(DRIFT^2 + _MORE^2 max(0, deviation^2 - DRIFT^2)), because a disturbance is assumed to sometimes outlast a
     session. Drift and deviation are standard deviations of the logarithm of step time.
@@ -173,7 +173,7 @@ def drift_of(deviation: float) -> float:
 
 
 def drift_by_launches(scatter: Variance) -> SessionDrift:
-    """Return the assumed drift of a side whose launches have this scatter within its sessions, by `drift_of`.
+    """Return the drift that is assumed for a side whose launches have this scatter within sessions, by `drift_of`.
 
     It is uncertain even for a scatter below `DRIFT`, which a few launches of a disturbed session may show.
     """
@@ -182,16 +182,13 @@ def drift_by_launches(scatter: Variance) -> SessionDrift:
 
 
 def _partly(value: float, estimated: float, df: float) -> Variance:
-    """Return a variance of which only the part `estimated` (at most all of it) is uncertain.
-
-    `df` are the degrees of freedom of that part.
-    """
+    """Return a variance of which only the part `estimated` is uncertain, with `df` degrees of freedom."""
     part = min(value, estimated)
     return Variance(value, min(df * (value / part) ** 2, KNOWN) if part else KNOWN)
 
 
 def mean_variance(scatter: Variance, launches: int, drift: SessionDrift, shares: float = 1.0) -> Variance:
-    """Return the variance of the mean over a side's launches, measured at a different time than the other side's.
+    """Return the variance of the mean over a side's launches, if the other side was measured at a different time.
 
     Its degrees of freedom allow for drift that is itself estimated, from launches or from sessions.
 
@@ -210,17 +207,18 @@ def mean_variance(scatter: Variance, launches: int, drift: SessionDrift, shares:
 
 
 def added(variances: Sequence[Variance]) -> Variance:
-    """Return the sum of independent estimates, with its degrees of freedom by Welch and Satterthwaite."""
+    """Return the sum of independent variances, with its degrees of freedom by Welch and Satterthwaite."""
     total = math.fsum(one.value for one in variances)
     spread = math.fsum(one.value**2 / one.df for one in variances)
     return Variance(total, max(1.0, min(total**2 / spread, KNOWN)) if spread else KNOWN)
 
 
 def resolved_by_two_runs(deviation: float, rounds: int) -> float | None:
-    """Return the smallest change that two runs of this many rounds each resolve; None under `MIN_ROUNDS`.
+    """Return the smallest change, as a fraction, that two runs of `rounds` rounds each resolve.
 
-    The drift between them is that of `drift_of`. Runs estimate it from their own scatter, so the interval of few
-    launches is sometimes narrow and sometimes wide. The power is the mean over the scatters that either side may show.
+    None under `MIN_ROUNDS`. The drift between them is that of `drift_of`. Runs estimate it from their own scatter, so
+    the interval of few launches is sometimes narrow and sometimes wide. The power is the mean over the scatters that
+    either side may show.
 
     Args:
         deviation: standard deviation of the logarithm of a launch's step time.
@@ -239,7 +237,10 @@ def resolved_by_two_runs(deviation: float, rounds: int) -> float | None:
 
 
 def _halves_of_two_runs(deviation: float, rounds: int) -> NDArray[np.float64]:
-    """Return the half-width of the interval of two runs, for each pair of `_SHOWN` equally likely scatters."""
+    """Return the interval's half-width for each pair of scatters that the two runs may show.
+
+    Each run may show `_SHOWN` equally likely scatters.
+    """
     df = rounds - 1
     levels = (np.arange(_SHOWN) + 0.5) / _SHOWN
     shown: list[float] = (deviation**2 * special.chdtri(df, levels) / df).tolist()
@@ -251,13 +252,13 @@ def _halves_of_two_runs(deviation: float, rounds: int) -> NDArray[np.float64]:
 
 
 def smallest_seen(standard_error: float, df: float, alpha: float = ALPHA) -> float:
-    """Return the smallest change that a t-interval of known standard error shows with probability `POWER`."""
+    """Return the smallest change that a t-interval with this standard error shows with probability `POWER`."""
     logarithm = (t_quantile(1 - alpha / 2, df) + t_quantile(POWER, df)) * standard_error
     return math.expm1(min(logarithm, WIDEST))
 
 
 def rounds_to_resolve(change: float, resolved: Callable[[int], float | None]) -> int | None:
-    """Return the smallest number of rounds that resolves a change; None if no practical number does.
+    """Return the smallest number of rounds that resolves a change, or None if no practical number does.
 
     Args:
         change: as a fraction, above 0.
@@ -281,16 +282,16 @@ def rounds_to_resolve(change: float, resolved: Callable[[int], float | None]) ->
 
 
 def power_of_each(cases: int) -> float:
-    """Return the probability with which each of `cases` cases must show its change, so that all do with `POWER`.
+    """Return the power needed for each of `cases` cases if all are to show their changes with probability `POWER`.
 
-    It assumes independent cases; noise that they have in common makes it likelier that all show it.
+    It assumes independent cases. Noise that they have in common makes it likelier that all show their changes.
     """
     return math.pow(POWER, 1 / max(cases, 1))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InTurn:
-    """Parameters that decide the resolution and the time of a comparison in turn."""
+    """Noise and durations that decide which change a comparison in turn resolves, and in what time."""
 
     deviation: float
     """Standard deviation of the logarithm of the ratio within a round."""
@@ -304,12 +305,15 @@ class InTurn:
     """The lag-1 correlation of rounds."""
 
     def resolved_in(self, seconds: float) -> float | None:
-        """Return the smallest change resolved in this time; None if too few rounds fit."""
+        """Return the smallest change, as a fraction, that a comparison of this duration resolves.
+
+        None if too few rounds fit.
+        """
         rounds = rounds_in(seconds - self.begin_s, self.round_s)
         return self._resolved(min(rounds, MOST_ROUNDS_IN_TURN), POWER)
 
     def rounds_for(self, change: float, power: float = POWER) -> int | None:
-        """Return the number of rounds that resolve a change; None if it exceeds a comparison's limit."""
+        """Return the number of rounds that resolve a change, or None if a comparison may not have that many."""
         rounds = rounds_to_resolve(change, lambda n: self._resolved(n, power))
         return rounds if rounds is not None and rounds <= MOST_ROUNDS_IN_TURN else None
 
@@ -317,13 +321,13 @@ class InTurn:
         return resolved_in_turn(self.deviation, rounds, self.alpha, power, self.correlation)
 
     def time_for(self, change: float, power: float = POWER) -> float | None:
-        """Return the time from the start, seconds, that resolves a change; None as for `rounds_for`."""
+        """Return the seconds from the start until a change is resolved, or None as for `rounds_for`."""
         rounds = self.rounds_for(change, power)
         return None if rounds is None else self.begin_s + rounds * self.round_s
 
 
 def deviation_interval(deviation: float, values: int, alpha: float = ALPHA) -> Interval:
-    """Return a standard deviation of `values` normal values with its interval; without ends for under `FEWEST` values.
+    """Return the standard deviation of `values` normal values, with its interval. No ends under `FEWEST` values.
 
     (n - 1) s^2 / sigma^2 has a chi-squared distribution with n - 1 degrees of freedom.
     """
@@ -335,5 +339,5 @@ def deviation_interval(deviation: float, values: int, alpha: float = ALPHA) -> I
 
 
 def rounds_in(seconds: float, round_s: float) -> int:
-    """Return how many whole rounds fit into a time; 0 if the duration of a round is unknown."""
+    """Return how many whole rounds fit into a time. It is 0 if the duration of a round is unknown."""
     return int(seconds / round_s) if seconds > 0 and round_s > 0 else 0

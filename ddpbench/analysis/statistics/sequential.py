@@ -38,7 +38,7 @@ from ddpbench.analysis.statistics.stats import ALPHA, FEWEST, deviation
 EFFECT = 1.0
 """The c of the formulas: the difference, in deviations of single rounds, that such an interval shows soonest."""
 CUT = 2.0
-"""Number of scales beyond which a value's weight no longer grows."""
+"""Distance from the middle, in scales, beyond which a value counts no more than at this distance."""
 _UNSCALED = 4
 """Number of values at the beginning that count only by their sign, because no scale is known yet."""
 _NORMAL = 1.4826
@@ -49,10 +49,10 @@ _Values = NDArray[np.float64]
 
 
 def anytime_interval(values: Sequence[float], alpha: float = ALPHA, *, wider: float = 1.0) -> Interval:
-    """Return the middle of values, with an interval that holds at every number of them; no ends for too few values.
+    """Return the middle of the values, with an interval that holds at every number of values.
 
-    Outliers move neither by much: the middle is Huber's, of values cut off at `CUT` scales around it. The interval is
-    widened by `wider`, the factor of `correlation.py` for correlated rounds.
+    No ends for too few values. Outliers move neither by much: the middle is Huber's, of values cut off at `CUT` scales
+    around it. The interval is widened by `wider`, the factor of `correlation.py` for correlated rounds.
     """
     every = np.asarray(values, dtype=np.float64)
     middle, spread = middle_of(every), float(np.ptp(every)) if len(every) else 0.0
@@ -70,9 +70,9 @@ def anytime_interval(values: Sequence[float], alpha: float = ALPHA, *, wider: fl
 
 
 def evidence(values: _Values | Sequence[float], mean: float = 0.0) -> _Values:
-    """Return the logarithm of the evidence that values have a mean other than `mean`, after each of them in turn.
+    """Return the logarithm of the evidence that the mean is not `mean`, after each value in turn, shape (..., values).
 
-    It is 0 for fewer than `FEWEST` values. For many series, shape (..., values), it is computed for each.
+    It is 0 for fewer than `FEWEST` values. Further dimensions of `values` are separate series.
     """
     every = np.asarray(values, dtype=np.float64)
     count, apart = np.arange(1, every.shape[-1] + 1), every - mean
@@ -87,7 +87,7 @@ def evidence(values: _Values | Sequence[float], mean: float = 0.0) -> _Values:
 
 
 def middle_of(values: _Values) -> float:
-    """Return Huber's estimate of the values' location; 0 without values.
+    """Return Huber's estimate of the values' location, or 0 without values.
 
     It is the mean if no value is beyond `CUT` scales.
     """
@@ -103,7 +103,10 @@ def middle_of(values: _Values) -> float:
 
 
 def far_off(values: _Values | Sequence[float], least: float = 0.0) -> tuple[int, int]:
-    """Return the numbers of values below and above the middle by more than `CUT` scales and more than `least`."""
+    """Return how many values are far below the middle and how many far above it.
+
+    Far is more than `CUT` scales and more than `least`.
+    """
     every = np.asarray(values, dtype=np.float64)
     apart = every - middle_of(every)
     reach = max(CUT * _NORMAL * float(np.median(np.abs(apart))), least)
@@ -111,9 +114,9 @@ def far_off(values: _Values | Sequence[float], least: float = 0.0) -> tuple[int,
 
 
 def typical_deviation(values: Sequence[float]) -> float:
-    """Return the standard deviation of values without the effect of outliers.
+    """Return the standard deviation of the values, reduced by the effect of outliers.
 
-    It is 0 if they do not differ, or if there are fewer than `FEWEST`.
+    It is 0 if the values do not differ, or if there are fewer than `FEWEST`.
     """
     every = np.asarray(values, dtype=np.float64)
     if len(every) < FEWEST or not np.ptp(every):
@@ -127,7 +130,7 @@ def typical_deviation(values: Sequence[float]) -> float:
 
 
 def _scales(values: _Values) -> _Values:
-    """Return for each value the scale of the values before it; 0 if these determine none."""
+    """Return, for each value, the scale of the values before it, or 0 if these determine no scale."""
     scales = np.zeros(values.shape)
     if values.ndim == 1:  # for one short series, lists take a tenth of the time of arrays
         every: list[float] = values.tolist()
@@ -166,7 +169,7 @@ def _averaged(normal: _Values, symmetric: _Values) -> _Values:
 
 
 def _evidence(values: _Values, scales: _Values, means: _Values) -> _Values:
-    """Return the logarithm of the evidence of all values against each of these means."""
+    """Return the logarithm of the evidence that all values together give against each of `means`."""
     count, apart = len(values), values[np.newaxis] - means[:, np.newaxis]
     cut = _cut(apart, scales)
     t2 = count * (apart.mean(axis=1) / deviation(list(values))) ** 2
@@ -174,7 +177,7 @@ def _evidence(values: _Values, scales: _Values, means: _Values) -> _Values:
 
 
 def _end(values: _Values, scales: _Values, middle: float, reach: float, limit: float) -> float | None:
-    """Return where the interval ends on one side of the middle; if there are several such places, the outermost.
+    """Return where the interval ends on one side of the middle, which is the outermost place if there are several.
 
     The search covers `reach` times 1e-4 to 1e4 in 200 geometric steps. It then divides the gap between two steps into
     hundredths, five times, taking the outermost place each time.
@@ -196,9 +199,9 @@ def _end(values: _Values, scales: _Values, middle: float, reach: float, limit: f
 
 
 def half_width_in_deviations(count: int, alpha: float = ALPHA) -> float | None:
-    """Return the half-width of the interval for `count` values from the first kind of evidence alone.
+    """Return the half-width of an interval over `count` values, in standard deviations, from normal evidence.
 
-    It is in standard deviations of the values, and None while the interval has no end.
+    None while the interval has no end.
     """
     if count < FEWEST:
         return None

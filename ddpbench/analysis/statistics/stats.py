@@ -46,19 +46,19 @@ MIN_ROUNDS = settings.MIN_ROUNDS
 FEWEST = 3
 """Smallest number of values with an interval; that of two is 12.7 standard errors wide to either side, and useless."""
 FEWEST_FOR_MEDIAN = 5
-"""Smallest number of values with an interval of their median, which the range of four covers only 87.5 % of the time.
+"""Smallest number of values with an interval of their median. The range of four covers it only 87.5 % of the time.
 """
 LEAST_COVERAGE = 0.90
 """Smallest probability with which the interval of a median covers it, for any distribution of the values."""
 POWER = 0.8
-"""Power of a comparison for its smallest resolvable change."""
+"""Probability with which a comparison shows its smallest resolvable change."""
 
 COPIES = "launches do not differ at all, as no clock measures: are these copies of one run?"
 """Reason why launches without any scatter are not compared."""
 
 
 def shows_more(value: Interval, limit: float) -> bool:
-    """Return whether a value is shown to be more than a limit: its interval exists and is entirely above.
+    """Return whether a value's interval is entirely above a limit. False without an interval.
 
     A finding denies that there is nothing to find, so its interval must exclude that. The value alone shows nothing.
     """
@@ -66,18 +66,18 @@ def shows_more(value: Interval, limit: float) -> bool:
 
 
 def shows_less(value: Interval, limit: float) -> bool:
-    """Return whether a value is shown to be less than a limit: its interval exists and is entirely below."""
+    """Return whether a value's interval is entirely below a limit. False without an interval."""
     return value.high is not None and value.high < limit
 
 
 @lru_cache(maxsize=1024)
 def t_quantile(probability: float, df: float) -> float:
-    """Return the quantile of Student's t: the value that is exceeded with probability `1 - probability`."""
+    """Return the value that Student's t is below with this probability, for `df` degrees of freedom."""
     return float(special.stdtrit(df, probability))
 
 
 def half_width(values: Sequence[float], alpha: float = ALPHA) -> float | None:
-    """Return the half-width of the t-interval of a mean: t(1 - alpha/2, n-1) * s / sqrt(n).
+    """Return the half-width of the t-interval of the values' mean: t(1 - alpha/2, n-1) * s / sqrt(n).
 
     None under `FEWEST` values.
     """
@@ -94,34 +94,39 @@ def deviation(values: Sequence[float]) -> float:
 
 
 def step_time(timings: Sequence[Timing]) -> Interval:
-    """Return seconds per step of the median launch, with its interval over launches, which have equal weight."""
+    """Return the median over launches of seconds per step, with its interval. Launches have equal weight."""
     return median_launch([timing.step_s for timing in timings])
 
 
 def samples_rate(timings: Sequence[Timing]) -> Interval:
-    """Return samples per second of the median launch: the reciprocal of the median time per sample."""
+    """Return samples per second of the median launch, with its interval.
+
+    It is the reciprocal of the median time per sample.
+    """
     return median_launch([timing.sample_s for timing in timings]).reciprocal()
 
 
 def median_launch(times: Sequence[float]) -> Interval:
-    """Return the median of independent times, one per launch, and its 95 % interval; no ends under `FEWEST_FOR_MEDIAN`.
+    """Return the median of independent times, one per launch, with its 95 % interval.
 
-    It is by the sign test. For any distribution, an interval from the d-th smallest to the d-th largest time covers the
-    median unless fewer than d times are on one side of the median. For five launches, d is 1, and the interval covers
-    93.75 %. For more, the ends are between those of two neighbouring d, interpolated for about 95 % of smooth
-    distributions (Hettmansperger & Sheather, 1986). If the narrower of these covers less than `LEAST_COVERAGE`, the
-    wider one is taken, which covers 97 % for six launches, and 98 % for seven and ten. Launches that resemble their
-    neighbours are not independent, and then the interval covers the median less often.
+    No ends under `FEWEST_FOR_MEDIAN`. It is by the sign test. For any distribution, an interval from the d-th smallest
+    to the d-th largest time covers the median unless fewer than d times are on one side of the median. For five
+    launches, d is 1, and the interval covers 93.75 %. For more, the ends are between those of two neighbouring d,
+    interpolated for about 95 % of smooth distributions (Hettmansperger & Sheather, 1986). If the narrower of these
+    covers less than `LEAST_COVERAGE`, the wider one is taken, which covers 97 % for six launches, and 98 % for seven
+    and ten. Launches that resemble their neighbours are not independent, and then the interval covers the median less
+    often.
     """
     return _median(times, ALPHA, LEAST_COVERAGE)
 
 
 def median_difference(a: Sequence[float], b: Sequence[float], alpha: float, *, more: float = 0.0) -> Interval:
-    """Return the median of B minus that of A, for launches of two runs, and its interval; no ends if launches are few.
+    """Return the median of B minus the median of A, with its interval, which has no ends for few launches.
 
-    The distance of each end is the root of the sum of squares of the distances in both medians' intervals, which are
-    independent (Donner & Zou, 2012). It holds for any two distributions, so A and B need not have equal scatter or
-    equal disturbances. Both intervals hold at `alpha`; for six parts, at least 8 launches per side are needed.
+    A and B are launches of two runs. The distance of each end is the root of the sum of squares of the distances in
+    both medians' intervals, which are independent (Donner & Zou, 2012). It holds for any two distributions, so A and B
+    need not have equal scatter or equal disturbances. Both intervals hold at `alpha`; for six parts, at least 8
+    launches per side are needed.
 
     Args:
         a: times of one run, one per launch.
@@ -139,7 +144,7 @@ def median_difference(a: Sequence[float], b: Sequence[float], alpha: float, *, m
 
 
 def _median(times: Sequence[float], alpha: float, least: float) -> Interval:
-    """Return the median and its interval at `alpha`; no ends if none covers the median with probability `least`."""
+    """Return the median with its interval at `alpha`. No ends if no interval covers it with probability `least`."""
     middle = statistics.median(times)
     at = _order_statistic(len(times), alpha, least)
     if at is None:
@@ -154,7 +159,10 @@ def _median(times: Sequence[float], alpha: float, least: float) -> Interval:
 
 @lru_cache(maxsize=1024)
 def _order_statistic(count: int, alpha: float, least: float) -> tuple[int, float] | None:
-    """Return the rank from either end at which a median's interval ends, and the fraction to add towards the next."""
+    """Return the rank from either end at which a median's interval ends, and the fraction to add towards the next rank.
+
+    None if no interval covers the median with probability `least`.
+    """
 
     def coverage(depth: int) -> float:
         return 1 - 2 * float(special.bdtr(depth - 1, count, 0.5))
@@ -181,7 +189,7 @@ def geometric_mean(timings: Sequence[Timing]) -> Interval:
 
 
 def mean_step_s(timings: Sequence[Timing]) -> float:
-    """Return the arithmetic mean over launches of seconds per step, for comparison with other means.
+    """Return the arithmetic mean over launches of seconds per step, for comparison with other arithmetic means.
 
     Total time divided by total steps would weight launches by steps, of which a faster launch has more.
     """
@@ -189,18 +197,21 @@ def mean_step_s(timings: Sequence[Timing]) -> float:
 
 
 def mean_rate(timings: Sequence[Timing]) -> float:
-    """Return the harmonic mean over launches of samples per second, which is smooth in every launch."""
+    """Return the harmonic mean over launches of samples per second.
+
+    Unlike a median, it changes smoothly with every launch.
+    """
     return len(timings) / math.fsum(timing.sample_s for timing in timings)
 
 
 def share(
     parts: Sequence[float], wholes: Sequence[float], alpha: float = ALPHA, *, wider: float = 1.0
 ) -> Interval:
-    """Return the mean part divided by the mean whole, each pair from one round, with Fieller's interval.
+    """Return the mean part divided by the mean whole, with Fieller's interval.
 
-    The interval contains every ratio r for which the mean of part - r whole is not distinguished from 0. `wider` is its
-    width relative to that of a t-test (`correlation.py`). The ends are None under `FEWEST` rounds, and if the whole is
-    not distinguished from 0, because then no end bounds the ratio.
+    Each part is from the round of its whole. The interval contains every ratio r for which the mean of part - r whole
+    is not distinguished from 0. `wider` is its width relative to that of a t-test (`correlation.py`). The ends are None
+    under `FEWEST` rounds, and if the whole is not distinguished from 0, because then no end bounds the ratio.
     """
     count = len(wholes)
     part, whole = math.fsum(parts) / count, math.fsum(wholes) / count
@@ -222,18 +233,18 @@ def share(
 
 
 def by_pair(timings: Sequence[Timing]) -> dict[TimingKey, Timing]:
-    """Return launches by the key that pairs them with another case's launches."""
+    """Return the timings by the key `pair`, which pairs them with another case's launches."""
     return {timing.pair: timing for timing in timings}
 
 
 def rounds_of_all(groups: Sequence[Mapping[TimingKey, Timing]]) -> list[TimingKey]:
-    """Return the keys that all of these groups, from `by_pair`, have in common, in the order of the first group."""
+    """Return the keys that all groups have in common, in the order of the first. Groups are results of `by_pair`."""
     return [key for key in groups[0] if all(key in group for group in groups[1:])] if groups else []
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """A's time per sample divided by B's, as a logarithm, which is negative if A is faster.
+    """The logarithm of A's time per sample divided by B's, which is negative if A is faster, with its standard error.
 
     `standard_error` allows for correlated rounds, and is None if there are too few. `rounds` counts the pairs, or, if
     no rounds are shared and Welch's interval is used, the launches of the smaller group.
@@ -246,22 +257,31 @@ class Comparison:
     paired: bool = True
 
     def half_width(self, alpha: float = ALPHA) -> float | None:
-        """Return the half-width of the logarithm's interval at confidence `1 - alpha`; None without an interval."""
+        """Return the half-width of the logarithm's interval at confidence `1 - alpha`.
+
+        None without a standard error.
+        """
         if self.standard_error is None:
             return None
         return t_quantile(1 - alpha / 2, self.df) * self.standard_error
 
     def time_ratio(self, alpha: float = ALPHA) -> Interval:
-        """Return A's time divided by B's."""
+        """Return A's time per sample divided by B's, with its interval."""
         return Interval.around(math.exp(self.log), self.half_width(alpha))
 
     def rate_ratio(self, alpha: float = ALPHA) -> Interval:
-        """Return A's samples per second divided by B's, which is the speed-up if B is the base case."""
+        """Return A's samples per second divided by B's, with its interval.
+
+        This is the speed-up if B is the base case.
+        """
         return Interval.around(math.exp(-self.log), self.half_width(alpha))
 
     @property
     def p_value(self) -> float | None:
-        """Return the two-sided p-value of "A and B take the same time"; None without a standard error."""
+        """Return the two-sided p-value for the hypothesis that A and B take equally long.
+
+        None without a standard error.
+        """
         if self.standard_error is None:
             return None
         if self.standard_error == 0:
@@ -270,17 +290,17 @@ class Comparison:
 
 
 def pairs(a: Sequence[Timing], b: Sequence[Timing]) -> list[tuple[Timing, Timing]]:
-    """Return pairs of A's and B's launches of the same round and session, in A's order."""
+    """Return pairs of A's and B's launches that one session ran in one round, in A's order."""
     partners = by_pair(b)
     return [(timing, partners[timing.pair]) for timing in a if timing.pair in partners]
 
 
 def compare(a: Sequence[Timing], b: Sequence[Timing]) -> Comparison | None:
-    """Return the comparison of A with B by `pairs`, or by Welch's interval if there are none; None without launches.
+    """Compare A with B by `pairs` of launches, or by Welch's interval if they share no round.
 
-    The point is the geometric mean of the ratios within pairs; with a single pair it has no interval. A ratio of totals
-    would weight a launch by its steps, of which a fast launch has more, so drift common to the two would no longer
-    cancel. Without pairs, the geometric means of the launches are compared.
+    None if either has no launch. The point is the geometric mean of the ratios within pairs; with a single pair it has
+    no interval. A ratio of totals would weight a launch by its steps, of which a fast launch has more, so drift common
+    to the two would no longer cancel. Without pairs, the geometric means of the launches are compared.
     """
     if not a or not b:
         return None
@@ -318,9 +338,9 @@ def _mean_log(timings: Sequence[Timing]) -> float:
 def judge(
     comparison: Comparison, *, alpha: float = ALPHA, margin: float = MARGIN, min_rounds: int = MIN_ROUNDS
 ) -> Judgement:
-    """Return the judgement on A compared with B, for an interval at `alpha` and a margin as a fraction of step time.
+    """Judge A compared with B, by an interval at `alpha` and a margin, which is a fraction of the step time.
 
-    It is "too few" if no rounds are shared, because differences between A's rounds and B's then do not cancel.
+    The verdict is "too few" if no rounds are shared, because differences between A's rounds and B's then do not cancel.
     """
     ratio = comparison.time_ratio(alpha)
     if not _enough(comparison, min_rounds):
@@ -335,7 +355,7 @@ def _enough(comparison: Comparison, min_rounds: int) -> bool:
 def judge_all(
     comparisons: Mapping[str, Comparison], *, margin: float = MARGIN, min_rounds: int = MIN_ROUNDS
 ) -> dict[str, Judgement]:
-    """Return the judgements of one family of comparisons, by name.
+    """Judge the comparisons as one family, and return the judgements by name.
 
     The 5 % are divided among the comparisons with enough rounds (Bonferroni), so all intervals hold at once, and so do
     statements about margins. Holm's larger levels would only suffice for tests of no difference.
@@ -354,10 +374,10 @@ def judge_all(
 
 
 def rounds_for(ratio: Interval, rounds: int, margin: float = MARGIN) -> int | None:
-    """Return about how many rounds make an interval over `rounds` rounds as narrow as +-margin.
+    """Return about how many rounds would make the interval of `ratio` as narrow as +-margin.
 
-    The spread is assumed to stay equal. The interval narrows with the root of the rounds; the small decrease of its
-    quantile is neglected. None without an interval.
+    It is now from `rounds` rounds. The spread is assumed to stay equal. The interval narrows with the root of the
+    rounds; the small decrease of its quantile is neglected. None without an interval.
     """
     if ratio.low is None or ratio.high is None:
         return None

@@ -27,9 +27,9 @@ from ddpbench.analysis.statistics.stats import deviation, t_quantile
 from ddpbench.trend import TOLERANCE, TrendChange, change_of
 
 OWN_STEPS = 32
-"""Smallest number of timed steps for judging a launch by its own steps; batches of under four are correlated."""
+"""Smallest number of timed steps with which a launch is judged by its own steps. Batches of under four correlate."""
 LEVEL = 0.015
-"""Level of the two-sided tests over a case's launches and over a run's."""
+"""Significance level of the two-sided tests over a case's launches and over a run's."""
 FEWEST_LAUNCHES = 4
 """Smallest number of launches for a test over launches."""
 NOT_READY = "one-time work"
@@ -37,9 +37,10 @@ NOT_READY = "one-time work"
 
 
 def launch_change(ranks: Sequence[NDArray[np.int64]]) -> TrendChange | None:
-    """Return a launch's change over its timed steps, from each step's mean over the ranks that take samples.
+    """Return the change of the step time over a launch's timed steps, from each step's mean over the ranks.
 
-    Ranks with different numbers of steps are cut to the smallest number. None for fewer than three steps.
+    Each array has the times of a rank that takes samples, and all are cut to the shortest. None for fewer than three
+    steps.
     """
     length = min((len(rank) for rank in ranks), default=0)
     if length < 3:
@@ -48,7 +49,7 @@ def launch_change(ranks: Sequence[NDArray[np.int64]]) -> TrendChange | None:
 
 
 def unsteady(cases: Mapping[str, Sequence[TrendChange]]) -> dict[str, list[bool]]:
-    """Return, by case, whether each launch was unsteady, in order. `cases` are those of one run."""
+    """Return whether each launch was unsteady, by case and in order. `cases` are all of one run."""
     every = [change.log for changes in cases.values() for change in changes]
     over_run = _found(every)
     return {
@@ -63,7 +64,7 @@ def unsteady(cases: Mapping[str, Sequence[TrendChange]]) -> dict[str, list[bool]
 
 
 def _found(logs: Sequence[float]) -> int:
-    """Return the sign of a change common to launches, 0 if none is found."""
+    """Return the sign of the change that launches have in common, or 0 if no change is found."""
     if len(logs) < FEWEST_LAUNCHES:
         return 0
     mean, error = math.fsum(logs) / len(logs), deviation(logs) / math.sqrt(len(logs))

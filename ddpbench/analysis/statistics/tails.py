@@ -1,4 +1,4 @@
-"""Slow-downs that affect only some of the rounds, and how well a few rounds can show them: the only definition.
+"""Slow-downs that affect only some rounds, and how well a few rounds can show them. No other module defines this.
 
 A slow-down that affects a share p of rounds affects none of n with probability (1 - p)^n. If it is every tenth round,
 it affects none of five, 59 times in 100. Intervals and means contain nothing that did not occur. So
@@ -34,30 +34,33 @@ FURTHER = 2
 
 
 def missed_share(rounds: int) -> float:
-    """Return the largest share of all rounds that may be slow if none of `rounds` is, with 95 % confidence."""
+    """Return the largest share of all rounds that may be slow although none of `rounds` is, with 95 % confidence."""
     return 1 - math.pow(ALPHA, 1 / max(rounds, 1))
 
 
 def missed_words(count: int, noun: Literal["rounds", "launches"]) -> str:
-    """Return words for what this number of rounds or launches may miss, for a sentence or a bracket."""
+    """Return words for the share of slow rounds or launches that `count` of them may all have missed."""
     return f"a slow-down of up to {format_at_most(missed_share(count))} of {noun} may not have been seen"
 
 
 def mean_and_further(logs: Sequence[float]) -> tuple[float, float]:
-    """Return the mean of values with `FURTHER` more as low as the lowest, and with as many as high as the highest."""
+    """Return two means of the values together with `FURTHER` hypothetical ones.
+
+    In the first mean these are as low as the lowest value, in the second as high as the highest.
+    """
     total, count = math.fsum(logs), len(logs) + FURTHER
     return (total + FURTHER * min(logs)) / count, (total + FURTHER * max(logs)) / count
 
 
 def agrees(verdict: Literal["faster", "slower", "equivalent"], logs: Sequence[float], margin: float) -> bool:
-    """Return whether the mean of log ratios supports a verdict on the typical one, also with `FURTHER` more values."""
+    """Return whether the mean of log ratios supports the verdict on the typical ratio, also with `FURTHER` more."""
     low, high = mean_and_further(logs)
     limit = math.log1p(margin)
     return {"equivalent": -limit < low and high < limit, "faster": high < 0, "slower": low > 0}[verdict]
 
 
 def too_few_words(count: int, noun: Literal["rounds", "launches"]) -> str:
-    """Return why this number of rounds or launches does not show sides to be equivalent; empty if it suffices."""
+    """Return why this number of rounds or launches cannot show that sides are equivalent. Empty if it can."""
     if count >= ROUNDS_TO_SEE:
         return ""
     alike = "typical rounds are alike" if noun == "rounds" else "both sides are alike"
@@ -65,7 +68,7 @@ def too_few_words(count: int, noun: Literal["rounds", "launches"]) -> str:
 
 
 def unseen_words(count: int, noun: Literal["rounds", "launches"]) -> str:
-    """Return words that say that these are too few to include rare slow ones, and how many suffice."""
+    """Return words that `count` rounds or launches are too few to include rare slow ones, and how many suffice."""
     # A comparison in turn adds rounds by itself until there are enough.
     how = "" if noun == "rounds" else f" (set budget.rounds_min, or a test's rounds, to {ROUNDS_TO_SEE})"
     return f"{count} {noun} are too few to see rare slow ones: {ROUNDS_TO_SEE} do{how}"

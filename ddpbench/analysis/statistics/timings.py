@@ -1,4 +1,4 @@
-"""The measurement of one launch, from which statistics are computed."""
+"""The measurement of one launch, from which all statistics are computed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TimingKey = tuple[int, str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timing:
-    """The measurement of one launch: seconds for a number of steps and samples of the job."""
+    """The measurement of one launch: the seconds that a number of steps and samples of the job took."""
 
     round: int
     """Number of the launch's round, for display; comparisons match launches by `pair`."""
@@ -24,7 +24,7 @@ class Timing:
 
     @property
     def pair(self) -> TimingKey:
-        """Key that two launches have in common if one session ran them in one round."""
+        """Return the key that two launches have in common if one session ran them in one round."""
         return self.round, self.session
 
     @property
@@ -34,5 +34,5 @@ class Timing:
 
     @property
     def sample_s(self) -> float:
-        """Return seconds per sample of the whole job."""
+        """Return seconds per sample, where samples are those of all ranks together."""
         return self.time_s / self.samples

@@ -1,4 +1,4 @@
-"""Time of transfers that run next to computation, by their bytes, and their bus bandwidth.
+"""Time and bus bandwidth of transfers during training, by their size in bytes.
 
 A transfer lasts from when its data can flow until its last rank has its result (`read/transfers.py`). Time in a queue
 behind others is not included. An instant in which others use the same links is divided evenly among them (`Moved`), so
@@ -61,7 +61,7 @@ gives an equal number.
 
 
 def transfer_results(cases: Sequence[CaseRun]) -> list[TransferResult]:
-    """Return one result for each strategy, operation, number of ranks and size.
+    """Return a result for each strategy, operation, number of ranks and size of transfers.
 
     `world_size` is the case's or, for collectives within groups such as replicas of shards, the group's. `group`
     numbers the strategies, those with most sizes first. A strategy is left out if it has fewer than `MIN_SIZES` sizes
@@ -95,7 +95,7 @@ def transfer_results(cases: Sequence[CaseRun]) -> list[TransferResult]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FittedLine:
-    """Line of time over size: `latency` + bytes * `byte_s`, seconds, by least squares of relative errors.
+    """A line of time over size, `latency` + bytes * `byte_s` in seconds, by least squares of relative errors.
 
     Both are medians over the lines of single rounds, and the 95 % interval is that of the median latency. `misfit` is
     the largest relative error at any size.
@@ -106,7 +106,7 @@ class FittedLine:
     misfit: float
 
     def share(self, size: float) -> float | None:
-        """Return latency's share of the time of `size` bytes; None if the line does not fit."""
+        """Return the share of latency in the time for `size` bytes, or None if the line does not fit."""
         whole = self.latency.value + self.byte_s * size
         if self.misfit > MOST_MISFIT or self.byte_s <= 0 or whole <= 0:
             return None
@@ -114,9 +114,9 @@ class FittedLine:
 
 
 def line_of(times: Mapping[float, float], rounds: Sequence[Mapping[float, float]] = ()) -> FittedLine | None:
-    """Return the line through the rounds that have all sizes; without such rounds, the line through `times`, by size.
+    """Return the line through the rounds that have all sizes or, without such rounds, through `times`.
 
-    None if there are too few sizes, or if they are too similar.
+    Times are by size. None if there are too few sizes, or if they are too similar.
     """
     if len(times) < MIN_SIZES or max(times) < MIN_SPREAD * min(times):
         return None
@@ -128,7 +128,7 @@ def line_of(times: Mapping[float, float], rounds: Sequence[Mapping[float, float]
 
 
 def _least_squares(times: Mapping[float, float]) -> tuple[float, float]:
-    """Return latency and time per byte, with each size's error taken relative to its time."""
+    """Return the latency and the time per byte. Each size's error is relative to its time."""
     sizes, seconds = np.array(list(times)), np.array(list(times.values()))
     scale = float(sizes.max())  # scaled to similar magnitudes, for precision
     table = np.stack([1 / seconds, sizes / scale / seconds], axis=1)
@@ -137,7 +137,7 @@ def _least_squares(times: Mapping[float, float]) -> tuple[float, float]:
 
 
 def _sizes(rows: Sequence[TransferResult], of: TransferResult) -> int:
-    """Return the number of rows, one for each size, with the operation and number of ranks of `of`."""
+    """Return for how many sizes there are rows with the operation and the number of ranks of `of`."""
     return sum((row.op, row.world_size) == (of.op, of.world_size) for row in rows)
 
 
@@ -199,12 +199,12 @@ def _rows(world: int, members: Sequence[CaseRun]) -> list[TransferResult]:
 
 
 def _called(rounds: Sequence[Moved]) -> Interval:
-    """Return the time of a call as nccl-tests measures it, seconds, with its interval over rounds."""
+    """Return the time of a call (seconds) as nccl-tests measures it, with its interval over rounds."""
     return median_launch([one.called_ns / one.count / 1e9 for one in rounds])
 
 
 def _rate(factor: float | None, size: float, time: Interval) -> Interval | None:
-    """Return the bus bandwidth, bytes/s; None if the factor is not known."""
+    """Return the bus bandwidth (bytes/s), or None if the factor is not known."""
     if factor is None:
         return None
     low, high = (None if end is None else factor * size / end for end in (time.high, time.low))

@@ -49,7 +49,7 @@ class Lane:
 
     rank: int
     role: str
-    """Reason why the rank is shown if not all are: how long it computed, or `LAST`; empty without such a reason."""
+    """Reason for which the rank is shown if not all are, such as `most computation` or `LAST`. Empty without one."""
     length_s: float
     spans: tuple[tuple[str, float, float], ...]
     transfers: tuple[Transfer, ...]
@@ -60,7 +60,7 @@ class Lane:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OneStep:
-    """A step of a launch. Times are seconds from when its earliest rank started it."""
+    """A single step of a launch. Times are seconds from when its earliest rank started it."""
 
     case_id: str
     round: int
@@ -76,7 +76,7 @@ class OneStep:
     omitted: tuple[int, ...]
     """Ranks that are not shown."""
     backward_end_s: float | None
-    """End of the backward pass that ends last, which is that of `backward_rank`."""
+    """End of the last backward pass to end, which is the one of `backward_rank`."""
     backward_rank: int | None
     comm_end_s: float | None
     """End of the last transfer on its last rank."""
@@ -93,7 +93,7 @@ def _first_exchanging(cases: Sequence[CaseRun]) -> CaseRun | None:
 
 
 def one_step(run: RunDir, cases: Sequence[CaseRun]) -> tuple[OneStep | None, str]:
-    """Return the step to show and an empty text, or None and a sentence that says why there is none."""
+    """Return the step to show and an empty text, or None and a sentence that says why no step can be shown."""
     case = _first_exchanging(cases)
     if case is None or case.parts is None:
         return None, (
@@ -154,9 +154,10 @@ def one_step(run: RunDir, cases: Sequence[CaseRun]) -> tuple[OneStep | None, str
 def _transfers(
     launch: Mapping[int, RankSteps], step: int, origin: int, backend: str
 ) -> dict[int, list[Transfer]]:
-    """Return each rank's transfers of a step in the order of queueing; a transfer that lacks a rank is left out.
+    """Return each rank's parts in the transfers of a step, in the order of queueing.
 
-    A transfer between two ranks may belong to a differently numbered step on the other rank.
+    A transfer is left out if a rank's record is missing. A transfer between two ranks may belong to a differently
+    numbered step on the other rank.
     """
     result: dict[int, list[Transfer]] = {rank: [] for rank in launch}
     found = transfers_of([launch], len(launch), backend)
@@ -222,7 +223,7 @@ def _kept(lanes: Sequence[Lane], last: int | None, slowest: int) -> list[Lane]:
 
 
 def merged(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the union of intervals as intervals that do not touch, in order.
+    """Return the union of the intervals, as intervals that do not touch, in order.
 
     An interval that does not end after its start is empty.
     """
@@ -238,7 +239,7 @@ def merged(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]
 def without(
     whole: Iterable[tuple[float, float]], taken: Sequence[tuple[float, float]]
 ) -> list[tuple[float, float]]:
-    """Return the parts of intervals that are outside others; both arguments are unions as `merged` returns them."""
+    """Return what of the intervals `whole` is outside `taken`. Both must be unions as `merged` returns them."""
     result: list[tuple[float, float]] = []
     for start, end in whole:
         at = start

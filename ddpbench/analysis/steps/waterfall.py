@@ -62,7 +62,7 @@ def losses(
     efficiency: float,
     independent: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
-    """Return each loss of a round as a share of the step, by the names in `LOSSES`; together they are 1 - efficiency.
+    """Return each loss of a round as a share of the step, by the names in `LOSSES`. They add up to 1 - efficiency.
 
     `parts` are the case's parts of an instrumented step. `base` are the base case's, for as many samples as a rank has
     and in the same unit. `efficiency` is that of timed steps. `independent` are the independent ranks' parts at the
@@ -82,7 +82,10 @@ def losses(
 
 
 def of_rounds(rounds: Sequence[Mapping[str, float]], efficiency: float) -> dict[str, Interval]:
-    """Return each loss's median over the rounds. `rest` is what they leave of 1 - efficiency, without an interval."""
+    """Return the median of each loss over the rounds, and what the medians leave of 1 - efficiency as `rest`.
+
+    `rest` has no interval.
+    """
     found = {name: median_launch([one[name] for one in rounds]) for name in LOSSES if name in rounds[0]}
     left = 1 - efficiency - math.fsum(loss.value for loss in found.values())
     return {**found, "rest": Interval(value=left)}
@@ -93,7 +96,7 @@ def _computed(parts: Mapping[str, float]) -> float:
 
 
 def _for_samples(parts: Mapping[str, float], times: float) -> dict[str, float]:
-    """Return parts of a step multiplied by `times`, the ratio of samples."""
+    """Return the parts of a step multiplied by `times`, which is the ratio of samples."""
     return {name: times * parts[name] for name in PARTS}
 
 
@@ -104,12 +107,12 @@ def _batch(timings: Iterable[Timing]) -> float:
 
 
 def waterfall_of(cases: Sequence[CaseRun]) -> Iterator[EfficiencyLoss]:
-    """Yield the losses, and then the resulting efficiency, of each relevant strategy.
+    """Yield the losses and the efficiency of strategies in the largest groups of comparable cases.
 
-    In each of the largest groups of comparable cases, these are first the reference (see `reference_of`). Then come the
-    other strategies that exchange gradients at the same number of ranks, each at DDP's default cap or the smallest that
-    was run. Cases are left out if they or their base cases have no instrumented steps, or if they have no round in
-    common. So are cases whose model is computed by a different framework than the base case's.
+    In each group, these are first the reference (see `reference_of`). Then come the other strategies that exchange
+    gradients at the same number of ranks, each at DDP's default cap or the smallest that was run. Cases are left out if
+    they or their base cases have no instrumented steps, or if they have no round in common. So are cases whose model is
+    computed by a different framework than the base case's.
     """
     by_id = {run.case_id: run for run in cases}
     for members in compared_panels(cases):
@@ -161,13 +164,13 @@ def _losses(run: CaseRun, base: CaseRun | None, alone: CaseRun | None) -> Iterat
 
 
 def _by_round(run: CaseRun, base: CaseRun, alone: CaseRun | None) -> list[dict[str, float]]:
-    """Return the losses of each round that has all the launches they need."""
+    """Return the losses of each round that has all launches needed for them."""
     found = (_of_round(mine, run, base, alone) for mine in run.timings)
     return [one for one in found if one is not None]
 
 
 def _of_round(own: Timing, run: CaseRun, base: CaseRun, alone: CaseRun | None) -> dict[str, float] | None:
-    """Return the losses of one round; None if one of its launches is missing or was not instrumented."""
+    """Return the losses of one round, or None if a launch is missing or was not instrumented."""
     mine, ideal = _launch(run, own), _launch(base, own)
     if mine is None or ideal is None:
         return None
@@ -183,7 +186,7 @@ def _of_round(own: Timing, run: CaseRun, base: CaseRun, alone: CaseRun | None) -
 
 
 def _launch(run: CaseRun, own: Timing) -> tuple[Mapping[str, float], Timing] | None:
-    """Return parts and timing of the case's launch that is a pair with `own`; None if either is missing."""
+    """Return the parts and the timing of the case's launch that is a pair with `own`, or None if either is missing."""
     timing = next((theirs for _, theirs in pairs([own], run.timings)), None)
     parts = run.parts.by_round.get(own.round) if run.parts is not None else None
     return None if parts is None or timing is None else (parts, timing)

@@ -1,1 +1,1 @@
-"""The table of a run with one row per case: its columns, the values of a row, and its file."""
+"""The table of a run's cases: its columns, the values in a row, and its file."""

@@ -1,4 +1,4 @@
-"""A column of `cases.csv`: its name, type, unit, meaning, and the function that computes its values."""
+"""Definition of a column of `cases.csv`: its name, type, unit, meaning, and the function that computes its values."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _HINTS = get_type_hints(Case, include_extras=True)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CsvColumn:
-    """A column of `cases.csv`."""
+    """Definition of a column of `cases.csv`."""
 
     name: str
     kind: ColumnKind
@@ -44,13 +44,13 @@ class CsvColumn:
     meaning: str
     source: ColumnSource
     value: Callable[[CaseResult], Any]
-    """Function that returns a case's value: None for an empty cell, or an empty text in a column of texts."""
+    """Function that returns a case's value. None, or an empty text in a column of texts, makes an empty cell."""
     of: str = ""
-    """For an end of a 95 % interval, the name of the column with the value; empty for any other column."""
+    """Name of the column with the value if this one has an end of its 95 % interval; empty for any other column."""
 
     @property
     def dtype(self) -> str:
-        """Return the column's dtype in the frame.
+        """Return the column's pandas dtype.
 
         Empty cells are NA (NaN for numbers), never -1, 0 or an empty text.
         """
@@ -58,7 +58,7 @@ class CsvColumn:
 
 
 def setting(name: str, unit: str = "", meaning: str = "") -> CsvColumn:
-    """Return the column for a field of `Case`, with the field's type, and its declared unit and meaning.
+    """Return the column for a field of `Case`, with the field's type and its declared unit and meaning.
 
     Raises:
         TypeError: no kind of column can contain values of the field's type.
@@ -82,7 +82,7 @@ def setting(name: str, unit: str = "", meaning: str = "") -> CsvColumn:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasuredColumns:
-    """The columns of a number and of the two ends of its 95 % interval."""
+    """The three columns of a number and of the two ends of its 95 % interval."""
 
     middle: CsvColumn
     ends: tuple[CsvColumn, ...]
@@ -94,14 +94,14 @@ class MeasuredColumns:
 
 @dataclass(frozen=True, slots=True)
 class From:
-    """Factory for columns whose values come from one source, each with a name, a unit, a meaning and a function."""
+    """Factory for columns whose values come from one source. Each method makes a column of one type."""
 
     source: ColumnSource
 
     def text(
         self, name: str, meaning: str, value: Callable[[CaseResult], str | None], unit: str = ""
     ) -> CsvColumn:
-        """Return a column of texts, most of which have no unit."""
+        """Return a column of texts. Most texts have no unit."""
         return self._column("text", name, unit, meaning, value)
 
     def whole(
@@ -123,7 +123,7 @@ class From:
     def measured(
         self, pattern: str, unit: str, meaning: str, value: Callable[[CaseResult], Interval | None]
     ) -> MeasuredColumns:
-        """Return a number and its interval.
+        """Return the columns of a number and of the ends of its interval.
 
         `{}` in the pattern is replaced by `_ci_low` and `_ci_high` in the names of the ends, and removed for the
         number.
@@ -157,12 +157,12 @@ class From:
 
 @dataclass(frozen=True, slots=True)
 class PartReader(Generic[Part]):
-    """A part of the results that a case may lack; to be called with a function that reads a value of the part."""
+    """Access to a part of the results that a case may lack. Call it with a function that reads a value of the part."""
 
     part: Callable[[CaseResult], Part | None]
 
     def __call__(self, read: Callable[[Part], Value]) -> Callable[[CaseResult], Value | None]:
-        """Return a function that reads the value if a case has the part, and returns None otherwise."""
+        """Return a function that reads the value of a case that has the part, and returns None for other cases."""
 
         def value(result: CaseResult) -> Value | None:
             found = self.part(result)

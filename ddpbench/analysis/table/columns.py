@@ -1,4 +1,4 @@
-"""The columns of `cases.csv`, each defined once: name, type, unit, meaning, and its value in a case's results.
+"""The columns of `cases.csv`: name, type, unit, meaning, and how each is computed from a case's results.
 
 The frame, the report, `docs/columns.md` and the printed table are made from this module. Later changes append columns
 and never rename or move one. `make docs` writes `docs/columns.md`.
@@ -37,7 +37,7 @@ _TRANSFERS = PartReader(lambda case: case.transfers)
 
 
 def bucket_text(cap: float | str | None) -> str:
-    """Return a bucket cap as in the table: `default`, or a number without needless decimals; empty for None."""
+    """Return a bucket cap as the table shows it: `default`, or a number without needless decimals. Empty for None."""
     if cap is None:
         return ""
     return cap if isinstance(cap, str) else f"{cap:.15g}"
@@ -603,7 +603,7 @@ DTYPES: dict[str, str] = {column.name: column.dtype for column in TABLE}
 
 
 def meanings() -> list[tuple[str, str]]:
-    """Return each column with its meaning and unit; an interval's ends are described with its value."""
+    """Return the name of each column with its meaning and unit. Columns of an interval's ends are left out."""
     with_ends = {column.of for column in TABLE}
     return [
         (
@@ -618,7 +618,7 @@ def meanings() -> list[tuple[str, str]]:
 
 
 def page() -> str:
-    """Return the text of `docs/columns.md`."""
+    """Return the text of the page `docs/columns.md`."""
     rows = [
         f"| `{column.name}` | {_SHOWN.get(column.kind, column.kind)} | {column.unit} | {column.meaning} "
         f"| {column.source} |"

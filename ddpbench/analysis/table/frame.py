@@ -1,4 +1,4 @@
-"""The table of a run, with one row per case and exactly the columns `COLUMNS`; its CSV file, written and read back."""
+"""The table of a run as a frame, with one row per case and exactly the columns `COLUMNS`, and its CSV file."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _ALWAYS = COLUMNS[: COLUMNS.index("dilation") + 1]
 
 
 def case_table(plan: StoredPlan, cases: Sequence[CaseRun], machine: Mapping[str, Any]) -> pd.DataFrame:
-    """Return the table of cases that were already read; `machine` is `machine.json`."""
+    """Compute the table of cases that were already read. `machine` is the contents of `machine.json`."""
     return table_of(case_results(cases, plan.target_half_widths(), machine))
 
 
 def table_of(results: Sequence[CaseResult]) -> pd.DataFrame:
-    """Return the table of cases from their results."""
+    """Return the table of cases, made from their results."""
     columns: dict[str, pd.Series[Any]] = {}
     for column in TABLE:
         values = [column.value(result) for result in results]
@@ -39,7 +39,7 @@ def table_of(results: Sequence[CaseResult]) -> pd.DataFrame:
 
 
 def csv_of(frame: pd.DataFrame) -> str:
-    """Return a table as CSV; texts are escaped by `escape_csv`, numbers are unchanged."""
+    """Return a table as CSV. Texts are escaped by `escape_csv`, and numbers are unchanged."""
     text: str = _with_texts(frame, escape_csv).to_csv(index=False, lineterminator="\n")
     return text
 
@@ -59,7 +59,7 @@ def _with_texts(frame: pd.DataFrame, change: Callable[[str], str]) -> pd.DataFra
 
 
 def write_csv(frame: pd.DataFrame, run: RunDir) -> Path:
-    """Write `cases.csv`, and `cases.parquet` if pyarrow is installed; return the path of `cases.csv`.
+    """Write `cases.csv`, and also `cases.parquet` if pyarrow is installed. Return the path of `cases.csv`.
 
     Raises:
         OutputError: a file cannot be written.
@@ -75,7 +75,7 @@ def write_csv(frame: pd.DataFrame, run: RunDir) -> Path:
 
 
 def read_csv(path: Path) -> pd.DataFrame:
-    """Return a table read from its file, with its original dtypes.
+    """Read a table from its file, with its original dtypes.
 
     Columns of a later version are kept, and columns that the file's version lacked are empty. Texts are as before
     `csv_of`, except for control characters.

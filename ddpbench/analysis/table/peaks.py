@@ -26,7 +26,7 @@ from ddpbench.spec import OWN_TYPES, Case, grouping
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Peak:
-    """A model of GPU: the pattern of its name, and its dense peaks in 10^12 operations per second."""
+    """A model of GPU: a pattern that matches its name, and its dense peaks in 10^12 operations per second."""
 
     name: str
     """Regular expression for the entire name that CUDA gives."""
@@ -37,7 +37,7 @@ class Peak:
     source: str
 
     def rate(self, kind: str) -> float | None:
-        """Return operations per second in `bf16`, `fp16`, `float32` or `float64`; None if the GPU lacks this format."""
+        """Return the peak (operations/s) in `bf16`, `fp16`, `float32` or `float64`, or None if the GPU lacks it."""
         value: float | None = getattr(self, kind, None)
         return None if value is None else value * 1e12
 
@@ -138,9 +138,9 @@ PEAKS: tuple[Peak, ...] = (
 
 
 def peak_of(case: Case, machine: Mapping[str, Any]) -> float | None:
-    """Return the peak of each of a case's GPUs, operations per second.
+    """Return the peak rate (operations per second) of each of a case's GPUs.
 
-    None without GPUs, or unless their peaks are known and equal. `machine` is `machine.json`.
+    None without GPUs, or unless their peaks are known and equal. `machine` is the contents of `machine.json`.
     """
     if case.device != "cuda":
         return None
@@ -150,9 +150,10 @@ def peak_of(case: Case, machine: Mapping[str, Any]) -> float | None:
 
 
 def computes_in(case: Case, machine: Mapping[str, Any] = MappingProxyType({})) -> str:
-    """Return the format of a case's matrix products, as `Peak.rate` takes it.
+    """Return the number format of a case's matrix products, such as `bf16`, as `Peak.rate` accepts it.
 
-    `machine` is `machine.json`, which has the types of users' own classes; without it, the format for these is empty.
+    `machine` is the contents of `machine.json`, which has the types of users' own classes. Without it, the format for
+    these is empty.
     """
     kind = case.dtype if case.precision == "full" else case.precision
     if kind == OWN_TYPES:
@@ -161,7 +162,7 @@ def computes_in(case: Case, machine: Mapping[str, Any] = MappingProxyType({})) -
 
 
 def _names(gpus: object) -> Sequence[str]:
-    """Return the name of every GPU; if nodes differ, `gpus` lists names by host."""
+    """Return the name of every GPU. If nodes differ, `gpus` lists names by host."""
     if isinstance(gpus, Mapping):
         return [name for own in gpus.values() for name in _names(own)]
     return [str(name) for name in gpus] if isinstance(gpus, list) else []
@@ -174,7 +175,7 @@ def _rate(name: str, kind: str) -> float | None:
 
 
 def mfu(case: Case, flops_per_sample: float | None, samples_per_s: float, peak: float | None) -> float | None:
-    """Return the share of the GPUs' peak that a case's training reaches; None if operations or peak are unknown."""
+    """Return the share of the GPUs' peak rate that training reaches, or None if operations or peak are unknown."""
     if flops_per_sample is None or peak is None:
         return None
     return flops_per_sample * samples_per_s / (case.world_size * peak)

@@ -1,4 +1,4 @@
-"""Results of a case as typed values, from which columns take theirs."""
+"""Results of a case as typed values, from which table columns are filled."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ITSELF = Interval(value=1.0)
 
 @dataclass(frozen=True, kw_only=True)
 class CaseResult:
-    """Results of a case in its run. Missing values are None or empty; times are seconds, sizes bytes."""
+    """Results of a case in its run. Missing values are None or empty. Times are seconds, sizes bytes."""
 
     run: CaseRun
     others: Mapping[str, CaseRun]
@@ -56,22 +56,22 @@ class CaseResult:
 
     @cached_property
     def timings(self) -> list[Timing]:
-        """Return the timings of good launches."""
+        """Return the timings of the case's successful launches."""
         return self.run.timings
 
     @property
     def is_base(self) -> bool:
-        """Return whether the case is its own base case for the speed-up."""
+        """Return whether the case is its own base case."""
         return self.run.case_id == self.run.baseline_id
 
     @property
     def baseline(self) -> CaseRun | None:
-        """Return the base case of the speed-up; None if the run lacks it."""
+        """Return the case that the speed-up is relative to, or None if the run lacks it."""
         return self.others.get(self.run.baseline_id)
 
     @property
     def types(self) -> str:
-        """Return the types of the parameters, joined by `+`.
+        """Return the number types of the parameters, joined by `+`.
 
         For a user's class, they are those that a launch recorded.
         """
@@ -80,22 +80,22 @@ class CaseResult:
 
     @property
     def noise(self) -> str:
-        """Return words for disturbances of the launches, and for settings that ranks recorded other than requested."""
+        """Return words for disturbances of the launches, and for settings in which ranks differed from the case."""
         return "; ".join(filter(None, [noise_words(self.run.good), other_settings(self.run)]))
 
     @cached_property
     def step_time(self) -> Interval | None:
-        """Return the step time of the median launch, seconds."""
+        """Return the median over launches of seconds per step, with its interval."""
         return step_time(self.timings) if self.timings else None
 
     @cached_property
     def samples_per_s(self) -> Interval | None:
-        """Return the samples per second of the median launch."""
+        """Return the median over launches of samples per second, with its interval."""
         return samples_rate(self.timings) if self.timings else None
 
     @cached_property
     def single_steps_s(self) -> tuple[float, float] | None:
-        """Return median and 95th percentile of the single steps of all launches, seconds."""
+        """Return the median and the 95th percentile (seconds) of the single steps of all launches."""
         known = (launch.step_ns for launch in self.run.good)
         steps_ns = [found for found in known if found is not None and len(found)]
         if not steps_ns:
@@ -113,12 +113,12 @@ class CaseResult:
 
     @property
     def speedup(self) -> Interval | None:
-        """Return the case's samples per second divided by those of the base case."""
+        """Return the case's samples per second divided by those of the base case, with its interval."""
         return self._over_base[0] if self._over_base is not None else None
 
     @property
     def speedup_rounds(self) -> int | None:
-        """Return the number of rounds with a launch of both the case and its base case; None for a base case."""
+        """Return the number of rounds that have launches of both the case and its base case. None for a base case."""
         return self._over_base[1] if self._over_base is not None else None
 
     @property
@@ -132,7 +132,7 @@ class CaseResult:
 
     @cached_property
     def ci_reached(self) -> bool | None:
-        """Return whether the case's interval is as narrow as the experiment asked for; None if nothing was timed."""
+        """Return whether the case's interval is as narrow as the experiment requested, or None if nothing was timed."""
         if not self.timings:
             return None
         other = None if self.is_base or self.baseline is None else self.baseline.timings
@@ -140,22 +140,22 @@ class CaseResult:
         return width is not None and width <= self.target
 
     def part(self, name: str) -> Interval | None:
-        """Return the time of a part of the instrumented step, by its name in `Breakdown`."""
+        """Return the time of a part of the instrumented step, with its interval. `name` is a name in `PARTS`."""
         return self.run.parts.interval(name) if self.run.parts is not None else None
 
     @property
     def transfers(self) -> Breakdown | None:
-        """Return the breakdown of the instrumented step, if it has transfers."""
+        """Return the breakdown of the instrumented step if it has transfers, otherwise None."""
         parts = self.run.parts
         return parts if parts is not None and parts.has_transfers else None
 
     def communication(self, name: str) -> Interval | None:
-        """Return a total of the transfers, seconds: `comm`, `exposed`, `overlapped`, `wait` or `queue`."""
+        """Return the seconds per step of one of the totals `comm`, `exposed`, `overlapped`, `wait` or `queue`."""
         return self.transfers.interval(name) if self.transfers is not None else None
 
     @property
     def compute_time(self) -> Interval | None:
-        """Return the time of forward and backward of independent ranks that compute like this case, seconds per step.
+        """Return the seconds per step for forward and backward of independent ranks that compute the same as this case.
 
         For a case that exchanges nothing, or whose model a framework other than torch computes, it is the case's own
         time.
@@ -178,7 +178,7 @@ class CaseResult:
 
     @property
     def peak_memory_bytes(self) -> int | None:
-        """Return the highest peak memory of any rank."""
+        """Return the highest peak memory of any rank in any launch."""
         peaks = [launch.peak_memory_bytes for launch in self.run.good]
         return max((peak for peak in peaks if peak is not None), default=None)
 
@@ -190,13 +190,13 @@ class CaseResult:
 
     @property
     def flops_per_sample(self) -> float | None:
-        """Return FLOPs of forward and backward per sample; None for a replay, which does not compute the model."""
+        """Return the FLOPs of forward and backward per sample. None for a replay, which does not compute the model."""
         proof = self.run.proof
         return proof.flops_per_sample if proof and self.case.compute == "real" else None
 
     @property
     def mfu(self) -> float | None:
-        """Return the share of the GPUs' peak that the case reaches; None if unknown."""
+        """Return the share of the GPUs' peak rate that the case reaches, or None if unknown."""
         if self.samples_per_s is None:
             return None
         peak = peak_of(self.case, self.machine)
@@ -204,65 +204,68 @@ class CaseResult:
 
     @property
     def params_equal(self) -> bool | None:
-        """Return whether the ranks' parameters were equal at the end of every launch; None if none compared them."""
+        """Return whether the ranks' parameters were equal at the end of every launch.
+
+        None if no launch compared them.
+        """
         known = [launch.params_equal for launch in self.run.launches if launch.params_equal is not None]
         return all(known) if known else None
 
     @cached_property
     def evaluations(self) -> list[Timing]:
-        """Return the timing of evaluation steps in each launch that has one."""
+        """Return the timings of evaluation steps, one for each launch that has them."""
         return [launch.evaluation for launch in self.run.good if launch.evaluation is not None]
 
     @property
     def evaluation_step_time(self) -> Interval | None:
-        """Return the time of a step of evaluation in the median launch, seconds."""
+        """Return the median over launches of seconds per evaluation step, with its interval."""
         return step_time(self.evaluations) if self.evaluations else None
 
     @property
     def evaluation_samples_per_s(self) -> Interval | None:
-        """Return the samples per second of evaluation in the median launch."""
+        """Return the median over launches of samples per second in evaluation, with its interval."""
         return samples_rate(self.evaluations) if self.evaluations else None
 
     @property
     def same_caps(self) -> tuple[str, ...]:
-        """Return other requested bucket caps that make the same buckets, MiB or `default`."""
+        """Return the other requested bucket caps (MiB or `default`) that give the same buckets."""
         caps = (cap for cap in self.run.planned.stands_for if cap is not None)
         return tuple(cap if isinstance(cap, str) else f"{cap:g}" for cap in caps)
 
     @cached_property
     def checkpoints(self) -> Mapping[str, CheckpointCost]:
-        """Return the costs of checkpoints by method, `plain` first."""
+        """Return the cost of checkpoints by each method, `plain` first."""
         launches = [launch.checkpoints for launch in self.run.good]
         costs = checkpoint_costs(self.run.case_id, launches, self.timings)
         return {cost.method: cost for cost in costs}
 
     @cached_property
     def start(self) -> TypicalStart | None:
-        """Return the start-up time of a launch and of each part of it, seconds."""
+        """Return the median start-up time of a launch and the median of each part of it, in seconds."""
         return typical_start([launch.start_up for launch in self.run.good if launch.start_up is not None])
 
     @property
     def server_share_s(self) -> float | None:
-        """Return a launch's mean share of its fork server's start-up time, seconds."""
+        """Return the mean over launches of the share of a fork server's start-up time, in seconds."""
         if self.start is None:
             return None
         return sum(launch.server_s for launch in self.run.good) / len(self.run.good)
 
     @cached_property
     def recovery(self) -> RecoveryCost | None:
-        """Return the costs of training with snapshots, and of failures."""
+        """Return the costs of snapshots and failures, or None if the case trained without snapshots."""
         return self.run.recovery
 
     @property
     def failed(self) -> RecoveryCost | None:
-        """Return `recovery` if a failure was planned."""
+        """Return `recovery` if a failure was planned, otherwise None."""
         return self.recovery if self.case.recovery != "uninterrupted" else None
 
     @cached_property
     def loss_difference(self) -> tuple[float, int] | None:
         """Return the largest relative difference of losses from uninterrupted training, and the fewest steps compared.
 
-        Launches are compared within a round. None if there is no uninterrupted training to compare with.
+        Launches are compared within a round. None if the run has no uninterrupted training to compare with.
         """
         if self.case.recovery in ("off", "uninterrupted", "leave"):  # with fewer ranks, losses differ rightly
             return None
@@ -282,24 +285,24 @@ class CaseResult:
 
     @cached_property
     def traffic(self) -> LinkTraffic | None:
-        """Return bytes per step that emulated links carried, mean over launches."""
+        """Return the bytes per step that emulated links carried, as a mean over launches."""
         return mean_traffic(launch.traffic for launch in self.run.good if launch.traffic is not None)
 
     @property
     def expected_node_bytes(self) -> float | None:
-        """Return bytes per step that the busiest emulated link should carry, by the algorithm's formula."""
+        """Return the bytes per step that the busiest emulated link should carry by the algorithm's formula."""
         size = bytes_to_aggregate(self.run) if self.traffic is not None else None
         return None if size is None else busiest_link_bytes(self.case, self.case.known_algorithm, size)
 
     @property
     def traffic_ratio(self) -> float | None:
-        """Return bytes sent divided by bytes expected."""
+        """Return the bytes that the busiest link sent divided by `expected_node_bytes`."""
         expected = self.expected_node_bytes
         return self.traffic.sent / expected if self.traffic is not None and expected else None
 
     @property
     def paced(self) -> Sequence[Pacing] | None:
-        """Return the pacing of each launch of a replay; None without any."""
+        """Return the pacing of each launch of a replay, or None if no launch recorded it."""
         return [launch.pace for launch in self.run.good if launch.pace is not None] or None
 
     @property
@@ -309,7 +312,7 @@ class CaseResult:
 
     @cached_property
     def to_loss(self) -> Cost | None:
-        """Return the cost of reaching the requested loss."""
+        """Return the time, steps and samples needed to reach the requested loss."""
         return cost_of(self.run)
 
     @property
@@ -324,14 +327,17 @@ class CaseResult:
 
     @cached_property
     def staleness(self) -> tuple[int, ...] | None:
-        """Return the numbers of gradients that were 0, 1, 2, ... updates old when a server applied them."""
+        """Return how many gradients were 0, 1, 2, ... updates old when a server applied them.
+
+        None without such a server.
+        """
         return added(launch.staleness for launch in self.run.good) or None
 
 
 def case_results(
     cases: Sequence[CaseRun], targets: Mapping[str, float], machine: Mapping[str, Any]
 ) -> list[CaseResult]:
-    """Return the results of cases already read, in their order.
+    """Return the results of cases that were already read, in their order.
 
     Args:
         cases: all cases of a run.
@@ -361,5 +367,5 @@ def _compute_times(cases: Sequence[CaseRun]) -> dict[GroupKey, Interval]:
 
 
 def _own_compute(run: CaseRun) -> Interval | None:
-    """Return the time of forward and backward, seconds per step; None if nothing was instrumented."""
+    """Return the seconds per step for forward and backward, or None if nothing was instrumented."""
     return run.parts.interval("forward", "backward") if run.parts is not None else None
