@@ -24,7 +24,7 @@ MisplacedKind = Literal["mixed up", "unplanned", "misnamed", "rank", "unknown ca
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Something in a run directory that does not belong where it is, and is left out of the analysis."""
+    """A file or folder in a run directory that does not belong where it is. The analysis leaves it out."""
 
     kind: MisplacedKind
     path: Path
@@ -42,7 +42,7 @@ class Address:
     run_id: str = ""
 
     def misfit(self, outcome: LaunchOutcome, directory: LaunchDir) -> str:
-        """Return a clause on why an outcome belongs to a different launch; empty if it does not, as far as is known."""
+        """Return why an outcome belongs to a different launch, as a clause. Empty if nothing shows that it does."""
         if outcome.case_id != self.case_id and not self._lent(outcome.case_id, directory):
             return f"it is of case {outcome.case_id!r}"
         if outcome.purpose != self.purpose:
@@ -69,9 +69,9 @@ class Address:
         return lender.case_id == case_id and lender.proof_key == self.case.proof_key
 
     def misfit_rank(self, start: RankStart, path: Path, outcome: LaunchOutcome | None) -> str:
-        """Return a clause on why the rank's records with this start are not of this launch; empty if they are.
+        """Return why a rank's records belong to a different launch, as a clause. Empty if nothing shows that they do.
 
-        `path` is the file of the records.
+        `start` is the first of the records, and `path` their file.
         """
         rank, attempt = rank_of(path)
         if (start.rank, start.attempt) != (rank, attempt):
@@ -101,7 +101,7 @@ class Address:
 
 
 def rank_of(path: Path) -> tuple[int, int]:
-    """Return the rank and the attempt in the name of a rank's file, as `LaunchDir` builds it."""
+    """Return the rank and the attempt from the name of a rank's file, as `LaunchDir` builds it."""
     name = path.name
     if name[10:19] == ".attempt-":  # a rank of five digits, as in nearly all names
         return int(name[5:10]), int(name[19 : name.index(".", 19)])
@@ -131,11 +131,11 @@ _SENTENCES: dict[MisplacedKind, tuple[str, str]] = {
         "folders are left out: they are of no case of the plan",
     ),
 }
-"""By kind, the sentence for one thing left out and that for several, without the number."""
+"""Words for one file or folder left out and words for several, without the number, by kind."""
 
 
 def left_out_sentences(left_out: Iterable[LeftOut], root: Path) -> list[str]:
-    """Return a sentence for each kind, with the number of things left out, and the path of the first."""
+    """Return a sentence for each kind of misplaced files, with their number and the path of the first."""
     found = list(left_out)
     counts = Counter(one.kind for one in found)
     sentences = []

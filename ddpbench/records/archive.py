@@ -31,11 +31,11 @@ _NAME = re.compile(
     r"/(launch\.json|outcome\.json|rank-\d+\.attempt-\d+\.jsonl)",
     re.ASCII,
 )
-"""Pattern of the paths that an archive may have. No path that matches is outside the run directory."""
+"""Pattern of the paths that an archive may contain. No path that matches it leads out of the run directory."""
 MOST_BYTES = 2**30
 """Largest size of an archive, packed or unpacked, bytes; a few KB of xz could unpack to TB."""
 _MOST_ON_DISK = 2 * MOST_BYTES
-"""Most disk space of the unpacked files and folders, bytes; 1 GiB of tar can have two million empty files."""
+"""Largest disk space of the unpacked files and folders, bytes. 1 GiB of tar can have two million empty files."""
 _BLOCK = 4096
 """Disk space is used in blocks of this many bytes on a usual disk; a folder uses one too."""
 _MOST_MEMORY = 2**27
@@ -43,7 +43,7 @@ _MOST_MEMORY = 2**27
 for 4 GiB.
 """
 _STAMP = ".unpacked"
-"""Name of a file in `cases/` with the digest of the archive that has the same records; a sweep's `cases/` lacks it."""
+"""Name of a file in `cases/` with the digest of the archive that has equal records. A sweep's `cases/` lacks it."""
 
 
 def pack(run: RunDir) -> Path:
@@ -102,7 +102,7 @@ def unpack(run: RunDir) -> None:
     """Unpack `records.tar.xz` into `cases/`, unless the archive is missing or `cases/` exists.
 
     Raises:
-        UnreadableError: the archive is damaged, or holds something other than records.
+        UnreadableError: the archive is damaged, or contains something other than records.
         RequestError: `cases/` was unpacked from a different archive than the present one.
         OutputError: the directory cannot be written.
     """
@@ -118,7 +118,7 @@ def unpack(run: RunDir) -> None:
 def outdated(run: RunDir) -> str:
     """Return a sentence if `records.tar.xz` is damaged or lacks launches of `cases/`, with the command to renew it.
 
-    Return an empty text if it is up to date, or if the archive or `cases/` is missing.
+    Empty if it is up to date, or if the archive or `cases/` is missing.
     """
     if not run.packed.exists() or not run.cases.exists():
         return ""
@@ -171,13 +171,13 @@ def _rename(source: Path, target: Path) -> None:
 
 @dataclass(slots=True)
 class _DiskSpace:
-    """Disk space of files and their folders, added up file by file."""
+    """Disk space that files and their folders need, added up file by file."""
 
     taken: int = 0
     _folders: set[str] = field(default_factory=set)
 
     def exceeded_with(self, name: str, size: int) -> bool:
-        """Add a file; return whether the total exceeds the limit."""
+        """Add a file, and return whether the total now exceeds the limit."""
         folders = {name.rsplit("/", up)[0] for up in (1, 2)} - self._folders
         self._folders |= folders
         self.taken += _BLOCK * (max(1, -(-size // _BLOCK)) + len(folders))
@@ -185,7 +185,7 @@ class _DiskSpace:
 
 
 class _Content:
-    """The content of an archive, decompressed piece by piece, because a few KB of xz may hold 1 GiB."""
+    """The content of an archive, decompressed piece by piece, because a few KB of xz may contain 1 GiB."""
 
     def __init__(self, packed: bytes) -> None:
         import lzma
@@ -195,7 +195,7 @@ class _Content:
         self._left = MOST_BYTES
 
     def piece(self, most: int) -> bytes:
-        """Return the next bytes, `most` or fewer; none at the end of the content.
+        """Return the next `most` or fewer bytes of the content. Empty at its end.
 
         Raises:
             EOFError: the archive is cut off, or its content has more than `MOST_BYTES`.
@@ -214,7 +214,7 @@ class _Content:
         return b""
 
     def pieces(self, count: int) -> Iterator[bytes]:
-        """Yield the next `count` bytes.
+        """Yield the next `count` bytes of the content, in pieces.
 
         Raises:
             EOFError: there are fewer.
@@ -227,12 +227,12 @@ class _Content:
             yield found
 
     def skip(self, count: int) -> None:
-        """Skip the next `count` bytes; raises like `pieces`."""
+        """Skip the next `count` bytes. Raises the same errors as `pieces`."""
         for _ in self.pieces(count):
             pass
 
     def finish(self) -> None:
-        """Read the remaining bytes, to verify the checksum after the last member; raises like `piece`."""
+        """Read the remaining bytes, to verify the checksum after the last member. Raises the same errors as `piece`."""
         while self.piece(MIB):
             pass
 
@@ -267,10 +267,10 @@ def _naming_damage(path: Path) -> Iterator[None]:
 
 
 def _members(path: Path, packed: bytes) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """Yield the name and the contents, in pieces, of each file in an archive; messages name the archive by `path`.
+    """Yield the name and the contents, in pieces, of each file in an archive. Messages call the archive `path`.
 
     Raises:
-        UnreadableError: a member is not a record file, comes twice or is too large, or there are too many.
+        UnreadableError: a member is not a record file, occurs twice or is too large, or there are too many.
         EOFError, lzma.LZMAError, tarfile.TarError: the archive is damaged; reading the contents may raise these too.
     """
     content = _Content(packed)
@@ -283,10 +283,10 @@ def _members(path: Path, packed: bytes) -> Iterator[tuple[str, Iterator[bytes]]]
 
 
 def _check_members(path: Path, content: _Content) -> set[str]:
-    """Return the names of an archive's members, after checking them.
+    """Check an archive's members, and return their names.
 
     Raises:
-        UnreadableError: a member is not a record file, comes twice or is too large, or there are too many.
+        UnreadableError: a member is not a record file, occurs twice or is too large, or there are too many.
         EOFError, lzma.LZMAError, tarfile.TarError: the archive is damaged.
     """
     import tarfile
@@ -316,14 +316,14 @@ def _check_members(path: Path, content: _Content) -> set[str]:
 
 
 def _record_files(root: Path) -> Iterator[str]:
-    """Yield the paths, relative to `root`, of files to pack. `read_plan` has checked that no folder is a link."""
+    """Yield the paths of files to pack, relative to `root`. `read_plan` has checked that no folder is a link."""
     for path in (root / "cases").glob("*/*/*"):
         if is_record(*path.parts[-3:]) and path.is_file() and not path.is_symlink():
             yield path.relative_to(root).as_posix()
 
 
 def unpackable(run: RunDir) -> list[str]:
-    """Return the paths, relative to the run, of JSON files in `cases/` that are not records, and so are not packed."""
+    """Return the paths, relative to the run, of JSON files in `cases/` that are not records, so not packed."""
     found = (path for path in run.cases.glob("*/*/*") if path.suffix in (".json", ".jsonl"))
     return sorted(path.relative_to(run.path).as_posix() for path in found if not is_record(*path.parts[-3:]))
 
@@ -346,7 +346,7 @@ def _check_stamp(run: RunDir) -> None:
 
 
 def _stamp_now(run: RunDir) -> list[str]:
-    """Return the digest of the present archive if the stamp of `cases/` has it; an empty list otherwise."""
+    """Return the digest of the present archive in a list, or an empty list if the stamp of `cases/` lacks it."""
     with contextlib.suppress(FileNotFoundError, UnreadableError):
         digest = _digest(read_bytes(run.packed, MOST_BYTES))
         return [digest] if digest in _stamped(run.cases / _STAMP) else []
@@ -354,7 +354,7 @@ def _stamp_now(run: RunDir) -> list[str]:
 
 
 def _stamped(stamp: Path) -> list[str]:
-    """Return the digests in a stamp: one, or two while the archive is being replaced."""
+    """Return the digests in a stamp, which are two while the archive is being replaced and otherwise one."""
     return read_bytes(stamp, 1000).decode("ascii", "replace").split()
 
 

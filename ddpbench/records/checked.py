@@ -1,6 +1,6 @@
-"""Read JSON files of a run directory and check them by a model of their fields.
+"""Read JSON files of a run directory, and check them against a model of their fields.
 
-Errors name the file and the field. `read_json` reads an object and checks only its schema version; `read_checked` also
+Errors name the file and the field. `read_json` reads an object and checks only its schema version. `read_checked` also
 checks its fields.
 """
 
@@ -20,11 +20,11 @@ from ddpbench.text_safety import shortened
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _TRIED_AS = re.compile(r"bool|float|int|str|[\w-]+\[.*\]", re.DOTALL)
-"""Pattern of the parts that pydantic adds to a value's path to name the types that it tried."""
+"""Pattern of those parts of a value's path with which pydantic names the types that it tried."""
 
 
 def read_json(path: Path, most: int) -> dict[str, Any]:
-    """Return the JSON object of a file of `most` bytes or fewer.
+    """Read the JSON object in a file of at most `most` bytes.
 
     Raises:
         FileNotFoundError: the file does not exist.
@@ -46,7 +46,7 @@ def read_json(path: Path, most: int) -> dict[str, Any]:
 
 
 def check_schema(where: object, version: object) -> None:
-    """Check the schema version of a file; `where` names the file in the message.
+    """Check the schema version of a file. `where` names the file in the message.
 
     Raises:
         IdentityError: the version is not `SCHEMA_VERSION`.
@@ -57,7 +57,7 @@ def check_schema(where: object, version: object) -> None:
 
 
 def read_checked(model: type[_Model], path: Path, most: int) -> _Model:
-    """Return a file's contents as an instance of the model.
+    """Read a file of at most `most` bytes as an instance of the model.
 
     Raises:
         FileNotFoundError, NotADirectoryError: as in `read_json`.
@@ -67,7 +67,7 @@ def read_checked(model: type[_Model], path: Path, most: int) -> _Model:
 
 
 def check(model: type[_Model], path: Path, data: object) -> _Model:
-    """Return `data`, the contents of a file, as an instance of the model.
+    """Return `data`, which is the contents of the file `path`, as an instance of the model.
 
     Raises:
         IdentityError: a field is missing or wrong; the message names the file.
@@ -79,7 +79,7 @@ def check(model: type[_Model], path: Path, data: object) -> _Model:
 
 
 def first_problem(error: ValidationError) -> str:
-    """Return words for the first problem with its field; if several types are allowed, tell what each requires."""
+    """Return words for the first problem and its field. If several types are allowed, they say what each requires."""
     problems = error.errors(include_url=False)
     where = _field(problems[0])
     if problems[0]["type"] == "missing":
@@ -92,5 +92,5 @@ def first_problem(error: ValidationError) -> str:
 
 
 def _field(problem: ErrorDetails) -> str:
-    """Return the dotted path of a problem's field, without the types that pydantic tried: `literal['default']`."""
+    """Return the dotted path of a problem's field, without types that pydantic tried: `literal['default']`."""
     return ".".join(str(part) for part in problem["loc"] if not _TRIED_AS.fullmatch(str(part)))

@@ -1,8 +1,8 @@
-"""Safe access to a run directory's files: no link leads out of the directory, and no read blocks or is unbounded.
+"""Read and write files of a run directory safely: no link leads out of it, and no read blocks or is unbounded.
 
 A run directory may come from a stranger. Only regular files of a limited size are read from it, and only regular files
-are written in it; links are refused or replaced, regardless of their target. All writes in a run directory go through
-this module. It does not defend against someone who changes the directory meanwhile; `RunDir.held` does so, for a
+are written in it. Links are refused or replaced, regardless of their target. All writes in a run directory go through
+this module. It does not defend against someone who changes the directory meanwhile. `RunDir.held` does so, for a
 directory of this user.
 """
 
@@ -26,30 +26,32 @@ from ddpbench.text_safety import on_one_line
 
 MIB = 1 << 20
 MOST_PLAN = 64 * MIB
-"""Most bytes of plan.json: a sweep's 100,000 launches take 7 MiB, ten thousand cases 12."""
+"""Largest size of plan.json, bytes. A sweep's 100,000 launches take 7 MiB, and ten thousand cases take 12 MiB."""
 MOST_NOTES = 16 * MIB
 """Most bytes of machine.json, sessions.json, fabric.json, merged.json and experiment.toml: thousands of
 entries.
 """
 MOST_OUTCOME = MIB
-"""Most bytes of outcome.json and launch.json: 4,096 exit codes, a sentence, a line of a log."""
+"""Largest size of outcome.json and launch.json, bytes, for 4,096 exit codes, a sentence and a line of a log."""
 MOST_RECORDS = 256 * MIB
-"""Most bytes of a rank's records: some 20 million steps. A launch of seconds has some KiB."""
+"""Largest size of a rank's records, bytes, for some 20 million steps. A launch of seconds has some KiB."""
 MOST_LOG = 64 * MIB
-"""Most bytes of a rank's log that is copied."""
+"""Largest size of a rank's log that is copied, bytes."""
 
 MOST_VALUES = 1 << 21
-"""Most values of a JSON document; the largest plan of a sweep has 700,000. Three bytes of a file may take 64 in memory.
+"""Largest number of values of a JSON document. The largest plan of a sweep has 700,000.
+
+Three bytes of a file may take 64 bytes in memory.
 """
 
 _PART = 1 << 16
 _DEEPEST = 64
-"""Deepest nesting of JSON; documents that ddpbench writes have a handful of levels."""
+"""Largest number of levels of nested JSON. Documents that ddpbench writes have a handful."""
 _TOO_DEEP = f"nested more than {_DEEPEST} levels deep"
 
 
 def damaged(path: Path, what: str) -> IdentityError:
-    """Return the error for a file of a run directory whose contents ddpbench cannot have written."""
+    """Return the error to raise for a file whose contents ddpbench cannot have written."""
     return IdentityError(f"{on_one_line(f'{path} is damaged: {what}')}; restore it from a copy")
 
 
@@ -71,7 +73,7 @@ def noun_of(mode: int) -> str:
 
 
 def open_file(path: Path, most: int | None) -> int:
-    """Return a descriptor for reading a regular file, without ever blocking.
+    """Open a regular file for reading without ever blocking, and return the descriptor.
 
     Raises:
         FileNotFoundError: the file does not exist.
@@ -96,7 +98,7 @@ def open_file(path: Path, most: int | None) -> int:
 
 
 def check_default(folder: Path, advice: str) -> Path:
-    """Return a default folder in the working directory, after checking that no other user has planted it.
+    """Check that no other user has planted a default folder in the working directory, and return the folder.
 
     The owner of a planted folder could replace what this user writes there, and so run code as this user.
 
@@ -113,7 +115,7 @@ def check_default(folder: Path, advice: str) -> Path:
 
 
 def create_file(path: Path, mode: int = 0o666) -> BinaryIO:
-    """Return a new file, open for writing; the umask is applied to `mode`.
+    """Create a file and return it, open for writing. The umask is applied to `mode`.
 
     Raises:
         FileExistsError: something has the name already.
@@ -123,7 +125,7 @@ def create_file(path: Path, mode: int = 0o666) -> BinaryIO:
 
 
 _ROOM_BYTES = 1 << 16
-"""Bytes to write as a test, which are more than a writer buffers."""
+"""Number of bytes that `check_room` writes, which is more than a writer buffers."""
 
 
 def check_room(folder: Path) -> None:
@@ -141,7 +143,7 @@ def check_room(folder: Path) -> None:
 
 
 def open_to_append(path: Path) -> BinaryIO:
-    """Return a regular file, created if missing, open for appending; never block.
+    """Open a regular file for appending without ever blocking. A missing file is created.
 
     Raises:
         OutputError: the path is a link, a pipe, a socket or a device.
@@ -165,7 +167,7 @@ def _not_written(path: Path, kind: str) -> str:
 
 
 def _check_replaceable(path: Path) -> None:
-    """Check that a path is free, or is a regular file or a link, which may be replaced.
+    """Check that a file can be written at a path, which must be free, a regular file or a link.
 
     Raises:
         OutputError: the path is a pipe, a socket, a device or a folder.
@@ -180,7 +182,7 @@ def _check_replaceable(path: Path) -> None:
 
 
 def write_anew(path: Path, content: str | bytes) -> None:
-    """Write a file in place of any file or link at the path; a link's target stays unchanged.
+    """Write a file at a path, in place of any file or link. A link's target stays unchanged.
 
     Raises:
         OutputError: the path is a pipe, a socket, a device or a folder.
@@ -194,16 +196,16 @@ def write_anew(path: Path, content: str | bytes) -> None:
 
 _UNFINISHED = re.compile(r"\.ddpbench-[0-9a-f]{16}\.new", re.ASCII)
 _LEFT_S = 86_400
-"""Age from which an unfinished file is taken to have no writer any more, seconds."""
+"""Smallest age, in seconds, of an unfinished file that is taken to have no writer any more."""
 
 
 def _unfinished(folder: Path, key: str = "") -> Path:
-    """Return a path in `folder` for a file that is being written: a random one, or the one for `key` if given."""
+    """Return a path in `folder` for a file that is being written. Its name is random, or made from `key` if given."""
     return folder / f".ddpbench-{key or secrets.token_hex(8)}.new"
 
 
 def is_unfinished(name: str) -> bool:
-    """Return whether a name is one that functions of this module give to a file while they write it."""
+    """Return whether a file's name is one that this module uses while it writes the file."""
     return _UNFINISHED.fullmatch(name) is not None
 
 
@@ -232,7 +234,7 @@ def replacing(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def _remove_left(folder: Path, now: float) -> None:
-    """Remove this user's unfinished files that writers left, if they are older than `_LEFT_S` at the time `now`."""
+    """Remove this user's unfinished files that are older than `_LEFT_S` at the time `now`."""
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if not _UNFINISHED.fullmatch(entry.name):
@@ -269,7 +271,7 @@ def _fill(file: BinaryIO, content: str | bytes, *, flushed: bool = True) -> None
 
 
 def write_numbered(path: Path, number: int, content: bytes, is_taken: Callable[[], bool]) -> bool:
-    """Write a file whose name has a number that no other file in its folder has; return whether it was written.
+    """Write a file whose name has a number that no other file in its folder has. Return whether it was written.
 
     Nothing is written if another writer is using the number, if `is_taken` returns True, or if the path exists. Then
     try the next number.
@@ -318,7 +320,7 @@ def _too_large(path: Path, size: int, most: int | None) -> UnreadableError:
 def _parts(path: Path, most: int, part_bytes: int) -> Iterator[bytes]:
     """Yield a file's contents in parts.
 
-    Raises like `open_file`, also if the file grows beyond `most` bytes meanwhile.
+    Raises the same errors as `open_file`, also if the file grows beyond `most` bytes meanwhile.
     """
     descriptor = open_file(path, most)
     try:
@@ -333,7 +335,10 @@ def _parts(path: Path, most: int, part_bytes: int) -> Iterator[bytes]:
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """Return a file's contents; raises like `open_file`, also if the file grows beyond `most` bytes meanwhile."""
+    """Return a file's contents.
+
+    Raises the same errors as `open_file`, also if the file grows beyond `most` bytes meanwhile.
+    """
     return b"".join(_parts(path, most, _PART))
 
 
@@ -354,7 +359,7 @@ def read_text(path: Path, most: int) -> str:
 
 
 def copy_file(source: Path, target: Path, most: int) -> None:
-    """Copy a file's contents to a new file; raises like `read_bytes` and `create_file`.
+    """Copy a file's contents to a new file. Raises the same errors as `read_bytes` and `create_file`.
 
     Nothing is created if the source cannot be opened, and the new file is removed if its contents cannot be copied.
     """
@@ -370,19 +375,22 @@ def copy_file(source: Path, target: Path, most: int) -> None:
 
 
 def most_of(name: str) -> int:
-    """Return the largest size allowed for a file of this name in a launch's folder, bytes."""
+    """Return the largest size (bytes) that a file of this name may have in a launch's folder."""
     return {".jsonl": MOST_RECORDS, ".log": MOST_LOG}.get(Path(name).suffix, MOST_OUTCOME)
 
 
 def read_end(path: Path, most: int) -> bytes:
-    """Return the last bytes of a file of any size, `most` or fewer; raises like `open_file`."""
+    """Return the last `most` bytes of a file of any size, or all if it has fewer.
+
+    Raises the same errors as `open_file`.
+    """
     with os.fdopen(open_file(path, None), "rb", buffering=0) as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - most))
         return file.read(most) or b""
 
 
 def parse_json(data: bytes | str, *, finite: bool = True, most: int = MOST_VALUES) -> Any:
-    """Return a JSON value, after checking that it is safe to use.
+    """Parse a JSON value, after checking that it is safe to use.
 
     Integers have at most 64 bits, texts are valid Unicode without NULs, and nesting is limited. There are at most
     `most` values, counted by commas and brackets, also those within texts. Numbers are finite. Give `finite=False` for
@@ -441,7 +449,7 @@ def check_finite(value: Any) -> None:
     """Check that all numbers in a JSON value are finite.
 
     Raises:
-        ValueError: one is infinite or NaN.
+        ValueError: a number is infinite or NaN.
     """
     for one in _values_in(value):
         if isinstance(one, float) and not math.isfinite(one):

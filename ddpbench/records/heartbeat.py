@@ -1,5 +1,6 @@
-"""Shared memory (the page) in which each rank counts its steps, so that a watchdog can follow ranks without
-disturbing them.
+"""Shared memory in which each rank counts its steps, so that a watchdog can follow ranks without disturbing them.
+
+It is called the page. Each rank has a slot in it.
 """
 
 from __future__ import annotations
@@ -33,32 +34,32 @@ PAGE_BYTES = MAX_RANKS * _SLOT_WORDS * 8
 
 
 WORDS_BYTES = MAX_RANKS * 2 * 8
-"""Bytes after the page, for ranks that a different launcher starts: each rank's process, and how it ended."""
+"""Number of bytes after the page, which record each rank's process and exit code if another launcher starts ranks."""
 _PID_BITS = 22
-"""Most bits of a process id on Linux; the bits above are for the start time, by which to recognise a reused id."""
+"""Number of bits of a process id on Linux. The bits above have its start time, by which a reused id is recognised."""
 _KNOWN = 1 << 16  # added to an exit code, so that the word of an ended process is above 0
 
 
 def note_pid(page: mmap.mmap, rank: int) -> None:
-    """Record this process as a rank's, in the bytes after the page."""
+    """Record this process as that of a rank, in the bytes after the page."""
     memoryview(page).cast("Q")[PAGE_BYTES // 8 + 2 * rank] = _began(os.getpid()) << _PID_BITS | os.getpid()
 
 
 def noted_pid(words: memoryview, rank: int) -> int:
-    """Return the process id recorded for a rank; 0 if there is none yet."""
+    """Return the id of the process recorded for a rank, or 0 if none was recorded."""
     word: int = words[PAGE_BYTES // 8 + 2 * rank]
     return word & (1 << _PID_BITS) - 1
 
 
 def noted_lives(words: memoryview, rank: int) -> bool:
-    """Return whether the process recorded for a rank still exists, rather than a later one with the same id."""
+    """Return whether the process recorded for a rank still exists. A later process with an equal id does not count."""
     word: int = words[PAGE_BYTES // 8 + 2 * rank]
     began = word >> _PID_BITS
     return bool(began) and began == _began(noted_pid(words, rank))
 
 
 def _began(pid: int) -> int:
-    """Return when a process began, in the kernel's ticks since boot; 0 if it does not exist."""
+    """Return when a process began, in the kernel's ticks since boot, or 0 if it does not exist."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
@@ -67,12 +68,12 @@ def _began(pid: int) -> int:
 
 
 def note_end(page: mmap.mmap, rank: int, code: int) -> None:
-    """Record how a rank's process ended: its exit code, negative for a signal."""
+    """Record the exit code of a rank's process, which is negative for a signal."""
     memoryview(page).cast("Q")[PAGE_BYTES // 8 + 2 * rank + 1] = _KNOWN + code
 
 
 def noted_end(words: memoryview, rank: int) -> int | None:
-    """Return the recorded exit code of a rank's process, negative for a signal; None if none was recorded."""
+    """Return the recorded exit code of a rank's process, negative for a signal. None if none was recorded."""
     word: int = words[PAGE_BYTES // 8 + 2 * rank + 1]
     return word - _KNOWN if word else None
 
@@ -88,7 +89,7 @@ def shared_page(path: Path) -> mmap.mmap:
 
 
 class Heartbeat:
-    """The slot of one rank in the page. Counting a step takes a write to memory; no other process writes there."""
+    """The slot of one rank in the page. Only this process writes to it, and counting a step is one write to memory."""
 
     def __init__(self, page: mmap.mmap | bytearray, rank: int) -> None:
         self._words = memoryview(page).cast("Q")
@@ -97,7 +98,7 @@ class Heartbeat:
         self._words[self._steps + 1] = 0
 
     def end_forks(self, leave: Callable[[], NoReturn]) -> None:
-        """Make processes forked from here call `leave` instead of counting a step or entering a phase."""
+        """Make processes that this one forks later call `leave` instead of counting a step or entering a phase."""
         os.register_at_fork(after_in_child=lambda: setattr(self, "_words", _Forbidden(leave)))
 
     def beat(self) -> None:
@@ -105,7 +106,7 @@ class Heartbeat:
         self._words[self._steps] += 1
 
     def enter(self, phase: str) -> None:
-        """Record that the rank enters a phase; the watchdog counts this as a sign of life."""
+        """Record that the rank enters a phase, which the watchdog also counts as a sign of life."""
         self._words[self._steps + 1] = PHASES.index(phase)
 
     @property
@@ -115,7 +116,7 @@ class Heartbeat:
 
 
 class _Forbidden:
-    """A stand-in for the page in a forked process, which must not count; any access calls `leave`."""
+    """A stand-in for the page in a forked process, which must not count steps. Any access calls `leave`."""
 
     def __init__(self, leave: Callable[[], NoReturn]) -> None:
         self._leave = leave
@@ -129,13 +130,13 @@ class _Forbidden:
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """The contents of a rank's slot at one moment: the steps it has made, and its phase."""
+    """The contents of a rank's slot at one moment, which are the number of its steps and its phase."""
 
     steps: int
     phase: str
 
 
 def read_pulse(words: memoryview, rank: int) -> Pulse:
-    """Return the contents of a rank's slot; `words` is the page as 64-bit words (`memoryview(page).cast("Q")`)."""
+    """Return the contents of a rank's slot. `words` is the page as 64-bit words (`memoryview(page).cast("Q")`)."""
     index = words[_SLOT_WORDS * rank + 1]
     return Pulse(words[_SLOT_WORDS * rank], PHASES[index] if index < len(PHASES) else "unknown")

@@ -1,4 +1,4 @@
-"""Reach folders part by part and hold each open, so that the folder that was checked is the one that is used.
+"""Open folders part by part and keep them open, so that the folder that was checked is the one that is used.
 
 Otherwise, between the check of a path and its use, someone could replace a folder in it by a link.
 """
@@ -17,16 +17,16 @@ from ddpbench.planted import is_planted_in
 from ddpbench.removal import Identity, empty, make_folder, remove_folder
 
 _MOST_LINKS = 40
-"""Most symbolic links to follow, the same as in the kernel."""
+"""Largest number of symbolic links to follow, as in the kernel."""
 
 
 _OPEN = Path("/proc/self/fd")
 
 
 class HeldFolder:
-    """An open folder, with those above it: it stays the same folder even if a different one takes its name.
+    """An open folder and those above it. It stays the same folder even if a different one takes its name.
 
-    It begins as the root folder; `enter` goes to a subfolder.
+    It begins as the root folder, and `enter` goes to a subfolder.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class HeldFolder:
 
     @property
     def path(self) -> Path:
-        """Return the folder's path, with links resolved, as it was when the folder was entered; for messages."""
+        """Return the folder's path, with links resolved, as it was when the folder was entered. Use it for messages."""
         return Path("/", *self._names)
 
     @property
@@ -57,7 +57,7 @@ class HeldFolder:
             os.close(folder)
 
     def enter(self, path: Path, *, make: bool = False) -> None:
-        """Follow an absolute path, including its `..`; with `make`, create missing folders.
+        """Follow an absolute path, including its `..`. With `make`, create missing folders.
 
         Raises:
             OutputError: the path has another user's link, in a folder like /tmp or below a folder of theirs there.
@@ -89,7 +89,10 @@ class HeldFolder:
             parts += reversed([one for one in target.parts if one != "/"])
 
     def _enter(self, name: str, *, make: bool) -> Path | None:
-        """Enter a subfolder and return None, or return the target if `name` is a link; raises like `enter`."""
+        """Enter a subfolder and return None, or return the target if `name` is a link.
+
+        Raises the same errors as `enter`.
+        """
         with self._named(name):
             try:
                 folder = self._open(name)
@@ -116,7 +119,7 @@ class HeldFolder:
         )
 
     def target(self, name: str) -> Path | None:
-        """Return the target of a link in this folder; None if the name does not exist or is not a link.
+        """Return the target of a link in this folder, or None if the name does not exist or is not a link.
 
         Raises:
             OutputError: the link is another user's, in a folder like /tmp or below a folder of theirs there.
@@ -151,13 +154,13 @@ class HeldFolder:
                 )
 
     def remove_made(self) -> None:
-        """Remove the folders that `enter` has created, as far as they are empty."""
+        """Remove those of the folders created by `enter` that are empty."""
         for folder, name, made in reversed(self._made):
             remove_folder(name, folder, made)
 
     @contextlib.contextmanager
     def _named(self, name: str) -> Iterator[None]:
-        """Give OSErrors in the body the full path of a name in this folder."""
+        """Add the full path of a name in this folder to OSErrors in the body."""
         try:
             yield
         except OSError as error:
@@ -167,7 +170,7 @@ class HeldFolder:
 
 @contextlib.contextmanager
 def held_folder(path: Path) -> Iterator[HeldFolder]:
-    """Yield the folder at a path, open until the body ends.
+    """Yield the folder at a path, which stays open until the body ends.
 
     Raises:
         OutputError: the path has another user's link, in a folder like /tmp or below a folder of theirs there.
@@ -213,7 +216,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 class MadeFolder:
-    """A new folder, held open so that writes and removals reach it even if a different one takes its name."""
+    """A new folder that stays open, so that writes and removals reach it even if a different one takes its name."""
 
     def __init__(self, parent: Path, name: str) -> None:
         """Create the folder.
@@ -240,7 +243,7 @@ class MadeFolder:
         os.close(self._parent)
 
     def remove(self) -> None:
-        """Remove the folder with its contents, as far as possible."""
+        """Remove the folder with its contents, or as much as can be removed."""
         empty(self._descriptor, self.itself)
         remove_folder(self._name, self._parent, Identity.of(os.fstat(self._descriptor)))
 
@@ -260,7 +263,7 @@ class MadeFolder:
 
 @contextlib.contextmanager
 def errors_naming(itself: Path, path: Path) -> Iterator[None]:
-    """In the body's errors, replace `itself`, the path of a held folder, by the `path` that the user knows."""
+    """Replace `itself`, the path of an open folder, in the body's errors by `path`, which the user knows."""
     try:
         yield
     except OSError as error:

@@ -1,6 +1,6 @@
 """The secret key by which the slots of a job recognize each other.
 
-It is in the run directory, or in the launcher's environment.
+It is in a file of the run directory, or in the launcher's environment.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ SECRET_VARIABLE = "DDPBENCH_SECRET"
 It is in ranks' environments alone, which other users cannot read.
 """
 _SHORTEST = 16
-"""Fewest characters of a key in the environment; shorter ones could be guessed."""
+"""Smallest number of characters of a key in the environment. Shorter ones could be guessed."""
 _LONGEST_BYTES = 4096
 
 
 def make_job_key(run: RunDir) -> None:
-    """Write a new random key into the run directory, which only its owner can read, unless there is a key already."""
+    """Write a new random key into the run directory, readable by its owner alone. An existing key is left unchanged."""
     try:
         file = create_file(run.job_key, 0o600)
     except FileExistsError:
@@ -37,7 +37,7 @@ def make_job_key(run: RunDir) -> None:
 
 
 def job_key(run: RunDir, env: Mapping[str, str]) -> tuple[bytes, str]:
-    """Return the key's digest, and a clause if the key is missing or others can read it.
+    """Return the key's digest, and a clause on what is wrong if the key is missing or others can read it.
 
     The digest is empty if the key is missing. DDPBENCH_KEY takes precedence over the directory's file.
 

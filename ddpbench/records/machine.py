@@ -1,4 +1,4 @@
-"""Read `machine.json`, on the machine of a run, and `merged.json`, on the runs that a run was merged from."""
+"""Read `machine.json`, which describes a run's machine, and `merged.json`, which lists the sources of a merged run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DIGESTS = {
     "workload_digest": "a workload or strategy, or its source",
     "rank_code_digest": "ddpbench's code in ranks",
 }
-"""Words for the code or files that each digest in a run's identity covers."""
+"""Words for what each digest in a run's identity is computed from."""
 _Text = str | None
 _Device = Annotated[int, Field(ge=0, strict=True)]
 _Cores = list[_Device] | None
@@ -24,7 +24,7 @@ _Gpus = list[str] | None
 
 
 class _Identity(BaseModel, extra="allow", strict=True):
-    """Fields of the identity that code computes with; all other fields are only compared and shown."""
+    """Fields of the identity that code computes with. All other fields are only compared and shown."""
 
     cpu: _Text | dict[str, _Text] = None
     cores: _Cores | dict[str, _Cores] = None
@@ -35,7 +35,7 @@ class _Identity(BaseModel, extra="allow", strict=True):
 
 
 class SlurmJob(BaseModel, extra="allow", strict=True):
-    """A Slurm job that worked in a run, with its allocation, and how long it had waited in the queue, seconds."""
+    """A Slurm job that worked in a run, with its allocation and its waiting time in the queue."""
 
     job_id: str
     restarts: Annotated[int, Field(ge=0)] = 0
@@ -81,7 +81,7 @@ class _Merged(BaseModel, extra="allow", strict=True):
 
 
 def read_machine(run: RunDir) -> dict[str, Any]:
-    """Return a run's machine.json, after checking the types of its known fields.
+    """Read a run's machine.json, and check the types of its known fields.
 
     Raises:
         IdentityError: it is missing, damaged, or has a different schema.
@@ -92,12 +92,15 @@ def read_machine(run: RunDir) -> dict[str, Any]:
 
 
 def is_dirty(commit: str) -> bool:
-    """Return whether there were uncommitted changes at a `git_commit` of machine.json, or at one of a merged run's."""
+    """Return whether the code had uncommitted changes, from a `git_commit` of machine.json.
+
+    A merged run has several commits there, separated by commas.
+    """
     return any(one.strip().endswith("+") for one in commit.split(","))
 
 
 def setups_of(context: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Return the setup of each host of a run, by host name, from the `context` of machine.json."""
+    """Return the setup of each of a run's hosts, by host name, from the `context` of machine.json."""
     setup = context.get("setup") or {}
     by_host = all(isinstance(own, Mapping) for own in setup.values())
     return {
@@ -106,7 +109,7 @@ def setups_of(context: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 
 
 def read_merged(run: RunDir) -> dict[str, Any]:
-    """Return a merged run's merged.json; empty if the run is not merged.
+    """Read the merged.json of a merged run. Empty if the run is not merged.
 
     Raises:
         IdentityError: it is damaged, or has a different schema.

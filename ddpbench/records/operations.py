@@ -1,4 +1,4 @@
-"""Tables of transfer operations: how the data of each flow between ranks, and in which queue each waits."""
+"""Tables of transfer operations: how data flow between ranks, and in which queue an operation waits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 Flow = Literal["together", "to_root", "from_root", "through_root", "tree", "pair"]
-"""When an operation's data flow, and when a rank's part in it ends:
+"""Kind of flow, which decides when an operation's data flow and when a rank's part in it ends.
 
 - `together`: data flow from the last rank's start to each rank's end, because no rank can have a result before every
   rank has given its data.
@@ -24,7 +24,7 @@ Flow = Literal["together", "to_root", "from_root", "through_root", "tree", "pair
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Facts on one kind of transfer."""
+    """Properties of one kind of transfer."""
 
     flow: Flow
     threaded: bool = False
@@ -67,19 +67,19 @@ thread (`worker/mpi/process_group.py`).
 
 
 def operation_of(op: str) -> Operation | None:
-    """Return the operation with this `CommRecord.op`; None if it is unknown, so that its data may flow in any way."""
+    """Return the operation with this `CommRecord.op`, or None if it is unknown. Its data may then flow in any way."""
     flow = op.rpartition("/")[2] if "/" in op else ""
     return _OWN.get(flow) if flow else OPERATIONS.get(op)
 
 
 def flow_of(op: str) -> Flow:
-    """Return how an operation's data flow; `together` for an unknown operation."""
+    """Return how an operation's data flow. For an unknown operation it is `together`."""
     found = operation_of(op)
     return found.flow if found is not None else "together"
 
 
 def slots_of(op: str, backend: str) -> int | None:
-    """Return how many operations run at once in the queue of this one; None if it has no queue, or if unknown."""
+    """Return how many operations run at once in the queue of this one, or None without a queue or if unknown."""
     found = operation_of(op)
     if found is None or found.flow == "pair" or not found.queued:
         return None
@@ -87,7 +87,8 @@ def slots_of(op: str, backend: str) -> int | None:
 
 
 def tree_parent(rank: int) -> int:
-    """Return the parent of a rank above 0 in the binomial tree of `collectives/tree.py`: the rank with its lowest set
-    bit cleared.
+    """Return the parent of a rank above 0 in the binomial tree of `collectives/tree.py`.
+
+    It is the rank with its lowest set bit cleared.
     """
     return rank & (rank - 1)

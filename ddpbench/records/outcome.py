@@ -1,4 +1,4 @@
-"""The outcome of a launch, with the machine's other activity during it, as the controlling side records it once."""
+"""The outcome of a launch, and the machine's other activity during it, as the controlling side records them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Seconds = Annotated[float, Field(ge=0, lt=1e9)]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Noise:
-    """The machine's other activity during a launch; fractions are of the time of the cores that ranks may use."""
+    """The machine's other activity during a launch. Fractions are of the time of the cores that ranks may use."""
 
     steal_fraction: _Finite = 0.0
     """Fraction that the hypervisor gave to other guests."""
@@ -34,11 +34,11 @@ class Noise:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchOutcome:
-    """The outcome of a launch, which the controlling side writes when all its ranks are gone.
+    """The outcome of a launch, which the controlling side writes when all its ranks have ended.
 
     `wall_s` is the time from the request to the last rank's end, and `measured_s` the part of it in warm-up and
-    measured steps. `server_s` is the launch's share of its fork server's start, plus the time that the server spent on
-    imports for this launch.
+    measured steps. `server_s` is the launch's share of its fork server's start-up, plus the time that the server spent
+    on imports for this launch.
     """
 
     kind: Literal["launch"] = "launch"
@@ -72,7 +72,7 @@ _OUTCOME = SchemaValidator(TypeAdapter(LaunchOutcome).core_schema, {"cache_strin
 
 
 def outcome_from_json(text: bytes) -> LaunchOutcome:
-    """Return a launch's outcome from the text of its `outcome.json`.
+    """Parse a launch's outcome from the text of its `outcome.json`.
 
     Raises:
         ValueError: the text is not an outcome of this schema.

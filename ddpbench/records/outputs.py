@@ -1,6 +1,6 @@
-"""Write files that the user names: outputs such as `--html FILE`, and a script that `init --write` changes.
+"""Write files that the user names, such as the output of `--html FILE` or a script that `init --write` changes.
 
-A regular file is replaced as a whole, or stays unchanged. Pipes, terminals and devices are written to. Folders, sockets
+A regular file is replaced completely, or stays unchanged. Pipes, terminals and devices are written to. Folders, sockets
 and block devices are refused. `-` is standard output.
 """
 
@@ -31,14 +31,14 @@ _DESCRIPTOR = re.compile(
 _MOST_LINKS = 40
 """Most symbolic links to follow, the same as in the kernel."""
 _MARKS = {"plan.json": "cases", "comparison.json": "order", "submission.json": "sizes"}
-"""Files that mark a directory as ddpbench's, each with a key that such a file has besides `schema_version`."""
+"""Files that mark a directory as ddpbench's, and for each a key that it has besides `schema_version`."""
 _SIDES = frozenset({"base", "new"})
 """Names of the two run directories in a comparison's directory."""
 _READ = frozenset(
     {*_MARKS, "experiment.toml", "machine.json", "fabric.json", "sessions.json", "merged.json", "job.key"}
     | {"records.tar.xz", "cases"}
 )
-"""Files and folders in a directory with one of `_MARKS` that are read, and that cannot be regenerated."""
+"""Files and folders of a marked directory (`_MARKS`) that are read from it and cannot be regenerated."""
 _KEPT_ATTRIBUTES = ("user.", "system.posix_acl_access")
 
 
@@ -108,7 +108,7 @@ def is_stream(path: Path) -> bool:
 
 
 def replace_user_file(path: Path, content: bytes) -> None:
-    """Replace a user's regular file by one with this content, with the same mode and owner; a link to it stays a link.
+    """Replace a user's regular file by one with this content and an equal mode and owner. A link to it stays a link.
 
     Raises:
         OutputError: it is not a regular file, or cannot be written; it is then unchanged.
@@ -124,7 +124,7 @@ def replace_user_file(path: Path, content: bytes) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """A name in a folder that is held open, so that a folder which takes its place is not written to."""
+    """A name in a folder that is kept open, so that another folder which takes its place is not written to."""
 
     folder: int
     itself: Path
@@ -132,7 +132,7 @@ class _Target:
     path: Path
     """The path with all links resolved, for messages."""
     found: os.stat_result | None
-    """The status of what has the name, which is not a link; None if there is nothing."""
+    """Status of the file with this name, which is not a link; None if the name is free."""
 
     @property
     def mode(self) -> int | None:
@@ -150,10 +150,10 @@ def _is_stream(mode: int | None) -> bool:
 
 @contextlib.contextmanager
 def _checked(path: Path) -> Iterator[_Target | int]:
-    """Yield where an output goes: an open descriptor of this process, or a name in a folder that is held open.
+    """Yield the place that an output goes to: an open descriptor of this process, or a name in an open folder.
 
     Raises:
-        OutputError: what has the name cannot be an output, or the folder is missing or cannot be written.
+        OutputError: the file with this name cannot be an output, or the folder is missing or cannot be written.
         OSError: it cannot be reached or written.
     """
     with contextlib.ExitStack() as stack:
@@ -184,7 +184,7 @@ def _checked(path: Path) -> Iterator[_Target | int]:
 
 
 def _opened_stream(target: _Target) -> int:
-    """Return a descriptor for writing to a pipe or a device.
+    """Open a pipe or a device for writing, and return the descriptor.
 
     Raises:
         OutputError: it has become something else meanwhile.
@@ -203,7 +203,7 @@ def _has_become(target: _Target, mode: int) -> OutputError:
 
 
 def _run_read_from(file: Path) -> Path | None:
-    """Return the run directory whose data this file is part of; None if there is none."""
+    """Return the run directory of which this file is a part that ddpbench reads, or None."""
     for folder in file.parents:
         if file.relative_to(folder).parts[0] in _READ and any(
             _has(folder / mark, _MARKS[mark]) for mark in _MARKS
@@ -231,7 +231,7 @@ def _is_own_name(name: str) -> bool:
 
 
 def _has(mark: Path, key: str) -> bool:
-    """Return whether a JSON file has `key` and `schema_version`, unlike a plan.json of some other program."""
+    """Return whether a JSON file has `key` and `schema_version`, unlike another program's file of this name."""
     try:
         data = parse_json(read_bytes(mark, MOST_PLAN))
     except (OSError, ValueError, UnreadableError):
