@@ -1,4 +1,4 @@
-"""Read `plan.json`, which has the cases, the budget and the order of launches of a run."""
+"""Read `plan.json`, which has a run's cases, budget and order of launches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ddpbench.text_safety import shortened, unprintable
 Starter = Literal["sweep", "submit", "plan"]
 """The command that started a run."""
 MOST_MERGED = 1_000
-"""Most runs that a run may be merged from; each is looked up for each case."""
+"""Largest number of runs that a run may be merged from. Each of them is looked up for each case."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +43,7 @@ class MergedRun:
     spent: bool
     """True if `budget.total` ended the run."""
     cases: frozenset[str]
-    """Ids of the cases that the run was to run, and whose launches the merge used."""
+    """Ids of the cases that the run had planned and whose launches the merge used."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,22 +57,25 @@ class StoredPlan:
     ids: tuple[str, ...]
     """The cases' ids, which are also the names of their folders."""
     order: tuple[tuple[int, str], ...]
-    """(round, case id) of every launch up to `rounds_max`."""
+    """(round, case id) of every launch up to `rounds_max`, in the order in which they run."""
     run_id: str = ""
     """The run's id, which its records name; empty in runs of older versions."""
     claims: tuple[PlannedClaim, ...] = ()
     """The claims that the run is to decide."""
     scope: str = ""
-    """Why the run has just these cases, if the experiment says so."""
+    """Reason why the run has exactly these cases, if the experiment gives one."""
     merged: tuple[MergedRun, ...] = ()
-    """The runs that this one was merged from; empty if there are none, or if an old version merged them."""
+    """Runs that this one was merged from; empty if it is not merged, or if an old version merged it."""
 
     def merged_of(self, case_id: str) -> list[MergedRun]:
-        """Return those of the runs in `merged` that were to run a case."""
+        """Return those of the merged runs that had planned this case."""
         return [run for run in self.merged if case_id in run.cases]
 
     def target_half_widths(self) -> dict[str, float]:
-        """Return the target half-width of each case's interval, by id; for a merged run, the smallest of the runs'."""
+        """Return the target half-width of each case's interval, by id.
+
+        In a merged run, it is the smallest of the runs'.
+        """
         half_widths = dict.fromkeys(self.ids, self.budget.target_half_width)
         asked: dict[str, float] = {}
         for run in self.merged:
@@ -81,11 +84,11 @@ class StoredPlan:
         return half_widths | asked
 
     def case(self, case_id: str) -> PlannedCase | None:
-        """Return the planned case with this id; None if there is none."""
+        """Return the planned case with this id, or None."""
         return next((entry for entry in self.cases if entry.case.case_id == case_id), None)
 
     def request(self, case: Case, purpose: Purpose, round_number: int) -> LaunchRequest:
-        """Return the request to the ranks of one launch of a case."""
+        """Return the request for one launch of a case, which its ranks read."""
         return LaunchRequest(
             case=case,
             purpose=purpose,
@@ -102,7 +105,7 @@ class StoredPlan:
 
 
 def planned_json(entry: PlannedCase) -> dict[str, Any]:
-    """Return a case as `plan.json` holds it."""
+    """Return a planned case as a JSON object for `plan.json`."""
     merged = {"stands_for": list(entry.stands_for), "caps_worth": list(entry.caps_worth)}
     return {
         **entry.case.to_json(),
@@ -114,17 +117,17 @@ def planned_json(entry: PlannedCase) -> dict[str, Any]:
 
 
 def launches_json(order: Iterable[tuple[int, str]]) -> list[dict[str, Any]]:
-    """Return the order of launches as `plan.json` holds it."""
+    """Return the order of launches as a JSON list for `plan.json`."""
     return [{"round": number, "case_id": case_id} for number, case_id in order]
 
 
 def merged_json(runs: Iterable[MergedRun]) -> list[dict[str, Any]]:
-    """Return the runs that a run was merged from as `plan.json` holds them."""
+    """Return the runs that a run was merged from as a JSON list for `plan.json`."""
     return [{**asdict(run), "cases": sorted(run.cases)} for run in runs]
 
 
 def claims_json(claims: Iterable[PlannedClaim]) -> dict[str, Any]:
-    """Return the key `claims` of `plan.json` with these claims; empty if there are none."""
+    """Return claims as an object with the key `claims` of `plan.json`. Empty without claims."""
     entries = [
         {
             "says": one.says,
@@ -142,7 +145,7 @@ def claims_json(claims: Iterable[PlannedClaim]) -> dict[str, Any]:
 
 
 def _table(text: str) -> dict[str, Any]:
-    """Return the object in a JSON text, after checking it by the limits of a table in an experiment's file.
+    """Parse a JSON object, and check it by the limits that a table in an experiment's file has.
 
     Raises:
         ValueError: the text is not an object, or exceeds the limits.
@@ -212,13 +215,13 @@ _CHECKS: dict[str, Callable[[str], str]] = {
     "env_json": _env,
     "strategy_traits": _stated,
 }
-"""Checks of a case's fields that are texts, in addition to the type and the limits that `Case` declares."""
+"""Checks for some of a case's text fields, in addition to the type and the limits that `Case` declares."""
 _Positive = Annotated[int, Field(ge=1, le=2**53)]
-"""A whole number that is exact as a float, too."""
+"""A positive whole number that a float represents exactly."""
 
 
 def _case_fields() -> type[BaseModel]:
-    """Return a model of a case's fields, as `Case` declares them."""
+    """Return a pydantic model with a case's fields, as `Case` declares them."""
     hints = get_type_hints(Case, include_extras=True)
     made: dict[str, Any] = {}
     for one in fields(Case):
@@ -235,7 +238,10 @@ else:
 
 
 class _Entry(_CaseFields, strict=True, frozen=True):
-    """An entry of `cases` in `plan.json`, checked so strictly that it can be trusted as if a sweep had just made it."""
+    """An entry of `cases` in `plan.json`.
+
+    Its checks are so strict that it can be trusted as if a sweep had just made it.
+    """
 
     case_id: str
     skip_reason: str | None
@@ -252,7 +258,7 @@ class _Launch(BaseModel, strict=True):
 
 _Two = Annotated[list[str], Field(min_length=2, max_length=2)]
 _MOST_CLAIMS, _MOST_PAIRS = 20 * MAX_CLAIMS, 20 * MAX_PAIRS
-"""Limits above an experiment's, because a merged run has the claims of all runs that it was made from."""
+"""Limits, which exceed an experiment's because a merged run has the claims of all runs that it was made from."""
 _Words = Annotated[str, Field(max_length=MAX_CHARACTERS), AfterValidator(_printable)]
 
 
@@ -305,7 +311,7 @@ _PLAN: TypeAdapter[_Plan] = TypeAdapter(_Plan)
 
 
 def count_cases(run: RunDir) -> int:
-    """Return how many cases a run's plan has, without checking them.
+    """Return the number of cases in a run's plan, without checking the cases.
 
     Raises:
         IdentityError: the plan is missing, damaged, or has a different schema.
@@ -317,19 +323,19 @@ def count_cases(run: RunDir) -> int:
 
 
 def repeated(ids: Iterable[str]) -> str | None:
-    """Return the first id that occurs more than once; None if there is none."""
+    """Return the first id that occurs more than once, or None."""
     return next((one for one, times in Counter(ids).items() if times > 1), None)
 
 
 def read_plan(run: RunDir) -> StoredPlan:
-    """Read and check a run's plan, and unpack its records if there is only the archive.
+    """Read and check a run's plan. If the run has its records only in the archive, unpack them.
 
     Every command that reads a run calls this first. Afterwards it is certain that no link leads out of the directory,
     and that each case's id fits its contents.
 
     Raises:
         IdentityError: the plan is missing, damaged, or has a different schema; or a link leads out of the directory.
-        UnreadableError: the archive is damaged, or holds something other than records.
+        UnreadableError: the archive is damaged, or contains something other than records.
         OutputError: the archive cannot be unpacked here.
     """
     run.check()
@@ -376,7 +382,7 @@ def _check_ids(run: RunDir, found: _Plan) -> None:
     """Check that a plan has each case once, and refers only to its own cases.
 
     Raises:
-        IdentityError: it has a case twice, or refers to one that it lacks.
+        IdentityError: it has a case twice, or refers to a case that it lacks.
     """
     ids = [entry.case_id for entry in found.cases]
     known = frozenset(ids)
@@ -397,7 +403,7 @@ def _check_ids(run: RunDir, found: _Plan) -> None:
 
 
 def _check_names(run: RunDir, cases: Iterable[PlannedCase]) -> None:
-    """Check that cases have no more different options and variables than one table of an experiment may have.
+    """Check that all cases together have no more options and variables than one table of an experiment may have.
 
     Each of them may become a column of a report.
 
@@ -421,7 +427,7 @@ def _check_names(run: RunDir, cases: Iterable[PlannedCase]) -> None:
 
 
 def checked_case(raw: Mapping[str, Any]) -> Case:
-    """Return a case from a JSON object outside a plan, checked as strictly as a plan's, including its id.
+    """Return the case in a JSON object outside a plan, checked as strictly as a plan's cases, including its id.
 
     Raises:
         ValueError: the object is not a case, or its id does not fit its contents.
@@ -441,7 +447,7 @@ def checked_case(raw: Mapping[str, Any]) -> Case:
 
 
 def _planned(run: RunDir, entry: _Entry, raw: Mapping[str, Any]) -> PlannedCase:
-    """Return a planned case, with the values of `raw` exactly as in the file, because 5 and 5.0 make different ids.
+    """Return the planned case of an entry. Its values are those of `raw`, because 5 and 5.0 make different ids.
 
     Raises:
         IdentityError: the id is malformed or does not fit the contents, or the case's network is impossible.

@@ -1,4 +1,4 @@
-"""Read record files. A torn last line, of a rank that was killed while writing, is reported, and is not an error."""
+"""Read record files. If a rank was killed while writing, the incomplete last line is reported and is not an error."""
 
 from __future__ import annotations
 
@@ -35,44 +35,47 @@ class RankRecords:
     torn_line: int | None = None
 
     def of(self, kind: type[_R]) -> list[_R]:
-        """Return the records of one kind, in order."""
+        """Return the records of type `kind`, in order."""
         return [record for record in self.records if isinstance(record, kind)]
 
     def last(self, kind: type[_R]) -> _R | None:
-        """Return the last record of one kind; None if there is none."""
+        """Return the last record of type `kind`, or None."""
         found = self.of(kind)
         return found[-1] if found else None
 
     @property
     def rank(self) -> int:
-        """Return the rank that wrote the records, from the file's name."""
+        """Return the rank that wrote the records, according to the file's name."""
         return rank_of(self.path)[0]
 
     @property
     def attempt(self) -> int:
-        """Return the number of the attempt (start of the rank) that wrote the records; the last, if several did."""
+        """Return the number of the attempt (start of the rank) that wrote the records.
+
+        If several did, return the last.
+        """
         return rank_of(self.path)[1]
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchRecords:
-    """A launch's records: those of its ranks, and its outcome, which is None if missing, damaged or left out."""
+    """Records of a launch's ranks, and its outcome, which is None if it is missing, damaged or left out."""
 
     directory: LaunchDir
     ranks: tuple[RankRecords, ...]
     outcome: LaunchOutcome | None = None
     damage: tuple[str, ...] = field(default=())
     left_out: tuple[LeftOut, ...] = ()
-    """Things in the launch's folder that do not belong to it."""
+    """Files in the launch's folder that do not belong to the launch."""
 
     @property
     def finished(self) -> bool:
-        """Return whether the launch has an outcome, or any damaged records."""
+        """Return whether the launch has an outcome or damaged records."""
         return self.outcome is not None or bool(self.damage)
 
 
 def read_rank(path: Path) -> RankRecords:
-    """Return all records of one file.
+    """Read all records of a rank's file.
 
     Raises:
         RecordError: a complete line is not a record, or the file has a different schema, is not a regular file, or has
@@ -97,7 +100,7 @@ def read_rank(path: Path) -> RankRecords:
 
 
 def _one_by_one(path: Path, lines: Sequence[bytes]) -> list[Record]:
-    """Return the records in these lines, parsed one by one, which is slower, but lets an error name the line."""
+    """Parse the lines one by one. This is slower, but lets an error name the line."""
     records: list[Record] = []
     for number, line in enumerate(lines, start=1):
         try:
@@ -108,10 +111,10 @@ def _one_by_one(path: Path, lines: Sequence[bytes]) -> list[Record]:
 
 
 def read_launch(directory: LaunchDir, address: Address | None = None) -> LaunchRecords:
-    """Return a launch's records; the result's `damage` says which ranks' records cannot be read, and so are missing.
+    """Read a launch's records. `damage` of the result says which ranks' records cannot be read, and so are missing.
 
     Records that do not fit the `address` are left out and reported in `left_out`. Without an address, this check is not
-    made, and the records of an unfinished launch are returned, too.
+    made, and the records of an unfinished launch are also returned.
     """
     ranks: list[RankRecords] = []
     damage: list[str] = []
@@ -146,7 +149,7 @@ def read_launch(directory: LaunchDir, address: Address | None = None) -> LaunchR
 
 
 def _last_attempts(files: Sequence[Path]) -> set[tuple[int, int]]:
-    """Return the (rank, attempt) pairs of each rank's last attempt; only earlier attempts may end in a torn line."""
+    """Return (rank, attempt) of each rank's last attempt. Only earlier attempts may end in an incomplete line."""
     last: dict[int, int] = {}
     for rank, attempt in (rank_of(path) for path in files if rank_file(path.name)):
         last[rank] = max(last.get(rank, 0), attempt)
@@ -154,7 +157,10 @@ def _last_attempts(files: Sequence[Path]) -> set[tuple[int, int]]:
 
 
 def _merged(ranks: Sequence[RankRecords]) -> tuple[RankRecords, ...]:
-    """Return one entry per rank with the records of all its attempts, but only the first start and the last outcome."""
+    """Return one entry per rank, with the records of all its attempts.
+
+    Of starts and of meetings of the ranks, only the first attempt's are kept, and of outcomes only the last.
+    """
     by_rank: dict[int, list[RankRecords]] = {}
     for rank in ranks:
         by_rank.setdefault(rank.rank, []).append(rank)
@@ -180,7 +186,7 @@ def _misfit(rank: RankRecords, address: Address, outcome: LaunchOutcome | None) 
 
 
 def read_outcome(directory: LaunchDir) -> LaunchOutcome:
-    """Return a launch's outcome.
+    """Read a launch's outcome.
 
     Raises:
         FileNotFoundError: the launch is not finished.
@@ -195,7 +201,7 @@ def read_outcome(directory: LaunchDir) -> LaunchOutcome:
 
 
 def stray_rank(path: Path, outcome: LaunchOutcome | None) -> LeftOut | None:
-    """Return an entry for `left_out` if a file's name is that of no rank of its launch; None if it is a rank's."""
+    """Return None if the file's name is that of a rank of this launch. Otherwise return an entry for `left_out`."""
     if not rank_file(path.name):
         return LeftOut("rank", path, "it has no rank's name")
     ranks = len(outcome.exit_codes) if outcome is not None else 0

@@ -1,4 +1,4 @@
-"""The request for a launch, a file that the controlling side writes and every rank of the launch reads."""
+"""The request for a launch, which the controlling side writes to a file and every rank of the launch reads."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class LaunchRequest:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> LaunchRequest:
-        """Return the request from its JSON object.
+        """Return the request that a JSON object describes.
 
         Raises:
             ValueError, TypeError, KeyError: the object is not a request.
@@ -62,13 +62,13 @@ class LaunchRequest:
         )
 
     def write(self, path: Path) -> None:
-        """Write the request as JSON."""
+        """Write the request to a file, as JSON."""
         # Not atomically, because a launch without an outcome is repeated in any case.
         write_anew(path, field_lines(self.to_json()))
 
     @classmethod
     def read(cls, path: Path) -> LaunchRequest:
-        """Return the request from its file.
+        """Read the request from its file.
 
         Raises:
             ValueError: the file is damaged, not a regular file, or has a different schema.

@@ -48,13 +48,13 @@ from ddpbench.text_safety import command, on_one_line, shortened
 
 Purpose = Literal["proof", "measure"]
 MAX_NAME = 150
-"""Most bytes of a run directory's own name, which is a part of the names of checkpoint folders elsewhere."""
+"""Largest number of bytes of a run directory's name, which is a part of the names of checkpoint folders elsewhere."""
 MAX_PART = 255
-"""Most bytes of each part of a path on usual file systems."""
+"""Largest number of bytes of each part of a path on usual file systems."""
 
 
 def checked_name(path: Path) -> Path:
-    """Return a path after checking that it is a directory, or can become one, for a run.
+    """Check that a path is a directory, or can become one, for a run, and return the path.
 
     Raises:
         OutputError: a part of it is too long, or has a NUL; it is not a directory; or it leads through another user's
@@ -93,7 +93,7 @@ def _own_reports() -> Path:
 
 
 def default_path(name: str) -> Path:
-    """Return the default output path of a command: below `reports` in the working directory.
+    """Return a command's default output path, which is in `reports` in the working directory.
 
     Raises:
         OutputError: another user has planted that folder, or the user may not enter the working directory.
@@ -109,7 +109,7 @@ def default_path(name: str) -> Path:
 
 
 def make_parents(path: Path) -> None:
-    """Create the folders above an output; if the path is a default one, check `reports` again.
+    """Create the folders above an output. For a default path, also check the folder `reports` again.
 
     Another user may have created `reports` since `default_path` checked.
 
@@ -123,7 +123,7 @@ def make_parents(path: Path) -> None:
 
 
 MARK = ".ddpbench"
-"""Name of the file that marks a folder as one that a command has created, or that was empty when a command got it."""
+"""Name of the file that marks a folder as ddpbench's, because a command has created it or was given it empty."""
 _MARK_TEXT = (
     "ddpbench made this folder or was given it empty: it may replace and remove its own files in it.\n"
 )
@@ -136,11 +136,11 @@ class Made:
     path: Path
     """The directory."""
     own: Callable[[str], bool]
-    """Return whether the command may create something of this name in the directory."""
+    """Function that returns whether the command may create a file or folder with this name in the directory."""
     folders: tuple[Path, ...] = ()
-    """Folders that did not exist before, innermost first: the directory, and those above it."""
+    """Folders that did not exist before, which are the directory and those above it, innermost first."""
     kept: set[str] = field(default_factory=set)
-    """Names in the directory that others have created, which are not to be removed."""
+    """Names of entries that others have created in the directory, and that must not be removed."""
     made: Identity | None = None
     """Identity of the directory when this command first saw it."""
 
@@ -159,11 +159,11 @@ class Made:
             write_atomically(self.path / MARK, _MARK_TEXT)
 
     def begin(self) -> None:
-        """Record, once the directory is locked, that what is in it was created by others, except `_CREATED`."""
+        """Record that others have created what is in the directory, except `_CREATED`. Call this once it is locked."""
         self.kept |= {name for name, _ in _entries(self.path)} - _CREATED
 
     def remove(self) -> None:
-        """Remove what this command has created, as far as possible."""
+        """Remove everything that this command has created, or as much as can be removed."""
         if self.is_new:
             remove_tree(self.path, made=self.made)
         else:
@@ -220,7 +220,7 @@ def check_free(path: Path, own: Callable[[str], bool]) -> None:
 
 
 def check_own(path: Path) -> None:
-    """Check that a directory is missing or this user's, because another owner could put links into it or replace it.
+    """Check that a directory is missing or this user's. Another owner could put links into it or replace it.
 
     Raises:
         OutputError: it is another user's.
@@ -249,7 +249,7 @@ def _check_held(path: Path, folder: int) -> None:
 
 
 def _copy(path: Path) -> str:
-    """Return advice to work on a copy of a run directory, with the command."""
+    """Return words that advise to work on a copy of a run directory, with the command."""
     whole = path.resolve()
     return f"copy it, and give the copy: {command('cp', '-r', whole, f'{whole.name}-copy')}"
 
@@ -277,13 +277,13 @@ _BEFORE_PLAN = frozenset(
         "experiment.toml",
     }
 )
-"""Names in a sweep's directory until its plan is written, in addition to those of `is_before_plan`."""
+"""Names that a sweep's directory may have before its plan is written. `is_before_plan` accepts further ones."""
 _CREATED = frozenset({MARK, ".lock", "cases"})
 """Names that a command itself creates in a directory before locking it."""
 
 
 def is_before_plan(name: str) -> bool:
-    """Return whether a sweep that is killed before it writes its plan may leave this name in its directory."""
+    """Return whether a sweep that is killed before it writes its plan may leave a file or folder with this name."""
     return (
         name in _BEFORE_PLAN or name.startswith(".tmp-") or (name.startswith(".") and name.endswith(".new"))
     )
@@ -311,7 +311,7 @@ def is_of_run(name: str) -> bool:
 
 
 def is_record(case_id: str, launch: str, name: str) -> bool:
-    """Return whether the path `cases/<case_id>/<launch>/<name>` is that of a launch's record, perhaps set aside."""
+    """Return whether `cases/<case_id>/<launch>/<name>` is a launch's record. The launch may have been set aside."""
     folder = launch == "proof" or any(one.fullmatch(launch) for one in (_LAUNCH, _ASIDE))
     file = name in ("launch.json", "outcome.json") or (rank_file(name) and name.endswith(".jsonl"))
     return folder and file and CASE_ID.fullmatch(case_id) is not None
@@ -323,7 +323,7 @@ def rank_file(name: str) -> bool:
 
 
 def _entries(folder: Path) -> list[tuple[str, int]]:
-    """Return the names in a folder, each with its kind (`stat.S_IFMT`); empty if the folder is missing."""
+    """Return the name and the kind (`stat.S_IFMT`) of each entry of a folder. Empty if the folder is missing."""
     try:
         with os.scandir(folder) as found:
             return [(entry.name, _kind(entry)) for entry in found]
@@ -344,9 +344,10 @@ def _kind(entry: os.DirEntry[str]) -> int:
 def leading_elsewhere(
     folder: Path, is_folder: Callable[[str], object], is_file: Callable[[str], object]
 ) -> Iterator[tuple[Path, str]]:
-    """Yield entries of a folder that should be a folder, or a file, by their names, but are something else.
+    """Yield entries of a folder that are not what their names require, which is a folder or a regular file.
 
-    Each path comes with words for what is there, such as `a link`.
+    Each path comes with words for what the entry is, such as `a link`. `is_folder` and `is_file` say which names
+    require which kind.
     """
     for name, kind in _entries(folder):
         wanted = stat.S_IFDIR if is_folder(name) else stat.S_IFREG if is_file(name) else None
@@ -358,7 +359,7 @@ def refuse(misplaced: Iterable[tuple[Path, str]]) -> None:
     """Refuse a run directory that has misplaced entries, given as pairs of a path and words for what is there.
 
     Raises:
-        IdentityError: there is such an entry.
+        IdentityError: `misplaced` is not empty.
     """
     for path, kind in misplaced:
         raise IdentityError(
@@ -382,23 +383,24 @@ class LaunchDir:
 
     @property
     def request(self) -> Path:
-        """Return the file of the request to the ranks; the controlling side writes it before they start."""
+        """Return the path of the request to the ranks, which the controlling side writes before they start."""
         return self.path / "launch.json"
 
     @property
     def outcome(self) -> Path:
-        """Return the file on how the launch ended; while it is missing, the launch is unfinished."""
+        """Return the path of the outcome. While this file is missing, the launch is unfinished."""
         return self.path / "outcome.json"
 
     @property
     def rendezvous(self) -> Path:
-        """Return the file by which ranks on one host find each other."""
+        """Return the path of the file by which ranks on one host find each other."""
         return self.path / "rendezvous"
 
     def checkpoints(self, parent: str, run_id: str) -> Path:
-        """Return the folder of the launch's checkpoints, in this folder or in `parent`; it is removed after the launch.
+        """Return the path of the folder for the launch's checkpoints, which is removed after the launch.
 
-        The random `run_id` separates runs of the same name, such as those of several users in one `parent`.
+        It is in this folder, or in `parent` if that is not empty. The random `run_id` separates runs of the same name,
+        such as those of several users in one `parent`.
 
         Raises:
             ValueError: the run's id is malformed.
@@ -413,29 +415,29 @@ class LaunchDir:
         return Path(parent) / "-".join(filter(None, ["ddpbench", run_id, run, case_id, launch]))
 
     def records(self, rank: int, attempt: int = 0) -> Path:
-        """Return the file of a rank's records, one JSON object per line."""
+        """Return the path of a rank's records, a file with one JSON object per line."""
         return self.path / f"rank-{rank:05d}.attempt-{attempt}.jsonl"
 
     def log(self, rank: int, attempt: int = 0) -> Path:
-        """Return the file of a rank's standard output and error."""
+        """Return the path of the log with a rank's standard output and error."""
         return self.path / f"rank-{rank:05d}.attempt-{attempt}.log"
 
     @property
     def number(self) -> int | None:
-        """Return the launch's round, from the folder's name; None for a proof."""
+        """Return the launch's round, from the folder's name, or None for a proof."""
         found = _LAUNCH.fullmatch(self.path.name)
         return int(found[1]) if found else None
 
     def rank_files(self) -> list[Path]:
-        """Return the existing files of ranks' records, sorted by name, and so by rank."""
+        """Return the existing files of ranks' records, sorted by name and therefore by rank."""
         return [self.path / name for name in self._names() if name.endswith(".jsonl")]
 
     def log_files(self) -> list[Path]:
-        """Return the existing logs of ranks."""
+        """Return the existing logs of ranks, sorted by name."""
         return [self.path / name for name in self._names() if name.endswith(".log")]
 
     def copy_to(self, target: Path) -> None:
-        """Copy the launch's files into a new folder; leave out all other files and links."""
+        """Copy the launch's files into a new folder, without other files and links."""
         target.mkdir(parents=True)
         for path in (self.request, self.outcome, *self.rank_files(), *self.log_files()):
             with contextlib.suppress(FileNotFoundError, UnreadableError):
@@ -451,38 +453,38 @@ class LaunchDir:
 
 @dataclass(frozen=True, slots=True)
 class RunDir:
-    """A sweep's directory."""
+    """The directory of a run, and the paths of the files in it."""
 
     path: Path
 
     @property
     def experiment(self) -> Path:
-        """Return the file of the resolved experiment, from which the sweep can be resumed."""
+        """Return the path of the resolved experiment, from which the sweep can be resumed."""
         return self.path / "experiment.toml"
 
     @property
     def machine(self) -> Path:
-        """Return the file of the machine's identity and context."""
+        """Return the path of the file with the machine's identity and context."""
         return self.path / "machine.json"
 
     @property
     def plan(self) -> Path:
-        """Return the file of the cases, and of the launches in run order."""
+        """Return the path of the plan, which has the cases, and the launches in run order."""
         return self.path / "plan.json"
 
     @property
     def fabrics(self) -> Path:
-        """Return the file of the emulated networks that were made for the run, with the rates that tests showed."""
+        """Return the path of the file on the run's emulated networks, with the rates that tests of them showed."""
         return self.path / "fabric.json"
 
     @property
     def sessions(self) -> Path:
-        """Return the file of the sweep's sessions: wall time, measured time, and why each stopped."""
+        """Return the path of the file on the sweep's sessions: wall time, measured time, and why each stopped."""
         return self.path / "sessions.json"
 
     @property
     def merged(self) -> Path:
-        """Return the file of the runs that this one was merged from.
+        """Return the path of the file that lists the runs that this one was merged from.
 
         Only merged runs have this file. They cannot be resumed.
         """
@@ -490,58 +492,58 @@ class RunDir:
 
     @property
     def table(self) -> Path:
-        """Return the file of the table with one row per case."""
+        """Return the path of the table with one row per case."""
         return self.path / "cases.csv"
 
     @property
     def report(self) -> Path:
-        """Return the file of the report."""
+        """Return the path of the HTML report."""
         return self.path / "report.html"
 
     @property
     def figures(self) -> Path:
-        """Return the folder of the report's figures: PNG files, and the requested formats."""
+        """Return the path of the folder with the report's figures, as PNG and in the requested formats."""
         return self.path / "figures"
 
     @property
     def slides(self) -> Path:
-        """Return the folder of the report's figures as slides, if they were requested."""
+        """Return the path of the folder with the report's figures as slides, if these were requested."""
         return self.path / "slides"
 
     @property
     def cases(self) -> Path:
-        """Return the folder of the raw records, in which each case has a folder."""
+        """Return the path of the folder with the raw records, in which each case has a folder."""
         return self.path / "cases"
 
     @property
     def packed(self) -> Path:
-        """Return the archive of the raw records, which `records/archive.py` writes and reads."""
+        """Return the path of the archive of the raw records, which `records/archive.py` writes and reads."""
         return self.path / "records.tar.xz"
 
     @property
     def job_key(self) -> Path:
-        """Return the file of the key by which the slots of a job recognize each other (`records/job_key.py`)."""
+        """Return the path of the key by which the slots of a job recognize each other (`records/job_key.py`)."""
         return self.path / "job.key"
 
     def case(self, case_id: str) -> Path:
-        """Return a case's folder."""
+        """Return the path of a case's folder."""
         return self.cases / case_id
 
     def case_folders(self) -> list[str]:
-        """Return the names of the existing folders of cases, sorted."""
+        """Return the names of all existing folders of cases, sorted."""
         return sorted(name for name, kind in _entries(self.cases) if kind == stat.S_IFDIR)
 
     def launch(self, case_id: str, purpose: Purpose, round_number: int = 0) -> LaunchDir:
-        """Return a launch's folder."""
+        """Return the folder of a case's proof, or of its measuring launch in a round."""
         name = "proof" if purpose == "proof" else f"launch-{round_number:02d}"
         return LaunchDir(self.case(case_id) / name)
 
     def launches(self, case_id: str) -> list[LaunchDir]:
-        """Return a case's existing launches, except the proof and those that were set aside, by round."""
+        """Return a case's existing measuring launches by round, without those that were set aside."""
         return self.folders(case_id)[0]
 
     def folders(self, case_id: str) -> tuple[list[LaunchDir], list[Path]]:
-        """Return `launches`, and the paths whose names resemble a launch's without being one, such as `launch-007`."""
+        """Return `launches`, and the paths whose names resemble a launch's but are invalid, such as `launch-007`."""
         folder = self.case(case_id)
         launches: list[tuple[int, LaunchDir]] = []
         misnamed: list[Path] = []
@@ -557,7 +559,7 @@ class RunDir:
         return [launch for _, launch in sorted(launches, key=lambda one: one[0])], sorted(misnamed)
 
     def check(self) -> None:
-        """Check that nothing in the directory, which may come from a stranger, leads elsewhere or could block a reader.
+        """Check that no entry of the directory leads elsewhere or could block a reader. It may come from a stranger.
 
         Raises:
             IdentityError: an entry is a link, a pipe, a socket or a device, or is a file instead of a folder or the
@@ -590,7 +592,7 @@ class RunDir:
 
     @contextlib.contextmanager
     def held(self, *, planned: bool = True) -> Iterator[RunDir]:
-        """Hold the directory open for writing, and yield it with a path that leads to it even if it is renamed.
+        """Keep the directory open for writing, and yield it with a path that leads to it even if it is renamed.
 
         Thus a user who can rename the directory, or a folder above it, cannot divert what is written. Give
         `planned=False` for a directory that may lack a plan; then write only what comes from this directory.
@@ -616,7 +618,7 @@ class RunDir:
             os.close(folder)
 
     def check_resumable(self) -> None:
-        """Check that no other user could replace the directory, and with it the code that a resume runs.
+        """Check that no other user could replace the directory, and with it the code that a resumed sweep runs.
 
         Raises:
             OutputError: it is another user's, or below another user's folder in which everybody can rename entries.
@@ -629,7 +631,7 @@ class RunDir:
             )
 
     def set_aside(self, launch: LaunchDir) -> None:
-        """Rename the folder of a launch that is to be repeated, so that its records and logs stay.
+        """Rename the folder of a launch that is to be repeated, so that its records and logs are kept.
 
         Raises:
             OutputError: the launch was set aside 1000 times already.
@@ -664,7 +666,7 @@ class RunDir:
             raise self._is_none() from None
 
     def create(self) -> Made:
-        """Create the directory and check that it can be written; return what was created.
+        """Create the directory, check that it can be written, and return what was created.
 
         If the directory cannot be written, everything that was created is removed.
 
@@ -697,7 +699,7 @@ class RunDir:
 
     @contextlib.contextmanager
     def locked(self, holder: str = "a sweep", otherwise: str = "") -> Iterator[None]:
-        """Lock the directory for one command; the kernel releases the lock however the command ends.
+        """Lock the directory for one command. The kernel releases the lock however the command ends.
 
         The lock's file is removed if this call has created it. Messages to users who must wait name the `holder`.
         `otherwise` says what this command's user can do instead of waiting.
@@ -717,14 +719,14 @@ class RunDir:
                     path.unlink(missing_ok=True)
 
     def experiment_text(self) -> str | None:
-        """Return the text of the run's experiment; None if it cannot be read."""
+        """Return the text of the run's experiment, or None if it cannot be read."""
         try:
             return read_text(self.experiment, MOST_NOTES)
         except (OSError, UnreadableError):
             return None
 
     def read_json(self, path: Path) -> dict[str, Any]:
-        """Return the JSON object in one of the run's files.
+        """Read the JSON object in one of the run's files.
 
         Raises:
             IdentityError: the file is missing, damaged, not a regular file, or has a different schema.
@@ -740,11 +742,11 @@ class RunDir:
 
 
 _MOST_HOLDER = 400
-"""Most bytes of the words in a lock's file for its holder."""
+"""Largest number of bytes of the words that name the holder in a lock's file."""
 
 
 def _locked_file(path: Path, instead: str) -> tuple[BinaryIO, bool]:
-    """Take a directory's lock; return its open file, and whether this call has created the file.
+    """Take a directory's lock, and return its open file and whether this call has created the file.
 
     Raises:
         OutputError: another process has the lock, or the file system has no locks; the message ends with `instead`.
@@ -774,7 +776,7 @@ def _locked_file(path: Path, instead: str) -> tuple[BinaryIO, bool]:
 
 
 def _is_at(path: Path, file: BinaryIO) -> bool:
-    """Return whether an open file is still the one at a path."""
+    """Return whether the file at a path is still this open file."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.lstat())
     except OSError:
@@ -797,7 +799,7 @@ def _held_by(lock: Path) -> str:
 
 
 def held_elsewhere(run: RunDir) -> str:
-    """Return words for another process on this machine that has locked a run directory; empty if none has.
+    """Return words for another process on this machine that has locked a run directory. Empty if no process has.
 
     The result is also empty for this process and its ancestors, and if the kernel does not list its locks.
     """
@@ -829,7 +831,7 @@ def _own_line() -> set[int]:
 
 
 def is_run(path: Path) -> bool:
-    """Return whether a folder is a run directory, which is if it has a `plan.json`."""
+    """Return whether a folder is a run directory, which it is if it has a `plan.json`."""
     return RunDir(path).plan.is_file()
 
 
@@ -837,7 +839,7 @@ _ALLOW = "have its owner allow it, or choose another place"
 
 
 def _barred_folder(error: OSError) -> str:
-    """Return the first folder in an error's path that the user may not enter; empty if the cause is a different one."""
+    """Return the first folder in an error's path that the user may not enter. Empty if the error has another cause."""
     if error.errno != errno.EACCES or not isinstance(error.filename, str | os.PathLike):
         return ""
     path = Path(error.filename)
@@ -851,7 +853,7 @@ def _barred_folder(error: OSError) -> str:
 
 
 def explain_unreadable(error: OSError) -> str:
-    """Return words for what the user may not read, with advice; empty if the error has a different cause."""
+    """Return words for what the user may not read, with advice. Empty if the error has another cause."""
     if folder := _barred_folder(error):
         return f"{error.strerror}; you may not enter {folder}: {_ALLOW}"
     path = error.filename

@@ -43,7 +43,7 @@ Number = int
 
 Status = Literal["ok", "failed", "hung", "oom", "diverged", "skipped"]
 CaseStatus = Literal["ok", "failed", "hung", "oom", "diverged", "skipped", "unfinished"]
-"""The statuses of a case. An `unfinished` one has too few rounds, because its sweep was interrupted or ran out of time.
+"""Statuses of a case. An `unfinished` case has too few rounds, because its sweep was interrupted or out of time.
 """
 WORST_FIRST: tuple[Status, ...] = ("diverged", "hung", "oom", "failed", "ok", "skipped")
 """Statuses in the order of precedence: a case gets the first of its launches' statuses."""
@@ -59,7 +59,7 @@ gathered or sent). A span that is interrupted by `synchronize` is recorded in pi
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankStart:
-    """A rank has started; the record has its number, where it runs, and facts on its model and torch."""
+    """A rank has started. The record has its number, where it runs, and properties of its model and of torch."""
 
     kind: Literal["start"] = "start"
     schema_version: Number = SCHEMA_VERSION
@@ -71,7 +71,7 @@ class RankStart:
     started_ns: Number
     """When the imports were done, which under a fork server was before the launch was requested."""
     asked_ns: Number | None = None
-    """When the launch was requested, on the same clock; None if unknown, or if that was on a different host."""
+    """When the launch was requested, on the same clock; None if unknown, or if it was requested on a different host."""
     entered_ns: Number | None = None
     """When the rank's own process began to work for the launch."""
     cores: Many[Whole]
@@ -83,16 +83,16 @@ class RankStart:
     parameters: Whole = 0
     gradient_bytes: Whole = 0
     largest_gradient_bytes: Whole | None = None
-    """Gradient bytes of the largest parameter. Older records lack this and the fields below."""
+    """Gradient bytes of the largest parameter. Older records lack this field and all below it."""
     types: Many[str] = ()
     """The number types of the parameters, by torch's names, sorted."""
     loader_workers: Whole | None = None
     """Number of worker processes of the rank's DataLoader; None if the loader is of a different class."""
     own_step: bool = False
-    """True if the workload makes its steps itself, so that a step may send only some gradients, or some of them twice.
+    """True if the workload has its own `step`, so that a step may send only some gradients, or some of them twice.
     """
     case_id: str = ""
-    """Id of the case for which the rank was started; below are the round, the number of ranks, and the run's id."""
+    """Id of the case for which the rank was started. The next fields are its round, number of ranks and run id."""
     round: Whole | None = None
     ranks: Count | None = None
     run_id: str = ""
@@ -104,7 +104,7 @@ class RankStart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Met:
-    """The ranks have met, and have formed their process groups."""
+    """The ranks have met, which means that they are connected and have process groups."""
 
     kind: Literal["met"] = "met"
     start_ns: Number
@@ -115,9 +115,9 @@ class Met:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drift:
-    """A fixed computation's time before or after the measured steps, in old records; no longer written.
+    """Time of a fixed computation before or after the measured steps, in old records. It is no longer written.
 
-    In recorded runs, its change during a launch did not correlate with the launch's deviation from others; stolen time
+    In recorded runs, its change during a launch did not correlate with the launch's deviation from others. Stolen time
     does.
     """
 
@@ -128,7 +128,7 @@ class Drift:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Warmup:
-    """The warm-up has ended; the record has its steps, and whether step times were still changing."""
+    """The warm-up has ended. The record has its steps, and whether step times were still changing."""
 
     kind: Literal["warmup"] = "warmup"
     steps: Whole
@@ -174,7 +174,7 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Buckets:
-    """Sizes in bytes of the gradient buckets that the reducer made, in the order of their first transfer."""
+    """Sizes in bytes of the gradient buckets that DDP's reducer made, in the order of their first transfer."""
 
     kind: Literal["buckets"] = "buckets"
     bytes: Many[Size]
@@ -182,7 +182,7 @@ class Buckets:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Held:
-    """Bytes of the model's state on a rank between backward and update.
+    """Bytes of parameters, gradients and optimizer state on a rank, between backward and update.
 
     For everything that is sharded, this is only the rank's own part. Buckets, activations and the library's buffers are
     not included.
@@ -196,7 +196,7 @@ class Held:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepRecord:
-    """An instrumented step, with its spans as (name, start_ns, end_ns), in order of their starts."""
+    """An instrumented step, with its spans as (name, start_ns, end_ns), in the order of their starts."""
 
     kind: Literal["step"] = "step"
     step: Whole
@@ -207,7 +207,7 @@ class StepRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommRecord:
-    """A rank's part in one transfer of an instrumented step, from handing the transfer over to having its result.
+    """A rank's part in one transfer of an instrumented step, from its submission until the rank had its result.
 
     `op` is a key of `ddpbench.records.operations.OPERATIONS`, or `NAME/FLOW` for an operation of a user's strategy.
     """
@@ -220,7 +220,7 @@ class CommRecord:
     start_ns: Number
     end_ns: Number
     sent_bytes: Size | None = None
-    """Bytes that this rank handed to the network for the transfer, summed over messages; None if a library sends them.
+    """Bytes that this rank passed to the network for the transfer, summed over messages; None if a library sends them.
     """
     ranks: Whole | None = None
     """Number of ranks that take part, such as two for a message between ranks; None if all do."""
@@ -236,7 +236,7 @@ class CommRecord:
 class Checkpoint:
     """A checkpoint of model and optimizer state, as timed by one rank from the barrier before to the barrier after it.
 
-    Under `plain`, rank 0 calls torch.save and the others wait; under `dcp`, all ranks call
+    Under `plain`, rank 0 calls torch.save and the others wait. Under `dcp`, all ranks call
     torch.distributed.checkpoint.save. Both end when the bytes are on the disk (fsync).
     """
 
@@ -254,7 +254,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LossCurve:
-    """Consecutive steps of training to a loss, which begins with a fresh model and the data's first batch.
+    """Consecutive steps of training to a loss. This training begins with a fresh model and the data's first batch.
 
     Between these records, ranks agree on whether to continue; no record includes the time for this. `samples` is the
     number of this rank's samples.
@@ -277,10 +277,10 @@ class LossCurve:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gang:
-    """A gang, the ranks that torchrun starts together, begins to train with snapshots, or continues from a snapshot.
+    """A gang begins to train with snapshots, or continues from a snapshot.
 
-    The times until ranks are started come from the agent of torchrun that started this rank. They are None for the
-    first gang, and for an agent that was itself restarted.
+    It is the ranks that torchrun starts together. The times until ranks are started come from the agent of torchrun
+    that started this rank. They are None for the first gang, and for an agent that was itself restarted.
     """
 
     kind: Literal["gang"] = "gang"
@@ -300,9 +300,9 @@ class Gang:
     ready_ns: Number
     """When the model was in its saved state, and the next step could begin."""
     built_ns: Number | None = None
-    """Time of making the model and the replica, before the saved state was loaded; older records lack this."""
+    """Time for making the model and the replica, before the saved state was loaded; older records lack this."""
     step: Whole
-    """Number of steps made before, according to the snapshot."""
+    """Number of steps that were made before this gang, according to the snapshot."""
     samples: Whole
     """Number of the job's samples in these steps."""
     unreadable: Many[str] = ()
@@ -311,7 +311,10 @@ class Gang:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Snapshot:
-    """A snapshot of model, optimizer, generators and position in the data, saved by rank 0 while the others wait."""
+    """A snapshot of model, optimizer, random generators and position in the data.
+
+    Rank 0 saves it while the others wait.
+    """
 
     kind: Literal["state"] = "state"
     gang: Whole
@@ -390,12 +393,15 @@ class Proof:
 
     @property
     def was_made(self) -> bool:
-        """Return whether the comparison was made; if not, `note` says why."""
+        """Return whether the comparison was made. If not, `note` says why."""
         return was_made(self.tolerance)
 
 
 def was_made(tolerance: float) -> bool:
-    """Return whether a comparison with this tolerance was made; those that were left out have an infinite one."""
+    """Return whether a comparison with this tolerance was made.
+
+    Comparisons that were left out have an infinite tolerance.
+    """
     return not math.isinf(tolerance)
 
 
@@ -410,7 +416,7 @@ _DECISIVE = (("gradients", "sums"), ("update", "parameters"), ("share",))
 
 
 def why_unproved(proofs: Iterable[Proof]) -> str:
-    """Return why comparisons do not prove what a strategy trained; empty if they do, or if it aggregates nothing.
+    """Return why comparisons do not prove what a strategy trained. Empty if they do, or if it aggregates nothing.
 
     If both gradients and updates are to be compared, neither proves it alone. A type in which the user's class cannot
     compute is left out before initial states are compared, so the reason for the other types takes precedence.
@@ -430,7 +436,7 @@ _NOT_COMPARED = "no comparison was made"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Costs:
-    """The cost of one sample, and the number of samples in the dataset.
+    """Operations per sample, and the number of samples in the dataset.
 
     `flops_per_sample` is the number of floating-point operations of forward and backward, by torch's own counter.
     `dataset_samples` is None if the dataset has no length.
@@ -462,7 +468,7 @@ class Traffic:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pace:
-    """Accuracy with which a rank's replay followed its profile's times in a block, and the processor time it took.
+    """Lateness of a rank's replay in a block, compared with its profile's times, and the processor time that it took.
 
     `lateness_ns` is, for each step, the largest delay of an event after its due time; 0 if none was late. `cpu_ns` is
     the processor time of the rank's process during the block, including its threads and system calls.
@@ -484,7 +490,7 @@ class Pace:
 class Staleness:
     """Staleness of the gradients that a server applied in a block of timed steps, and in the step before the block.
 
-    `counts[s]` is the number of gradients that were computed from parameters which had been updated s times since.
+    `counts[s]` is the number of gradients computed from parameters that had since been updated s times.
     """
 
     kind: Literal["staleness"] = "staleness"
@@ -493,7 +499,10 @@ class Staleness:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankOutcome:
-    """The outcome of a rank. A rank that was killed leaves no such record."""
+    """The outcome of a rank: whether it succeeded, and otherwise its error.
+
+    A rank that was killed leaves no such record.
+    """
 
     kind: Literal["outcome"] = "outcome"
     status: Status
@@ -545,7 +554,10 @@ _MANY: TypeAdapter[list[Record]] = TypeAdapter(Annotated[list[_Tagged], _AT_ONCE
 
 @cache
 def _one() -> TypeAdapter[Record]:
-    """Return the parser of a single record, made on first use, since making it takes as long as reading 100 files."""
+    """Return the parser of a single record.
+
+    It is made on first use, because that takes as long as reading 100 files.
+    """
     return TypeAdapter(_Tagged, config=_TEXTS_NOT_KEPT)
 
 
@@ -557,7 +569,7 @@ def check_digits(data: bytes) -> None:
     """Check that all integers in JSON text fit in 64 bits, which is cheaper than a limit on each field.
 
     Raises:
-        ValueError: one does not fit.
+        ValueError: an integer does not fit.
     """
     if _LONG not in data.translate(_TO_ZEROS):
         return
@@ -567,11 +579,16 @@ def check_digits(data: bytes) -> None:
 
 
 MOST_LISTS = 1 << 22
-"""Most lists, objects and lines of a rank's records. Training to a loss writes four per ten steps; training with
-snapshots writes six per step if steps take a quarter of a second.
+"""Largest number of lists, objects and lines of a rank's records.
+
+Training to a loss writes four per ten steps. Training with snapshots writes six per step if steps take a quarter of a
+second.
 """
 MOST_NUMBERS = 26_000_000
-"""Most commas in a rank's records. Training to a loss writes two numbers per step, and five more per ten steps."""
+"""Largest number of commas in a rank's records.
+
+Training to a loss writes two numbers per step, and five more per ten steps.
+"""
 
 
 def check_counts(data: bytes) -> None:
@@ -592,7 +609,7 @@ _WHOLE_NUMBER = re.compile(rb"(?<![\d.eE+])-?(\d{19,})(?![\d.eE])")
 
 
 def record_from_json(line: bytes) -> Record:
-    """Return a record from its line.
+    """Parse a record from its line.
 
     Raises:
         ValueError: the line is not a record of this schema; the message says why.
@@ -608,7 +625,7 @@ def record_from_json(line: bytes) -> Record:
 
 
 def records_from_json(lines: bytes) -> list[Record]:
-    """Return the records of many complete lines, in two thirds of the time that parsing them one by one would take.
+    """Parse many complete lines, in two thirds of the time that parsing them one by one would take.
 
     Raises:
         ValueError: a line is not a record; parse lines by `record_from_json` to find which, and why.

@@ -1,4 +1,4 @@
-"""Assign launches to the sessions of a sweep, by the session in their outcome, or by time in older records."""
+"""Assign launches to the sessions of a sweep, by the session that their outcome names, or by time in older records."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from ddpbench.records.rundir import RunDir
 from ddpbench.units import utc_of
 
 _SLACK = timedelta(seconds=2)
-"""Tolerance of a session's start, which is computed from the end and the length, rounded down to whole seconds."""
+"""Tolerance of a session's start, which is computed from its end and its length in whole seconds, rounded down."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """The times of sessions whose launches do not name their session, in order; sessions never overlap."""
+    """The start and the end of sessions whose launches do not name their session, in order. Sessions never overlap."""
 
     spans: tuple[tuple[datetime, datetime], ...] = ()
 
     @classmethod
     def of(cls, run: RunDir) -> Sessions:
-        """Return the sessions of a run; empty if the file is missing or damaged.
+        """Return the sessions of a run. Empty if the file is missing or damaged.
 
         Also empty for a merged run, whose sessions may have worked at the same time on different machines. They need
-        not be told apart, because rounds of different runs have different numbers.
+        not be distinguished, because rounds of different runs have different numbers.
         """
         if run.merged.exists():
             return cls()
@@ -40,7 +40,7 @@ class Sessions:
             return cls()
 
     def session_of(self, session: str, started_utc: str) -> str:
-        """Return a text that identifies a launch's session, given these fields of its outcome.
+        """Return a text that identifies a launch's session, from the fields of these names in its outcome.
 
         A launch that does not name its session is assigned by its start. Launches between two recorded sessions come
         from sessions that were killed before they were recorded, which count as one session.
@@ -55,7 +55,10 @@ class Sessions:
 
 
 def _spans(entries: Iterable[dict[str, Any]]) -> Iterable[tuple[datetime, datetime]]:
-    """Yield the start and the end of each session without an id; such an entry has its end in `started_utc`."""
+    """Yield the start and the end of each session without an id.
+
+    The entry of such a session has its end in `started_utc`.
+    """
     for entry in entries:
         if entry.get("session"):
             continue
@@ -70,7 +73,7 @@ UNKNOWN = Sessions()
 
 
 def stop_reason_of(run: RunDir) -> str:
-    """Return why the last sweep of a run stopped; empty if that was not recorded."""
+    """Return why the last sweep of a run stopped. Empty if the reason was not recorded."""
     try:
         entries = read_sessions(run)
     except IdentityError:
@@ -93,7 +96,7 @@ class _Sessions(BaseModel, strict=True):
 
 
 def read_sessions(run: RunDir) -> list[dict[str, Any]]:
-    """Return the entries of a run's `sessions.json`; empty if the file does not exist.
+    """Read the entries of a run's `sessions.json`. Empty if the file does not exist.
 
     Raises:
         IdentityError: the file is damaged, or has a different schema.

@@ -1,4 +1,4 @@
-"""The directory of `ddpbench submit`: all of its paths, and the checks before any of them is used.
+"""The directory of `ddpbench submit`: all of its paths, and the checks before the directory is used.
 
     submission.json  nodes-1/  nodes-2/ ...  merged/
 
@@ -33,7 +33,7 @@ _MOST_FILE = MIB
 
 
 def is_of_submission(name: str) -> bool:
-    """Return whether `ddpbench submit` may give this name to something in its directory."""
+    """Return whether `ddpbench submit` may give this name to a file or folder in its directory."""
     own = name in _MERGED or name in ("submission.json", ".lock", MARK)
     return own or _RUN.fullmatch(name) is not None or is_unfinished(name)
 
@@ -50,36 +50,36 @@ def check_free_for_submission(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SubmissionDir:
-    """The directory of `ddpbench submit`."""
+    """The directory of `ddpbench submit`, and the paths in it."""
 
     path: Path
 
     @property
     def file(self) -> Path:
-        """Return the file with the requests to Slurm and the submitted jobs."""
+        """Return the path of the file with the requests to Slurm and the submitted jobs."""
         return self.path / "submission.json"
 
     @property
     def merged(self) -> RunDir:
-        """Return the run that is merged from the runs on all numbers of nodes, once there are several."""
+        """Return the directory of the merged run, made from the runs on all numbers of nodes if there are several."""
         return RunDir(self.path / _CURRENT)
 
     @property
     def merged_next(self) -> Path:
-        """Return the directory in which the next merged run is made."""
+        """Return the path of the directory in which the next merged run is made."""
         return self.path / _NEXT
 
     @property
     def merged_before(self) -> Path:
-        """Return the directory to which the last merged run is moved while the next one replaces it."""
+        """Return the path of the directory to which the last merged run is moved while the next one replaces it."""
         return self.path / _BEFORE
 
     def run(self, nodes: int) -> RunDir:
-        """Return the run on this number of nodes."""
+        """Return the directory of the run on this number of nodes."""
         return RunDir(self.path / f"nodes-{nodes}")
 
     def runs(self) -> list[RunDir]:
-        """Return the existing runs, by their number of nodes."""
+        """Return the directories of existing runs, sorted by number of nodes."""
         sizes = {int(match[1]) for path in self.path.iterdir() if (match := _RUN.fullmatch(path.name))}
         return [self.run(nodes) for nodes in sorted(sizes)]
 
@@ -89,7 +89,7 @@ class SubmissionDir:
         return self.file.exists() or self.file.is_symlink()
 
     def check(self) -> None:
-        """Check that nothing in the directory, or in its runs, leads elsewhere or could block a reader.
+        """Check that no entry of the directory, or of its runs, leads elsewhere or could block a reader.
 
         Raises:
             IdentityError: an entry is a link, a pipe, a socket or a device, or is a file instead of a folder or the
@@ -106,7 +106,7 @@ class SubmissionDir:
             run.check()
 
     def read(self) -> dict[str, Any]:
-        """Return the contents of `submission.json`, after checking the entire directory.
+        """Check the entire directory, and return the contents of `submission.json`.
 
         Raises:
             RequestError: the directory has no submission.
@@ -147,7 +147,7 @@ class SubmissionDir:
 
 
 def run_at(path: Path) -> RunDir:
-    """Return the run in a directory, which is the directory itself, or a submission's `measured` run.
+    """Return the run in a directory, which is the directory itself or, for a submission, its run `measured`.
 
     Raises:
         RequestError: the runs of a submission were not merged yet, or nothing was measured in them.

@@ -1,4 +1,4 @@
-"""Append records to a rank's file. No other code writes to it."""
+"""Append records to a rank's file. No other module writes to this file."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ddpbench.text_safety import within
 
 
 class RecordWriteError(Exception):
-    """A record could not be written. This is not a failure of the training, and cannot itself be recorded."""
+    """A record could not be written. This is not a failure of the training, and it cannot be recorded either."""
 
 
 def leave_forked() -> NoReturn:
-    """End this process, which a rank's workload has forked, and which returned from the workload's code."""
+    """End this process, because a rank's workload has forked it and it has returned from the workload's code."""
     print(  # noqa: T201
         f"ddpbench: process {os.getpid()}, which the workload forked, came back from the workload's code: it was ended "
         "here. A process that is forked must end itself (os._exit), as those of multiprocessing do",
@@ -31,7 +31,7 @@ def leave_forked() -> NoReturn:
 
 
 _AT_ONCE = 1000
-"""Most records to parse back at once; parsing more would noticeably increase the rank's reported memory."""
+"""Largest number of records to parse back at once. More would noticeably increase the rank's reported memory."""
 
 
 def _line(record: Record) -> str:
@@ -58,7 +58,7 @@ _UNREADABLE = "a record that the strategy or the workload gave cannot be read ba
 
 
 class RecordWriter:
-    """Appends records to one file. Use it only outside timed regions."""
+    """A writer that appends records to one file. Use it only outside timed regions."""
 
     def __init__(self, path: Path) -> None:
         self._file = TextIOWrapper(open_to_append(path), encoding="utf-8")
