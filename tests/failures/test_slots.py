@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import ddpbench
-from ddpbench.records import RankStart, RunDir, read_launch
+from ddpbench.records import LaunchDir, RankOutcome, RankStart, RunDir, read_launch
 from tests.failures.conftest import FAULTY, run_cli, worker_processes, workload
 from tests.failures.launchers import agents, await_all, environment, plan, slots, start
 from tests.failures.test_interruptions import by_session, finished
@@ -96,6 +96,29 @@ def test_nodes_without_a_common_directory_send_their_records_to_the_leader(
     page = run_cli("report", leads)
     assert page.returncode == 0, page
     assert "share no clock" in (leads / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.thorough
+def test_where_others_can_read_a_nodes_key_all_ranks_skip_the_proof_alike(
+    write_experiment: WriteExperiment, tmp_path: Path
+) -> None:
+    """They could write what ranks unpickle; a rank on the other node must not wait for that rank's batches."""
+    experiment = write_experiment([workload("Sound")], rounds=1)
+    planned = plan(experiment, tmp_path / "a" / "run")
+    copy = tmp_path / "b" / "run"
+    shutil.copytree(planned, copy)
+    (copy / "job.key").chmod(0o644)
+    hosts = [{"DDPBENCH_HOST": name, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} for name in ("alpha", "beta")]
+    ended = await_all(agents([planned, copy], c10d=True, env=hosts))
+    (leads,) = [run for run in (planned, copy) if finished(run)]
+    frame = ddpbench.load(leads)
+    found = dict(zip(frame["strategy"], frame["status"], strict=True))
+    assert found == {"ddp": "skipped", "single": "ok"}, ended
+    (directory,) = leads.glob("cases/ddp-w2-*/proof")
+    ends = [rank.last(RankOutcome) for rank in read_launch(LaunchDir(directory)).ranks]
+    assert len({end.error for end in ends if end}) == 1
+    (error,) = frame[frame["strategy"] == "ddp"]["error"]
+    assert "with DDPBENCH_KEY or a job.key that only you can read on every node" in error
 
 
 @pytest.mark.thorough
