@@ -40,8 +40,8 @@ CHANGES = (0.10, 0.05, 0.03, 0.02, 0.01)
 class ResolvedIn:
     """Smallest change, as a fraction, that each way of comparing resolves within `seconds` of measuring.
 
-    A change is None if too few rounds fit into the time. `two_runs` includes the drift between the two sessions, each
-    of which has half of the time.
+    The ways are two sides in turn, two cases in one sweep, and two runs. A change is None if too few rounds fit into
+    the time. `two_runs` includes the drift between the two sessions, each of which has half of the time.
     """
 
     seconds: float
@@ -54,7 +54,7 @@ class ResolvedIn:
 class TimeFor:
     """Measuring time, in seconds, that each way of comparing needs to resolve `change`, a fraction.
 
-    A time is None if no time resolves the change.
+    The ways are two sides in turn, two cases in one sweep, and two runs. A time is None if no time resolves the change.
     """
 
     change: float
@@ -224,7 +224,10 @@ def noise_of(
 
 
 def _over_rounds(twins: Sequence[CaseRun]) -> float:
-    """Return the standard deviation of the log step time across rounds, as the root mean square of the two cases'."""
+    """Return the standard deviation of the log step time across rounds.
+
+    It is the root mean square of the two cases' standard deviations.
+    """
     deviations = [deviation([math.log(one.step_s) for one in case.timings]) for case in twins]
     return math.sqrt(sum(value**2 for value in deviations) / len(deviations))
 

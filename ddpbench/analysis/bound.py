@@ -17,9 +17,9 @@ from ddpbench.strategies.traits import traits_of
 
 
 def is_bounded(case: Case) -> bool:
-    """Return whether the rate of independent ranks is an upper bound on this case's rate.
+    """Return whether the rate of independent ranks, which exchange nothing, is an upper bound on this case's rate.
 
-    It is if each rank of the case does all the work of an independent rank and also communicates. Ranks that divide the
+    The bound holds if each rank does all the work of an independent rank and also communicates. Ranks that divide the
     model or its update do less work, so they may be faster. So may ranks whose model another framework computes.
     """
     traits = traits_of(case)

@@ -21,8 +21,8 @@ from ddpbench.units import format_seconds, format_two_digits
 def ettr(period: float, snapshot: float, recovery: float, mtbf: float) -> float:
     """Return the effective training time ratio, which is the time of training that is not lost divided by wall time.
 
-    All arguments have the same unit of time, and `period` is the training between two snapshots. The result is 0 if the
-    chance to complete a segment is negligible.
+    `period` is the training between two snapshots, and all arguments have the same unit of time. The result is 0 if it
+    is almost impossible to complete the training and its snapshot between two failures.
 
     Raises:
         ValueError: a time is not positive (only `recovery` may be 0).
@@ -37,7 +37,7 @@ def ettr(period: float, snapshot: float, recovery: float, mtbf: float) -> float:
 
 
 def young(snapshot: float, mtbf: float) -> float:
-    """Return Young's period between snapshots, sqrt(2 C M) (CACM 17, 1974).
+    """Return Young's period between snapshots, sqrt(2 C M), where C is `snapshot` and M is `mtbf` (CACM 17, 1974).
 
     It assumes that C is short compared with M.
     """
@@ -46,7 +46,7 @@ def young(snapshot: float, mtbf: float) -> float:
 
 
 def daly(snapshot: float, mtbf: float) -> float:
-    """Return Daly's period between snapshots (2006, eq. 37), which is M if a snapshot takes 2 M or longer."""
+    """Return Daly's period between snapshots (2006, eq. 37). It is `mtbf` if a snapshot takes 2 `mtbf` or longer."""
     _check(snapshot, 0.0, mtbf)
     if snapshot >= 2 * mtbf:
         return mtbf
@@ -57,15 +57,15 @@ def daly(snapshot: float, mtbf: float) -> float:
 def best(snapshot: float, mtbf: float) -> float:
     """Return the period between snapshots that maximizes `ettr`.
 
-    It is exactly M (1 + W(-exp(-1 - C/M))), where W is Lambert's function. The recovery time does not matter, because
-    it is lost once per failure at any period.
+    It is exactly M (1 + W(-exp(-1 - C/M))), where C is `snapshot`, M is `mtbf` and W is Lambert's function. The
+    recovery time does not matter, because it is lost once per failure at any period.
     """
     _check(snapshot, 0.0, mtbf)
     return mtbf * (1 + float(special.lambertw(-math.exp(-1 - snapshot / mtbf)).real))
 
 
 def words(snapshot_s: float, recovery_s: float, mtbf_s: float) -> tuple[str, str]:
-    """Return words for the best period between snapshots and for the share of time then lost: `57 s`, `0.069 %`."""
+    """Return words for the best period between snapshots, and for the share of time then lost: `57 s`, `0.069 %`."""
     period_s = best(snapshot_s, mtbf_s)
     lost = 1 - ettr(period_s, snapshot_s, recovery_s, mtbf_s)
     return format_seconds(float(f"{period_s:.2g}")), f"{format_two_digits(100 * lost)} %"

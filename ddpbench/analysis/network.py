@@ -91,7 +91,7 @@ def formula_of(case: Case, size: float | None) -> tuple[str, float | None]:
 
 
 def burst_s(case: Case, nominal: float) -> float:
-    """Return how many seconds of traffic, at its rate of `nominal` bit/s, a link sends at once after a pause.
+    """Return how many seconds of traffic a link of `nominal` bit/s sends at once after a pause.
 
     A link is a token bucket that holds at least one frame. Seconds are undilated.
     """

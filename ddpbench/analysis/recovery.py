@@ -46,7 +46,10 @@ class RankRecovery:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GangPace:
-    """A gang's number of ranks, step time and samples per second (of the job), without the time spent on snapshots."""
+    """Pace of a gang, which is the ranks that train together between two restarts.
+
+    `samples_per_s` is the job's. The time spent on snapshots is left out.
+    """
 
     ranks: int
     step_s: float
@@ -171,8 +174,7 @@ def recovered_of(number: int, ranks: Sequence[RankRecovery], case: Case) -> Reco
 def _again_ns(step: int, group: Sequence[Gang], ends: Mapping[int, int]) -> int | None:
     """Return the moment (ns) at which a gang had repeated the steps lost in the failure, or None if it never did.
 
-    With a snapshot at the failure itself no step is lost. Then it is the moment at which the gang was ready to
-    continue.
+    With a snapshot at the failure itself no step is lost. The moment is then when the gang was ready to continue.
     """
     if group[0].step == step:
         return max(each.ready_ns for each in group) if ends else None
@@ -180,7 +182,7 @@ def _again_ns(step: int, group: Sequence[Gang], ends: Mapping[int, int]) -> int 
 
 
 def _gangs(ranks: Sequence[RankRecovery]) -> dict[int, list[Gang]]:
-    """Return the ranks' records of gangs, grouped by the gang's number."""
+    """Return the `Gang` records of all ranks, grouped by the gang's number."""
     found: dict[int, list[Gang]] = {}
     for gang in sorted((gang for rank in ranks for gang in rank.gangs), key=lambda gang: gang.number):
         found.setdefault(gang.number, []).append(gang)
@@ -206,7 +208,7 @@ def _ends(rank: RankRecovery, gangs: Iterable[int]) -> dict[int, dict[int, int]]
 def _places(
     ranks: Sequence[RankRecovery], kept: Mapping[int, tuple[int, float]], local_batch: int
 ) -> tuple[int, int, int]:
-    """Return three counts of samples that counted steps used: all uses, different samples, and the highest position."""
+    """Return three numbers on samples of steps that no later gang repeated: uses, samples, highest position."""
     places = distinct = end = 0
     for first, until in sorted(_runs(ranks, kept, local_batch)):
         places += until - first
@@ -218,7 +220,7 @@ def _places(
 def _runs(
     ranks: Sequence[RankRecovery], kept: Mapping[int, tuple[int, float]], local_batch: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of samples, [first, end), that counted steps used."""
+    """Yield the ranges of samples, [first, end), used by steps that no later gang repeated."""
     for each in (each for rank in ranks for each in rank.trained):
         _, until = kept.get(each.gang, (0, 0))
         left = int(min(len(each.ends_ns), max(0, until - each.first))) * local_batch

@@ -79,7 +79,7 @@ class StepParts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StrategyPhase:
-    """A span within the step of a strategy that records more spans than all strategies do, such as `data_parallel`."""
+    """Times of a span of a case that records more than the standard spans, such as a case of `data_parallel`."""
 
     case_id: str
     span: str

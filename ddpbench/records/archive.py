@@ -346,7 +346,7 @@ def _check_stamp(run: RunDir) -> None:
 
 
 def _stamp_now(run: RunDir) -> list[str]:
-    """Return the digest of the present archive in a list, or an empty list if the stamp of `cases/` lacks it."""
+    """Return the digest of the present archive in a list, or an empty list if `cases/` was not unpacked from it."""
     with contextlib.suppress(FileNotFoundError, UnreadableError):
         digest = _digest(read_bytes(run.packed, MOST_BYTES))
         return [digest] if digest in _stamped(run.cases / _STAMP) else []

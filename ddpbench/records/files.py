@@ -390,7 +390,7 @@ def read_end(path: Path, most: int) -> bytes:
 
 
 def parse_json(data: bytes | str, *, finite: bool = True, most: int = MOST_VALUES) -> Any:
-    """Parse a JSON value, after checking that it is safe to use.
+    """Parse a JSON value, and check that it is safe to use.
 
     Integers have at most 64 bits, texts are valid Unicode without NULs, and nesting is limited. There are at most
     `most` values, counted by commas and brackets, also those within texts. Numbers are finite. Give `finite=False` for

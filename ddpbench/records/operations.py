@@ -79,7 +79,10 @@ def flow_of(op: str) -> Flow:
 
 
 def slots_of(op: str, backend: str) -> int | None:
-    """Return how many operations run at once in the queue of this one, or None without a queue or if unknown."""
+    """Return how many operations run at once in the queue in which the operation `op` waits.
+
+    None if it has no queue, or if the number is unknown.
+    """
     found = operation_of(op)
     if found is None or found.flow == "pair" or not found.queued:
         return None

@@ -203,7 +203,7 @@ def _has_become(target: _Target, mode: int) -> OutputError:
 
 
 def _run_read_from(file: Path) -> Path | None:
-    """Return the run directory of which this file is a part that ddpbench reads, or None."""
+    """Return the run directory whose data this file is part of, or None."""
     for folder in file.parents:
         if file.relative_to(folder).parts[0] in _READ and any(
             _has(folder / mark, _MARKS[mark]) for mark in _MARKS

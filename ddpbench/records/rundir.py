@@ -159,7 +159,10 @@ class Made:
             write_atomically(self.path / MARK, _MARK_TEXT)
 
     def begin(self) -> None:
-        """Record that others have created what is in the directory, except `_CREATED`. Call this once it is locked."""
+        """Record all entries that are now in the directory, except `_CREATED`, as created by others.
+
+        Call this once it is locked.
+        """
         self.kept |= {name for name, _ in _entries(self.path)} - _CREATED
 
     def remove(self) -> None:
@@ -356,7 +359,7 @@ def leading_elsewhere(
 
 
 def refuse(misplaced: Iterable[tuple[Path, str]]) -> None:
-    """Refuse a run directory that has misplaced entries, given as pairs of a path and words for what is there.
+    """Raise an error if a run directory has misplaced entries, given as pairs of a path and words for what is there.
 
     Raises:
         IdentityError: `misplaced` is not empty.
@@ -644,7 +647,9 @@ class RunDir:
         raise OutputError(f"{launch.path} was set aside 1000 times; remove some of its .aside folders")
 
     def check_free(self) -> None:
-        """Check that a new sweep may use the directory, because it has at most files of a sweep without a plan.
+        """Check that a new sweep may use the directory.
+
+        It may at most have files that a sweep leaves if it is killed before it writes its plan.
 
         Raises:
             OutputError: it has other files.
@@ -653,7 +658,7 @@ class RunDir:
         check_free(self.path, is_before_plan)
 
     def check_begun(self) -> None:
-        """Check that the directory has a plan, or that a new sweep may use it.
+        """Check that the directory has a plan, or that a new sweep may use it (see `check_free`).
 
         Raises:
             IdentityError: it has no plan, but files other than those of a sweep without a plan.

@@ -279,7 +279,7 @@ class LossCurve:
 class Gang:
     """A gang begins to train with snapshots, or continues from a snapshot.
 
-    It is the ranks that torchrun starts together. The times until ranks are started come from the agent of torchrun
+    A gang is the ranks that torchrun starts together. The times until ranks are started come from the agent of torchrun
     that started this rank. They are None for the first gang, and for an agent that was itself restarted.
     """
 

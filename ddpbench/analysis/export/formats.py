@@ -124,7 +124,7 @@ def _benchmark(case: CaseRun, name: str, experiment: str, extra: Mapping[str, An
 
 
 def statistics_of(values: Sequence[float]) -> dict[str, Any]:
-    """Return statistics of a benchmark's rounds under pytest-benchmark's names. `values` and times are in seconds."""
+    """Return statistics of a benchmark's rounds (`values`, seconds) under pytest-benchmark's names."""
     data = sorted(values)
     mean = math.fsum(data) / len(data)
     deviation = float(np.std(data, ddof=1)) if len(data) > 1 else 0.0
@@ -182,7 +182,10 @@ _LABELS = (
 
 
 def _openmetrics(run: RunDir, table: str) -> bytes:
-    """Return the cases with status `ok` as gauges. Label `end` is `value`, or `low` or `high` for an interval's end."""
+    """Return the cases with status `ok` as OpenMetrics gauges.
+
+    The label `end` is `value`, or `low` or `high` for an interval's end.
+    """
     _only_cases("openmetrics", table)
     frame = load(run)
     frame = frame[frame["status"] == "ok"]

@@ -56,7 +56,7 @@ def claims_answer(claims: Sequence[DecidedClaim], findings: Sequence[Finding]) -
 def _tags(tags: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield the tags that all claims share, and remarks on links, cores and earlier verdicts of only some claims.
 
-    The remarks differ from a single claim's tags, because the report leaves out a claim's tags if the answer has them.
+    The remarks use other words than a claim's tags, because the report leaves out tags of a claim that the answer has.
     """
     every = list(dict.fromkeys(tag for own in tags for tag in own if not tag.startswith(_OF_ONE_CLAIM)))
     shared = [tag for tag in every if all(tag in own for own in tags)]

@@ -96,7 +96,7 @@ def answer_of(
 
 
 def _to_use(choices: Sequence[Choice], panels: Sequence[Case]) -> Finding | None:
-    """Return the finding on what to use, in one panel or in several. `panels` has one case of each planned panel."""
+    """Return the finding on which case to use. `panels` has one case of each planned group of comparable cases."""
     if all(len(one.ranked) == 1 for one in choices):
         choices = [one for one in choices if one.gain is not None]
     if not choices:
@@ -163,7 +163,7 @@ class _Places:
         return f"both {self.noun}" if count == 2 else f"all {count} {self.noun}"
 
     def labels(self, choices: Sequence[Choice]) -> list[str]:
-        """Return the labels that the choices' numbers need, without settings that the text names."""
+        """Return the labels that must accompany the choices' numbers, without settings that the text names."""
         said = {word for one in choices for word in self._names.apart(one.chosen.case, self.fields)}
         every = list(dict.fromkeys(word for one in choices for word in grouping.qualifiers(one.chosen.case)))
         return [word for word in every if word not in said] + (
@@ -174,7 +174,7 @@ class _Places:
 
 
 def _in_one(choice: Choice) -> str:
-    """Return the text on what to use if there is only one panel."""
+    """Return the text on which case to use if all cases are comparable, so that there is one panel."""
     name, ranks = called(choice.chosen, choice.ranked), counted(choice.world, "rank")
     gain = f"{plain(choice.gain)} times {_base_rate([choice])}" if choice.gain is not None else ""
     if choice.loses and choice.gain is not None:
@@ -234,7 +234,7 @@ def _rest(choice: Choice) -> list[str]:
 
 
 def _over_panels(choices: Sequence[Choice], places: _Places) -> str:
-    """Return the longest text that fits on what to use in each of several panels."""
+    """Return the longest text that fits on which case to use in each of several groups of comparable cases."""
     groups: dict[tuple[str, int], list[Choice]] = {}
     for one in choices:
         key = ("one rank", 1) if one.loses else (places.name(one), one.world)
@@ -255,9 +255,9 @@ def _over_panels(choices: Sequence[Choice], places: _Places) -> str:
 def _part(
     key: tuple[str, int], members: Sequence[Choice], places: _Places, *, short: bool, same: bool
 ) -> str:
-    """Return words for what to use in these panels, which have one choice.
+    """Return words for the case to use in these panels, which all have the same choice.
 
-    With `same`, the ranks are not named again.
+    With `same`, the number of ranks is not named again.
     """
     name, world = key
     where = (
@@ -270,7 +270,7 @@ def _part(
 
 
 def _alike(name: str, world: int, choices: Sequence[Choice], places: _Places) -> str:
-    """Return the text on what to use if the choice is the same in all judged panels."""
+    """Return the text on which case to use if the choice is the same in all judged panels."""
     where = places.count(len(choices))
     gains = [one.gain for one in choices if one.gain is not None]
     gains = gains if len(gains) == len(choices) else []
@@ -289,7 +289,7 @@ def _alike(name: str, world: int, choices: Sequence[Choice], places: _Places) ->
 
 
 def _all_best(choices: Sequence[Choice]) -> bool:
-    """Return whether the chosen case is shown to be fastest in every panel that has several ranked cases.
+    """Return whether the chosen case is shown to be the fastest in every panel in which several cases were ranked.
 
     False if no panel has several.
     """

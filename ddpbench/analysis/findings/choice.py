@@ -1,4 +1,4 @@
-"""Choose the case to use in a panel: the one that is shown to be best, else the reference.
+"""Choose the case to use among comparable cases (a panel): the one that is shown to be best, else the reference.
 
 Which of several undistinguished cases is measured as fastest is luck. So the reference (DDP) is used unless it is shown
 to be slower. `families.py` decides which cases are slower.
@@ -28,7 +28,7 @@ from ddpbench.strategies.traits import traits_of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """The case chosen in a panel, and how the other cases at its number of ranks compare with it."""
+    """The case chosen among comparable cases, and how the other cases at its number of ranks compare with it."""
 
     chosen: CaseRun
     ranked: tuple[CaseRun, ...]
@@ -70,7 +70,7 @@ class Choice:
 
     @property
     def most_behind(self) -> float | None:
-        """Return how much longer the chosen case's step may be than the fastest other case's, as a ratio.
+        """Return how much longer the chosen case's step may be than that of the fastest other case, as a ratio.
 
         It is the upper end of the ratio's interval. None if no case is tied with the chosen one, or if it is at most 1.
         """
@@ -84,7 +84,10 @@ class Choice:
 
 
 def planned_panels(cases: Sequence[CaseRun]) -> list[Case]:
-    """Return one case of each panel that has a case that aggregates gradients and was not skipped."""
+    """Return one case of each panel, which is a group of comparable cases.
+
+    Only panels with a case that aggregates gradients and was not skipped are included.
+    """
     found: dict[grouping.GroupKey, Case] = {}
     for run in cases:
         if exchanges_gradients(run) and run.status != "skipped":
@@ -93,7 +96,10 @@ def planned_panels(cases: Sequence[CaseRun]) -> list[Case]:
 
 
 def choices_of(cases: Sequence[CaseRun]) -> list[Choice]:
-    """Return a choice for each panel in which cases that aggregate gradients on separate cores can be ranked."""
+    """Return the choice of a case for each group of comparable cases in which cases can be ranked.
+
+    Only cases that aggregate gradients, with separate cores for each rank, are ranked.
+    """
     compared = Families(cases)
     panels = [(members, _families(members)) for members in fair_panels(cases)]
     smaller = sum(len(families) - 1 for _, families in panels if families)
@@ -129,7 +135,7 @@ def _choice(
     compared: Families,
     alpha: float,
 ) -> Choice | None:
-    """Return the choice in a panel, or None if no cases can be compared.
+    """Return the choice among comparable cases, or None if no cases can be compared.
 
     A smaller number of ranks is chosen if it is shown, at level `alpha`, to train more samples per second.
     """

@@ -106,9 +106,10 @@ def decided_claims(
 
 
 def judged_by_claims(cases: Sequence[CaseRun], claims: Sequence[DecidedClaim]) -> list[CaseRun]:
-    """Return the cases with the claims' judgements of their pairs, which all statements of a report on these pairs use.
+    """Return the cases with the claims' judgements on pairs of these cases stored in them.
 
-    A claim on step time is also used for throughput if both cases have equally many samples per step.
+    All statements of a report on such a pair use this judgement. A claim on step time is also used for throughput if
+    both cases have equally many samples per step.
     """
     found: dict[str, dict[str, Judgement]] = {}
     batches = {run.case_id: run.case.global_batch for run in cases}
@@ -388,7 +389,7 @@ def _size(held: HeldPair) -> tuple[str, ...]:
 
 
 def _labels(runs: Sequence[CaseRun]) -> list[str]:
-    """Return the labels that the claim's numbers need. Links that differ are only labelled as emulated."""
+    """Return the labels that must accompany the claim's numbers. Links that differ are only labelled as emulated."""
     facets = [grouping.qualifiers(run.case) for run in runs]
     linked = {run.case.fabric for run in runs if run.case.fabric}
     words = dict.fromkeys(
@@ -404,7 +405,7 @@ def _labels(runs: Sequence[CaseRun]) -> list[str]:
 
 
 def _paths(pairs: Sequence[_Pair], names: Names) -> list[str]:
-    """Return words for strategies that train on another path, unlike the case that they are compared with."""
+    """Return words for strategies that do not train synchronously, although the case compared with them does."""
     apart = [
         names.names.spoken_strategy(run.case)
         for pair in pairs
@@ -445,7 +446,7 @@ class _Words:
         )
 
     def of_one(self, held: HeldPair, pair: _Pair, names: Names) -> Iterator[str]:
-        """Yield texts about the only pair of a claim, of decreasing length."""
+        """Yield texts of decreasing length about the only pair of a claim."""
         if held.ratio is None:
             yield held.briefly
             return
@@ -528,7 +529,7 @@ class _Words:
     def _extremes(self, held: Sequence[HeldPair]) -> list[HeldPair]:
         """Return the pairs in order. The first supports the claim most.
 
-        This is the fastest, or for `as fast` the one whose ratio is closest to 1.
+        It is the fastest, or for `as fast` the pair whose ratio is closest to 1.
         """
         if self._one.kind == "faster":
             return sorted(held, key=lambda one: _ratio(one).value)
@@ -564,7 +565,7 @@ class _Words:
         return f"{''.join(self._in_parts(held))}{self._allowed(held)}"
 
     def _in_parts(self, held: HeldPair) -> tuple[str, str]:
-        """Return the words of `_short` in two parts. Another pair's words may have the first part in common."""
+        """Return the words of `_short` in two parts, of which the first may be equal for several pairs."""
         ratio = _ratio(held)
         if self._rates:
             return "", f"{plain(ratio.reciprocal())} times the samples/s"

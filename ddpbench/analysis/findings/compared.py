@@ -179,7 +179,7 @@ def _sorted(compared: Sequence[_Decision]) -> list[_Decision]:
 
 
 def _open_together(compared: Sequence[_Decision]) -> tuple[list[_Decision], dict[str, list[_Decision]]]:
-    """Return the comparisons that get a sentence, and those that share one, keyed by the name of their first pair.
+    """Return the comparisons that get a sentence, and groups that share one, keyed by the name of a group's first pair.
 
     Strategies that are all undistinguished from one reference share a sentence. Only the first of them is among the
     comparisons in the first returned value. They all have the reference's layout, so the sentence names the layout
@@ -204,9 +204,10 @@ def _of_strategy(pair: _Pair) -> GroupKey:
 
 
 def _most_telling(compared: Sequence[_Decision], room: int) -> list[_Decision]:
-    """Return the first `room` comparisons in order, of which the last may be replaced by the first on buckets.
+    """Return the first `room` comparisons in order.
 
-    An undecided comparison on buckets replaces no decided one.
+    If none of them is on buckets, the first on buckets replaces the last. An undecided comparison on buckets replaces
+    no decided one.
     """
     ordered = _sorted(compared)
     chosen = ordered[:room]
@@ -414,7 +415,7 @@ def _place(run: CaseRun, apart: _Apart, family: Sequence[CaseRun] = ()) -> tuple
 
 
 def _labels(run: CaseRun, apart: _Apart) -> tuple[str, ...]:
-    """Return the labels that a case's numbers need, without those that the sentence names."""
+    """Return the labels that must accompany a case's numbers, without those that the sentence names."""
     said = apart.of(run.case)
     return tuple(word for word in grouping.qualifiers(run.case) if word not in said)
 

@@ -55,9 +55,9 @@ class Families:
 
     @staticmethod
     def _panel(family: Sequence[CaseRun]) -> grouping.GroupKey:
-        """Return the panel of a family, which is that of its last case.
+        """Return the panel (group of comparable cases) that a family belongs to, which is that of its last case.
 
-        The first case may be ranks that exchange nothing, which are in the families of all links.
+        The first case may be ranks that exchange nothing, which belong to families on every network.
         """
         return grouping.panel(family[-1].case)
 

@@ -47,7 +47,7 @@ def loss_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
 
 
 def _data(run: CaseRun) -> GroupKey:
-    """Return a key that is equal for cases for which one loss means the same."""
+    """Return a key that is equal for cases whose losses can be compared."""
     return (
         *grouping.deciding("loss", run.case),
         loss_curves_of(run)[0].target,

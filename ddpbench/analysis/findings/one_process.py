@@ -1,4 +1,4 @@
-"""Compare ranks with one process that uses as many cores by threads and needs no communication, in a sentence."""
+"""A sentence that compares ranks with one process, which uses as many cores by threads and needs no communication."""
 
 from __future__ import annotations
 

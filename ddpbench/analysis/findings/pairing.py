@@ -1,4 +1,4 @@
-"""Report the launches that cannot be compared within a round, because different sessions ran them, in a sentence."""
+"""A sentence on launches that cannot be compared within a round, because different sessions ran them."""
 
 from __future__ import annotations
 

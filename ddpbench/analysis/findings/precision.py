@@ -1,4 +1,4 @@
-"""Report the gain by autocast, from groups of cases that differ only in precision, in a sentence."""
+"""A sentence on the gain by autocast, from groups of cases that differ only in precision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Report the effect of links and of a replay's options, from cases that differ only in these, in sentences."""
+"""Sentences on the effect of links and of a replay's options, from cases that differ only in these."""
 
 from __future__ import annotations
 

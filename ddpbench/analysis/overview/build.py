@@ -179,7 +179,8 @@ def _summarized(run: RunDir, plan: StoredPlan, others: Others, progress: OnProgr
 def _findings(cases: Sequence[CaseRun], laws: Sequence[CurveLaws], most: int) -> tuple[Finding, ...]:
     """Return at most `most` findings, decided ones first. Those on speed-up and scaling law are always included.
 
-    Findings of features come first. If there are any, all others concern training without failures.
+    If optional features have findings, such as on recovery from failures, these come first. Then all others concern
+    training without failures.
     """
     of_features = with_features("findings", {}).values()
     if first := [one for findings_of in of_features for one in findings_of(cases)][: most - 1]:

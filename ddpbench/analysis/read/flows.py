@@ -75,9 +75,9 @@ class Group:
         return here if one_clock.all() else self._across_hosts(here, one_clock)
 
     def lanes(self) -> tuple[NDArray[Any], ...]:
-        """Return arrays of flow, sender and place, one value per transfer.
+        """Return three arrays with one value per transfer, which are equal for transfers over the same links.
 
-        Transfers over the same links have equal values. Groups of ranks without a common rank use different links.
+        They are the kind of flow, the sender and the place. Groups of ranks without a common rank use different links.
         """
         flow = self.flow
         sender = np.maximum.reduceat(np.where(self.sends, self.rank, NONE), self.starts)

@@ -125,8 +125,8 @@ def late_s(launches: Sequence[Pacing]) -> float:
 def dilation_needed(dilation: float, launches: Sequence[Pacing]) -> float:
     """Return the smallest dilation that hides the host's own work, from launches that ran with `dilation`.
 
-    The module's docstring defines it. It is the median over launches, because other load on the machine raises a
-    launch's value. Launches without recorded optimizer times use only the cores' share.
+    The module's docstring has the formula. The result is the median over launches, because other load on the machine
+    raises a launch's value. Launches without recorded optimizer times use only the cores' share.
     """
     return statistics.median(_needed(dilation, launch) for launch in launches)
 

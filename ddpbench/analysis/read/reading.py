@@ -21,7 +21,7 @@ _AT_ONCE = 25
 def read_cases_of(
     run: RunDir, plan: StoredPlan, others: Others = NOBODY, progress: OnProgress = ignore_progress
 ) -> list[CaseRun]:
-    """Return the same as `read_cases`, but let several processes read if there are many cases.
+    """Read all cases like `read_cases`, but with several processes if there are many cases.
 
     Processes in `others` are reused. If `others` is empty, some are started for this call. If reading fails in another
     process, this process reads its cases.

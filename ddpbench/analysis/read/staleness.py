@@ -16,20 +16,23 @@ MOST = 4
 
 
 def added(counts: Iterable[Sequence[int]]) -> tuple[int, ...]:
-    """Return the sum of counts by staleness over several blocks or launches. Empty if all are."""
+    """Return the sum of several counts by staleness, such as those of blocks or launches. Empty if `counts` is.
+
+    `counts[i][s]` is the number of gradients with staleness s in block or launch i.
+    """
     return tuple(sum(column) for column in itertools.zip_longest(*counts, fillvalue=0))
 
 
 def mean_of(counts: Sequence[int]) -> float:
-    """Return the mean staleness, where `counts` has the number of gradients by staleness.
-
-    At least one must not be 0.
-    """
+    """Return the mean staleness of gradients, of which `counts[s]` have staleness s. At least one must not be 0."""
     return sum(age * count for age, count in enumerate(counts)) / sum(counts)
 
 
 def percentile_of(counts: Sequence[int], share: float) -> int:
-    """Return the smallest staleness that at least the fraction `share` of the gradients did not exceed."""
+    """Return the smallest staleness that at least a fraction `share` of the gradients did not exceed.
+
+    `counts[s]` is the number of gradients with staleness s.
+    """
     reached = itertools.accumulate(counts)
     return next(age for age, below in enumerate(reached) if below >= share * sum(counts))
 

@@ -82,7 +82,7 @@ def _are_enough(launches: Sequence[Launch], rounds_min: int, *, spent: bool) -> 
 
 
 def going_on(path: Path, *, merged: Sequence[MergedRun] = ()) -> str:
-    """Return words for how to resume a run or, if it is being measured, by whom.
+    """Return words for how to resume a run or, if a process is measuring it now, for which process that is.
 
     Arguments are those of `resume_command`.
     """

@@ -41,7 +41,7 @@ def launches_wall_s(cases: Sequence[CaseRun]) -> float:
 
 
 def session_walls_s(run: RunDir) -> list[float]:
-    """Return the wall times (seconds) of a run's sessions, of those that recorded it."""
+    """Return the recorded wall times (seconds) of a run's sessions."""
     with suppress(IdentityError, NotADirectoryError):  # a saved file has no sessions
         return [float(wall) for entry in read_sessions(run) if (wall := entry.get("wall_s")) is not None]
     return []

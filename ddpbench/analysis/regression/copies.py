@@ -15,7 +15,7 @@ from ddpbench.text_safety import on_one_line
 
 
 def check_no_copies(sides: Sequence[Side]) -> None:
-    """Refuse a comparison with a run together with its copy, its export, or its continuation.
+    """Raise an error if one side is a copy, an export or a continuation of another side's run.
 
     Raises:
         RequestError: two sides have at least half of the smaller one's launches in common.
@@ -30,7 +30,7 @@ def check_no_copies(sides: Sequence[Side]) -> None:
 
 
 def merges_with_sources(sides: Sequence[Side], paths: Collection[Path]) -> dict[Path, list[Path]]:
-    """Return each merged run among `paths` of which sources are among the sides, with the paths of these sources.
+    """Return the merged runs among `paths` that have sources among the sides, each with the paths of these sources.
 
     A merge of only some of another merge's sources is also one of its sources.
 

@@ -1,4 +1,4 @@
-"""The gate of the pytest plugin, which fails a test if its launches are slower than earlier ones, or others in turn."""
+"""The gate of the pytest plugin, which fails a test that is slower than a baseline measured earlier or in turn."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ _IN_SHARED = ("scaling", "local_batch", "global_batch", "fabric")
 
 
 def _shared(case: Case) -> tuple[str, ...]:
-    """Return words for a case's workload, scaling and batch, and the labels that its numbers need."""
+    """Return words for a case's workload, scaling and batch, and the labels that must accompany its numbers."""
     scaling = f"{FACETS['scaling'].word(case)} with a {batch_words(case)}"
     return (case.workload, scaling, *grouping.qualifiers(case))
 
@@ -238,7 +238,7 @@ class LawsOf:
 
 
 def judged_laws(laws: Sequence[CurveLaws], cases: Sequence[CaseRun]) -> tuple[CurveLaws, ...]:
-    """Return the laws with the claims' speed-ups at points where a claim compares the case with its base case."""
+    """Return the laws with the claim's speed-up at each point that a claim compares with the base case."""
     by_id = {run.case_id: run for run in cases}
 
     def judged(curve: CurveLaws) -> CurveLaws:
@@ -277,9 +277,9 @@ def _devices(curve: CaseCurve, machine: Mapping[str, object]) -> int | None:
 
 
 def law_findings(laws: Sequence[CurveLaws], cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
-    """Return a finding on the law that the first curve of a strategy that aggregates follows, and on its knee.
+    """Return a finding on the scaling law that a curve follows, and on its knee.
 
-    Empty if no such curve has a fitted law.
+    The curve is the first one with fitted laws whose strategy aggregates gradients. Empty without such a curve.
     """
     for curve in laws:
         if not traits_of(curve.case).exchanges or not curve.laws.fits:

@@ -182,10 +182,9 @@ def _brought(marginal: float) -> str:
 
 
 def _knee(points: Sequence[LawPoint]) -> tuple[int | None, Sentence]:
-    """Return the knee and a sentence on it.
+    """Return the world size of the knee, and a sentence on it.
 
-    At the next larger size, each added rank brings less than `KNEE_CUT` of a rank. The knee is None if no measured
-    world size is beyond it.
+    At the next larger size, each added rank brings less than `KNEE_CUT` of a rank. None if this holds at no size.
     """
     largest = points[-1].world_size
     knee: int | None = None

@@ -60,7 +60,7 @@ COPIES = "launches do not differ at all, as no clock measures: are these copies 
 def shows_more(value: Interval, limit: float) -> bool:
     """Return whether a value's interval is entirely above a limit. False without an interval.
 
-    A finding denies that there is nothing to find, so its interval must exclude that. The value alone shows nothing.
+    A finding needs an interval that excludes the opposite. The value alone shows nothing.
     """
     return value.low is not None and value.low > limit
 
@@ -72,7 +72,7 @@ def shows_less(value: Interval, limit: float) -> bool:
 
 @lru_cache(maxsize=1024)
 def t_quantile(probability: float, df: float) -> float:
-    """Return the value that Student's t is below with this probability, for `df` degrees of freedom."""
+    """Return the quantile of Student's t distribution with `df` degrees of freedom at this probability."""
     return float(special.stdtrit(df, probability))
 
 

@@ -39,7 +39,7 @@ def missed_share(rounds: int) -> float:
 
 
 def missed_words(count: int, noun: Literal["rounds", "launches"]) -> str:
-    """Return words for the share of slow rounds or launches that `count` of them may all have missed."""
+    """Return words for the share of rounds or launches that may be slow although none of `count` is."""
     return f"a slow-down of up to {format_at_most(missed_share(count))} of {noun} may not have been seen"
 
 
@@ -53,7 +53,10 @@ def mean_and_further(logs: Sequence[float]) -> tuple[float, float]:
 
 
 def agrees(verdict: Literal["faster", "slower", "equivalent"], logs: Sequence[float], margin: float) -> bool:
-    """Return whether the mean of log ratios supports the verdict on the typical ratio, also with `FURTHER` more."""
+    """Return whether the mean of log ratios supports the verdict on the typical ratio.
+
+    It must also do so with `FURTHER` more values, as far off as the furthest.
+    """
     low, high = mean_and_further(logs)
     limit = math.log1p(margin)
     return {"equivalent": -limit < low and high < limit, "faster": high < 0, "slower": low > 0}[verdict]
@@ -68,7 +71,7 @@ def too_few_words(count: int, noun: Literal["rounds", "launches"]) -> str:
 
 
 def unseen_words(count: int, noun: Literal["rounds", "launches"]) -> str:
-    """Return words that `count` rounds or launches are too few to include rare slow ones, and how many suffice."""
+    """Return words that call `count` rounds or launches too few to include rare slow ones, and say how many suffice."""
     # A comparison in turn adds rounds by itself until there are enough.
     how = "" if noun == "rounds" else f" (set budget.rounds_min, or a test's rounds, to {ROUNDS_TO_SEE})"
     return f"{count} {noun} are too few to see rare slow ones: {ROUNDS_TO_SEE} do{how}"

@@ -137,7 +137,7 @@ def _least_squares(times: Mapping[float, float]) -> tuple[float, float]:
 
 
 def _sizes(rows: Sequence[TransferResult], of: TransferResult) -> int:
-    """Return for how many sizes there are rows with the operation and the number of ranks of `of`."""
+    """Return the number of rows with the same operation and number of ranks as `of`. Each size has one row."""
     return sum((row.op, row.world_size) == (of.op, of.world_size) for row in rows)
 
 

@@ -239,7 +239,10 @@ def merged(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]
 def without(
     whole: Iterable[tuple[float, float]], taken: Sequence[tuple[float, float]]
 ) -> list[tuple[float, float]]:
-    """Return what of the intervals `whole` is outside `taken`. Both must be unions as `merged` returns them."""
+    """Return the parts of the intervals `whole` that are outside `taken`.
+
+    Both must be unions as `merged` returns them.
+    """
     result: list[tuple[float, float]] = []
     for start, end in whole:
         at = start

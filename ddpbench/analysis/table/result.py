@@ -90,7 +90,7 @@ class CaseResult:
 
     @cached_property
     def samples_per_s(self) -> Interval | None:
-        """Return the median over launches of samples per second, with its interval."""
+        """Return the samples per second of the median launch, with its interval."""
         return samples_rate(self.timings) if self.timings else None
 
     @cached_property
@@ -223,7 +223,7 @@ class CaseResult:
 
     @property
     def evaluation_samples_per_s(self) -> Interval | None:
-        """Return the median over launches of samples per second in evaluation, with its interval."""
+        """Return the samples per second of evaluation in the median launch, with its interval."""
         return samples_rate(self.evaluations) if self.evaluations else None
 
     @property
@@ -246,7 +246,7 @@ class CaseResult:
 
     @property
     def server_share_s(self) -> float | None:
-        """Return the mean over launches of the share of a fork server's start-up time, in seconds."""
+        """Return the seconds of a fork server's start-up that belong to one launch, as a mean over launches."""
         if self.start is None:
             return None
         return sum(launch.server_s for launch in self.run.good) / len(self.run.good)
