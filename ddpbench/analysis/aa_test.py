@@ -40,8 +40,9 @@ CHANGES = (0.10, 0.05, 0.03, 0.02, 0.01)
 class ResolvedIn:
     """Smallest change, as a fraction, that each way of comparing resolves within `seconds` of measuring.
 
-    The ways are two sides in turn, two cases in one sweep, and two runs. A change is None if too few rounds fit into
-    the time. `two_runs` includes the drift between the two sessions, each of which has half of the time.
+    The ways are two interleaved sides, two cases in one sweep, and two separate runs. A change is None if too few
+    rounds fit into the time. `two_runs` includes the drift between the two sessions, each of which has half of the
+    time.
     """
 
     seconds: float
@@ -54,7 +55,8 @@ class ResolvedIn:
 class TimeFor:
     """Measuring time, in seconds, that each way of comparing needs to resolve `change`, a fraction.
 
-    The ways are two sides in turn, two cases in one sweep, and two runs. A time is None if no time resolves the change.
+    The ways are two interleaved sides, two cases in one sweep, and two separate runs. A time is None if no time
+    resolves the change.
     """
 
     change: float

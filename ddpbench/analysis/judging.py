@@ -44,7 +44,7 @@ def judge_pair(a: CaseRun, b: CaseRun, alpha: float = ALPHA) -> Judgement | None
 
 
 def speedup_over(run: CaseRun, base: CaseRun) -> tuple[Interval, int] | None:
-    """Return the ratio of a case's samples/s to its base case's, and the number of rounds it is from.
+    """Return a case's samples/s divided by its base case's, and the number of rounds with both.
 
     The interval is the claim's if a claim names the pair, otherwise the 95 % interval of this pair alone. None if the
     two cases share no round.

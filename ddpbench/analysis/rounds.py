@@ -44,7 +44,7 @@ class SoFar:
     rounds: dict[str, frozenset[TimingKey]]
 
     def apart(self, case_ids: Iterable[str], rounds_min: int) -> list[str]:
-        """Return those of the cases that have fewer than `rounds_min` rounds in common with at least one other of them.
+        """Return the cases that have under `rounds_min` rounds in common with at least one other of the cases.
 
         This occurs after a round that was split between two sessions, or in which one of the cases failed.
         """

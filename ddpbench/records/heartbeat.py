@@ -41,7 +41,7 @@ _KNOWN = 1 << 16  # added to an exit code, so that the word of an ended process 
 
 
 def note_pid(page: mmap.mmap, rank: int) -> None:
-    """Record this process as that of a rank, in the bytes after the page."""
+    """Record this process as the one of a rank, in the bytes after the shared page."""
     memoryview(page).cast("Q")[PAGE_BYTES // 8 + 2 * rank] = _began(os.getpid()) << _PID_BITS | os.getpid()
 
 
@@ -79,7 +79,7 @@ def noted_end(words: memoryview, rank: int) -> int | None:
 
 
 def shared_page(path: Path) -> mmap.mmap:
-    """Map the file of a page into memory, shared with other processes that map it.
+    """Map the file of the shared memory, so that all processes which map it see the same page.
 
     Raises:
         OSError: the file cannot be opened, or is empty.
@@ -89,7 +89,10 @@ def shared_page(path: Path) -> mmap.mmap:
 
 
 class Heartbeat:
-    """The slot of one rank in the page. Only this process writes to it, and counting a step is one write to memory."""
+    """The slot of one rank in the shared memory (the page).
+
+    Only the rank writes to it, and counting a step is one write.
+    """
 
     def __init__(self, page: mmap.mmap | bytearray, rank: int) -> None:
         self._words = memoryview(page).cast("Q")
@@ -116,7 +119,7 @@ class Heartbeat:
 
 
 class _Forbidden:
-    """A stand-in for the page in a forked process, which must not count steps. Any access calls `leave`."""
+    """A stand-in for the shared memory in a forked process, which must not count steps. Any access calls `leave`."""
 
     def __init__(self, leave: Callable[[], NoReturn]) -> None:
         self._leave = leave
@@ -130,13 +133,16 @@ class _Forbidden:
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """The contents of a rank's slot at one moment, which are the number of its steps and its phase."""
+    """The contents of a rank's slot in the shared memory at one moment: the number of its steps, and its phase."""
 
     steps: int
     phase: str
 
 
 def read_pulse(words: memoryview, rank: int) -> Pulse:
-    """Return the contents of a rank's slot. `words` is the page as 64-bit words (`memoryview(page).cast("Q")`)."""
+    """Return the contents of a rank's slot.
+
+    `words` is the shared memory as 64-bit words (`memoryview(page).cast("Q")`).
+    """
     index = words[_SLOT_WORDS * rank + 1]
     return Pulse(words[_SLOT_WORDS * rank], PHASES[index] if index < len(PHASES) else "unknown")

@@ -72,9 +72,9 @@ class StoredPlan:
         return [run for run in self.merged if case_id in run.cases]
 
     def target_half_widths(self) -> dict[str, float]:
-        """Return the target half-width of each case's interval, by id.
+        """Return the target half-width of each case's interval, by case id.
 
-        In a merged run, it is the smallest of the runs'.
+        A merged run has the smallest target of its sources.
         """
         half_widths = dict.fromkeys(self.ids, self.budget.target_half_width)
         asked: dict[str, float] = {}

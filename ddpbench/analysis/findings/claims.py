@@ -227,7 +227,10 @@ def _enough(comparison: Comparison | None) -> bool:
 
 
 def _allowing(ratio: Interval, pair: _Pair) -> Interval:
-    """Return the ratio of the first case's time to the second's, with a wider interval if either shares cores."""
+    """Return `ratio`, widened to allow for waiting if either case shares cores.
+
+    It is the first case's time over the second's.
+    """
     if ratio.low is None or ratio.high is None:
         return ratio
     mine, other = (1 - (run.shared_cores_share or 0.0) for run in pair)

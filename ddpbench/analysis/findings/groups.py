@@ -41,10 +41,7 @@ def _same_but_links(run: CaseRun, other: CaseRun) -> bool:
 
 
 def layouts_of(cases: Iterable[CaseRun]) -> dict[str, int]:
-    """Return the cases' numbers of nodes, by case id, or 0 if the layout need not be named.
-
-    It is named if the case's strategy ran the same number of ranks in several layouts.
-    """
+    """Return each case's number of nodes, by case id, or 0 if its strategy ran each number of ranks in one layout."""
     found: dict[str, int] = {}
     for members in grouped(
         cases, lambda run: (grouping.panel(run.case), grouping.variant(run.case))

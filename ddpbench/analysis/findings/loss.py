@@ -118,8 +118,9 @@ def _disagreement(group: Sequence[CaseRun], families: Families) -> Finding | Non
 def _intervals(a: CaseRun, b: CaseRun, rate: Judgement, loss: Judgement) -> tuple[Interval, Interval, int]:
     """Return A's samples/s divided by B's, A's time to the loss divided by B's, and the number of comparisons.
 
-    The intervals are those that tables show. For a case and its base case they are those of its speed-ups, uncorrected
-    for other comparisons, so the number is 1. The pair itself was judged by wider intervals, which hold at once.
+    The intervals are those that tables show. If one is the base case of the other, they are the intervals of its
+    speed-ups, which are uncorrected for other comparisons, so the number is 1. The pair itself was judged by wider
+    intervals, which hold at once.
     """
     for run, base in ((a, b), (b, a)):
         if run.baseline_id == base.case_id:

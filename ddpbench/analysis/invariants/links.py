@@ -164,7 +164,7 @@ def _least_network_s(case: CheckedCase, links: Links) -> float | None:
 
 
 def sent_as_by_formula(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield the bytes that the busiest rank sent, for ddpbench's own algorithms, which must equal the formula's.
+    """Yield the bytes that the busiest rank sent, for ddpbench's own algorithms. They must equal the formula's bytes.
 
     Each message is counted exactly. The tolerance allows for chunks that are rounded up to whole numbers of up to 8
     bytes, in each message of each bucket.
@@ -188,7 +188,10 @@ def sent_as_by_formula(case: CheckedCase) -> Iterable[Bounded]:
 
 
 def counted_as_by_formula(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield the bytes counted on the busiest link divided by the formula's, to which protocols add a little."""
+    """Yield the ratio of the bytes counted on the busiest link to the formula's bytes.
+
+    Protocols add a little to the count.
+    """
     ratio = case.result.traffic_ratio
     if ratio is not None:
         what = "what its busiest link carried over what the formula says"

@@ -14,9 +14,9 @@ from ddpbench.units import with_minus
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FabricRun:
-    """An emulated network.
+    """An emulated network of a run. Fields that the file lacks are empty or None.
 
-    Rates are bit/s as made, slowed by the dilation. Fields that the file lacks are empty or None.
+    Rates (bit/s) are those of the actual links, which a dilation slows.
     """
 
     links: str

@@ -135,7 +135,7 @@ class ProofRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaseRun:
-    """A planned case with its launches and everything read from their records."""
+    """A planned case with its launches and all data read from their records."""
 
     planned: PlannedCase
     launches: tuple[Launch, ...]

@@ -64,9 +64,10 @@ class LossCurveRun:
 def loss_curve_of(
     number: int, ranks: Sequence[Sequence[LossCurve]], case: Case, *, one_host: bool
 ) -> LossCurveRun | None:
-    """Return a launch's loss curve from all ranks' records. None if any rank's are missing or incomplete.
+    """Return a launch's loss curve from all ranks' records. None if the records of any rank are missing or incomplete.
 
-    Hosts have no common clock. Across hosts, a step ends when its slowest rank's does, counted from that rank's start.
+    A step ends when its slowest rank ends it. Hosts have no common clock, so across hosts each rank's time is counted
+    from its own start.
     """
     groups = [sorted(own, key=lambda part: part.index) for own in ranks]
     if not groups or not groups[0] or len({tuple(part.index for part in own) for own in groups}) != 1:

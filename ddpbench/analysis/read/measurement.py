@@ -213,7 +213,7 @@ def _slow_interfaces(starts: Sequence[RankStart]) -> tuple[tuple[str, str, str],
 def _with_times(launch: Launch, ranks: Mapping[int, _Sorted], case: Case, foreign: tuple[str, ...]) -> Launch:
     """Return the launch with the times of its timed blocks. Its status is `failed` if any rank's blocks are missing.
 
-    `foreign` lists files in its folder that belong to a different launch.
+    `foreign` names files in the launch's folder that belong to a different launch.
     """
     every = list(ranks.values()) if len(ranks) == launch.processes else []
     one_host = len(set(_hosts(ranks).values())) <= 1
@@ -340,7 +340,10 @@ def _own_step_s(blocks: Mapping[int, Block]) -> float:
 
 
 def _series(ranks: Sequence[Mapping[int, Block]]) -> list[NDArray[np.int64]]:
-    """Return the times of single steps (ns) in the blocks that all ranks have, an array per rank that takes samples."""
+    """Return an array per rank that takes samples, with the times of its single steps (ns).
+
+    Only blocks that all ranks recorded are included.
+    """
     shared = sorted(set.intersection(*(set(blocks) for blocks in ranks)))
     return [
         np.array([time_ns for index in shared for time_ns in blocks[index].step_ns], np.int64)

@@ -84,7 +84,10 @@ def _joined(variances: Sequence[Variance]) -> Variance:
 def drifts_of(
     a: WithinSessions, b: WithinSessions, drift: float | None = None
 ) -> tuple[SessionDrift, SessionDrift]:
-    """Return the drift between sessions of each side: `drift`, a standard deviation, or else what the launches show."""
+    """Return the drift between sessions of each side.
+
+    It is `drift` (a standard deviation) if given, otherwise what the launches show.
+    """
     if drift is not None:
         return SessionDrift(Variance(drift**2)), SessionDrift(Variance(drift**2))
     return shown_drift(a, b)

@@ -135,7 +135,7 @@ def _bare(path: Path) -> str:
 
 
 def find_side(text: str, baselines: Baselines | None = None) -> Path:
-    """Return the path that a text means, which is that of a run directory, a file, or a baseline saved under this name.
+    """Return the path of the run directory, the file, or the saved baseline that a text means.
 
     If another user has put a path of this name into a shared folder, the baseline is preferred.
 

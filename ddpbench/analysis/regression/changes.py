@@ -72,7 +72,7 @@ ChangeVerdict = Literal["faster", "slower", "equivalent", "cannot tell", "not co
 class PartChange:
     """A part of a step on both sides, as medians over launches in seconds, and new minus base with an interval.
 
-    For two runs, `difference` is that of the medians. For sides in turn, it is that of the typical round.
+    If the sides were interleaved, `difference` is that of the typical round, otherwise the difference of the medians.
     """
 
     name: str
@@ -91,10 +91,11 @@ class PartChange:
 class Change:
     """A case on both sides, and the verdict on its change.
 
-    `ratio` is the new time per sample divided by the base's, with the verdict's interval. In turn, it is that of the
-    typical round; otherwise it is the ratio of geometric means. The quotient of `new_step` and `base_step` is always
-    the ratio of geometric means. `rounds` counts pairs if the sides were measured in turn, else the launches of the
-    side with fewer. `reason` says why a case is not comparable, or what its verdict is based on.
+    `ratio` is the new time per sample divided by the base's, with the interval that decided the verdict. If the sides
+    were interleaved, it is the ratio of the typical round, otherwise the ratio of geometric means. The quotient of
+    `new_step` and `base_step` is always the ratio of geometric means. `rounds` counts the interleaved rounds, or
+    otherwise the launches of the side with fewer. `reason` says why a case is not comparable, or what its verdict is
+    based on.
     """
 
     label: str
@@ -175,16 +176,16 @@ class Change:
 
     @property
     def shows_rare(self) -> bool:
-        """Return whether there are enough rounds in turn, or launches of two runs, to include a rare slow-down.
+        """Return whether there are enough interleaved rounds, or launches of two runs, to include a rare slow-down.
 
         For two runs, a case that is shown to be faster needs no more.
         """
         return self.rounds >= ROUNDS_TO_SEE or (self.mean_most is None and self.verdict == "faster")
 
     def why_not_within(self, limit: float) -> str:
-        """Return why the case is not shown to be within the limit although its interval is.
+        """Return words for why the case is not shown to be within `limit`, although its interval is. Otherwise empty.
 
-        Otherwise return an empty text. The reason is that rounds or launches are too few to include rare slow ones.
+        The reason is that rounds or launches are too few to include rare slow ones.
         """
         if self.shows_rare or not self.within(limit):
             return ""
@@ -231,7 +232,7 @@ class Changes:
 
     @property
     def wanted_s(self) -> float | None:
-        """Return the seconds that a comparison in turn takes to resolve the change `wanted` in all `unresolved` cases.
+        """Return the seconds that an interleaved comparison takes to resolve `wanted` in all `unresolved` cases.
 
         All of them are to be resolved together with probability `POWER`, so each of several is resolved with a higher
         probability. None if any of them takes more rounds than allowed, or its scatter is unknown.
@@ -376,7 +377,7 @@ def _unjudged(a: CaseRun | None, b: CaseRun | None, label: str, reason: str) -> 
 def _compared_steps(a: CaseRun, b: CaseRun, *, paired: bool) -> tuple[Interval, Interval]:
     """Return both sides' step times over the compared launches.
 
-    In turn, these are those of rounds that both sides have.
+    If the sides were interleaved (`paired`), only rounds that both sides have are compared.
     """
     pairs = rounds_in_turn(a.timings, b.timings) if paired else []
     base, new = zip(*pairs, strict=True) if pairs else (a.timings, b.timings)
@@ -384,9 +385,9 @@ def _compared_steps(a: CaseRun, b: CaseRun, *, paired: bool) -> tuple[Interval, 
 
 
 def _begin_s(base: Side, new: Side, *, paired: bool) -> float:
-    """Return the seconds before the first round of a comparison in turn.
+    """Return the seconds that an interleaved comparison takes before its first round.
 
-    If the sides were measured in turn, a session of one side includes the other's rounds.
+    If these sides were interleaved, a session of one side includes the other side's rounds.
     """
     if not paired:
         return sum(begin_wall_s(RunDir(side.path), side.cases) for side in (base, new))
@@ -467,14 +468,14 @@ def _outcome(rounds: int, ratio: Interval, margin: float, fewest: int) -> _Outco
 def rounds_in_turn(base: Sequence[Timing], new: Sequence[Timing]) -> list[tuple[Timing, Timing]]:
     """Return pairs of a base and a new launch, for the rounds that both sides have.
 
-    Rounds that a later session has added to a side were not measured in turn, and are left out.
+    Rounds that a later session has added to a side were not interleaved, and are left out.
     """
     mine, other = _of_first_session(base), _of_first_session(new)
     return [(mine[number], other[number]) for number in other if number in mine]
 
 
 def correlation_in_turn(cases: Sequence[Mapping[int, float]]) -> Correlation:
-    """Return the lag-1 correlation of rounds in turn, from the rounds of all cases. It is 0 for too few rounds.
+    """Return the lag-1 correlation of interleaved rounds, from the rounds of all cases. It is 0 for too few rounds.
 
     Args:
         cases: for each case, the logarithm of new divided by base time per sample, by round.
@@ -489,7 +490,7 @@ def correlation_in_turn(cases: Sequence[Mapping[int, float]]) -> Correlation:
 
 
 def wider_in_turn(cases: Sequence[Mapping[int, float]]) -> float:
-    """Return the factor by which the correlation of rounds in turn widens intervals.
+    """Return the factor by which the correlation of interleaved rounds widens intervals.
 
     `cases` are as in `correlation_in_turn`.
     """
@@ -516,7 +517,7 @@ def _outcome_in_turn(logs: Sequence[float], margin: float, alpha: float, wider: 
 
 
 def _shown_by_enough(outcome: _Outcome, noun: Literal["rounds", "launches"]) -> _Outcome:
-    """Return the outcome, with "cannot tell" instead of "equivalent" if rounds or launches are too few.
+    """Return the outcome with "cannot tell" instead of "equivalent" if it is from too few rounds or launches.
 
     They are too few if they may not include rare slow ones.
     """
@@ -556,7 +557,7 @@ def _logs_in_turn(a: CaseRun, b: CaseRun) -> dict[int, float]:
 def _in_turn(
     asked: dict[int, tuple[CaseRun, CaseRun]], _drift: float | None, margin: float, alpha: float
 ) -> dict[int, _Outcome]:
-    """Judge cases whose rounds are pairs, with intervals that hold at every number of rounds."""
+    """Judge cases whose sides were interleaved, with intervals that hold at every number of rounds."""
     found: dict[int, _Outcome] = {}
     level = alpha / len(asked) if asked else alpha
     every = {index: _logs_in_turn(*pair) for index, pair in asked.items()}
@@ -611,7 +612,7 @@ def _drifts(a: Sequence[Timing], b: Sequence[Timing], *, drift: float | None) ->
 
 
 def _deviation_in_turn(a: Sequence[Timing], b: Sequence[Timing]) -> float | None:
-    """Estimate the standard deviation that the log ratio within a round would have in turn.
+    """Estimate the standard deviation that the log ratio within a round would have if the sides were interleaved.
 
     The sides were measured in separate sessions. The estimate adds their variances within sessions, although effects
     that are common to both sides of a round would cancel. None for under `FEWEST` launches of a side.
@@ -631,8 +632,8 @@ def _parts(
 ) -> tuple[PartChange, ...]:
     """Return the change of each part of an instrumented step, with intervals corrected for the number of parts.
 
-    Empty if either side lacks parts. The new side's are scaled to the samples of a base step. A part drifts with the
-    machine by the same fraction as the entire step.
+    Empty if either side has no parts. The new side's times are scaled to the samples of a base step. A part drifts with
+    the machine by the same fraction as the entire step.
     """
     if a.parts is None or b.parts is None:
         return ()

@@ -1,4 +1,4 @@
-"""The gate of the pytest plugin, which fails a test that is slower than a baseline measured earlier or in turn."""
+"""The gate of the pytest plugin, which fails a test that is slower than a baseline, measured earlier or interleaved."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def gated(
 ) -> Gated:
     """Decide whether a test's launches are shown to be slower than earlier ones by more than `limit`, a fraction.
 
-    They are compared with the baselines' launches of the test with this full name, or else with those of the case with
-    the same specification. `now` has one case and is one session; each baseline has one or more. The interval includes
-    the `drift` between sessions.
+    The earlier launches are those of the baselines' tests with this full name, or else of cases with the same
+    specification. `now` has one case and is one session; each baseline has one or more. The interval includes the
+    `drift` between sessions.
 
     Raises:
         IdentityError: a baseline is of a different machine; the message names the differences.
@@ -123,7 +123,10 @@ def decided(test: str, change: Change, limit: float) -> Gated:
 
 
 def _same(test: str, own: CaseRun, side: Side) -> CaseRun | None:
-    """Return a side's case of this test, or else its case with the same specification, or None."""
+    """Return a side's case of this test or, if it has no such test, its case with the same specification.
+
+    None without both.
+    """
     if test in side.tests:
         return side.cases[side.tests.index(test)]
     return next((run for run in side.cases if grouping.alike(run.case) == grouping.alike(own.case)), None)

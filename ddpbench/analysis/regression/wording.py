@@ -50,12 +50,12 @@ def percent(ratio: float, decimals: int = 1) -> str:
 
 
 def value_words(ratio: Interval, limit: float = 0.0) -> str:
-    """Return a ratio as a change in per cent, with as many decimals as its interval has in `interval_words`."""
+    """Return a ratio as a change in per cent, with as many decimals as `interval_words` gives its interval."""
     return percent(ratio.value, _decimals(ratio, limit))
 
 
 def interval_words(ratio: Interval | None, limit: float = 0.0) -> str:
-    """Return a ratio's interval as that of a change in per cent. Empty if the interval has no ends.
+    """Return the interval of a ratio as text, such as `+1.2 % to +3.4 %`. Empty if the interval has no ends.
 
     Rounding turns no end into 0 or into `limit`, a gate's limit as a fraction, unless the end equals it.
     """
@@ -327,7 +327,7 @@ def _case(change: Change, label: str, wanted: float) -> dict[str, Any]:
 
 
 def _in_turn(change: Change, wanted: float) -> dict[str, float | None] | None:
-    """Return the rounds and the time that a comparison in turn needs to resolve a change of this case.
+    """Return the rounds and the time that an interleaved comparison needs to resolve a change of this case.
 
     None if the scatter is unknown.
     """

@@ -36,7 +36,7 @@ class SpeedupCurve:
 
     @cached_property
     def paired(self) -> dict[int, dict[TimingKey, tuple[Timing, Timing]]]:
-        """Return pairs of a launch's timing and the base case's, by world size and round.
+        """Return pairs of a launch's timing and the base case's timing, by world size and round.
 
         World sizes with too few rounds are left out.
         """

@@ -93,7 +93,8 @@ def _correlation_of(cases: Sequence[Sequence[Timing]], *, fewest: int, ratios: b
 def estimated(logs: _Array, rounds: Sequence[TimingKey], *, ratios: bool = False) -> Correlation:
     """Return the correlation of rounds from log times, shape (cases, rounds), with NaN for missing launches.
 
-    For `ratios`, such as those of two sides in turn, the rounds' common effects are kept, because nothing cancels them.
+    For `ratios`, such as those of two interleaved sides, the rounds' common effects are kept, because nothing cancels
+    them.
     """
     apart, wide = _residuals(logs, np.ones((len(logs), 1)), ratios=ratios), np.ones((len(logs), 1))
     mean = np.nanmean if np.isnan(logs).any() else np.mean
@@ -159,7 +160,7 @@ def widening_of(rounds: int, correlation: float) -> float:
 
 
 def widening_in_turn(rounds: int, correlation: float) -> float:
-    """Return `widening` for an interval over rounds in turn, which holds at every number of rounds."""
+    """Return `widening` for an interval over interleaved rounds, which holds at every number of rounds."""
     return widening_of(rounds, correlation) if rounds >= IN_TURN_FROM else 1.0
 
 

@@ -46,7 +46,7 @@ def _digits_near_margin(end: float, digits: int) -> int:
 
 
 def longer(ratio: Interval, *, bare: bool = False) -> str:
-    """Return words for how much longer the first step is, such as `34 % [31, 38]`.
+    """Return the difference of a ratio of step times from 1 in per cent, such as `34 % [31, 38]`.
 
     With `bare`, the interval is left out.
     """
@@ -207,7 +207,7 @@ class Standing:
     """Comparison of a case with the other cases of its family.
 
     `against` is the fastest of the others by mean. `ratio` is the case's time divided by that of the best of the
-    others; its ends are the largest of those of its pairs. `rounds` is the number of rounds of the ratio.
+    others. Its ends are the largest of the ends of the case's pairs. `rounds` is the number of rounds of the ratio.
     """
 
     verdict: BestVerdict
@@ -222,9 +222,9 @@ class Standing:
 
     @property
     def longer(self) -> float:
-        """Return the largest fraction by which the case's step may be longer than the best one's.
+        """Return the largest fraction by which the case's step may be longer than the best case's step.
 
-        Infinite without an upper end.
+        It is infinite if the interval has no upper end.
         """
         return max(0.0, self.ratio.high - 1) if self.ratio.high is not None else float("inf")
 

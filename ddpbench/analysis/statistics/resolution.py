@@ -69,12 +69,12 @@ _MOST_LOOKED_FOR = 100_000
 def resolved_in_turn(
     deviation: float, rounds: int, alpha: float = ALPHA, power: float = POWER, correlation: float = 0.0
 ) -> float | None:
-    """Return the smallest change, as a fraction, that this number of rounds in turn resolves. None without a verdict.
+    """Return the smallest change, as a fraction, that this number of interleaved rounds resolves.
 
-    The comparison looks at its interval after each round. The interval's half-width is a multiple f of the estimated
-    deviation. This estimate itself varies by about s / sqrt(2 (n - 1)), so the end of the interval has the standard
-    error s sqrt(1/n + f^2 / (2 (n - 1))). From `IN_TURN_FROM` rounds on, the interval is widened by the correlation
-    that its own rounds show; a change that was shown earlier stays shown.
+    None without a verdict. The comparison looks at its interval after each round. The interval's half-width is a
+    multiple f of the estimated deviation. This estimate itself varies by about s / sqrt(2 (n - 1)), so the end of the
+    interval has the standard error s sqrt(1/n + f^2 / (2 (n - 1))). From `IN_TURN_FROM` rounds on, the interval is
+    widened by the correlation that its own rounds show; a change that was shown earlier stays shown.
 
     Args:
         deviation: standard deviation s of the logarithm of the ratio within a round.
@@ -92,7 +92,7 @@ def resolved_in_turn(
 
 
 def _in_turn(rounds: int, alpha: float, power: float) -> float | None:
-    """Return the smallest log ratio that independent rounds in turn resolve, in standard deviations, or None."""
+    """Return the smallest log ratio that interleaved, independent rounds resolve, in standard deviations, or None."""
     factor = half_width_in_deviations(rounds, alpha / 2)  # half of alpha for one of the two kinds of evidence
     if rounds < MIN_ROUNDS or factor is None:
         return None
@@ -173,7 +173,7 @@ def drift_of(deviation: float) -> float:
 
 
 def drift_by_launches(scatter: Variance) -> SessionDrift:
-    """Return the drift that is assumed for a side whose launches have this scatter within sessions, by `drift_of`.
+    """Return the assumed drift (`drift_of`) of a side whose launches have this scatter within sessions.
 
     It is uncertain even for a scatter below `DRIFT`, which a few launches of a disturbed session may show.
     """
@@ -291,7 +291,7 @@ def power_of_each(cases: int) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InTurn:
-    """Noise and durations that decide which change a comparison in turn resolves, and in what time."""
+    """Noise and durations that decide which change an interleaved comparison resolves, and in what time."""
 
     deviation: float
     """Standard deviation of the logarithm of the ratio within a round."""
@@ -313,7 +313,7 @@ class InTurn:
         return self._resolved(min(rounds, MOST_ROUNDS_IN_TURN), POWER)
 
     def rounds_for(self, change: float, power: float = POWER) -> int | None:
-        """Return the number of rounds that resolve a change, or None if a comparison may not have that many."""
+        """Return the number of rounds that resolve a change, or None if it is above the limit for a comparison."""
         rounds = rounds_to_resolve(change, lambda n: self._resolved(n, power))
         return rounds if rounds is not None and rounds <= MOST_ROUNDS_IN_TURN else None
 

@@ -51,8 +51,9 @@ _Values = NDArray[np.float64]
 def anytime_interval(values: Sequence[float], alpha: float = ALPHA, *, wider: float = 1.0) -> Interval:
     """Return the middle of the values, with an interval that holds at every number of values.
 
-    No ends for too few values. Outliers move neither by much: the middle is Huber's, of values cut off at `CUT` scales
-    around it. The interval is widened by `wider`, the factor of `correlation.py` for correlated rounds.
+    The interval has no ends for too few values. Outliers have little effect, because the middle is Huber's, of values
+    cut off at `CUT` scales around it. The interval is widened by `wider`, the factor of `correlation.py` for correlated
+    rounds.
     """
     every = np.asarray(values, dtype=np.float64)
     middle, spread = middle_of(every), float(np.ptp(every)) if len(every) else 0.0
@@ -70,7 +71,7 @@ def anytime_interval(values: Sequence[float], alpha: float = ALPHA, *, wider: fl
 
 
 def evidence(values: _Values | Sequence[float], mean: float = 0.0) -> _Values:
-    """Return the logarithm of the evidence that the mean is not `mean`, after each value in turn, shape (..., values).
+    """Return the logarithm of the evidence that the mean is not `mean`, after 1, 2, 3 ... values, shape (..., values).
 
     It is 0 for fewer than `FEWEST` values. Further dimensions of `values` are separate series.
     """

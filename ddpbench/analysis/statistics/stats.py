@@ -109,13 +109,13 @@ def samples_rate(timings: Sequence[Timing]) -> Interval:
 def median_launch(times: Sequence[float]) -> Interval:
     """Return the median of independent times, one per launch, with its 95 % interval.
 
-    No ends under `FEWEST_FOR_MEDIAN`. It is by the sign test. For any distribution, an interval from the d-th smallest
-    to the d-th largest time covers the median unless fewer than d times are on one side of the median. For five
-    launches, d is 1, and the interval covers 93.75 %. For more, the ends are between those of two neighbouring d,
-    interpolated for about 95 % of smooth distributions (Hettmansperger & Sheather, 1986). If the narrower of these
-    covers less than `LEAST_COVERAGE`, the wider one is taken, which covers 97 % for six launches, and 98 % for seven
-    and ten. Launches that resemble their neighbours are not independent, and then the interval covers the median less
-    often.
+    The interval has no ends under `FEWEST_FOR_MEDIAN` times. It is by the sign test. For any distribution, an interval
+    from the d-th smallest to the d-th largest time covers the median unless fewer than d times are on one side of the
+    median. For five launches, d is 1, and the interval covers 93.75 %. For more, the ends are between those of two
+    neighbouring d, interpolated for about 95 % of smooth distributions (Hettmansperger & Sheather, 1986). If the
+    narrower of these covers less than `LEAST_COVERAGE`, the wider one is taken, which covers 97 % for six launches, and
+    98 % for seven and ten. Launches that resemble their neighbours are not independent, and then the interval covers
+    the median less often.
     """
     return _median(times, ALPHA, LEAST_COVERAGE)
 
@@ -374,10 +374,10 @@ def judge_all(
 
 
 def rounds_for(ratio: Interval, rounds: int, margin: float = MARGIN) -> int | None:
-    """Return about how many rounds would make the interval of `ratio` as narrow as +-margin.
+    """Return about how many rounds would narrow an interval over `rounds` rounds to +-margin. None without an interval.
 
-    It is now from `rounds` rounds. The spread is assumed to stay equal. The interval narrows with the root of the
-    rounds; the small decrease of its quantile is neglected. None without an interval.
+    `ratio` has the present interval. The spread is assumed to stay equal. The interval narrows with the root of the
+    rounds; the small decrease of its quantile is neglected.
     """
     if ratio.low is None or ratio.high is None:
         return None

@@ -55,7 +55,7 @@ def mean_and_further(logs: Sequence[float]) -> tuple[float, float]:
 def agrees(verdict: Literal["faster", "slower", "equivalent"], logs: Sequence[float], margin: float) -> bool:
     """Return whether the mean of log ratios supports the verdict on the typical ratio.
 
-    It must also do so with `FURTHER` more values, as far off as the furthest.
+    The mean must also support it if `FURTHER` values, as far off as the furthest, are added.
     """
     low, high = mean_and_further(logs)
     limit = math.log1p(margin)

@@ -123,7 +123,7 @@ class CaseResult:
 
     @property
     def efficiency(self) -> Interval | None:
-        """Return the speed-up divided by the number of ranks."""
+        """Return the speed-up divided by the number of ranks, with its interval."""
         found, ranks = self.speedup, self.case.world_size
         if found is None or self.is_base:
             return found
@@ -155,10 +155,10 @@ class CaseResult:
 
     @property
     def compute_time(self) -> Interval | None:
-        """Return the seconds per step for forward and backward of independent ranks that compute the same as this case.
+        """Return the compute time (seconds per step) of independent ranks with the same computation as this case.
 
-        For a case that exchanges nothing, or whose model a framework other than torch computes, it is the case's own
-        time.
+        It is forward and backward. For a case that exchanges nothing, or whose model a framework other than torch
+        computes, it is the case's own time.
         """
         traits = traits_of(self.case)
         if not traits.exchanges or traits.engine != "torch":
@@ -317,7 +317,7 @@ class CaseResult:
 
     @property
     def speedup_to_loss(self) -> Interval | None:
-        """Return the base case's time to the loss divided by this case's."""
+        """Return the base case's time to the loss divided by this case's time, with its interval."""
         if self.to_loss is None or self.to_loss.time_s is None:
             return None
         if self.is_base:
