@@ -318,7 +318,7 @@ def _built_s(group: Sequence[Gang]) -> float | None:
 def _regained_s(
     failure: Failure, rank: RankRecovery, gang: int, before: GangPace, case: Case
 ) -> float | None:
-    """Return the seconds from the failure until steps take as long as before it, or None if they never do."""
+    """Return the seconds from the failure until steps take as long as before the failure, or None if they never do."""
     steps = _durations(rank, gang)
     rest = list(itertools.accumulate(length for _, _, length in reversed(steps)))[::-1]
     for index in range(len(steps) - window_of(before.step_s) + 1):

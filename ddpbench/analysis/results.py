@@ -132,12 +132,12 @@ class Compared:
 
     @property
     def standing(self) -> Standing:
-        """Return how the case compares with the others of its group."""
+        """Return the case's standing among the cases of its group."""
         return Standing(verdict=cast(BestVerdict, self.verdict), against=self.best_case_id, ratio=self.ratio)
 
     @property
     def judgement(self) -> Judgement:
-        """Return the comparison's judgement, for the topics `data` and `precision`."""
+        """Return the judgement of the comparison, which must be of topic `data` or `precision`."""
         bound = judged(self.ratio, 0).bound
         return Judgement(verdict=cast(Verdict, self.verdict), ratio=self.ratio, bound=bound)
 

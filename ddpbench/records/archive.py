@@ -49,7 +49,7 @@ _STAMP = ".unpacked"
 def pack(run: RunDir) -> Path:
     """Write `records.tar.xz` from the records in `cases/`, and return its path.
 
-    Files without a record's name, as listed by `unpackable`, are left out.
+    Files that are not named like a record are left out. `unpackable` lists them.
 
     Raises:
         RequestError: records are missing, or have more than `MOST_BYTES`, or a name is too long.

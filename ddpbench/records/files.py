@@ -167,7 +167,7 @@ def _not_written(path: Path, kind: str) -> str:
 
 
 def _check_replaceable(path: Path) -> None:
-    """Check that a file can be written at a path, which must be free, a regular file or a link.
+    """Check that a path is free, or is a regular file or a link, so that a file can be written there.
 
     Raises:
         OutputError: the path is a pipe, a socket, a device or a folder.

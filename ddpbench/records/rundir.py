@@ -391,7 +391,7 @@ class LaunchDir:
 
     @property
     def outcome(self) -> Path:
-        """Return the path of the outcome. While this file is missing, the launch is unfinished."""
+        """Return the path of the launch's outcome. While this file is missing, the launch is unfinished."""
         return self.path / "outcome.json"
 
     @property
@@ -495,7 +495,7 @@ class RunDir:
 
     @property
     def table(self) -> Path:
-        """Return the path of the table with one row per case."""
+        """Return the path of `cases.csv`, the table with one row per case."""
         return self.path / "cases.csv"
 
     @property

@@ -141,7 +141,7 @@ class _Places:
         self.noun = _PLURALS.get(self.fields[0], "settings") if len(self.fields) == 1 else "settings"
 
     def words(self, choice: Choice) -> list[str]:
-        """Return words that distinguish the choice's panel from the run's other panels."""
+        """Return words that distinguish the choice's group of comparable cases (panel) from the run's other groups."""
         return self._names.apart(choice.chosen.case, self.fields)
 
     def name(self, choice: Choice) -> str:
@@ -149,15 +149,18 @@ class _Places:
         return called(choice.chosen, self.family)
 
     def where(self, choice: Choice) -> str:
-        """Return words for the choice's panel, in brackets. Empty if there is only one panel."""
+        """Return words for the choice's group of comparable cases (panel), in brackets.
+
+        Empty if there is only one panel.
+        """
         return f" ({', '.join(self.words(choice))})" if self.total > 1 else ""
 
     def not_judged(self) -> str:
-        """Return words for the panels that have no choice."""
+        """Return words for the groups of comparable cases (panels) for which no choice was made."""
         return listed_apart(self._names.apart(case, self.fields) for case in self.missing)
 
     def count(self, count: int) -> str:
-        """Return a number of panels in words: `both links`, `all 3 workloads`, `2 of 3 settings`."""
+        """Return words for a number of panels, such as `both links`, `all 3 workloads` or `2 of 3 settings`."""
         if count < self.total:
             return f"{count} of {self.total} {self.noun}"
         return f"both {self.noun}" if count == 2 else f"all {count} {self.noun}"
@@ -371,7 +374,7 @@ def _not_ranked(choices: Sequence[Choice], places: _Places) -> Iterator[str]:
 
 
 def _named_as(choice: Choice) -> str:
-    """Return words for why the answer names this case, although others cannot be distinguished from it."""
+    """Return words for why the answer names the chosen case, although others cannot be distinguished from it."""
     if choice.chosen is reference_of(choice.ranked):
         return "named as the reference: nothing is shown to be faster"
     return "named as the fastest of those that cannot be told apart, by its mean"

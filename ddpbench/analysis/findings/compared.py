@@ -78,7 +78,8 @@ class _Pair:
 def findings(cases: Sequence[CaseRun], most: int = MOST_FINDINGS) -> tuple[Finding, ...]:
     """Return at most `most` findings on cases with separate cores for each rank, the most telling first.
 
-    `most` must be at least 3, because the first panel's speed-up and the parts of its step are always included.
+    `most` must be at least 3, because the speed-up of the first group of comparable cases and the parts of its step are
+    always included.
     """
     ordered = compared_panels(cases)
     families = Families(cases)
@@ -120,7 +121,7 @@ def findings(cases: Sequence[CaseRun], most: int = MOST_FINDINGS) -> tuple[Findi
 
 @dataclass(frozen=True, slots=True)
 class _Apart:
-    """Words that distinguish the panels of a text, from the fields in which the panels differ."""
+    """Words that distinguish groups of comparable cases (panels), from the fields in which these differ."""
 
     fields: tuple[str, ...]
     names: Namer
@@ -132,7 +133,7 @@ class _Apart:
         return cls(tuple(grouping.differing(cases, fields)), Namer(cases))
 
     def of(self, case: Case) -> list[str]:
-        """Return the words that distinguish a case's panel from the others, without its workload."""
+        """Return words that distinguish the case's group of comparable cases from others, without its workload."""
         return self.names.apart(case, self.fields)
 
 
@@ -220,7 +221,7 @@ def _most_telling(compared: Sequence[_Decision], room: int) -> list[_Decision]:
 
 
 def _pairs(members: Sequence[CaseRun], families: Families) -> list[_Pair]:
-    """Return the panel's comparisons at its largest world size.
+    """Return the comparisons within a group of comparable cases, at its largest world size.
 
     DDP at its default bucket cap, in the plan's first layout on nodes, is the reference. It is compared with other
     strategies, with DDP at other caps, and with DDP in other layouts.
@@ -403,7 +404,7 @@ def _unlike_timed(run: CaseRun) -> str:
 
 
 def _place(run: CaseRun, apart: _Apart, family: Sequence[CaseRun] = ()) -> tuple[str, list[str]]:
-    """Return words for a case's ranks and layout, and words for its workload and panel.
+    """Return words for a case's ranks and layout, and words for its workload and its group of comparable cases.
 
     The layout is left out if all cases of the family have the same.
     """

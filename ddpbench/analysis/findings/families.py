@@ -82,13 +82,13 @@ class Families:
         return family.pair(a.case_id, b.case_id) if family is not None else None
 
     def judge_one_process(self) -> Judgement | None:
-        """Judge the first panel's reference case compared with one process with about as many threads.
+        """Judge the reference case compared with the process that has about as many threads.
 
-        None if this is impossible.
+        None if either is missing.
         """
         return judge_pair(*self.one_process, self._alpha) if self.one_process is not None else None
 
     def standings(self, runs: Sequence[CaseRun]) -> dict[str, Standing]:
-        """Return how each of these cases stands among them, by case id. Empty if no family contains all of them."""
+        """Return each case's standing among these cases, by case id. Empty if no family contains all of them."""
         family = self.family_of(runs)
         return family.standings([run.case_id for run in runs]) if family is not None else {}

@@ -55,7 +55,7 @@ def layouts_of(cases: Iterable[CaseRun]) -> dict[str, int]:
 def measured(cases: Iterable[CaseRun]) -> list[CaseRun]:
     """Return the cases with measured step times.
 
-    Cases with equal buckets at different caps are represented by the first.
+    If bucket caps give equal buckets, only the first of their cases is kept.
     """
     found = [run for run in cases if run.status == "ok" and run.timings]
     equal = {other.case_id for _, others in equal_buckets(found) for other in others}
@@ -129,9 +129,9 @@ def strategy_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
 
 
 def rank_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
-    """Return groups of a panel's cases with the same number of ranks.
+    """Return groups of comparable cases with the same number of ranks.
 
-    All aggregate, with separate cores for each rank.
+    All of them aggregate gradients, with separate cores for each rank.
     """
     able = [run for run in measured(cases) if exchanges_gradients(run) and not run.oversubscribed]
     groups = grouped(able, lambda run: (grouping.panel(run.case), run.case.world_size))
@@ -139,7 +139,7 @@ def rank_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
 
 
 def fair_panels(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
-    """Return the panels in which at least one case aggregates gradients, the largest first.
+    """Return the groups of comparable cases (panels) in which any case aggregates gradients, the largest first.
 
     Only cases with separate cores for each rank are included.
     """
@@ -149,7 +149,7 @@ def fair_panels(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
 
 
 def compared_panels(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
-    """Return the panels from which findings are made, the largest first."""
+    """Return the groups of comparable cases (panels) from which findings are made, the largest first."""
     return fair_panels(cases)[:MOST_PANELS]
 
 
@@ -163,9 +163,10 @@ def _largest(members: Sequence[CaseRun]) -> int:
 
 
 def with_one_process(cases: Sequence[CaseRun]) -> tuple[CaseRun, CaseRun] | None:
-    """Return the first panel's reference, and the one-process case that uses about as many cores.
+    """Return the reference case, and the one-process case that uses about as many cores by threads.
 
-    None if no such process was measured with the reference's launcher.
+    The reference is that of the first group of comparable cases. None if no such process was measured with its
+    launcher.
     """
     if len({run.case.threads_per_rank for run in cases}) < 2:
         return None

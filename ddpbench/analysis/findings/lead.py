@@ -1,4 +1,7 @@
-"""Sentences on DDP's lead over a master: how much is due to the ring, and how much to overlap with backward."""
+"""Sentences on DDP's lead over a master.
+
+They say how much of it the ring explains, and how much overlap with backward.
+"""
 
 from __future__ import annotations
 
@@ -95,9 +98,9 @@ def _kind(run: CaseRun) -> tuple[str, str]:
 
 
 def _lead(by: dict[tuple[str, str], CaseRun], ring: str, families: Families) -> tuple[float, Finding] | None:
-    """Return DDP's lead as a ratio, and the finding on it.
+    """Return DDP's lead over a master, as a ratio of step times, and the finding on it.
 
-    None if nothing shows a lead, or the cases cannot be compared.
+    None if nothing shows a lead, or if the cases cannot be compared.
     """
 
     def against(a: tuple[str, str], b: tuple[str, str]) -> Judgement | None:
@@ -139,7 +142,7 @@ def _lead(by: dict[tuple[str, str], CaseRun], ring: str, families: Families) -> 
 
 
 def _gains(part: Judgement) -> bool:
-    """Return whether the interval of a part of the lead is above 1."""
+    """Return whether this part of the lead is shown to be a gain, which means that its interval is above 1."""
     low = part.ratio.low
     return part.rounds > 0 and low is not None and low > 1
 

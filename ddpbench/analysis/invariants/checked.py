@@ -239,7 +239,7 @@ class Checked:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """Return a text on each broken rule: the worst case, its number, what that means, and further cases."""
+        """Return a text on each broken rule, with the worst case, its number, the meaning and further cases."""
         texts = []
         for rule in self.rules:
             found = sorted(self.of(rule.name), key=lambda one: -one.broken.excess)

@@ -25,7 +25,7 @@ _COMPUTED = ("forward", "backward", "optimizer", "other_compute")
 
 
 def parts_add_up(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield the sum of a step's parts in each launch, which must equal the step, and each of the parts.
+    """Yield the sum of a step's parts in each launch, which must equal the step. Also yield each part.
 
     No part may be negative.
     """

@@ -70,7 +70,7 @@ class Group:
         )
 
     def times(self, one_clock: NDArray[np.bool_]) -> Times:
-        """Return the times of data flow. `one_clock` says of each transfer whether its ranks have a common clock."""
+        """Return the times of data flow. `one_clock` is true for each transfer whose ranks have a common clock."""
         here = self._on_one_clock()
         return here if one_clock.all() else self._across_hosts(here, one_clock)
 
@@ -111,9 +111,9 @@ class Group:
         return Times(begin, until, begins, ends)
 
     def _across_hosts(self, here: Times, one_clock: NDArray[np.bool_]) -> Times:
-        """Return the times if some transfers' ranks have no common clock.
+        """Return the times for transfers of which some have ranks without a common clock.
 
-        `here` are the times computed as if on one clock.
+        `here` are the times computed as if all ranks were on one clock.
         """
         took = np.minimum.reduceat(self.end - self.served, self.starts)[self.transfer]
         together = (self.flow == TOGETHER)[self.transfer]

@@ -24,8 +24,8 @@ class Moved:
     """Number and total time (ns) of a launch's transfers of one operation and size.
 
     An instant in which several transfers over the same links are under way is divided evenly among them, so their times
-    add up to that of their union. A transfer that waits for latency and moves little is then charged too much, and the
-    others too little.
+    add up to the time in which any of them is under way. A transfer that waits for latency and moves little is then
+    charged too much, and the others too little.
     """
 
     count: int = 0
@@ -182,7 +182,7 @@ def _none_whole(ops: tuple[str, ...], dropped: Ints, apart_ns: int) -> Transfers
 
 
 def _shared(lanes: Sequence[NDArray[Any]], begin: Ints, end: Ints) -> NDArray[np.float64]:
-    """Return each interval's share of the union of all intervals in its lane.
+    """Return the share that each interval has of the union of all intervals in its lane.
 
     Each instant is divided evenly among the intervals under way. The share is the integral, from begin to end, of the
     reciprocal of their number.

@@ -143,7 +143,7 @@ class Change:
 
     @property
     def broken(self) -> bool:
-        """Return whether the new run has no numbers, or has failed launches, although the base is in order."""
+        """Return whether the new run has failed launches or no numbers for this case, unlike the base."""
         return (self.base_step is not None and self.new_step is None) or self.failures > 0
 
     @property
@@ -159,7 +159,7 @@ class Change:
         return max(able, key=lambda part: abs(part.difference.value), default=None)
 
     def beyond(self, limit: float) -> bool:
-        """Return whether the case is slower by more than `limit`, a fraction, over its entire interval."""
+        """Return whether the case is shown to be slower by more than `limit`, a fraction, by its entire interval."""
         return (
             self.verdict == "slower"
             and self.ratio is not None
@@ -168,7 +168,10 @@ class Change:
         )
 
     def within(self, limit: float) -> bool:
-        """Return whether the case is at most `limit` (a fraction) slower, by its entire interval and by `mean_most`."""
+        """Return whether the case is shown to be slower by at most `limit`, a fraction.
+
+        The entire interval of the ratio and `mean_most` must be within the limit.
+        """
         ratio = self.ratio
         if ratio is None or ratio.high is None:
             return False
@@ -623,7 +626,7 @@ def _deviation_in_turn(a: Sequence[Timing], b: Sequence[Timing]) -> float | None
 
 
 def _known(spread: float) -> float | None:
-    """Return the deviation, or None instead of 0, because only copies have no deviation."""
+    """Return the deviation, or None if it is 0, because only copies of launches have no deviation."""
     return spread or None
 
 

@@ -348,7 +348,7 @@ def ends(interval: Interval | None) -> dict[str, float | None] | None:
 
 
 def failing(changes: Changes, limit: float) -> Sequence[Change]:
-    """Return the cases that fail a gate at this limit, which are broken or slower by more over the entire interval."""
+    """Return the cases that fail a gate at this limit, which are broken or shown to be slower by more than it."""
     return [one for one in changes.changes if one.beyond(limit) or one.broken]
 
 

@@ -46,7 +46,7 @@ _NOTHING = Sentence("")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Laws:
-    """All that the scaling laws say about a curve. Without fits, `absent` says why."""
+    """Results of the scaling laws for a curve. Without fits, `absent` gives the reason."""
 
     scaling: Literal["weak", "strong"]
     points: tuple[LawPoint, ...] = ()

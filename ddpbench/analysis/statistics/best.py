@@ -128,7 +128,7 @@ class Family:
         return None if comparison is None else judge(comparison, min_rounds=sys.maxsize)
 
     def standings(self, names: Sequence[str] | None = None, *, margin: float = MARGIN) -> dict[str, Standing]:
-        """Return how each of these cases stands among them, by name and in their order.
+        """Return each case's standing among the named cases, by name and in their order.
 
         Without `names`, all cases are used. Empty for fewer than two cases.
         """
@@ -145,7 +145,7 @@ class Family:
 def standings(
     family: Mapping[str, Sequence[Timing]], *, margin: float = MARGIN, alpha: float = ALPHA
 ) -> dict[str, Standing]:
-    """Return how each case of a family stands among the others, by name and in the family's order.
+    """Return each case's standing among the cases of a family, by name and in the family's order.
 
     Empty for fewer than two cases.
     """

@@ -77,10 +77,10 @@ def fewest_values(level: float) -> int:
 
 
 def level_each(counts: Sequence[int], alpha: float) -> float:
-    """Return the level for the test of each series, if the joint probability of a false alarm is to be at most `alpha`.
+    """Return the level for the test of each series if the joint probability of a false alarm is to be at most `alpha`.
 
-    It is Bonferroni's, over the series that are long enough to find anything at that level (Tarone, Biometrics 46
-    (1990)).
+    The level is Bonferroni's, over the series that are long enough to find anything at that level (Tarone, Biometrics
+    46 (1990)).
 
     Args:
         counts: number of values of each series.
@@ -143,9 +143,9 @@ def variance_inflation(values: Sequence[float], cuts: Sequence[int]) -> float:
 
 
 def _cuts(series: _Series, level: float, begin: int, inflation: float) -> Iterator[int]:
-    """Yield the places at which a part of the series, which begins at `begin`, is cut.
+    """Yield the places at which a part of a series is cut. The part begins at `begin` in the series.
 
-    The level is divided among the parts of this part in proportion to their lengths.
+    The level is divided among the pieces of the part in proportion to their lengths.
     """
     place = _place(series, level, inflation)
     if place is None:

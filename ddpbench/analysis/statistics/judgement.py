@@ -106,7 +106,10 @@ def undecided(ratio: Interval, whose: str = "") -> str:
 
 
 def longer_or_shorter(ratio: Interval) -> str:
-    """Return words for how far an interval of a ratio of step times extends: `19 % longer or 14 % shorter`."""
+    """Return words for the largest differences that an interval allows, such as `19 % longer or 14 % shorter`.
+
+    `ratio` is a ratio of step times.
+    """
     assert ratio.low is not None
     assert ratio.high is not None
     return f"{format_at_most(ratio.high - 1)} longer or {format_at_most(1 - ratio.low)} shorter"
@@ -121,11 +124,11 @@ EQUAL = f"equivalent within {MARGIN_WORDS}"
 class Judgement:
     """Conclusion of a comparison of two cases, A and B.
 
-    `ratio` is A's step time divided by B's, with the interval that decided the verdict, which is Bonferroni's for
-    several comparisons. `small` means that the difference is resolved and the entire interval is inside the margin;
-    `beyond`, that it is resolved and the entire interval is outside. `bound` is the largest difference, as a fraction,
-    that the interval does not rule out. `rounds` is the number of rounds that A and B have in common. `comparisons` is
-    the number of comparisons among which the error probability is divided, including this one.
+    `ratio` is A's step time divided by B's. Its interval is the one that decided the verdict, and is Bonferroni's if
+    there are several comparisons. `small` means that the difference is resolved and the entire interval is inside the
+    margin. `beyond` means that it is resolved and the entire interval is outside. `bound` is the largest difference, as
+    a fraction, that the interval does not rule out. `rounds` is the number of rounds that A and B have in common.
+    `comparisons` is the number of comparisons among which the error probability is divided, including this one.
     """
 
     verdict: Verdict

@@ -123,10 +123,10 @@ def median_launch(times: Sequence[float]) -> Interval:
 def median_difference(a: Sequence[float], b: Sequence[float], alpha: float, *, more: float = 0.0) -> Interval:
     """Return the median of B minus the median of A, with its interval, which has no ends for few launches.
 
-    A and B are launches of two runs. The distance of each end is the root of the sum of squares of the distances in
-    both medians' intervals, which are independent (Donner & Zou, 2012). It holds for any two distributions, so A and B
-    need not have equal scatter or equal disturbances. Both intervals hold at `alpha`; for six parts, at least 8
-    launches per side are needed.
+    A and B are launches of two runs. The distance of each end from the value is the root of the sum of squares of the
+    corresponding distances in both medians' intervals, which are independent (Donner & Zou, 2012). The interval holds
+    for any two distributions, so A and B need not have equal scatter or equal disturbances. Both medians' intervals
+    hold at `alpha`; for six parts, at least 8 launches per side are needed.
 
     Args:
         a: times of one run, one per launch.
@@ -209,9 +209,9 @@ def share(
 ) -> Interval:
     """Return the mean part divided by the mean whole, with Fieller's interval.
 
-    Each part is from the round of its whole. The interval contains every ratio r for which the mean of part - r whole
-    is not distinguished from 0. `wider` is its width relative to that of a t-test (`correlation.py`). The ends are None
-    under `FEWEST` rounds, and if the whole is not distinguished from 0, because then no end bounds the ratio.
+    Each pair of part and whole is of one round. The interval contains every ratio r for which the mean of part - r
+    whole is not distinguished from 0. `wider` is its width relative to that of a t-test (`correlation.py`). The ends
+    are None under `FEWEST` rounds, and if the whole is not distinguished from 0, because then no end bounds the ratio.
     """
     count = len(wholes)
     part, whole = math.fsum(parts) / count, math.fsum(wholes) / count

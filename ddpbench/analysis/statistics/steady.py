@@ -49,7 +49,10 @@ def launch_change(ranks: Sequence[NDArray[np.int64]]) -> TrendChange | None:
 
 
 def unsteady(cases: Mapping[str, Sequence[TrendChange]]) -> dict[str, list[bool]]:
-    """Return whether each launch was unsteady, by case and in order. `cases` are all of one run."""
+    """Return whether each launch's steps were still changing, by case and in order.
+
+    `cases` are all cases of one run.
+    """
     every = [change.log for changes in cases.values() for change in changes]
     over_run = _found(every)
     return {

@@ -61,7 +61,7 @@ class CaseResult:
 
     @property
     def is_base(self) -> bool:
-        """Return whether the case is its own base case."""
+        """Return whether the case is its own base case, so that its speed-up is 1."""
         return self.run.case_id == self.run.baseline_id
 
     @property
@@ -85,7 +85,7 @@ class CaseResult:
 
     @cached_property
     def step_time(self) -> Interval | None:
-        """Return the median over launches of seconds per step, with its interval."""
+        """Return the seconds per step of the median launch, with its interval."""
         return step_time(self.timings) if self.timings else None
 
     @cached_property
@@ -218,7 +218,7 @@ class CaseResult:
 
     @property
     def evaluation_step_time(self) -> Interval | None:
-        """Return the median over launches of seconds per evaluation step, with its interval."""
+        """Return the seconds per evaluation step of the median launch, with its interval."""
         return step_time(self.evaluations) if self.evaluations else None
 
     @property
@@ -258,7 +258,7 @@ class CaseResult:
 
     @property
     def failed(self) -> RecoveryCost | None:
-        """Return `recovery` if a failure was planned, otherwise None."""
+        """Return `recovery` if the case has a planned failure, otherwise None."""
         return self.recovery if self.case.recovery != "uninterrupted" else None
 
     @cached_property
