@@ -159,7 +159,8 @@ def _last_attempts(files: Sequence[Path]) -> set[tuple[int, int]]:
 def _merged(ranks: Sequence[RankRecords]) -> tuple[RankRecords, ...]:
     """Return one entry per rank, with the records of all its attempts.
 
-    Of starts and of meetings of the ranks, only the first attempt's are kept, and of outcomes only the last.
+    The records of the rank's start and of the meeting of the ranks are those of the first attempt. The outcome is the
+    last.
     """
     by_rank: dict[int, list[RankRecords]] = {}
     for rank in ranks:

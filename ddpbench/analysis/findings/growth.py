@@ -97,7 +97,7 @@ def _span(series: _ByNodes, few: int, most: int) -> str:
 
 
 def _grown(series: _ByNodes, few: int, most: int) -> str:
-    """Return words for how many times the network time grows from `few` to `most` nodes, measured and by the formula.
+    """Return words for the growth of network time from `few` to `most` nodes, as measured and by the formula.
 
     Empty for strategies without a formula.
     """

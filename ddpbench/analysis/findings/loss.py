@@ -132,7 +132,7 @@ def _intervals(a: CaseRun, b: CaseRun, rate: Judgement, loss: Judgement) -> tupl
 
 
 def _speedup(group: Sequence[CaseRun]) -> Finding | None:
-    """Return the finding on the case whose speed-up to the loss differs most from that in samples/s, or None."""
+    """Return the finding on the case whose speed-ups in time to the loss and in samples/s differ most, or None."""
     by_id = {run.case_id: run for run in group}
     found: list[tuple[float, CaseRun, Interval, Comparison]] = []
     for run in group:

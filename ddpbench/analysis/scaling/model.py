@@ -100,7 +100,7 @@ class Model:
         return _log(n * gamma) - _log(1 + alpha * (n - 1) + beta * n * (n - 1)) - log_base
 
     def everything(self, without: TimingKey | None) -> dict[str, Array]:
-        """Compute all quantities for which intervals are needed, by name, from all rounds except `without`."""
+        """Compute all quantities that need an interval, by name, from all rounds except `without`."""
         logs = self.curve.log_speedups(without)
         log_base = self.curve.log_base_rate(without)
         n, speedup = self.sizes, np.exp(logs)
