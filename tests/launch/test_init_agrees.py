@@ -1046,6 +1046,7 @@ if __name__ == "__main__":
     train(net, TensorDataset(X, Y), torch.optim.SGD(net.parameters(), lr=0.1))
 """
 OTHER_PARTS = [
+    "model = nn.Sequential(model, nn.Linear(1, 1)).to('cpu')",
     "model = nn.Sequential(model, nn.Linear(1, 1))",
     "if len(X) > 8:\n    model = nn.Sequential(model, nn.Linear(1, 1))",
     "model, data = nn.Sequential(model, nn.Linear(1, 1)), data",
@@ -1054,6 +1055,126 @@ OTHER_PARTS = [
     "optimizer = optimizer or torch.optim.Adam(model.parameters(), lr=0.3)",
 ]
 """Statements after which a function trains with other parts than the given ones."""
+LATE = [
+    "model = copy.deepcopy(model)",
+    "model = copy.deepcopy(model).to('cpu')",
+    "model = nn.DataParallel(copy.deepcopy(model))",
+    "if len(X) > 8:\n    model = copy.deepcopy(model)",
+    "model = copy.copy(model)",
+    "model = nn.Sequential(model)",
+    "model = nn.Sequential(model, nn.Linear(1, 1))",
+    "model = nn.Sequential(model, nn.Linear(1, 1)).to('cpu')",
+    "model = nn.Linear(4, 1)",
+    "other = model\nmodel = copy.deepcopy(other)",
+]
+"""Statements after which a script trains another model than the one whose parameters its optimizer updates."""
+IN_METHODS = {
+    each.replace("model = ", "self.model = ").replace("(model", "(self.model")
+    for each in LATE
+    if "other" not in each
+} | {"self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.5)"}
+TRAINER = """
+class Trainer:
+    def __init__(self):
+        self.model = nn.Linear(4, 1)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        AT_FIRST
+    def fit(self):
+        LATER
+        for x, y in DataLoader(TensorDataset(X, Y), batch_size=8):
+            loss = F.mse_loss(self.model(x), y)
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+
+if __name__ == "__main__":
+    Trainer().fit()
+"""
+SET_OUTSIDE = [
+    "trainer.lr = 0.5",
+    "trainer.lr *= 3",
+    "trainer.bs, trainer.lr = 16, 0.5",
+    "setattr(trainer, 'lr', 0.5)",
+    "tune(trainer)",
+    "trainer.__dict__.update(lr=0.5)",
+    "vars(trainer)['lr'] = 0.5",
+    "other = trainer\n    other.lr = 0.5",
+    "[trainer][0].lr = 0.5",
+    "for name in ('lr',):\n        setattr(trainer, name, 0.5)",
+    "Trainer.lr = 0.5\n    del trainer.lr",
+]
+OUTSIDE = """
+class Trainer:
+    def __init__(self, lr=0.1, bs=8):
+        self.lr, self.bs = lr, bs
+    def fit(self):
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=self.lr)
+        for x, y in DataLoader(TensorDataset(X, Y), batch_size=8):
+            loss = F.mse_loss(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+TUNE
+if __name__ == "__main__":
+    trainer = Trainer()
+    DOES
+    trainer.fit()
+"""
+DERIVED = {
+    "attribute of the class": "    lr = 0.5",
+    "attribute": "    def __init__(self):\n        super().__init__()\n        self.bs = 16",
+    "attribute set before": "    def __init__(self):\n        self.lr = 0.5\n        super().__init__()",
+    "argument": "    def __init__(self):\n        super().__init__(0.5)",
+    "method": "    def loss(self, x, y):\n        return 3 * super().loss(x, y)",
+    "other method": "    def loss(self, x, y):\n        return F.l1_loss(self.model(x), y)",
+    "optimizer": (
+        "    def __init__(self):\n        super().__init__()\n"
+        "        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.02)"
+    ),
+    "method that begins": "    def fit(self):\n        self.optimizer.defaults.clear()\n        super().fit()",
+}
+"""Bodies of a class derived from the one whose method has the training loop."""
+BASE = """
+class Base:
+    lr = 0.1
+    bs = 8
+    def __init__(self, factor=1.0):
+        self.model = nn.Linear(4, 1)
+        self.factor = factor
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=self.lr * factor)
+    def loss(self, x, y):
+        return F.mse_loss(self.model(x), y)
+    def fit(self):
+        for x, y in DataLoader(TensorDataset(X, Y), batch_size=self.bs):
+            loss = self.loss(x, y)
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+class Derived(Base):
+BODY
+if __name__ == "__main__":
+    Derived().fit()
+"""
+OTHER_BATCHES = [
+    "zip(loader, other)",
+    "zip(loader, itertools.cycle(other))",
+    "((one, two) for one, two in zip(loader, other))",
+    "itertools.product(other, loader)",
+]
+OTHER_ORDER = [
+    "itertools.chain(other, loader)",
+    "itertools.chain.from_iterable([other, loader])",
+    "[*other, *loader]",
+    "list(loader)[2:]",
+    "reversed(list(loader))",
+    "map(lambda batch: (batch[0] * 2, batch[1]), loader)",
+    "filter(lambda batch: batch[0].mean() > 0, loader)",
+    "doubled(loader)",
+    "(batch for batch in loader)",
+    "(loader if len(X) > 100 else other)",
+]
+"""Iterables of batches that are not those of one loader."""
 SAME_PARTS = [
     "pass",
     "model = model.to('cpu')",
@@ -1273,6 +1394,118 @@ def test_a_part_that_a_function_gets_and_wraps_is_in_the_class(
     script, found = written(tmp_path, DATA + TRAINED.replace("BODY", textwrap.indent(does, "    ").strip()))
     assert not found.is_open, found.whole
     check_losses(script, found, monkeypatch)
+
+
+@pytest.mark.parametrize("does", LATE)
+def test_a_model_that_is_replaced_after_its_optimizer_is_to_be_done(does: str, tmp_path: Path) -> None:
+    _, found = written(tmp_path, source_of(MID=does))
+    assert found.is_open, found.text
+
+
+@pytest.mark.parametrize("place", ["AT_FIRST", "LATER"])
+@pytest.mark.parametrize("does", sorted(IN_METHODS))
+def test_a_part_that_a_method_replaces_is_to_be_done(
+    does: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = TRAINER.replace(place, textwrap.indent(does, "        ").strip())
+    script, found = written(tmp_path, DATA + re.sub("AT_FIRST|LATER", "pass", source))
+    if not found.is_open:
+        check_losses(script, found, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "does", ["pass", "self.model = self.model.to('cpu')", "self.model = nn.DataParallel(self.model)"]
+)
+def test_a_part_that_a_method_keeps_is_in_the_class(
+    does: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, found = written(tmp_path, DATA + TRAINER.replace("AT_FIRST", "pass").replace("LATER", does))
+    assert not found.is_open, found.whole
+    check_losses(script, found, monkeypatch)
+
+
+@pytest.mark.parametrize("does", SET_OUTSIDE)
+def test_an_attribute_that_is_set_from_outside_is_to_be_said(does: str, tmp_path: Path) -> None:
+    tune = "def tune(given):\n    given.lr = 0.5\n" if "tune" in does else ""
+    _, found = written(tmp_path, DATA + OUTSIDE.replace("TUNE", tune).replace("DOES", does))
+    assert "optimizer(): " in "\n".join(found.left), found.text
+    assert found.is_open
+
+
+@pytest.mark.parametrize(
+    "does",
+    ["self.__dict__.update(given)", "for name in given:\n            setattr(self, name, given[name])"],
+)
+def test_attributes_from_a_dictionary_are_to_be_said(does: str, tmp_path: Path) -> None:
+    source = OUTSIDE.replace("lr=0.1, bs=8", "**given").replace("self.lr, self.bs = lr, bs", does)
+    source = source.replace("    def __init__", "    lr = 0.1\n    def __init__").replace("TUNE", "")
+    _, found = written(
+        tmp_path, DATA + source.replace("DOES", "pass").replace("= Trainer()", "= Trainer(lr=0.5)")
+    )
+    assert "optimizer(): say what `lr` is" in "\n".join(found.left), found.text
+
+
+def test_an_attribute_of_another_object_that_is_set_is_no_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    does = "class Other:\n        lr = 0.3\n    other = Other()\n    other.lr = 0.5"
+    script, found = written(tmp_path, DATA + OUTSIDE.replace("TUNE", "").replace("DOES", does))
+    assert not found.is_open, found.whole
+    check_losses(script, found, monkeypatch)
+
+
+@pytest.mark.parametrize("name", DERIVED)
+def test_what_a_derived_class_has_of_its_own_is_to_be_said(name: str, tmp_path: Path) -> None:
+    _, found = written(tmp_path, DATA + BASE.replace("BODY", DERIVED[name]))
+    assert found.left or found.notes, found.text
+    assert found.is_open or found.notes or "batch = " not in found.text
+
+
+def test_a_derived_class_without_other_values_is_like_its_base(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = "    def shown(self):\n        print(self.model)"
+    script, found = written(tmp_path, DATA + BASE.replace("BODY", body))
+    assert not found.is_open, found.whole
+    check_losses(script, found, monkeypatch)
+
+
+def test_a_loop_that_ends_early_is_noted(tmp_path: Path) -> None:
+    _, found = written(tmp_path, source_of(AFTER="if loss.item() < 0.5:\n    break"))
+    assert "ends its loop over batches where `loss.item() < 0.5` " in found.notes[0]
+
+
+def test_a_loader_without_a_batch_size_has_batches_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, found = written(tmp_path, source_of().replace(", batch_size=8", ""))
+    assert "batch = 1\n" in found.text
+    check_losses(script, found, monkeypatch)
+    _, found = written(tmp_path, source_of().replace("batch_size=8", "batch_sampler=[[0, 1]]"))
+    assert "batch = 1\n" not in found.text
+
+
+@pytest.mark.parametrize("other", ["TensorDataset(X * 2, Y + 1)", "Rows({'scale': 2.0})"])
+@pytest.mark.parametrize("batches", [*OTHER_BATCHES, *OTHER_ORDER])
+def test_batches_of_other_than_one_loader_are_to_be_said(batches: str, other: str, tmp_path: Path) -> None:
+    made = (
+        f"loader = DataLoader(TensorDataset(X, Y), batch_size=8)\nother = DataLoader({other}, batch_size=4)"
+    )
+    top = ROWS + "def doubled(given):\n    for x, y in given:\n        yield x * 2, y\n"
+    target = "(x, y), rest" if batches in OTHER_BATCHES else "x, y"
+    source = source_of(TOP=top, MID=made).replace(
+        "for x, y in DataLoader(TensorDataset(X, Y), batch_size=8)", f"for {target} in {batches}"
+    )
+    assert batches in source
+    _, found = written(tmp_path, source)
+    assert "dataset(): return the dataset" in "\n".join(found.left), found.text
+    assert found.is_open
+
+
+def test_the_number_of_a_batch_that_does_not_begin_at_zero_is_to_be_said(tmp_path: Path) -> None:
+    source = source_of(SCALE="(1 + number)").replace("for x, y in ", "for number, (x, y) in enumerate(")
+    _, found = written(tmp_path, source.replace("batch_size=8):", "batch_size=8), 1):"))
+    assert "say what `number` is" in "\n".join(found.left), found.text
 
 
 @pytest.mark.parametrize("name", SAME)

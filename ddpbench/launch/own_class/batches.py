@@ -51,14 +51,15 @@ def batch_of(tracer: Tracer, loop: TrainingLoop) -> Batch:
 def _goes_through(tracer: Tracer, node: ast.expr, scope: Scope) -> tuple[Origin, Path, Path | None]:
     """Return what a loop iterates over, such as a loader, and the paths of batch and batch number in its target.
 
-    The path of the batch's number is None without `enumerate`.
+    The path of the batch's number is None without `enumerate`, and with one that is given its first number.
     """
     found = tracer.trace(node, scope)
     if isinstance(found.node, ast.Call) and found.node.args:
         name = last_name(found.node)
         if name == "enumerate":
             inner, path, _ = _goes_through(tracer, found.node.args[0], found.scope)
-            return inner, (1, *path), (0,)
+            begins = len(found.node.args) > 1 or bool(found.node.keywords)  # perhaps not at 0
+            return inner, (1, *path), None if begins else (0,)
         if name in _BARS or _passes_on(tracer.script.functions.get(name)):
             return _goes_through(tracer, found.node.args[0], found.scope)
     return found, (), None

@@ -60,13 +60,14 @@ def _in_block(body: list[ast.stmt], tests: Tests) -> Iterator[tuple[str, Binding
     for statement in body:
         for target, binding in _bound_by(statement):
             yield from _targets(target, replace(binding, tests=tests))
-        yield from _within(statement, tests)
         simple = isinstance(statement, ast.Expr | ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Return)
-        for each in here(statement) if simple else ():
+        head = statement.test if isinstance(statement, ast.If | ast.While | ast.Assert) else None
+        for each in here(statement) if simple else [head, *here(head)] if head is not None else ():
             if isinstance(each, ast.NamedExpr):
                 yield each.target.id, Binding(each.value, tests=tests)
             elif isinstance(each, ast.comprehension):
                 yield from _targets(each.target, Binding(each.iter, kind="item", tests=tests))
+        yield from _within(statement, tests)
 
 
 def _bound_by(statement: ast.stmt) -> list[tuple[ast.expr, Binding]]:

@@ -311,7 +311,8 @@ def _called(tracer: Tracer, call: ast.Call, scope: Scope) -> Scope | None:
     if isinstance(call.func, ast.Name) and call.func.id in tracer.script.functions:
         return Scope(tracer.script.functions[call.func.id], None, call, scope)
     if isinstance(call.func, ast.Attribute) and first_name(call.func) == "self" and scope.own is not None:
-        for each in tracer.scopes:
+        overridden = tracer.script.is_overridden(scope.own, call.func.attr)
+        for each in tracer.scopes if not overridden else ():
             if each.own is scope.own and getattr(each.node, "name", "") == call.func.attr:
                 return Scope(each.node, each.own, call, scope)
     return None

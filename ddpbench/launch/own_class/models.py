@@ -177,6 +177,9 @@ def _made(tracer: Tracer, call: ast.Call, scope: Scope) -> Loader:
     by_name = dict(tracer.words(call, scope))
     dataset = call.args[0] if call.args else by_name.get("dataset")
     batch = call.args[1] if len(call.args) > 1 else by_name.get("batch_size")
+    known = {"batch_size", "batch_sampler", None} & {each.arg for each in call.keywords}
+    if batch is None and last_name(call) == "DataLoader" and not known:
+        batch = ast.copy_location(ast.Constant(1), call)
     collate = by_name.get("collate_fn")
     return Loader(
         tracer.trace(dataset, scope) if dataset is not None else None,

@@ -71,7 +71,7 @@ class Reading:
             follow_training(self.tracer, self.loop)
         self.batch = batch_of(self.tracer, self.loop) if self.loop else Batch(None, (), None, None)
         self.body = settled(self.loop.body, self.loop.body_scope, self.tracer) if self.loop else []
-        self.body = with_methods(self.body, self.loop.body_scope) if self.loop else []
+        self.body = with_methods(self.body, self.loop.body_scope, script) if self.loop else []
         self.updates = updates_of(self.tracer, self.body, self.loop.body_scope) if self.loop else Updates()
         self.pieces: ast.expr | None = None
         """The number of pieces of a step's batch, if a strategy can do the splitting."""

@@ -48,6 +48,20 @@ class Script:
         bases = [last_name(base) for base in found.bases] if found else []
         return any(base in roots or (base != name and self.derives(base, roots)) for base in bases)
 
+    def is_overridden(self, own: ast.ClassDef, name: str) -> bool:
+        """Return whether a class that derives from `own` defines this attribute or method, too."""
+        return any(
+            _has(each, name)
+            for each in self.classes.values()
+            if each is not own and self.derives(each.name, (own.name,))
+        )
+
+
+def _has(own: ast.ClassDef, name: str) -> bool:
+    bound = [node for each in own.body for node in bound_by(each)]
+    set_ = (each for each in ast.walk(own) if isinstance(each, ast.Attribute))
+    return name in bound or any(each.attr == name and isinstance(each.ctx, ast.Store) for each in set_)
+
 
 def read_script(path: Path) -> Script:
     """Read a script, and number its nodes.

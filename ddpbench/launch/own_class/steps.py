@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ddpbench.launch.own_class.bindings import Scope
 from ddpbench.launch.own_class.loops import is_backward
 from ddpbench.launch.own_class.rendering import moved_only
-from ddpbench.launch.own_class.script import first_name, here, last_name, place_of_node
+from ddpbench.launch.own_class.script import Script, first_name, here, last_name, place_of_node
 from ddpbench.launch.own_class.tracing import Tracer
 
 _CONTEXTS = ("accumulate", "no_sync", "set_detect_anomaly", "profile", "record_function", "join")
@@ -85,11 +85,15 @@ def settled(body: list[ast.stmt], scope: Scope, tracer: Tracer) -> list[ast.stmt
     return kept
 
 
-def with_methods(body: list[ast.stmt], scope: Scope) -> list[ast.stmt]:
+def with_methods(body: list[ast.stmt], scope: Scope, script: Script) -> list[ast.stmt]:
     """Return the statements, preceded by functions made of the methods of `self` that they call for a value."""
     if scope.own is None:
         return body
-    methods = {each.name: each for each in scope.own.body if isinstance(each, ast.FunctionDef)}
+    methods = {
+        each.name: each
+        for each in scope.own.body
+        if isinstance(each, ast.FunctionDef) and not script.is_overridden(scope.own, each.name)
+    }
     made: dict[str, ast.FunctionDef] = {}
     calls = _Methods(methods, made)
     changed = [calls.visit(deepcopy(each)) for each in body]

@@ -38,7 +38,8 @@ _WRAPPERS = frozenset(
         "iter",
     }
 )
-_PREPARE = frozenset({"prepare", "setup", "setup_dataloaders"})
+PREPARE = frozenset({"prepare", "setup", "setup_dataloaders"})
+"""Methods of libraries that return their arguments, wrapped."""
 _HOLDERS = frozenset({"SimpleNamespace", "Namespace", "dict", "EasyDict", "AttrDict", "DictConfig"})
 _DISTRIBUTED = frozenset({"is_initialized", "is_torchelastic_launched"})
 _VARIABLES = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"})
@@ -197,7 +198,10 @@ class Tracer:
         return self._traced_name(key, outer, depth, line, self._called_at(scope, outer))
 
     def _traced_attribute(self, key: str, scope: Scope, depth: int, line: int) -> Origin | None:
-        if scope.own is None:
+        name = key.partition(".")[2]
+        if scope.own is None or self.script.is_overridden(scope.own, name):
+            return None
+        if self._is_set_outside(name, scope.own, depth):
             return None
         methods = [each for each in self.scopes if each.own is scope.own]
         methods.sort(key=lambda each: getattr(each.node, "name", "") != "__init__")
@@ -209,9 +213,48 @@ class Tracer:
                 self._pass(key, method, read, binding)
                 return self._of(binding, method, depth)
         for each in scope.own.body:
-            if isinstance(each, ast.Assign) and key.partition(".")[2] in map(key_of, each.targets):
+            if isinstance(each, ast.Assign) and name in map(key_of, each.targets):
                 return self.trace(each.value, self.top, depth + 1)
         return None
+
+    def _is_set_outside(self, name: str, own: ast.ClassDef, depth: int) -> bool:
+        """Return whether the script sets an attribute of a class's object other than by `self`, as in `t.lr = 0.1`."""
+        passed, found = len(self._way), False
+        for key in (name, ""):
+            waiting = self._set_elsewhere.pop(key, [])  # not again for the objects' own origins
+            for node, scope in waiting:
+                made = self.trace(node, scope, depth + 1).node
+                kind = last_name(made) if isinstance(made, ast.Call) else own.name
+                if first_name(node) == "self" and scope.own is not None:
+                    kind = scope.own.name
+                found = found or kind == own.name or self.script.derives(kind, (own.name,))
+            if waiting:
+                self._set_elsewhere[key] = waiting
+        del self._way[passed:]
+        return found
+
+    @cached_property
+    def _set_elsewhere(self) -> dict[str, list[tuple[ast.expr, Scope]]]:
+        """The objects whose attributes are set, by the attribute's name, or by an empty string if it may be any.
+
+        Without those that a name in `self` or a wrapped value shows.
+        """
+        found: dict[str, list[tuple[ast.expr, Scope]]] = {}
+        for scope in self.scopes:
+            nodes = list(here(scope.node.body))
+            wraps = {
+                ast.unparse(each.targets[0])
+                for each in nodes
+                if isinstance(each, ast.Assign)
+                and ast.unparse(self.innermost(each.value, scope)) == ast.unparse(each.targets[0])
+            }
+            for each in nodes:
+                for name, owner in _sets_attribute(each):
+                    if not name or (
+                        first_name(owner) not in ("self", "cls") and ast.unparse(each) not in wraps
+                    ):
+                        found.setdefault(name, []).append((owner, scope))
+        return found
 
     def _is_set_again(
         self, key: str, binding: Binding, method: Scope, methods: list[Scope], depth: int
@@ -370,7 +413,7 @@ class Tracer:
 
     def _takes(self, change: Mutation, scope: Scope) -> bool:
         """Return whether a change is made with the script's defaults, and is more than a move or wrapper."""
-        moves = change.value is not None and self.unwrapped(change.value, scope) is not None
+        moves = change.value is not None and bool(key_of(self.innermost(change.value, scope)))
         return not moves and not self.is_untaken(change.tests, scope, 0)
 
     def _is_around(self, line: int, binding: Binding) -> bool:
@@ -396,7 +439,7 @@ class Tracer:
         """Return the argument at a value's position in a library's result, as in `a, b = accelerator.prepare(a, b)`."""
         call = binding.value
         library = isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
-        if library and isinstance(call, ast.Call) and last_name(call) in _PREPARE and len(binding.path) == 1:
+        if library and isinstance(call, ast.Call) and last_name(call) in PREPARE and len(binding.path) == 1:
             return call.args[binding.path[0]] if binding.path[0] < len(call.args) else None
         return None
 
@@ -409,9 +452,15 @@ class Tracer:
             given = [each.value for each in node.keywords if each.arg in ("module", "model")]
             for each in [*node.args[:1], *given]:
                 return each
-        if last_name(node) in _PREPARE and len(node.args) == 1 and isinstance(node.func, ast.Attribute):
+        if last_name(node) in PREPARE and len(node.args) == 1 and isinstance(node.func, ast.Attribute):
             return node.args[0]
         return None
+
+    def innermost(self, node: ast.expr, scope: Scope) -> ast.expr:
+        """Return the expression within all moves and wrappers, or the expression itself without any."""
+        while (inner := self.unwrapped(node, scope)) is not None:
+            node = inner
+        return node
 
     def _is_module_path(self, node: ast.expr) -> bool:
         return first_name(node) in ("torch", "np", "numpy") and not isinstance(node, ast.Call)
@@ -446,6 +495,8 @@ class Tracer:
         """Return whether the function itself, a decorator or code that it is passed to may call it otherwise."""
         node, made = scope.node, scope.own if _name(scope) == "__init__" else None
         if isinstance(node, ast.Module) or unknown_decorator(made or node, self.script) is not None:
+            return True
+        if made is not None and self.script.is_overridden(made, "__init__"):
             return True
         if scope.own is None and any(caller.node is node for _, caller in self.calls(scope)):
             return True
@@ -763,6 +814,23 @@ class Tracer:
 
 def _name(scope: Scope) -> str:
     return getattr(scope.node, "name", "")
+
+
+def _sets_attribute(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the name of an attribute that a node sets, and its object; an empty name if it may set any attribute."""
+    match node:
+        case ast.Attribute(ctx=ast.Store()):
+            yield node.attr, node.value
+        case ast.Call(func=ast.Name(id="setattr"), args=[owner, name, *_]):
+            yield str(name.value) if isinstance(name, ast.Constant) else "", owner
+        case (
+            ast.Subscript(value=held, ctx=ast.Store())
+            | ast.Call(func=ast.Attribute(value=held, attr="update" | "setdefault" | "__setitem__"))
+        ):
+            if isinstance(held, ast.Attribute) and held.attr == "__dict__":
+                yield "", held.value
+            elif isinstance(held, ast.Call) and last_name(held) == "vars" and held.args:
+                yield "", held.args[0]
 
 
 def _ordered(operator: ast.cmpop, left: object, right: object) -> bool | None:

@@ -11,7 +11,7 @@ from ddpbench.launch.own_class.flow import FlowVisitor
 from ddpbench.launch.own_class.rendering import ReplacedValue
 from ddpbench.launch.own_class.script import last_name
 from ddpbench.launch.own_class.sites import Sites
-from ddpbench.launch.own_class.tracing import TraceStep, parameters_of
+from ddpbench.launch.own_class.tracing import PREPARE, TraceStep, parameters_of
 from ddpbench.launch.own_class.variables import ScopeVariable
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -153,12 +153,10 @@ class Unchanged(Sites):
             listed = value is not None and last_name(value) in LISTED
             if is_part and (none or (again and (listed or not given))):
                 return True
-            inner = value
-            while inner is not None and (unwrapped := self.tracer.unwrapped(inner, step.scope)) is not None:
-                inner = unwrapped
+            inner = self.tracer.innermost(value, step.scope) if value is not None else None
             moved = inner is not None and inner is not value and key_of(inner) == key
             library = isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)
-            return moved or (library and last_name(value) in ("prepare", "setup", "setup_dataloaders"))  # type: ignore[arg-type]
+            return moved or (library and last_name(value) in PREPARE)  # type: ignore[arg-type]
 
         def read(node: ast.stmt) -> bool:
             heads: list[ast.AST] = [node]

@@ -72,8 +72,8 @@ def clearing_lines(script: Script) -> list[int]:
     )
 
 
-def skips(body: list[ast.stmt]) -> Iterator[tuple[int, str]]:
-    """Yield the line and the condition of each `continue` before the last update."""
+def skips(body: list[ast.stmt]) -> Iterator[tuple[ast.stmt, str]]:
+    """Yield each `continue` before the last update, and each `break`, with its condition."""
     updates = [
         each.lineno for each in in_step(body) if isinstance(each, ast.Call) and last_name(each) == "step"
     ]
@@ -83,10 +83,12 @@ def skips(body: list[ast.stmt]) -> Iterator[tuple[int, str]]:
         if not isinstance(each, ast.If) or id(each) in inner:
             continue
         for branch, test in ((each.body, each.test), (each.orelse, ast.UnaryOp(ast.Not(), each.test))):
-            if not branch or not isinstance(branch[-1], ast.Continue) or branch[-1].lineno >= last:
+            end = branch[-1] if branch else None
+            if not isinstance(end, ast.Continue | ast.Break):
                 continue
-            if not any(last_name(e) == "step" for e in here(branch) if isinstance(e, ast.Call)):
-                yield branch[-1].lineno, " ".join(ast.unparse(test).split())
+            steps = any(last_name(e) == "step" for e in here(branch) if isinstance(e, ast.Call))
+            if isinstance(end, ast.Break) or (end.lineno < last and not steps):
+                yield end, " ".join(ast.unparse(test).split())
 
 
 def evaluates(call: ast.Call) -> bool:

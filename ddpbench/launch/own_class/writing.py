@@ -22,7 +22,6 @@ from ddpbench.launch.own_class.models import Loader, dataset_by_name, is_module,
 from ddpbench.launch.own_class.module_names import ModuleNames
 from ddpbench.launch.own_class.rendering import Renderer
 from ddpbench.launch.own_class.script import (
-    FunctionNode,
     Script,
     here,
     in_step,
@@ -31,7 +30,7 @@ from ddpbench.launch.own_class.script import (
     required,
 )
 from ddpbench.launch.own_class.source import MethodLines, at_path, comment_of, name_of, source_of
-from ddpbench.launch.own_class.tracing import Origin, Tracer
+from ddpbench.launch.own_class.tracing import PREPARE, Origin, Tracer
 from ddpbench.launch.own_class.unchanged import LISTED
 from ddpbench.launch.own_class.unusual import (
     clearing_lines,
@@ -255,8 +254,7 @@ class _Writer(LoopMethods, UpdateMethods):
                 methods = self._opened_for(methods, each)
         methods = self._with_unknown(methods, made, batch, frozenset(found.trunk))
         for trains, _ in found.trunk.values():
-            if not isinstance(trains.node, ast.Module):
-                self._note_decorator(trains.node)
+            self._note_function(trains)
         keys = {each.key for each in self.models.values()}
         scope = self.loop.scope
         for statement in put_into_evaluation(
@@ -301,6 +299,7 @@ class _Writer(LoopMethods, UpdateMethods):
             )
             found.append((next(iter(mine), "batch" if of_batch else "step"), each))
         found += [("model", each) for each in unchanged.by_names()]
+        found += [*self._set_by_methods(), *self._copied_late()]
         parts = {each.name for each in methods} | {"batch"}
         for name, each in dict.fromkeys((name if name in parts else "step", each) for name, each in found):
             if each.lineno in self.opened:
@@ -311,6 +310,42 @@ class _Writer(LoopMethods, UpdateMethods):
                 continue
             methods = self._opened_for(methods, Effect(each, name, each))
         return methods
+
+    def _set_by_methods(self) -> Iterator[tuple[str, ast.stmt]]:
+        """Yield the statements of methods that set a model or optimizer in `self` to another one, each with its part.
+
+        Those in methods that the script does not call by name are left out, except in `__init__`.
+        """
+        for part, node, scope in self._read_parts():
+            key, origin = key_of(node), self.tracer.trace(node, scope)
+            for method in self.tracer.scopes if key.startswith("self.") and scope.own is not None else ():
+                named = getattr(method.node, "name", "")
+                if method.own is not scope.own or not (named == "__init__" or self.tracer.calls(method)):
+                    continue
+                for each in self.tracer.bindings(method).get(key, ()):
+                    value = self.tracer.innermost(each.value, method)
+                    same = self.tracer.trace(value, method).key in ((id(origin.node), ()), origin.key)
+                    none = isinstance(value, ast.Constant) and value.value is None
+                    if same or none or last_name(value) in LISTED | PREPARE:
+                        continue
+                    if not self.tracer.is_untaken(each.tests, method):
+                        yield part, self.variables.statement(each.value)
+
+    def _copied_late(self) -> Iterator[tuple[str, ast.stmt]]:
+        """Yield the statements that copy a model after its optimizer is made, so that it updates the original."""
+        keys = {each.key for each in self.models.values()}
+        for scope in self.tracer.scopes:
+            made = [o.node.lineno for o in self.updates.all.values() if o.scope.node is scope.node]
+            for each in here(scope.node.body):
+                value = self.tracer.innermost(each.value, scope) if isinstance(each, ast.Assign) else None
+                if not isinstance(each, ast.Assign) or not isinstance(value, ast.Call):
+                    continue
+                of = value.args[0] if value.args and last_name(value) == "deepcopy" else None
+                if of is None or key_of(of) not in map(key_of, each.targets) or not key_of(of):
+                    continue
+                early = made and each.lineno < min(made)
+                if not early and self.tracer.trace(of, scope).key in keys:
+                    yield "optimizer", each
 
     def _read_parts(self) -> Iterator[tuple[str, ast.expr, Scope]]:
         """Yield the expressions by which a step reads its model, optimizer and data, each with its method and scope."""
@@ -384,18 +419,29 @@ class _Writer(LoopMethods, UpdateMethods):
     def _note_skips(self) -> None:
         """Note the batches on which the generated class trains but the script does not."""
         body = self.loop.body if self.loop is not None else []
-        for line, test in skips(body):
-            self.notes.append(
-                f"The script skips a batch where `{test}` (line {line}); the class trains on all."
+        for each, test in skips(body):
+            ends, goes = (
+                ("skips a batch", "trains on all")
+                if isinstance(each, ast.Continue)
+                else ("ends its loop over batches", "goes through all")
             )
+            self.notes.append(f"The script {ends} where `{test}` (line {each.lineno}); the class {goes}.")
 
-    def _note_decorator(self, function: FunctionNode) -> None:
-        """Note that the generated class trains without what a decorator does."""
+    def _note_function(self, scope: Scope) -> None:
+        """Note what a decorator or a derived class may do in place of, or besides, a function that trains."""
+        function = scope.node
+        if isinstance(function, ast.Module):
+            return
         found = unknown_decorator(function, self.script)
         if found is not None:
             self.notes.append(
                 f"The script decorates {function.name}() with `@{ast.unparse(found)}` (line {found.lineno}); the class "
                 "trains without it."
+            )
+        if scope.own is not None and self.script.is_overridden(scope.own, function.name):
+            self.notes.append(
+                f"A class derived from {scope.own.name} has its own {function.name}(); the class trains by the one "
+                f"of line {function.lineno}."
             )
 
     def _note_part_of_batches(self) -> None:
@@ -606,7 +652,9 @@ class _Writer(LoopMethods, UpdateMethods):
         return [f"    batch = {ast.unparse(made)}"]
 
     def _by_name(self, part: str, name: str, wanted: str) -> MethodLines:
-        if not name:
+        if self.loop is not None and name:
+            wanted += f" (the script has {name})"
+        if not name or self.loop is not None:
             self.left.append(f"{part}(): {wanted}.")
             return MethodLines(part, lines=[f"...  # {wanted}"])
         found = self.script.functions.get(name)
@@ -762,7 +810,7 @@ class _Writer(LoopMethods, UpdateMethods):
         """Return whether a change turns the model or dataset into a different one, for example with a new head."""
         statement = change.statement
         if change.value is not None:
-            return last_name(change.value) not in (*LISTED, *_SHARES)
+            return last_name(self.tracer.innermost(change.value, scope)) not in (*LISTED, *_SHARES)
         if isinstance(statement, ast.Expr) and last_name(statement.value) == "apply":
             return False  # `_with_effects` reports it
         if change.freezes or not isinstance(statement, ast.Assign):
