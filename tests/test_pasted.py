@@ -129,6 +129,7 @@ ONLY_SENTENCES = {
     "launch/interleave/sides.py": {"folder", "_ASK_S", "place", "commit[:12]", "top"},  # from git's output
     "launch/own_classes.py": {"first"},  # "module {first} is ..."
     "launch/slurm/control.py": {"script"},  # "sbatch refuses {script}"
+    "spec/experiment.py": {"problem.path"},  # "--set base.strategy: unknown strategy ..."
 }
 """Expressions that follow a command's name in prose."""
 NO_SHELL = {

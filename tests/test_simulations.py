@@ -92,8 +92,11 @@ def test_every_simulation_s_figures_are_stated() -> None:
     assert main(["no-such"]) == 2
 
 
-def test_what_is_stated_without_a_command_or_with_another_s_is_found() -> None:
-    one = CLAIMS.simulated[1]
+def test_what_is_stated_without_a_command_or_with_another_s_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "Two equal runs are called different in 18 % of trials"
+    page = f"{said} (`{CLAIMS.simulated[1].command}`)."
+    monkeypatch.setattr("tests.test_simulations.pages", lambda: {"docs/compare.md": page})
+    one = replace(CLAIMS.simulated[1], texts=[said])
     assert not wrong_with(one)
     assert wrong_with(replace(one, prints={"called different": "77 %"})) == ["it does not print 18 %"]
     assert any("no simulation" in why for why in wrong_with(replace(one, command=f"{one.command}s")))

@@ -139,15 +139,16 @@ def parse_experiment(
 def _blamed(source: str, problems: Sequence[Problem], settings: Sequence[Sequence[str]]) -> ExperimentError:
     """Return the error for these problems; it names `--set`, not the file, for those that an override causes."""
     given = {".".join(keys) for keys in settings}
-    flags = [problem.path == "--set" or _owner_path(problem.path) in given for problem in problems]
-    if all(flags):
+    own = [problem.path == "--set" or _owner_path(problem.path) in given for problem in problems]
+    if all(own):
         return ExperimentError("--set", problems)
-    if any(flags):
-        problems = [
-            replace(problem, path=f"--set {problem.path}") if flag and problem.path != "--set" else problem
-            for problem, flag in zip(problems, flags, strict=True)
-        ]
-    return ExperimentError(source, problems)
+    named = [
+        problem if problem.path == "--set" else replace(problem, path=f"--set {problem.path}")
+        for problem in problems
+    ]
+    return ExperimentError(
+        source, [new if mine else old for old, new, mine in zip(problems, named, own, strict=True)]
+    )
 
 
 def _owner_path(path: str) -> str:

@@ -60,6 +60,7 @@ WRITERS = {
     "worker/rank/checkpoints.py:Saver._plain.write:path.open": "a checkpoint, in a folder that the case created",
     "worker/rank/checkpoints.py:Saver._plain.write:torch.save": "the same",
     "worker/rank/memory.py:reset_peak_memory:Path('/proc/self/clear_refs').write_text": "a setting of the kernel",
+    "worker/verify/sent_batches.py:_pickled:torch.save": "bytes in memory",
     "features/recovery/rank/snapshots.py:Snapshots.write:torch.save": "a file that create_file has opened",
 }
 """`module:function:call`, and what it writes. A user's files are written by `records/outputs.py`, those of a
