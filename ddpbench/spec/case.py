@@ -202,21 +202,21 @@ class Case:
         50,
         "panel",
         "Snapshots",
-        "from one snapshot to the next, for recovery",
+        "steps between snapshots, for recovery",
         lambda steps: f"a snapshot every {counted(steps, 'step')}",
     )
     agents: Annotated[int, limits.NODES] = axis(
         1,
         "panel",
         "Agents",
-        "of torchrun, each of which stands for a node, for recovery",
+        "torchrun agents, for recovery",
         lambda count: counted(count, "agent"),
     )
     collective_timeout: Annotated[float, limits.SECONDS_OF_COLLECTIVES, Unit("s")] = axis(
         10.0,
         "panel",
         "Timeout",
-        "of a collective, for recovery",
+        "seconds that a rank waits in a collective, for recovery",
         lambda seconds: f"collectives time out after {seconds:g} s",
     )
     shrink: Annotated[int, Field(ge=1, le=limits.MOST_SHRINK), Unit("1")] = axis(

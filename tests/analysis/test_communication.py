@@ -177,7 +177,7 @@ def test_what_was_handed_over_at_once_reads_as_if_it_had_been_alone(
 
 def test_wherever_busbw_is_defined_the_other_clock_is_told(tmp_path: Path) -> None:
     """The glossary, from which pages take terms, and the figure: both use the module's sentence."""
-    assert "waiting for late ranks is inside" in OTHER_CLOCK
+    assert "includes waiting for late ranks" in OTHER_CLOCK
     assert OTHER_CLOCK in dict(TERMS)["busbw"]
     summary = summarize(write_run(tmp_path / "run", 12, rounds=3))
     section = communication.section(summary.communication.transfers, rows_of(summary))
@@ -189,7 +189,8 @@ def test_wherever_busbw_is_defined_the_other_clock_is_told(tmp_path: Path) -> No
 
 
 def test_the_glossary_converts_exposed_communication() -> None:
-    assert "exposed communication plus waiting for ranks here" in dict(TERMS)["exposed communication"]
+    (meaning,) = (meaning for term, meaning in TERMS if "exposed communication" in term)
+    assert "of Holistic Trace Analysis (HTA) includes waiting for ranks" in meaning
 
 
 def test_transfers_under_two_values_of_an_option_are_named_apart(tmp_path: Path) -> None:

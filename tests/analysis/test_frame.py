@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from ddpbench.analysis import COLUMNS, load, read_csv, summarize, write_csv
 from ddpbench.analysis.table.column import setting
+from ddpbench.analysis.table.columns import TABLE, page
 from ddpbench.analysis.table.frame import DTYPES
 from ddpbench.errors import IdentityError
 from ddpbench.records import RunDir
@@ -417,3 +419,10 @@ def test_a_setting_of_a_type_that_is_no_column_s_is_refused() -> None:
     assert setting("snapshot_every").unit == "steps"
     with pytest.raises(TypeError, match=r"bucket_cap_mb is a .* give it a column in"):
         setting("bucket_cap_mb")
+
+
+def test_the_page_of_columns_has_each_column_once_without_the_ends_of_intervals() -> None:
+    listed = re.findall(r"(?m)^\| `(\w+)`( ±)? \|", page())
+    with_ends = {column.of for column in TABLE if column.of}
+    assert {name for name, mark in listed if mark} == with_ends
+    assert sorted(name for name, _ in listed) == sorted(column.name for column in TABLE if not column.of)

@@ -31,8 +31,8 @@ from ddpbench.strategies.traits import traits_of
 MIN_SIZES = 3
 """Smallest number of sizes, of one operation on one number of ranks, that show latency or bandwidth."""
 OTHER_CLOCK = (
-    "nccl-tests' clock is another: each rank's from its call to its result, so that waiting for late ranks is inside, "
-    "and the mean over ranks"
+    "nccl-tests takes the mean over ranks of the time from a rank's call to its result, which includes waiting for "
+    "late ranks"
 )
 """Sentence that accompanies every definition of busbw.
 

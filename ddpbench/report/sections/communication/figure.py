@@ -124,7 +124,7 @@ def _caption(name: str, row: Row, curves: Sequence[TransferCurve], marks: Sequen
             *(
                 [
                     f"busbw is bytes over time, times nccl-tests' factor for n ranks ({'; '.join(factors)}).",
-                    f"{OTHER_CLOCK}: busbw by call, in the table.",
+                    f"{OTHER_CLOCK}; this is busbw by call, in the table.",
                 ]
                 if factors
                 else []
