@@ -15,8 +15,8 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "baseline",
         help="save a run by a name, to compare later ones with: ddpbench compare NAME RUN",
-        description="Runs saved by a name, in .benchmarks/ as pytest-benchmark saves: what the one saves the other "
-        "finds. `ddpbench compare` takes such a name for a run, and pytest's --ddpbench-baseline does.",
+        description="Save, list or remove runs by name in .benchmarks/, as pytest-benchmark does. `ddpbench compare` "
+        "and pytest's --ddpbench-baseline take such a name.",
     )
     parser.add_argument(
         "action", choices=["save", "list", "remove"], metavar="ACTION", help="save, list or remove"
@@ -25,9 +25,9 @@ def add_parser(commands: Any) -> None:
         "name",
         nargs="?",
         metavar="NAME",
-        help="such as main, which then means the latest of that name; what `list` shows, 0001_main or 0001, means one",
+        help="name such as main, for its latest run; or 0001_main or 0001, as listed, for one run",
     )
-    parser.add_argument("run_dir", nargs="?", type=Path, metavar="RUN_DIR", help="the run to save")
+    parser.add_argument("run_dir", nargs="?", type=Path, metavar="RUN_DIR", help="run to save")
     parser.set_defaults(run=_run)
 
 

@@ -24,24 +24,26 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "bisect",
         help="find the commit that made training slower",
-        description="A binary search over the commits of this repository, in which each step measures a commit and "
-        "the good one in turn until it is decided; what cannot be decided, or does not run, is skipped. The answer is "
-        "right with 95 % confidence. Your checkout is left as it is.",
+        description="Search the commits of this repository for the one that made training slower. Each step measures "
+        "a commit and the good one in turn until it is decided or skipped. The answer is right with 95 % "
+        "confidence. Your checkout is not changed.",
     )
-    parser.add_argument("experiment", metavar="EXPERIMENT", help="a name or a TOML file; one case is best")
-    parser.add_argument("good", metavar="GOOD", help="a commit that is fast")
-    parser.add_argument("bad", metavar="BAD", help="a later one that is slow")
+    parser.add_argument(
+        "experiment", metavar="EXPERIMENT", help="a name or a TOML file, best with a single case"
+    )
+    parser.add_argument("good", metavar="GOOD", help="a fast commit")
+    parser.add_argument("bad", metavar="BAD", help="a later, slow commit")
     parser.add_argument(
         "--total",
         type=flags.number("--total", "DECIDING_S"),
         metavar="TIME",
         default=300.0,
-        help="for each step (default: '5 min')",
+        help="time limit of each step (default: '5 min')",
     )
-    flags.turns(parser, "two commits")
-    flags.overrides(parser, "--set base.local_batch=4 on all commits")
+    flags.turns(parser)
+    flags.overrides(parser, "--set base.local_batch=4, on all commits")
     flags.workload(parser)
-    flags.out(parser, "where measurements go (default: reports/bisect-NAME-TIME)")
+    flags.out(parser, "directory of the measurements (default: reports/bisect-NAME-TIME)")
     flags.as_json(parser)
     parser.set_defaults(run=_run)
 

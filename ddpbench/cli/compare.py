@@ -24,22 +24,22 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "compare",
         help="compare two runs case by case: faster, slower, equivalent, or cannot tell",
-        description="Match the cases of two sides by what they specify, and say of each whether its step "
-        "became slower, by how much with what interval, and in which part of the step. All verdicts together are right "
-        "with 95 % confidence. With --interleave, measure two sides of an experiment in turn, round by round, until "
-        "each case is decided: so a small, noisy machine can tell 3 %.",
+        description="Match the cases of two sides, and say of each case whether its step became slower, by how much, "
+        "and in which part. All verdicts together are right with 95 % confidence. With --interleave, "
+        "measure both sides of an experiment in turn until each case is decided, so that a noisy machine "
+        "can detect 3 %.",
     )
     parser.add_argument(
         "runs",
         nargs="+",
         metavar="RUN",
-        help="BASE and NEW: each a run directory, a JSON file of pytest-benchmark, or a baseline saved by name; or an "
-        "experiment, with --interleave; or what that has written",
+        help="BASE and NEW, each a run directory, a pytest-benchmark file or a saved baseline; or one experiment with "
+        "--interleave",
     )
     parser.add_argument(
         "--interleave",
         action="store_true",
-        help="measure the sides --base and --new of an experiment in turn",
+        help="measure the sides --base and --new in turn",
     )
     parser.add_argument(
         "--base",
@@ -47,7 +47,7 @@ def add_parser(commands: Any) -> None:
         action="append",
         default=[],
         metavar="SIDE",
-        help="ref=COMMIT, path=FOLDER, python=INTERPRETER, set=KEY=VALUE or env=NAME=VALUE; may be repeated",
+        help="ref=COMMIT, path=FOLDER, python=INTERPRETER, set=KEY=VALUE or env=NAME=VALUE; repeatable",
     )
     parser.add_argument(
         "--new",
@@ -55,42 +55,39 @@ def add_parser(commands: Any) -> None:
         action="append",
         default=[],
         metavar="SIDE",
-        help="the same of the other side; a side that is not given is the code in the working directory",
+        help="the same for the other side; without one of the two, it is the code in the working directory",
     )
     parser.add_argument(
         "--total",
         type=flags.number("--total", "DECIDING_S"),
         metavar="TIME",
-        help="time for --interleave to decide (default: '10 min')",
+        help="time limit of --interleave (default: '10 min')",
     )
     parser.add_argument(
         "--rounds",
         type=flags.number("--rounds", "AA_ROUNDS"),
-        help=f"the fewest rounds of --interleave (default: {FEWEST_ROUNDS})",
+        help=f"fewest rounds of --interleave (default: {FEWEST_ROUNDS})",
     )
-    flags.turns(parser, "the sides of --interleave")
-    flags.overrides(parser, "--set base.local_batch=4 on both sides of --interleave")
+    flags.turns(parser)
+    flags.overrides(parser, "--set base.local_batch=4, on both sides")
     flags.workload(parser)
-    flags.out(parser, "the directory of --interleave (default: reports/compare-NAME-TIME)")
+    flags.out(parser, "directory of --interleave (default: reports/compare-NAME-TIME)")
     parser.add_argument(
         "--fail-on",
         type=flags.share,
         metavar="PERCENT",
-        help="exit with 1 when a case is slower by more than this, all of its interval, or fails; such as 3%%",
+        help="exit with 1 if a case fails, or is slower by more than this with its whole interval; such as 3%%",
     )
-    parser.add_argument(
-        "--across", action="store_true", help="compare although machines or torch differ; they are listed"
-    )
+    parser.add_argument("--across", action="store_true", help="compare although machines or torch differ")
     parser.add_argument(
         "--drift",
         type=flags.share,
         metavar="PERCENT",
-        help="standard deviation of step times between sessions on this machine (default: 4%%, or more where launches "
-        "scatter more)",
+        help="standard deviation of step times between sessions (default: 4%%, or more if launches scatter more)",
     )
     flags.output_file(parser, "--markdown", "also write the table as Markdown; - prints it instead")
-    flags.output_file(parser, "--html", "also write a page, with both sides' launches")
-    parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
+    flags.output_file(parser, "--html", "also write a page with both sides' launches")
+    flags.as_json(parser)
     parser.set_defaults(run=_run)
 
 

@@ -32,21 +32,20 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "doctor",
         help="check what can run on this machine and what to fix",
-        description="Check torch and its backends, strategies, cores, memory, GPUs, network, limits and "
-        "environment in a few seconds, without training. Exits with 0 if training can run "
-        "here and with 1 if nothing can. With --nodes the nodes of a job check each other "
-        "instead: which interface each uses, whether every pair connects, how fast, and whose clock is off.",
+        description="Check in a few seconds torch, backends, strategies, cores, memory, GPUs, network, limits and "
+        "environment, without training. Exit with 1 if nothing can train here. With --nodes, nodes of a "
+        "job check their interfaces, connections, bandwidths and clocks with each other.",
     )
     parser.add_argument(
         "--nodes",
         action=flags.Joined,
         metavar="A,B",
-        help="check these nodes with each other; run the same command on each, or once under srun: --nodes slurm",
+        help="nodes to check with each other; run the same command on each, or once under srun with --nodes slurm",
     )
     parser.add_argument(
-        "--port", type=flags.number("--port", "PORT"), help="a free port of the first node (29501)"
+        "--port", type=flags.number("--port", "PORT"), help="free port of the first node (default: 29501)"
     )
-    flags.as_json(parser, "the findings, the verdict last,")
+    flags.as_json(parser)
     parser.set_defaults(run=_run)
 
 

@@ -15,8 +15,8 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "export",
         help="write a run's numbers in a format that other programs read",
-        description="Write a run's cases as pytest-benchmark's JSON, as OpenMetrics, or as a table; single steps and "
-        "transfers as tables. Made from the records, to standard output unless --out names a file.",
+        description="Write a run's cases as pytest-benchmark's JSON, OpenMetrics or a table, or its single steps and "
+        "transfers as tables.",
     )
     flags.run_dir(parser)
     parser.add_argument(
@@ -24,15 +24,15 @@ def add_parser(commands: Any) -> None:
         required=True,
         choices=["csv", "openmetrics", "parquet", "pytest-benchmark"],
         dest="kind",
-        help="csv and parquet are tables; the others have a run's cases alone",
+        help="output format; steps and transfers need csv or parquet",
     )
     parser.add_argument(
         "--table",
         choices=["cases", "steps", "transfers"],
         default="cases",
-        help="for csv and parquet: a row for each case, rank's step, or rank's part in a transfer (default: cases)",
+        help="rows of a table: cases, steps of ranks, or transfers of ranks (default: cases)",
     )
-    flags.output_file(parser, "--out", "the file (default: -, standard output)")
+    flags.output_file(parser, "--out", "output file (default: -, standard output)")
     parser.set_defaults(run=_run)
 
 

@@ -168,7 +168,7 @@ def overrides(parser: argparse.ArgumentParser, example: str) -> None:
         action=_Setting,
         default=[],
         metavar="KEY=VALUE",
-        help=f"override a setting: {example}",
+        help=f"override a setting, such as {example}",
     )
 
 
@@ -179,13 +179,13 @@ def workload(parser: argparse.ArgumentParser) -> None:
         dest="overrides",
         action=_Workload,
         metavar="NAME",
-        help="what to train, such as train.py:Measured: short for --set base.workload=NAME",
+        help="what to train, such as train.py:Measured",
     )
 
 
 def out(
     parser: argparse.ArgumentParser,
-    help: str = "the run directory (default: reports/NAME-TIME)",  # noqa: A002  argparse's word
+    help: str = "run directory to write (default: reports/NAME-TIME)",  # noqa: A002  argparse's word
     *,
     metavar: str = "DIR",
     required: bool = False,
@@ -242,21 +242,21 @@ def check_outputs(arguments: argparse.Namespace, *names: str) -> bool:
     return STANDARD_OUTPUT in given.values()
 
 
-def turns(parser: argparse.ArgumentParser, who: str) -> None:
-    """Add `--turns`, which sets what two sides (named `who` in the help) take turns in: blocks of steps or launches."""
+def turns(parser: argparse.ArgumentParser) -> None:
+    """Add `--turns`, which sets what two sides take turns in: blocks of steps or launches."""
     parser.add_argument(
         "--turns",
         choices=("blocks", "launches"),
-        help=f"what {who} take turns in: blocks of steps, while launches of both sides are in memory, or one launch "
-        "after the other (default: blocks, where neither a GPU nor loader workers are used)",
+        help="what two sides take turns in: blocks of steps, with both sides in memory, or launches (default: blocks, "
+        "unless GPUs or loader workers are used)",
     )
 
 
-def as_json(parser: argparse.ArgumentParser, what: str = "the result") -> None:
+def as_json(parser: argparse.ArgumentParser) -> None:
     """Add `--json`, for other programs."""
-    parser.add_argument("--json", action="store_true", help=f"print {what} as JSON")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
-def run_dir(parser: argparse.ArgumentParser, kind: str = "a sweep's run directory") -> None:
+def run_dir(parser: argparse.ArgumentParser, kind: str = "run directory of a sweep") -> None:
     """Add the argument that names an existing run."""
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help=kind)

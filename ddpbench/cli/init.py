@@ -23,13 +23,12 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "init",
         help="print, or insert, the class that makes a training script a workload",
-        description="Read a training script and print the class Measured that makes it a workload, what of the "
-        "script's training is not in it, and the settings that an experiment has in its place. What the script does "
-        "not show is a line with `...` and a comment that says what belongs there. A class without such lines is "
-        "tried: the script is imported with it in a separate process, and one step is made. Exit codes: 0 the step "
-        "works; 1 something is to be filled in, or the step fails; 2 the script cannot be read.",
+        description="Read a training script and print the class Measured that makes it a workload, what the class "
+        "leaves out, and the settings to use instead. A line with `...` has to be filled in. Without such "
+        "lines, one step is tried in a separate process. Exit codes: 0 the step works; 1 fill in a line, "
+        "or the step fails; 2 the script cannot be read.",
     )
-    parser.add_argument("script", type=Path, metavar="SCRIPT", help="a training script, such as train.py")
+    parser.add_argument("script", type=Path, metavar="SCRIPT", help="training script, such as train.py")
     parser.add_argument("--write", action="store_true", help="insert the class into the script")
     parser.set_defaults(run=_run)
 

@@ -35,7 +35,7 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "list", help="list strategies, algorithms, schedules, workloads, launchers and experiments"
     )
-    flags.as_json(parser, "the lists")
+    flags.as_json(parser)
     parser.set_defaults(run=_run)
 
 

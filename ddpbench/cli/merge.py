@@ -16,16 +16,14 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "merge",
         help="merge runs measured on the same type of machine",
-        description="Copy the finished launches of several run directories into a new one, so that world "
-        "sizes from several allocations form one curve. Machine type and program must match; "
-        "the numbers of cores, GPUs and ranks may differ. Ratios are only taken within the "
-        "rounds of one run. A case is ok if it was in one of the runs, or has in all together the "
-        "rounds that each of those that planned it asked for. Ends with 1 where a merged case is not ok.",
+        description="Copy the finished launches of several runs into a new run, so that their world sizes form one "
+        "curve. Machine type and program must match; numbers of cores, GPUs and ranks may differ. Ratios "
+        "are taken only within a round of one run. Exit with 1 if a case is not ok.",
     )
     parser.add_argument(
-        "run_dirs", nargs="+", type=Path, metavar="RUN_DIR", help="two run directories or more"
+        "run_dirs", nargs="+", type=Path, metavar="RUN_DIR", help="two or more run directories"
     )
-    flags.out(parser, "the new run directory", required=True)
+    flags.out(parser, "new run directory", required=True)
     parser.set_defaults(run=_run)
 
 

@@ -25,23 +25,30 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "noise",
         help="run an A/A test: the smallest difference this machine can detect",
-        description="Run one case twice per round, as if it were two, and report how far apart equal "
-        "cases appear on this machine, how small a difference it can detect in how much "
-        "time, and how long a wanted one takes: measured in turn (compare --interleave), within one sweep, and by two "
-        "runs.",
+        description="Run one case twice per round and report how far apart equal cases appear on this machine. Also "
+        "report which difference can be detected in which time, measured in turn (compare --interleave), "
+        "within one sweep, and by two runs.",
     )
-    parser.add_argument("--workload", default="gpt:nano", help="default: gpt:nano")
-    parser.add_argument("--strategy", default="ddp", help="default: ddp")
+    parser.add_argument("--workload", default="gpt:nano", help="workload (default: gpt:nano)")
+    parser.add_argument("--strategy", default="ddp", help="strategy (default: ddp)")
     parser.add_argument(
-        "--world-size", type=flags.number("--world-size", "RANKS"), default=2, help="default: 2"
+        "--world-size",
+        type=flags.number("--world-size", "RANKS"),
+        default=2,
+        help="number of ranks (default: 2)",
     )
-    parser.add_argument("--rounds", type=flags.number("--rounds", "AA_ROUNDS"), default=8, help="default: 8")
+    parser.add_argument(
+        "--rounds",
+        type=flags.number("--rounds", "AA_ROUNDS"),
+        default=8,
+        help="number of rounds (default: 8)",
+    )
     parser.add_argument(
         "--measured",
         type=flags.number("--measured", "MEASURED_S"),
         default=1.0,
         metavar="SECONDS",
-        help="how long the steps of a launch are timed, in seconds (default: 1)",
+        help="seconds of timed steps per launch (default: 1)",
     )
     parser.add_argument(
         "--total",
@@ -50,7 +57,7 @@ def add_parser(commands: Any) -> None:
         type=flags.number("--total", "PLANNED_S"),
         default=[],
         metavar="TIME",
-        help="what can be resolved in this time, such as '5 min'; may be repeated (--within: deprecated)",
+        help="time for which to report the detectable difference, such as '5 min'; repeatable (--within: deprecated)",
     )
     parser.add_argument(
         "--resolve",
@@ -58,7 +65,7 @@ def add_parser(commands: Any) -> None:
         default=[],
         type=flags.share,
         metavar="PERCENT",
-        help="how long this change takes to be resolved, such as 3%%; may be repeated (default: a table of both)",
+        help="difference for which to report the time, such as 3%%; repeatable",
     )
     flags.out(parser)
     flags.as_json(parser)

@@ -15,15 +15,14 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "pack",
         help="pack a run's records into one file, to keep the run in git",
-        description="Write records.tar.xz with the raw records of cases/, without the logs, and "
-        "regenerate the report from it. Commands that read a run directory unpack the file if "
-        "cases/ is missing.",
+        description="Write a run's raw records to records.tar.xz, without logs, and regenerate the report from it. "
+        "Other commands read the file if cases/ is missing.",
     )
     flags.run_dir(parser)
     parser.add_argument(
         "--dirty",
         action="store_true",
-        help="pack a run of uncommitted changes too, which nobody can measure again",
+        help="also pack a run of uncommitted code, which nobody can measure again",
     )
     parser.set_defaults(run=_run)
 

@@ -20,10 +20,8 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "plan",
         help="plan an experiment for several nodes and print the commands to start",
-        description="Write a run directory with an experiment's plan for several nodes, and print the "
-        "commands that start it on each with torchrun, srun or another launcher. Nothing is "
-        "measured. Pass a run directory to print its commands again; the same commands resume "
-        "it.",
+        description="Write a run directory for several nodes, and print the commands that start or resume it there "
+        "with torchrun, srun or another launcher. Nothing is measured.",
     )
     flags.experiment(parser)
     parser.add_argument(
@@ -36,10 +34,10 @@ def add_parser(commands: Any) -> None:
         "--ranks-per-node",
         type=flags.number("--ranks-per-node", "RANKS_PER_NODE"),
         metavar="N",
-        help="places for ranks on each (default: 1)",
+        help="ranks on each node (default: 1)",
     )
     parser.add_argument(
-        "--port", type=flags.number("--port", "PORT"), help="a free port of the first node (29500)"
+        "--port", type=flags.number("--port", "PORT"), help="free port of the first node (default: 29500)"
     )
     flags.overrides(parser, "--set 'axes.nodes=[1,2]'")
     flags.workload(parser)

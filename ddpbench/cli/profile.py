@@ -18,28 +18,32 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "profile",
         help="measure a workload's times for replay",
-        description="Measure forward, backward and update times, and when each gradient is ready, on one "
-        'device, and write them to a small JSON file. workload = "replay:FILE" replays '
-        "these times without computing.",
+        description="Measure on one device the times of forward, backward and update, and when each gradient is "
+        'ready. Write them to a JSON file, which workload = "replay:FILE" replays without computing.',
     )
-    parser.add_argument("workload", metavar="WORKLOAD", help="such as gpt:nano, or train.py:MyWorkload")
     parser.add_argument(
-        "--device", choices=["auto", "cpu", "cuda"], default="auto", help="default: a GPU if there is one"
+        "workload", metavar="WORKLOAD", help="workload, such as gpt:nano or train.py:MyWorkload"
+    )
+    parser.add_argument(
+        "--device",
+        choices=["auto", "cpu", "cuda"],
+        default="auto",
+        help="device (default: a GPU if there is one)",
     )
     parser.add_argument(
         "--local-batch",
         type=flags.number("--local-batch", "LOCAL_BATCH"),
         metavar="N",
-        help="samples per step (default: what your class says, or else 8)",
+        help="samples per step (default: your class's batch, or else 8)",
     )
     parser.add_argument(
         "--steps",
         type=flags.number("--steps", "PROFILED_STEPS"),
         metavar="N",
-        help="default: at least 30, and 5 s of them",
+        help="number of steps (default: 30, or more to fill 5 s)",
     )
-    flags.overrides(parser, "as in a sweep, such as options.gpt.block_size=32 or base.threads_per_rank=2")
-    flags.output_file(parser, "--out", "the profile (default: WORKLOAD-DEVICE.json; overwritten if there)")
+    flags.overrides(parser, "--set options.gpt.block_size=32")
+    flags.output_file(parser, "--out", "profile's file (default: WORKLOAD-DEVICE.json, overwritten)")
     parser.set_defaults(run=_run)
 
 

@@ -16,10 +16,9 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "report",
         help="regenerate a run directory's table and report",
-        description="Regenerate cases.csv, report.html and figures/ from a run's records. The figures are also "
-        "pictures for your own use: each has its conditions and its source on it. Prints the page's path, the "
-        "verdicts on the experiment's claims, and the reason of each case that is not ok; if there are any, it ends "
-        "with 1 as their sweep did.",
+        description="Regenerate cases.csv, report.html and figures/ from a run's records. Print the page's path, the "
+        "verdicts on claims, and the reason of each case that is not ok. Exit with 1 if there is such a "
+        "case.",
     )
     flags.run_dir(parser)
     parser.add_argument(
@@ -27,12 +26,12 @@ def add_parser(commands: Any) -> None:
         action=flags.Joined,
         metavar="FORMATS",
         default="png",
-        help="formats of the pictures, of png, svg and pdf: --figures svg,pdf (png is always written)",
+        help="formats of the figures in addition to png, such as svg,pdf",
     )
     parser.add_argument(
         "--slides",
         action="store_true",
-        help="write each figure as a slide too, into slides/, in the same formats: 16:9, large type, no caption",
+        help="also write each figure as a slide (16:9, large type) into slides/",
     )
     parser.set_defaults(run=_run)
 

@@ -29,64 +29,64 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "submit",
         help="measure an experiment in Slurm jobs, one for each number of nodes",
-        description="Writes a job script for each number of nodes, submits them, shows the queue and the progress, "
-        "submits again what a time limit or a lost node ended, and makes one report of all. The same command, or the "
-        "directory in place of the experiment, continues it, from any login. Ctrl-C leaves the jobs alone.",
+        description="Measure an experiment in Slurm jobs, one per number of nodes, and report on all of them. The "
+        "same command shows the progress, resubmits jobs that a time limit or a lost node ended, and may "
+        "run on any login node. Ctrl-C leaves the jobs alone.",
     )
     parser.add_argument(
         "experiment", metavar="EXPERIMENT", help="a name, a TOML file or the directory of a submission"
     )
     parser.add_argument(
-        "--nodes", action=flags.Joined, metavar="1,2,4", help="numbers of nodes: one job each"
+        "--nodes", action=flags.Joined, metavar="1,2,4", help="numbers of nodes, with one job each"
     )
     parser.add_argument(
         "--ranks-per-node",
         type=flags.number("--ranks-per-node", "RANKS_PER_NODE"),
         metavar="N",
-        help="places for ranks on each (default: 1)",
+        help="ranks on each node (default: 1)",
     )
     parser.add_argument(
         "--time",
         metavar="LIMIT",
-        help="time limit of a job: '45 min', Slurm's 2:30:00, or auto, from the estimate (default: auto)",
+        help="time limit of a job: '45 min', Slurm's 2:30:00, or auto for an estimate (default: auto)",
     )
     for name in _NAMED:
-        parser.add_argument(f"--{name}", metavar="VALUE", help="as sbatch has it")
-    parser.add_argument("--exclusive", action="store_true", help="as sbatch has it: nobody else on the nodes")
+        parser.add_argument(f"--{name}", metavar="VALUE", help="as in sbatch")
+    parser.add_argument("--exclusive", action="store_true", help="as in sbatch")
     parser.add_argument(
         "--sbatch",
         action="append",
         default=[],
         metavar="OPTION[=VALUE]",
-        help="any other option of sbatch, such as qos=high; may be repeated",
+        help="any other option of sbatch, such as qos=high; repeatable",
     )
     parser.add_argument(
         "--setup",
         action="append",
         default=[],
         metavar="LINE",
-        help="a line of the script before anything else, such as 'module load cuda'; may be repeated",
+        help="first line of the script, such as 'module load cuda'; repeatable",
     )
     parser.add_argument(
         "--port",
         type=flags.number("--port", "PORT"),
-        help="a free port of the first node (default: by the job's id)",
+        help="free port of the first node (default: by the job's id)",
     )
     parser.add_argument(
         "--local",
         metavar="DIR",
-        help="a folder on each node's own disk, such as '/scratch/$USER', where no directory is shared",
+        help="folder on each node's own disk, if nodes share no directory, such as '/scratch/$USER'",
     )
     parser.add_argument("--detach", action="store_true", help="submit and return at once")
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="print launches, node hours, GPU hours and scripts; write and submit nothing",
+        help="print launches, node hours, GPU hours and scripts, and submit nothing",
     )
     parser.add_argument("--retry-failed", action="store_true", help="rerun failed launches")
     flags.overrides(parser, '--set axes.strategy=\'["ddp","master"]\'')
     flags.workload(parser)
-    flags.out(parser, "the submission's directory (default: reports/NAME-slurm)")
+    flags.out(parser, "submission's directory (default: reports/NAME-slurm)")
     parser.set_defaults(run=_run)
 
 

@@ -31,8 +31,8 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "sweep",
         help="run an experiment's launches and report on them",
-        description="Launch every case of an experiment as real training, round after round, and write a "
-        "table and a report. Pass a run directory instead of an experiment to resume it.",
+        description="Measure every case of an experiment, round after round, and write a table and a report. A run "
+        "directory in place of the experiment resumes that run.",
     )
     flags.experiment(parser, default="quick")
     flags.overrides(parser, "--set base.local_batch=16 --set 'axes.world_size=[1,2]'")
@@ -40,21 +40,21 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--fabric",
         metavar="'NODES x RATE'",
-        help="emulate a network: --fabric '8 x 1gbit', or with ranks per node '2 x 4 x 10gbit'",
+        help="emulated network, such as '8 x 1gbit', or '2 x 4 x 10gbit' with ranks per node",
     )
     flags.out(parser)
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="print the cases, their launches and times without running anything",
+        help="print cases, launches and times, and run nothing",
     )
     parser.add_argument(
         "-v",
         "--verbose",
         action="store_true",
-        help="with --dry-run: each launch in order, each rank's command",
+        help="with --dry-run: each launch in order and each rank's command",
     )
-    parser.add_argument("--retry-failed", action="store_true", help="on resume, rerun failed launches")
+    parser.add_argument("--retry-failed", action="store_true", help="when resuming: rerun failed launches")
     flags.as_json(parser)
     parser.set_defaults(run=_run)
 

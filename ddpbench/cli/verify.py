@@ -30,42 +30,47 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "verify",
         help="check strategies against single-process training",
-        description="Train one step of each strategy on real ranks and compare its gradients and update "
-        "with single-process training on the same shards; after two more updates all replicas "
-        "must be equal. Inexact strategies are checked against what they promise instead. "
-        "Refused while a sweep uses the cores. Exits with 1 if a check fails, or if none proves anything.",
+        description="Train one step of each strategy on real ranks, and compare gradients and update with "
+        "single-process training on the same shards. After two more updates all replicas must be equal. "
+        "Inexact strategies are checked against what they promise. Exit with 1 if a check fails or "
+        "nothing was proved.",
     )
-    parser.add_argument("--strategy", nargs="+", default=None, help="default: all")
+    parser.add_argument("--strategy", nargs="+", default=None, help="strategies (default: all)")
     parser.add_argument(
-        "--algorithm", nargs="+", default=None, help="of strategies with a choice; default: all"
+        "--algorithm", nargs="+", default=None, help="algorithms, for strategies with a choice (default: all)"
     )
-    parser.add_argument("--schedule", nargs="+", choices=["overlapped", "after_backward"], help="likewise")
+    parser.add_argument(
+        "--schedule",
+        nargs="+",
+        choices=["overlapped", "after_backward"],
+        help="schedules, for strategies with a choice (default: all)",
+    )
     parser.add_argument(
         "--workload",
         nargs="+",
-        help="default: mlp gpt:nano, and two_branch where a model with branches is needed",
+        help="workloads (default: mlp gpt:nano, and two_branch for strategies that need branches)",
     )
     parser.add_argument(
         "--world-size",
         nargs="+",
         type=flags.number("--world-size", "RANKS"),
         default=None,
-        help="default: 1 2 3 4",
+        help="numbers of ranks (default: 1 2 3 4)",
     )
     parser.add_argument(
         "--backend",
         choices=["gloo", "nccl", "mpi"],
         default="gloo",
-        help="nccl trains on GPUs, gloo and mpi on CPUs (default: gloo)",
+        help="nccl for GPUs, gloo or mpi for CPUs (default: gloo)",
     )
     parser.add_argument(
         "--hang-timeout",
         type=flags.number("--hang-timeout", "HANG_TIMEOUT_S"),
         default=120.0,
         metavar="SECONDS",
-        help="end a proof that makes no progress for this many seconds (default: 120)",
+        help="seconds without progress after which a proof ends (default: 120)",
     )
-    flags.overrides(parser, "as in a sweep, such as options.ddp.static_graph=true or base.local_batch=2")
+    flags.overrides(parser, "--set options.ddp.static_graph=true")
     flags.as_json(parser)
     parser.set_defaults(run=_run)
 

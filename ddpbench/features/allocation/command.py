@@ -15,64 +15,63 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "allocation",
         help="write a run up for an allocation proposal: Markdown, LaTeX, PNG",
-        description="Writes allocation.md, allocation.tex and allocation.png: job sizes with wall times, core- or "
-        "GPU-hours, speed-up and efficiency, the plot, the job size to ask for and why, and a paragraph on the "
-        "method. The Markdown is printed too. Without --strategy it is DDP at its default bucket cap.",
+        description="Write allocation.md, .tex and .png for a proposal: job sizes with wall times, core- or GPU-hours, "
+        "speed-up and efficiency, the job size to ask for and why, and the method. The Markdown is also printed.",
     )
-    flags.run_dir(parser, "a sweep's or a merge's run directory")
-    parser.add_argument("--strategy", help="the strategy to ask for (default: ddp where it was measured)")
-    parser.add_argument("--workload", help="the workload to ask for (default: that with the most cases)")
+    flags.run_dir(parser)
+    parser.add_argument("--strategy", help="strategy to ask for (default: ddp if it was measured)")
+    parser.add_argument("--workload", help="workload to ask for (default: the one with most cases)")
     parser.add_argument(
         "--where",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="of several curves the one with this: local_batch=32, bucket_cap_mb=25, an option's name ...",
+        help="which of several curves: local_batch=32, bucket_cap_mb=25, an option's name ...",
     )
     parser.add_argument(
         "--efficiency-cut",
         type=flags.number("--efficiency-cut", "EFFICIENCY"),
         default=0.7,
         metavar="FRACTION",
-        help="do not ask for job sizes that are less efficient than this, such as 70%% (default: 0.7)",
+        help="least efficiency of a job size to ask for, such as 70%% (default: 0.7)",
     )
     parser.add_argument(
         "--samples-per-epoch",
         type=flags.number("--samples-per-epoch", "JOB_LENGTH"),
         metavar="N",
-        help="samples per epoch (default: the dataset as recorded)",
+        help="samples per epoch (default: the recorded dataset's)",
     )
     parser.add_argument(
         "--epochs",
         type=flags.number("--epochs", "JOB_LENGTH"),
         metavar="N",
-        help="length of the run in epochs",
+        help="length of the job in epochs",
     )
     parser.add_argument(
         "--steps",
         type=flags.number("--steps", "JOB_LENGTH"),
         metavar="N",
-        help="length of the run in steps",
+        help="length of the job in steps",
     )
     parser.add_argument(
         "--queue-wait",
         action=flags.Joined,
         metavar="RANKS=TIME,...",
-        help='how long jobs wait, such as "1=5min,8=2h"; time to finish is wait and run time',
+        help='queue waits to add to run times, such as "1=5min,8=2h"',
     )
     parser.add_argument(
         "--mtbf",
         type=flags.number("--mtbf", "MTBF_S"),
         metavar="TIME",
-        help='mean time between failures of the job, such as "12h": how often to save, and what is lost',
+        help='mean time between failures, such as "12h", for the best period between snapshots',
     )
     parser.add_argument(
         "--recovery",
         type=Path,
         metavar="RUN_DIR",
-        help="for --mtbf: the run in which failures were measured (default: this one, or its checkpoints)",
+        help="for --mtbf: run in which failures were measured (default: this run, or its checkpoints)",
     )
-    flags.out(parser, "where the files go (default: RUN_DIR)")
+    flags.out(parser, "directory of the files (default: RUN_DIR)")
     parser.set_defaults(run=_run)
 
 

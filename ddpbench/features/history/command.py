@@ -21,35 +21,34 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "history",
         help="find since when cases are slower or faster, over many runs",
-        description="Match the cases of many run directories by their settings, and print between which runs each "
-        "case's step time changed, by how much, and the interval. Runs are ordered by the time they were measured. In "
-        "a history without changes, the chance of reporting one for any case is 5 % at most. It takes at least 8 runs "
-        "to show one, more with several cases.",
+        description="Match the cases of many runs, in the order of measurement, and print where each case's step time "
+        "changed and by how much. A history without changes reports one with a chance of 5 % at most. At "
+        "least 8 runs are needed to show a change, more with several cases.",
     )
     parser.add_argument(
         "runs",
         nargs="+",
         type=Path,
         metavar="RUN",
-        help="run directories, files of pytest-benchmark or names of baselines, or folders that hold some",
+        help="run directories, pytest-benchmark files, saved baselines, or folders of these",
     )
     parser.add_argument(
         "--case",
         default="",
         metavar="TEXT",
-        help="only cases whose label has this in it, such as ddp",
+        help="only cases whose label contains this, such as ddp",
     )
     parser.add_argument(
         "--as-given",
         action="store_true",
-        help="keep the order in which runs are given, not that in which they were measured",
+        help="order runs as given, not by the time of measurement",
     )
     parser.add_argument(
-        "--across", action="store_true", help="draw runs although machines or torch differ; they are listed"
+        "--across", action="store_true", help="include runs although machines or torch differ"
     )
     flags.output_file(parser, "--markdown", "also write the table as Markdown; - prints it instead")
-    flags.output_file(parser, "--html", "also write a page, with a figure of each case over the runs")
-    flags.as_json(parser, "the history")
+    flags.output_file(parser, "--html", "also write a page with a figure per case")
+    flags.as_json(parser)
     parser.set_defaults(run=_run)
 
 
