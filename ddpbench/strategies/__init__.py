@@ -1,4 +1,4 @@
-"""The table of strategies, with one line each. Importing this module imports neither torch nor pydantic."""
+"""The table of strategies, with a line on each. Importing this module imports neither torch nor pydantic."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ TABLE: dict[str, Entry] = {
 
 
 def load_strategy(name: str) -> Strategy[Any]:
-    """Return the strategy with this name; an import path such as `mine.py:TopK` imports the user's file.
+    """Return the strategy with this name. For an import path such as `mine.py:TopK`, import the user's file.
 
     Code that only reads runs, such as reports, must use `ddpbench.strategies.traits`, which imports no user code.
 
@@ -114,20 +114,25 @@ def _shipped(name: str) -> Strategy[Any]:
 
 
 def early_imports(case: Case) -> tuple[str, ...]:
-    """Return the modules to import before a case's ranks are forked; empty for users' strategies, which only ranks
-    import."""
+    """Return the names of modules to import before a case's ranks are forked.
+
+    The tuple is empty for a user's strategy, which only ranks import.
+    """
     return load_strategy(case.strategy).imports if case.strategy in TABLE else ()
 
 
 def own_step_reason(case: Case) -> str | None:
-    """Return words on why a workload that makes its own steps cannot run in this case, or None."""
+    """Explain in words why a workload that makes its own steps cannot run in this case, or return None if it can."""
     if case.precision != "full":
         return f"a step() of the class's own decides on autocast: it cannot run under precision = {case.precision!r}"
     return load_strategy(case.strategy).step_reason(case)
 
 
 def stream_reason(case: Case) -> str | None:
-    """Return words on why a case cannot use an iterable dataset, which splits samples among ranks itself, or None."""
+    """Explain in words why an iterable dataset cannot be used in this case, or return None if it can.
+
+    An iterable dataset itself divides its samples among the ranks, which some strategies need divided differently.
+    """
     strategy = load_strategy(case.strategy)
     processes = 1 if strategy.one_process else case.world_size
     if processes == 1 or all(strategy.dealt(case, rank) == (rank, processes) for rank in range(processes)):
@@ -139,7 +144,7 @@ def stream_reason(case: Case) -> str | None:
 
 
 def found_reason(case: Case, found: ModelFound) -> str | None:
-    """Return words on why a model with these properties cannot be trained in this case, or None."""
+    """Explain in words why a model with these properties cannot be trained in this case, or return None if it can."""
     narrow = {"fp16": "float16", "bf16": "bfloat16"}.get(case.precision)
     if narrow is not None and found.trained and "float32" not in found.trained:
         return (
@@ -193,7 +198,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import names of `base` or `hook` on first use, since their pydantic models take long to import."""
+    """Import names of `base` or `hook` on first use, because their pydantic models take long to import."""
     if name in _OF_HOOKS:
         return getattr(importlib.import_module("ddpbench.strategies.hook"), name)
     if name in __all__:

@@ -1,4 +1,4 @@
-"""The interface of a strategy: options and checks, which need no torch, and a replica, which trains."""
+"""The interface of a strategy. Its options and checks need no torch; its replica trains."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ PROMISES: dict[Promise, str] = {
 
 
 COARSEST_ROUNDOFF = 0.125
-"""Maximum unit roundoff of a type in which gradients are sent, that of fp8 with two bits of mantissa (e5m2)."""
+"""Largest unit roundoff allowed for sent gradients, which is that of fp8 with two bits of mantissa (e5m2)."""
 
 
 class CannotTrainError(Exception):
-    """Raised if a strategy cannot train the model that it was given; the message says why.
+    """Raised if a strategy cannot train the model that it was given. The message says why.
 
-    A replica raises this on all ranks alike, when it is built or in its first step. The case is then skipped.
+    A replica raises this error on all ranks, when it is built or in its first step. The case is then skipped.
     """
 
 
@@ -62,28 +62,28 @@ class Job:
     world_size: int
     distributed: bool
     recorder: Recorder
-    """Recorder of spans and transfers; in timed steps, one that records nothing (`recorder.active` is false). If a
+    """Recorder of spans and transfers. In timed steps it records nothing and `recorder.active` is false. If a
     strategy's recording costs more than a function call, install it only if the recorder is active."""
     step: Callable[[torch.nn.Module, Any, Any], torch.Tensor] | None = None
-    """For a workload that makes its own steps (forward, backward and update): `step(network, batch, optimizers)`, which
-    returns the loss. `network` is `model.network` or the strategy's wrapper of it. `loss` is not called then, and
-    `make_optimizer` returns `ddpbench.strategies.own_step.Optimizers`."""
+    """Function `step(network, batch, optimizers)` of a workload that makes its own steps (forward, backward and
+    update), or None. It returns the loss. `network` is `model.network` or the strategy's wrapper of it. If there is a
+    `step`, `loss` is not called, and `make_optimizer` returns `ddpbench.strategies.own_step.Optimizers`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelFound:
-    """Properties of a model, found by trying it, that may keep a strategy from training it."""
+    """Properties of a model, found by trying it, that may prevent a strategy from training it."""
 
     trained: tuple[str, ...]
     """The names of the trained parameters' dtypes, such as `float32`."""
     mixed_within_blocks: bool = False
-    """True if some block (a child of a ModuleList or Sequential), or the rest of the model, has several dtypes."""
+    """True if a block (a child of a ModuleList or Sequential), or the rest of the model, has several dtypes."""
     dropped_blocks: tuple[str, ...] = ()
     """Names of blocks that only some steps use, as with LayerDrop."""
     updates_in_backward: bool = False
     """True if optimizers step during backward, for example in hooks of parameters."""
     unreached: tuple[str, ...] = ()
-    """Names of parameters whose gradients come from no backward, unless the class averages gradients itself."""
+    """Names of parameters whose gradients no backward() computes, unless the class averages gradients itself."""
     empty: tuple[str, ...] = ()
     """Names of trained parameters without elements."""
     over_one_memory: tuple[str, ...] = ()
@@ -91,27 +91,27 @@ class ModelFound:
 
     @property
     def are_mixed(self) -> bool:
-        """Return whether trained parameters have more than one dtype."""
+        """True if trained parameters have more than one dtype."""
         return len(self.trained) > 1
 
     @property
     def are_complex(self) -> bool:
-        """Return whether some trained parameters are complex."""
+        """True if some trained parameters are complex."""
         return any(name.startswith("complex") for name in self.trained)
 
     @property
     def or_cast(self) -> str:
-        """Return words that advise a cast to float32; empty if parameters are complex, which a cast does not change."""
+        """End of a sentence that advises a cast to float32, or an empty text if parameters are complex and stay so."""
         return "" if self.are_complex else ', or set dtype = "float32", which casts them'
 
     @property
     def words(self) -> str:
-        """Return the trained parameters' dtypes as words, such as `bfloat16 and float32`."""
+        """The trained parameters' dtypes as words, such as `bfloat16 and float32`."""
         return series_of(self.trained)
 
 
 class Replica(ABC):
-    """A model under a strategy, in one rank. A step is `gradients_of(inputs, targets)`, then `apply()`."""
+    """A model under a strategy, in one rank. A step is a call of `gradients_of(inputs, targets)`, then of `apply()`."""
 
     unit_roundoff: float = 0.0
     """Relative rounding error that aggregation adds to gradients: 2^-11 if they are sent in fp16, 0 if unchanged.
@@ -119,9 +119,9 @@ class Replica(ABC):
     At most `COARSEST_ROUNDOFF`."""
 
     draws: bool = True
-    """True if this rank takes batches; if not, both arguments of `gradients_of` are None."""
+    """True if this rank takes batches. If not, both arguments of `gradients_of` are None."""
     knows_loss: bool = True
-    """True if `gradients_of` returns the loss; a server or an inner stage of a pipeline has none."""
+    """True if `gradients_of` returns the loss. A server or an inner stage of a pipeline doesn't know the loss."""
 
     notes_update: bool = False
     """True if `apply` records its own spans, because it does more than the optimizer's step."""
@@ -131,7 +131,7 @@ class Replica(ABC):
         self.optimizer = job.make_optimizer(job.model.parameters())
 
     def own_step(self, batch: Any) -> torch.Tensor:
-        """Make a full training step by the workload's own `step`, and return the rank's loss, detached.
+        """Make a full training step with the workload's `step`, and return the rank's loss, detached.
 
         Called only if the strategy's `step_reason` returns None.
         """
@@ -139,14 +139,14 @@ class Replica(ABC):
 
     @abstractmethod
     def gradients_of(self, inputs: Any, targets: Any) -> torch.Tensor:
-        """Compute and aggregate the gradients of one batch; return the rank's loss, detached.
+        """Compute and aggregate the gradients of one batch. Return the rank's loss, detached.
 
         Afterwards every parameter's `.grad` is the gradient for the optimizer. Implementations record forward, backward
         and aggregation with `job.recorder.span(...)`.
         """
 
     def apply(self) -> None:
-        """Update the parameters and drop the gradients."""
+        """Update the parameters from their gradients, then discard the gradients."""
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 
@@ -155,14 +155,14 @@ class Replica(ABC):
         return [p.grad for p in self.job.model.parameters() if p.grad is not None]
 
     def watch_steps(self) -> Callable[[], str]:
-        """Begin to watch for parts of the model's steps that the strategy leaves out; called only in proofs.
+        """Begin to watch for parts of the model's steps that the strategy leaves out. Called only in proofs.
 
-        Return a function that returns words on what was left out so far, why, and what to do; empty if nothing was.
+        Return a function. It returns words on what was left out so far, why, and what to do, or an empty text.
         """
         return str
 
     def take_turns(self, begin: Callable[[int], None]) -> bool:
-        """Make replicas in one process compute their forward one after the other; called only in proofs.
+        """Make replicas in one process compute their forward one after the other. Called only in proofs.
 
         Call `begin` with a replica's number before its forward, so that its random draws can be repeated. Return
         whether the strategy does this.
@@ -170,13 +170,17 @@ class Replica(ABC):
         return False
 
     def refresh_model(self) -> None:
-        """Update the values of `job.model` if a framework trains a different model; called before they are read."""
+        """Copy the trained values into `job.model`, for a framework that trains a different model.
+
+        Called before the values are read.
+        """
         return
 
     def own_parameters(self) -> dict[str, torch.Tensor]:
-        """Return full copies of the trained parameters of which this rank has at least a shard, by the model's names.
+        """Return copies of the trained parameters, by the model's names. Each is complete.
 
-        All ranks call this together, since shards are gathered.
+        A rank returns those parameters of which it has at least a shard. All ranks call this together, because shards
+        are gathered.
         """
         return {
             name: parameter.detach().clone()
@@ -185,7 +189,7 @@ class Replica(ABC):
         }
 
     def own_gradients(self) -> dict[str, torch.Tensor]:
-        """Return the aggregated gradients of `own_parameters`, by name; zeros for a parameter without a gradient.
+        """Return the aggregated gradients of `own_parameters`, by name, with zeros for a parameter without a gradient.
 
         The tensors stay valid until the next step.
         """
@@ -202,41 +206,41 @@ class Replica(ABC):
         return {name for name, parameter in self.job.model.named_parameters() if parameter.grad is None}
 
     def held_bytes(self) -> tuple[int, int, int]:
-        """Return the bytes of parameters, gradients and optimizer state on this rank; called after `gradients_of`."""
+        """Return the sizes of parameters, gradients and optimizer state on this rank, after `gradients_of` (bytes)."""
         parameters = list(self.job.model.parameters())
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         return local_bytes(parameters), local_bytes(gradients), state_bytes(self.optimizer)
 
     def bucket_bytes(self) -> Sequence[int] | None:
-        """Return the sizes of the gradient buckets in the last step, bytes; None if the strategy has no buckets."""
+        """Return the sizes of the gradient buckets in the last step (bytes), or None if the strategy has no buckets."""
         return None
 
     def ready(self) -> bool:
-        """Return whether one-time work, such as rebuilding buckets, is done, so that all further steps are alike."""
+        """Return whether one-time work, such as rebuilding buckets, is done, so that later steps are all alike."""
         return True
 
     def notes(self) -> Sequence[Record]:
-        """Return the strategy's own records on the steps since the last call; called between blocks of steps."""
+        """Return the strategy's own records on the steps since the last call. Called between blocks of steps."""
         return ()
 
     def close(self) -> None:
-        """Release threads, and hooks on the model, so that a further replica can be built on the model."""
+        """Release threads, and hooks on the model, so that a new replica can be built from the same model."""
         return
 
 
 class PeriodicReplica(Replica):
-    """A replica for the promise `averaged`: ranks train alone or in groups, and average parameters periodically."""
+    """Replica for the promise `averaged`. Ranks train alone or in groups, and average parameters periodically."""
 
     @abstractmethod
     def due(self, step: int) -> tuple[list[list[int]], bool]:
-        """Return which groups of ranks average gradients in a step, and whether all ranks average parameters after it.
+        """Return which groups of ranks average gradients in a step, and whether all ranks then average parameters.
 
         `step` counts from 0.
         """
 
 
 class CompensatedReplica(Replica):
-    """A replica for the promise `delayed`: it stores what compression left out of its gradients, to send it later.
+    """Replica for the promise `delayed`. It stores what compression left out of its gradients, to send it later.
 
     Under fp16, gradients are scaled by a factor that changes. So the strategy's `check` must refuse fp16, or the
     replica must store unscaled values.
@@ -247,19 +251,21 @@ class CompensatedReplica(Replica):
 
     @abstractmethod
     def kept(self) -> dict[str, torch.Tensor]:
-        """Return what this rank has stored of its gradients so far, by the parameters' names."""
+        """Return the parts of gradients that this rank has stored and not yet sent, by the parameters' names."""
 
 
 class OrderedReplica(Replica):
-    """A replica for the promise `ordered`: a server applies gradients in the order of arrival.
+    """Replica for the promise `ordered`, under which a server applies gradients in the order of arrival.
 
     Rank 0 is the server. Any other rank has the parameters as they were right after its own last update.
     """
 
     @abstractmethod
     def log(self) -> list[tuple[int, int]]:
-        """Return an entry for every update in order: the rank that sent the gradient, and how many updates were in the
-        parameters for which that rank computed it. Empty on ranks other than 0."""
+        """Return an entry (rank, version) for every update, in order. Empty on ranks other than 0.
+
+        `rank` sent the gradient. `version` is the number of updates in the parameters for which that rank computed it.
+        """
 
 
 def hooked_parameters(model: torch.nn.Module) -> list[str]:
@@ -272,7 +278,7 @@ def hooked_parameters(model: torch.nn.Module) -> list[str]:
 
 
 def local_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Return the bytes of these tensors in this process, counting only the local shard of a sharded tensor."""
+    """Return the size of these tensors in this process (bytes). For a sharded tensor, only the local shard counts."""
     total = 0
     for tensor in tensors:
         part = tensor.to_local() if hasattr(tensor, "to_local") else tensor
@@ -281,7 +287,7 @@ def local_bytes(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def state_bytes(optimizer: torch.optim.Optimizer) -> int:
-    """Return the bytes of an optimizer's state in this process, such as momenta."""
+    """Return the size of an optimizer's state, such as momenta, in this process (bytes)."""
     import torch
 
     return local_bytes(
@@ -290,7 +296,7 @@ def state_bytes(optimizer: torch.optim.Optimizer) -> int:
 
 
 def dense_reason(sender: str) -> str:
-    """Return words on why `sender`, which sends gradients in full, cannot send sparse ones, and on what to do."""
+    """Return words on why `sender`, which sends dense gradients, cannot send sparse ones, and what to do."""
     return (
         f"{sender} sends gradients whole, and some of this model's are sparse: leave out sparse=True of its "
         "embeddings, or use ddp with all_reduce and no compression"
@@ -309,9 +315,9 @@ def parts_reason(strategy: str, closure: str) -> str:
 
 
 def memory_reason(strategy: str, found: ModelFound) -> str | None:
-    """Return words on why a strategy cannot train a model whose parameters share memory, or None if none do.
+    """Explain in words why a strategy cannot train a model whose parameters share memory. Return None if none do.
 
-    This is for strategies that give each parameter separate memory.
+    Use it for strategies that give each parameter separate memory.
     """
     if not found.over_one_memory:
         return None
@@ -323,7 +329,7 @@ def memory_reason(strategy: str, found: ModelFound) -> str | None:
 
 
 def replicas_reason(case: Case, replicas: int) -> str | None:
-    """Return words on why a case's ranks cannot form `replicas` replicas of two or more ranks each, or None."""
+    """Explain in words why a case's ranks cannot form `replicas` replicas of two or more ranks each, or return None."""
     if replicas == 1:
         return None
     if case.world_size % replicas:
@@ -337,82 +343,82 @@ def replicas_reason(case: Case, replicas: int) -> str | None:
 
 
 class Strategy(ABC, Generic[OptionsT]):
-    """A way to train on several devices. Each strategy has a line in `ddpbench.strategies.TABLE`."""
+    """A way to train on several devices. `ddpbench.strategies.TABLE` has an entry for each strategy."""
 
     name: ClassVar[str]
     options: type[OptionsT]
     algorithm: ClassVar[str] = ""
-    """The aggregation of gradients, such as `all_reduce` or `master`; empty if they are not."""
+    """The aggregation of gradients, such as `all_reduce` or `master`, or empty if they are not aggregated."""
     schedule: ClassVar[Literal["", "overlapped", "after_backward"]] = ""
     algorithms: ClassVar[tuple[str, ...]] = ()
-    """Values allowed for the setting `algorithm`; empty if there is no choice."""
+    """Values allowed for the setting `algorithm`. Empty if users cannot choose one."""
     own_algorithms: ClassVar[bool] = False
     """True if the setting `algorithm` may also name a user's class derived from `Collective`."""
     schedules: ClassVar[tuple[str, ...]] = ()
-    """Values allowed for the setting `schedule`; empty if there is no choice."""
+    """Values allowed for the setting `schedule`. Empty if users cannot choose one."""
     uses_buckets: ClassVar[bool] = False
     uses_backend: ClassVar[bool] = True
     shows_transfers_on_gpus: ClassVar[bool] = True
-    """True if transfers between GPUs can be timed; False if a library makes them on separate streams."""
+    """True if transfers between GPUs can be timed, or False if a library makes them on separate streams."""
     one_process: ClassVar[bool] = False
     """True if all `world_size` devices belong to one process."""
     aggregates: ClassVar[bool] = True
-    """True if gradients after a step equal those of one process over all ranks' shards; proved before timing."""
+    """True if gradients after a step equal those of one process over all ranks' samples. Proved before timing."""
     replicas_equal: ClassVar[bool] = True
-    """True if all ranks' parameters are bit-equal after any number of steps; checked at the end."""
+    """True if all ranks' parameters are bit-equal after any number of steps. Checked at the end of a launch."""
     sends_parameters: ClassVar[bool] = False
-    """True if an update sends parameters to all ranks, so that they are equal even if gradients were not averaged."""
+    """True if an update sends parameters to all ranks, so that these are equal even if gradients were not averaged."""
     whole_batches: ClassVar[bool] = False
-    """True if all ranks that train one replica of the model take the same batch, as the stages of a pipeline do: the
-    job's full batch, or the replica's share of it (see `dealt`)."""
+    """True if all ranks that train one replica of the model take the same batch, as the stages of a pipeline do. It is
+    the full global batch, or the replica's part of it (see `dealt`)."""
     whole_state: ClassVar[bool] = True
     """True if every rank has the full model and optimizer, so that any rank can evaluate and write checkpoints."""
     pieces: ClassVar[Pieces] = ""
-    """The kind of pieces that the model is cut into, one per rank: `stages` or `branches`; empty if it is not cut. See
-    `piece_count`."""
+    """The kind of pieces into which the model is divided, one per rank: `stages` or `branches`. Empty if the model is
+    not divided. See `piece_count`."""
     variants: ClassVar[tuple[Mapping[str, Any], ...]] = ()
-    """Sets of options, besides the defaults, for which the strategy is proved separately."""
+    """Further sets of options for which the strategy is proved, in addition to the defaults."""
     imports: ClassVar[tuple[str, ...]] = ()
-    """Modules of a framework that are slow to import, which a fork server imports once for all ranks."""
+    """Modules of a framework that are slow to import, so that a fork server imports them once for all ranks."""
     framework: ClassVar[str] = ""
-    """The framework that trains, by its name in `ddpbench.strategies.frameworks.installed.FRAMEWORKS`."""
+    """Name of the framework that trains, in `ddpbench.strategies.frameworks.installed.FRAMEWORKS`, or empty."""
     launcher: ClassVar[str] = ""
-    """The only launcher that can start this strategy's ranks, if its framework requires one; else empty."""
+    """The only launcher that can start this strategy's ranks, or empty if any launcher can."""
     engine: ClassVar[str] = "torch"
     """The library that computes the model. Independent ranks use torch, and are a bound only for strategies that do."""
     note: ClassVar[str] = ""
     """A caveat that a report must print next to the strategy's numbers."""
     role: ClassVar[StrategyRole] = ""
-    """`base` if speed-ups are relative to this strategy, `bound` if no strategy trains faster, `reference` if others
-    are compared with it."""
+    """`base` if speed-ups are computed relative to this strategy, `bound` if no strategy can train faster, or
+    `reference` if other strategies are compared with it."""
     display: ClassVar[str] = ""
-    """The strategy's name in figures and tables; if empty, `name` with spaces."""
+    """The strategy's name in figures and tables. If empty, `name` with spaces is used."""
     spoken: ClassVar[str] = ""
-    """The strategy's name in a sentence, if different."""
+    """The strategy's name in a sentence, if it differs from the name in tables."""
     on_cpu: ClassVar[str] = ""
-    """Text added to the name on a CPU, if the strategy is implemented differently there."""
+    """Text added to the name in results on a CPU, if the strategy is implemented differently on CPUs."""
     colour: ClassVar[str] = ""
     """Colour in figures as `#RRGGBB`; optional."""
     marker: ClassVar[str] = ""
     """Marker in figures as matplotlib's code; optional."""
 
     def promise(self, options: OptionsT) -> Promise:
-        """Return which of `PROMISES` is proved about the strategy with these options."""
+        """Return the key of `PROMISES` whose statement is proved about the strategy with these options."""
         return "gradients" if self.aggregates else "nothing"
 
     def period(self, options: OptionsT) -> int:
-        """Return the number of steps after which communication repeats; a block of steps has only full periods."""
+        """Return the number of steps after which communication repeats. Blocks of steps contain only full periods."""
         return 1
 
     def trainers(self, world_size: int) -> int:
-        """Return how many ranks train on samples; ranks that do not, such as a server, are the first ones."""
+        """Return the number of ranks that train on samples. Ranks that do not, such as a server, are the first ones."""
         return world_size
 
     def dealt(self, case: Case, rank: int) -> tuple[int, int]:
-        """Return the index of the share of a step's samples that a rank takes, and the number of equal shares.
+        """Return which part of a step's samples a rank takes, as (index of the part, number of equal parts).
 
-        Several ranks may take the same share in full; every share is taken by some rank. Regardless of this, rates are
-        computed from `case.local_batch` samples per rank and step.
+        Several ranks may take the same part. Every part is taken by some rank. Rates are always computed from
+        `case.local_batch` samples per rank and step.
         """
         if self.whole_batches:
             return 0, 1
@@ -420,42 +426,42 @@ class Strategy(ABC, Generic[OptionsT]):
         return max(0, rank - (case.world_size - trainers)), trainers
 
     def parts(self, case: Case) -> int:
-        """Return into how many equal parts the job's full batch is split, each with its own mean loss."""
+        """Return the number of equal parts into which a step's global batch is split, each with its own mean loss."""
         return case.world_size
 
     def accumulated(self, options: OptionsT) -> int:
-        """Return into how many parts, each with its own mean loss, a rank splits its batch for one update."""
+        """Return the number of parts into which a rank splits its batch for one update. Each has its own mean loss."""
         return int(getattr(options, "accumulate", 1))
 
     def piece_count(self, case: Case) -> int:
-        """Return the number of pieces that the model is cut into; called only if `check` returned None."""
+        """Return the number of pieces into which the model is divided. Called only if `check` returned None."""
         return case.world_size
 
     def check(self, case: Case) -> str | None:
-        """Return words on why the strategy cannot run this case, or None. Called without torch."""
+        """Explain in words why the strategy cannot run this case, or return None if it can. Called without torch."""
         return None
 
     def float64_reason(self, options: OptionsT) -> str:
-        """Return words on why the strategy cannot train in float64, so that only float32 is proved; empty if it can."""
+        """Explain in words why float64 cannot be used, so that only float32 is proved. Empty if it can be used."""
         return ""
 
     def step_reason(self, case: Case) -> str | None:
-        """Return words on why the strategy cannot run a workload that makes its own steps, or None.
+        """Explain in words why the strategy cannot run a workload that makes its own steps, or return None if it can.
 
         Called without torch.
         """
         return f"{self.name} aggregates between its backward and its update: it needs loss(), and no step()"
 
     def model_reason(self, case: Case, *, closure: str, sparse: bool) -> str | None:
-        """Return words on why the strategy cannot train a model with these properties, or None. Called without torch.
+        """Explain in words why the strategy cannot train a model with these properties, or return None if it can.
 
-        `closure` names an optimizer that recomputes the loss itself, if there is one. `sparse` is true if some
-        gradients are sparse.
+        Called without torch. `closure` names an optimizer that recomputes the loss itself, if there is one. `sparse` is
+        true if some gradients are sparse.
         """
         return None
 
     def found_reason(self, case: Case, found: ModelFound) -> str | None:
-        """Return words on why the strategy cannot train a model with these properties, or None.
+        """Explain in words why the strategy cannot train a model with these properties, or return None if it can.
 
         Called without torch.
         """

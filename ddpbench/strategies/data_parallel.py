@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class DataParallel(Strategy[NoOptions]):
-    """Data parallelism in one process: each step scatters the batch, replicates the model and gathers the outputs.
+    """Data parallelism in one process. Each step scatters the batch, replicates the model and gathers the outputs.
 
     The process takes batches of `local_batch * world_size` samples. As the loss is the mean over all of them, the sum
     of the replicas' gradients equals the average that other strategies compute.
@@ -54,9 +54,9 @@ class DataParallel(Strategy[NoOptions]):
 
 
 class CudaReplica(Replica):
-    """torch.nn.DataParallel over the first `world_size` GPUs; its phases are recorded in the calling thread.
+    """torch.nn.DataParallel over the first `world_size` GPUs. Its phases are recorded in the calling thread.
 
-    Autograd sums the gradients, so the `backward` span includes that.
+    Autograd sums the gradients, so the `backward` span includes the sum.
 
     Raises:
         ValueError: there are too few GPUs.
@@ -201,14 +201,14 @@ class ThreadedReplica(Replica):
                 )
 
     def _on_all(self, functions: Sequence[Callable[..., T]], arguments: Sequence[tuple[Any, ...]]) -> list[T]:
-        """Call function i in thread i; return the results in order, or raise the exception of the first that failed."""
+        """Call function i in thread i. Return the results in order, or raise the exception of the first that failed."""
         jobs = zip(self._threads, functions, arguments, strict=True)
         futures = [thread.submit(function, *given) for thread, function, given in jobs]
         wait(futures)
         return [future.result() for future in futures]
 
     def _reduce(self, replicas: list[dict[torch.Tensor, torch.Tensor]]) -> None:
-        """Sum the replicas' gradients into the model's, in replica order; hooks of its parameters get the sums."""
+        """Sum the replicas' gradients into the model's, in replica order. Hooks of its parameters get the sums."""
         import torch
 
         for parameter in self.job.model.parameters():
@@ -228,7 +228,7 @@ class ThreadedReplica(Replica):
 
 @contextmanager
 def _draws_repeated() -> Iterator[list[bool]]:
-    """Yield a list that becomes non-empty if torch's random state is set again after draws, to repeat them.
+    """Yield a list that becomes non-empty if the enclosed code resets torch's random state to repeat draws.
 
     Recomputing checkpointed activations does this.
     """
@@ -257,7 +257,11 @@ def _has_hooks(parameter: torch.Tensor) -> bool:
 
 
 def core_shares(cores: Sequence[int], count: int) -> list[tuple[int, ...]]:
-    """Return the cores of each of `count` threads: equal consecutive shares, or one core each if there are too few."""
+    """Divide `cores` among `count` threads, and return each thread's cores.
+
+    The parts are equal and consecutive. If there are fewer cores than threads, each thread gets one core, which others
+    may use too.
+    """
     size = len(cores) // count
     if size == 0:
         return [(cores[number % len(cores)],) for number in range(count)]
@@ -272,7 +276,7 @@ def _prepare_thread(cores: tuple[int, ...], threads: int) -> None:
 
 
 def check_replicable(model: nn.Module) -> None:
-    """Refuse a model with compiled or scripted modules, whose replicas would use the original parameters.
+    """Check that a model has no compiled or scripted modules, whose replicas would use the original parameters.
 
     Raises:
         CannotTrainError: the model has such a module.

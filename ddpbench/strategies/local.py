@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class LocalReplica(Replica):
-    """A replica that trains the bare model and aggregates nothing."""
+    """Replica that trains the unwrapped model and aggregates nothing."""
 
     _own: OwnStep | None = None
 

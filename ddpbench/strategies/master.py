@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Master(Strategy[NoOptions]):
-    """The simplest parameter server: one of the ranks serves all.
+    """The simplest parameter server, in which one of the ranks serves all.
 
     With n ranks and S bytes of gradients, the link of rank 0 carries 2(n-1)·S bytes per step, compared with 2(n-1)/n·S
     on every link of a ring. A parameter that the loss does not reach gets a gradient of zeros, so the optimizer applies
@@ -48,7 +48,7 @@ class _Flat:
     """Trained parameters of one dtype, and one buffer for their gradients.
 
     `views` are views into the buffer with the shapes of `parameters`. On rank 0, `gathered` has a buffer for every
-    rank, in the order of ranks; on other ranks it is None.
+    rank, in the order of ranks. On other ranks it is None.
     """
 
     parameters: list[torch.Tensor]
@@ -62,7 +62,7 @@ def _note(reached: set[int], number: int, _parameter: torch.Tensor) -> None:
 
 
 class MasterReplica(Replica):
-    """A bare model whose gradients are sent to rank 0 and back."""
+    """A model whose gradients are sent to rank 0 and, averaged, back."""
 
     def __init__(self, job: Job) -> None:
         import torch.distributed as dist
@@ -74,7 +74,9 @@ class MasterReplica(Replica):
         self._flats = [] if job.step is not None else self._flats_of(self._trained)
         self._own: OwnStep | None = None
         self._buffers: dict[frozenset[int], list[_Flat]] = {}
-        """For a workload's own step, buffers for each set of parameters that a backward has reached, by their indices.
+        """Buffers for a workload's own step, for each set of parameters that a backward has reached.
+
+        Keys are the parameters' indices.
         """
         self._reached: set[int] = set()
         """Indices of the parameters that the current backward has reached."""
@@ -125,7 +127,7 @@ class MasterReplica(Replica):
         return self._own(batch)
 
     def _aggregate_reached(self) -> None:
-        """Average the gradients that the last backward changed; others are averaged already.
+        """Average the gradients that the last backward changed. The other gradients are averaged already.
 
         All ranks must have reached the same parameters.
         """

@@ -1,4 +1,4 @@
-"""Messages between two ranks, recorded on both sides. Imports torch when imported, so only replicas import it."""
+"""Point-to-point messages that can be recorded on both sides. Imports torch, so only replicas import this module."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import torch.distributed as dist
 from ddpbench.measure.recorder import Recorder
 
 UNSEEN_NS = 50_000
-"""If waiting for a send takes no longer than this, in ns, the send had ended before, at an unknown time."""
+"""Longest wait for a send that has ended before, at an unknown time, in nanoseconds."""
 
 
 class Message:
-    """A message to or from another rank, recorded at its end as this rank's part of a transfer between two ranks.
+    """A message to or from another rank, recorded when it ends.
 
-    Calling the object begins the message, so that torch can use it in place of `isend`. The receiver's part ends when
-    it has the tensor. The end of a send is known only if the sender has to wait for it. If not, the sender's part is
-    recorded with length 0, and only the receiver's counts.
+    Calling the object begins the message, so that torch can use the object in place of `isend`. The receiver's record
+    ends when the receiver has the tensor. The end of a send is known only if the sender has to wait for it. Otherwise
+    the sender's record has length 0, and only the receiver's counts.
     """
 
     # This code is kept short, since it adds to the step's time, and a pipeline has many messages in each step.
@@ -28,15 +28,17 @@ class Message:
     def __init__(
         self, recorder: Recorder, act: Callable[..., Any], own: tuple[Any, ...], *, bucket: int
     ) -> None:
-        """Store the arguments.
+        """Prepare a message without beginning it.
 
         `act` is `dist.isend` or `dist.irecv`, and `own` its arguments, the tensor first. `bucket` is a number that
-        distinguishes the message from others in the step, the same on both sides.
+        distinguishes the message from others in the step, and is the same on both sides.
         """
         self._recorder, self._act, self._own, self._bucket = recorder, act, own, bucket
 
     def __call__(self, *_: Any, **__: Any) -> Message:
-        """Begin the message with the stored tensor, peer, group and tag, and ignore the arguments from torch."""
+        """Begin the message with the tensor, peer, group and tag given to the constructor. Arguments from torch are
+        ignored.
+        """
         self._start = self._recorder.mark()
         self._work = self._act(*self._own)
         return self
@@ -62,7 +64,7 @@ class Message:
 def begin(
     recorder: Recorder, what: Literal["send", "receive"], tensor: torch.Tensor, peer: int, bucket: int
 ) -> Any:
-    """Begin to send a tensor to a rank or to receive one from it; return an object with `wait()`.
+    """Begin to send a tensor to rank `peer` or to receive one from it. Return an object with `wait()`.
 
     The transfer is recorded if the recorder is active and the tensor is not on a GPU.
     """

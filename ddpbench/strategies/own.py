@@ -1,4 +1,4 @@
-"""Load a strategy from a user's file, check it, and make its methods raise clear errors for unusable answers."""
+"""Loads a strategy from a user's file, checks it, and makes its methods raise clear errors for unusable answers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _MADE: dict[str, Strategy[Any]] = {}
 
 
 def _number(value: object) -> object:
-    """Return a value that is an int or float; refuse others, such as tensors, which pydantic would accept."""
+    """Return a value if it is an int or float. Refuse others, such as tensors, which pydantic would accept."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise PydanticCustomError("number", "input should be a number")
     return value
 
 
 class _Declared(BaseModel):
-    """The types of class attributes that a user's strategy may declare; launcher, framework and engine are fixed."""
+    """The types of class attributes that a user's strategy may declare. Launcher, framework and engine are fixed."""
 
     model_config = ConfigDict(strict=True, from_attributes=True)
 
@@ -119,7 +119,7 @@ def _raised(error: BaseException) -> str:
 def _asked(
     who: str, method: str, ask: Callable[..., Any], fits: Callable[[Any], bool], wanted: str
 ) -> Callable[..., Any]:
-    """Return a function that calls `ask`, and raises a clear error if that fails or `fits` refuses the answer."""
+    """Return a function that calls `ask`, and raises a clear error if `ask` fails or `fits` refuses its answer."""
 
     def asked(*given: Any, **named: Any) -> Any:
         try:
@@ -174,4 +174,4 @@ _ANSWERS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "trainers": (lambda value: _is_count(value, 0), "a whole number, 0 or more"),
     "dealt": (_is_share, "two whole numbers: which share, and of how many"),
 }
-"""By method: a function that tests whether an answer is valid, and words for valid answers."""
+"""A function that tests whether an answer is valid, and words for valid answers, by the method's name."""

@@ -1,4 +1,4 @@
-"""Run training steps that a user's class makes itself, under a strategy. Imports torch when imported.
+"""Runs training steps that a user's class makes itself, under a strategy. Imports torch when imported.
 
 The class calls forward, `backward()` and its optimizers as in the user's own training loop. The strategy provides the
 network that the class calls, and acts at the end of each backward. If steps are recorded, time outside backward and
@@ -21,9 +21,10 @@ from ddpbench.text_safety import with_article
 
 
 class Optimizers:
-    """All optimizers of a class that makes its own steps, with a single optimizer's interface for strategies.
+    """All optimizers of a class that makes its own steps, with the interface of a single optimizer for strategies.
 
-    `given` is what the class's `optimizer` returned: one, or a tuple, list or dict of optimizers and their schedulers.
+    `given` is what the class's `optimizer` returned: an optimizer, or a tuple, list or dict of optimizers and their
+    schedulers.
     """
 
     def __init__(self, given: Any) -> None:
@@ -34,20 +35,20 @@ class Optimizers:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """Return the parameter groups of all optimizers."""
+        """The parameter groups of all optimizers."""
         return [group for one in self.all for group in one.param_groups]
 
     @property
     def state(self) -> dict[Any, Any]:
-        """Return the state of all optimizers, by parameter."""
+        """The state of all optimizers, by parameter."""
         return {key: value for one in self.all for key, value in one.state.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state dicts of all optimizers, by number."""
+        """Return the state dicts of all optimizers, by the optimizer's number as text."""
         return {str(number): one.state_dict() for number, one in enumerate(self.all)}
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop the gradients."""
+        """Discard the gradients of all optimizers' parameters."""
         for one in self.all:
             one.zero_grad(set_to_none=set_to_none)
 
@@ -74,15 +75,15 @@ def _mapped(given: Any, act: Callable[[Any], Any]) -> Any:
 
 
 def network_of(job: Job) -> nn.Module:
-    """Return the network for the job's own step, before a strategy wraps it."""
+    """Return the network for a workload's own step, before a strategy wraps it."""
     network: Any = job.model.network
     return network  # type: ignore[no-any-return]
 
 
 def each_part(network: nn.Module, wrap: Callable[[nn.Module], nn.Module]) -> nn.Module:
-    """Return the wrapped network; for a ModuleDict or ModuleList, one of the same kind with each part wrapped.
+    """Return the network wrapped by `wrap`. In a ModuleDict or ModuleList, wrap each part instead.
 
-    A part without trained parameters is not wrapped, since it has nothing to aggregate.
+    A part without trained parameters is not wrapped, because it has no gradients to aggregate.
     """
 
     def wrapped(part: nn.Module) -> nn.Module:
@@ -107,17 +108,17 @@ class OwnStep:
         after_backward: Callable[[], None] | None = None,
         last_sent: Callable[[], Mark] = lambda: None,
     ) -> None:
-        """Store the arguments, and have optimizers' steps recorded if the recorder is active.
+        """Prepare the step. If the recorder is active, the optimizers' steps are recorded too.
 
         `network` is what the class calls, including the strategy's wrapper. `after_backward`, if given, aggregates
-        gradients after each backward. `last_sent` returns when the last bucket was sent in a backward, after which the
-        rank only waits; None if there are no buckets.
+        gradients after each backward. `last_sent` returns the time at which a backward sent its last bucket, after
+        which the rank only waits, or None without buckets.
         """
         assert job.step is not None
         self._job, self._make, self.network, self._optimizers = job, job.step, network, optimizers
         self._after_backward, self._last_sent = after_backward, last_sent
         self._at: Mark = None
-        """Start of the time that is not in a span yet."""
+        """Start of the time that no span covers yet."""
         self._begun: Mark = None
         self._updating = False
         if job.recorder.active:
@@ -183,10 +184,10 @@ class OwnStep:
 
 @contextmanager
 def around_backward(act: Callable[[Callable[[], None]], None], threads: Container[int]) -> Iterator[None]:
-    """In the block, call `act` for each backward that one of these threads starts; `act` must call its argument.
+    """While the enclosed code runs, call `act(run)` for each backward that one of these threads starts.
 
-    That argument runs the backward. This covers `Tensor.backward`, `torch.autograd.backward` and a scaled loss's
-    backward. A nested backward, as in checkpointed activations, is part of the outer one.
+    `run()` runs the backward, and `act` must call it. This covers `Tensor.backward`, `torch.autograd.backward` and a
+    scaled loss's backward. A nested backward, as in checkpointed activations, is part of the outer one.
     """
     original = torch.autograd.backward
     within: set[int] = set()

@@ -1,4 +1,4 @@
-"""A replica for a rank's piece of a model. Imports torch when imported."""
+"""A replica that trains one rank's piece of a model. Imports torch when imported."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ddpbench.strategies.base import Job, Replica, local_bytes, state_bytes
 
 
 class PieceReplica(Replica):
-    """A replica that trains one piece of the model, and frees the memory of other ranks' parameters."""
+    """Replica that trains one piece of the model, and frees the memory of other ranks' parameters."""
 
     def __init__(self, job: Job, pieces: Sequence[nn.Module], own: nn.Module) -> None:
-        """Take the pieces of all ranks, and `own`, this rank's.
+        """Prepare to train `own`, this rank's piece. `pieces` are the pieces of all ranks.
 
         Raises:
             ValueError: a parameter is in two pieces, or in none.

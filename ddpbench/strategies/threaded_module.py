@@ -19,12 +19,12 @@ from ddpbench.strategies.base import CannotTrainError
 from ddpbench.strategies.trees import chunk, leaves, map_tensors, tensors
 
 OnAll = Callable[[Sequence[Callable[..., Any]], Sequence[tuple[Any, ...]]], list[Any]]
-"""The type of a function that calls function i in thread i with its arguments, and returns the results in order."""
+"""Type of a function that calls function i in thread i with its arguments, and returns the results in order."""
 Replicate = Callable[..., tuple[nn.Module, dict[torch.Tensor, torch.Tensor]]]
 
 
 class ThreadedModule(nn.Module):
-    """A module that scatters the arguments of each call along the first dimension, and gathers replicas' outputs.
+    """A module that splits the arguments of each call along the first dimension, and joins its replicas' outputs.
 
     Replicas are made for each call. Backward walks each replica's graph in its own thread, and sums the replicas'
     gradients into the module's parameters, as torch.nn.DataParallel does on GPUs. Outputs may be tensors, or tuples,
@@ -37,7 +37,7 @@ class ThreadedModule(nn.Module):
         self.count, self.on_all, self.replicate = count, on_all, replicate
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ThreadedModule:
-        """Return a copy that computes in the same threads, for example to store averaged weights."""
+        """Return a copy that computes in the same threads. A user's class may need one to store averaged weights."""
         memo |= {id(each): each for each in (self.on_all, self.replicate)}
         made = type(self).__new__(type(self))
         memo[id(self)] = made
@@ -54,20 +54,20 @@ class ThreadedModule(nn.Module):
 
 
 class _Call:
-    """A call of a `ThreadedModule`, with what its backward needs."""
+    """A call of a `ThreadedModule`, with the tensors that its backward needs."""
 
     def __init__(self, owner: ThreadedModule, given: tuple[Any, Any], trained: list[nn.Parameter]) -> None:
         self.owner, self.given, self.trained = owner, given, trained
         self._gradients = torch.is_grad_enabled()
         self._autocast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
         self.shape: Any = None
-        """The first replica's output, as a pattern of where the gathered tensors belong."""
+        """The first replica's output, which shows where the joined tensors belong."""
         self.inputs: list[list[torch.Tensor]] = []
         self.outputs: list[list[torch.Tensor]] = []
         self.parameters: list[dict[torch.Tensor, torch.Tensor]] = []
 
     def run(self) -> list[torch.Tensor]:
-        """Run the replicas, and return the tensors of their outputs, gathered and without a graph."""
+        """Run the replicas. Return the tensors of their outputs, joined and without a graph."""
         owner = self.owner
         wanted = [each.requires_grad for each in tensors(self.given)]
         shards = [_leaves(shard, wanted) for shard in chunk(self.given, owner.count)]
@@ -91,7 +91,7 @@ class _Call:
         return call
 
     def back(self, slopes: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-        """Make the replicas' backward from the outputs' gradients `slopes`.
+        """Run the replicas' backward from the outputs' gradients `slopes`.
 
         Return the gradients of the inputs, then of the trained parameters.
         """
@@ -121,7 +121,7 @@ class _Call:
 
 
 def _refuse_objects(output: Any) -> None:
-    """Refuse an output that torch.nn.DataParallel cannot gather on GPUs.
+    """Check that torch.nn.DataParallel could gather an output on GPUs.
 
     An object that torch could rebuild from its parts, such as a decoder's cache, is accepted, but only the first
     replica's is returned. A loss that uses it fails the proof.
@@ -139,7 +139,9 @@ def _refuse_objects(output: Any) -> None:
 
 
 def _is_gathered(each: Any) -> bool:
-    """Return whether torch can gather an object: a tensor, None, or one that its type can make from its parts."""
+    """Return whether torch can gather an object, which is a tensor, None, or one that its type can rebuild from its
+    parts.
+    """
     if each is None or isinstance(each, torch.Tensor):
         return True
     if isinstance(each, str | bytes):  # the parts of texts are texts again, those of bytes are numbers
@@ -174,13 +176,15 @@ class _Threads(torch.autograd.Function):
 
 
 def _leaves(shard: Any, wanted: Sequence[bool]) -> Any:
-    """Return a shard with copies of its tensors, as leaves of a separate graph; `wanted` tells which need gradients."""
+    """Return a shard whose tensors are copied as leaves of a separate graph. `wanted` says which need gradients."""
     each_wanted = iter(wanted)
     return map_tensors(lambda tensor: tensor.detach().clone().requires_grad_(next(each_wanted)), shard)
 
 
 def _whole_slope(whole: torch.Tensor, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return an input's gradient: its parts' gradients joined, or their sum if every replica got the full input."""
+    """Return an input's gradient, which is its parts' gradients joined, or their sum if every replica got the full
+    input.
+    """
     return torch.stack(list(parts)).sum(0) if parts[0].shape == whole.shape else torch.cat(list(parts))
 
 

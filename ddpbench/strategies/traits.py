@@ -1,4 +1,4 @@
-"""The traits of a strategy that comparisons and figures need, from the strategy's class or from a plan."""
+"""Properties of a strategy that comparisons and figures need, read from the strategy's class or from a plan."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from ddpbench.user_files import short_name
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Traits:
-    """Facts that analysis and reports need about a strategy with given options."""
+    """Properties of a strategy with given options that analysis and reports need."""
 
     display: str
     """The strategy's name in figures and tables."""
     spoken: str
     """The strategy's name in a sentence."""
     role: StrategyRole
-    """The strategy's role: the base case, the upper bound, or a reference that others are compared with."""
+    """The strategy's role, such as the base case, the upper bound, or a reference that others are compared with."""
     promise: Promise | None
-    """The promise that is proved; None if this version does not know the strategy."""
+    """The key of the promise that is proved, or None if this version does not know the strategy."""
     one_process: bool
     uses_buckets: bool
     engine: str
@@ -37,25 +37,25 @@ class Traits:
     whole_state: bool
     """True if every rank has the full model and optimizer."""
     colour: str
-    """Colour in figures as `#RRGGBB`; empty if there is none."""
+    """Colour in figures as `#RRGGBB`, or empty."""
     marker: str
-    """Marker in figures as matplotlib's code; empty if there is none."""
+    """Marker in figures as matplotlib's code, or empty."""
     note: str
     """A caveat that a report must print next to the strategy's numbers."""
 
     @property
     def exchanges(self) -> bool:
-        """Return whether the strategy's ranks exchange anything; if not, comparisons do not rank it."""
+        """True if the strategy's ranks exchange data. Comparisons rank only such strategies."""
         return self.promise != "nothing" and self.role != "base"
 
     @property
     def parts_state(self) -> bool:
-        """Return whether ranks are known to have only parts of the model or of its optimizer."""
+        """True if each rank is known to have only a part of the model or of its optimizer."""
         return self.promise is not None and not self.whole_state
 
     @property
     def exact(self) -> bool:
-        """Return whether comparisons with the strategy need no caveat, since it trains as one process does.
+        """True if comparisons with the strategy need no caveat, because it trains as one process does.
 
         That means that every step is proved to equal one process's. The base case and the upper bound, which exchange
         nothing by design, need no caveat either.
@@ -112,7 +112,7 @@ def _of_class(found: Strategy[Any], name: str, promise: Promise | None, device: 
 
 
 def _declared(strategy: Strategy[Any], name: str) -> Any:
-    """Return a class attribute that a user's class declares itself; empty if only ddpbench's base classes do."""
+    """Return a class attribute that a user's class declares itself, or an empty text if only ddpbench's classes do."""
     for each in type(strategy).__mro__:
         if each.__module__.partition(".")[0] == "ddpbench":
             return ""
@@ -155,11 +155,11 @@ def stated_traits(strategy: Strategy[Any], case: Case) -> str:
 
 
 _MORE = (("", "X"), ("#009E73", "P"), ("#CC79A7", "p"), ("#56B4E9", "h"), ("#D55E00", "*"), ("#000000", "H"))
-"""Pairs of colour and marker for users' strategies that declare none, used in turn."""
+"""Pairs of colour and marker, used in turn for users' strategies that declare no colour or marker."""
 
 
 def told_apart(cases: Sequence[Case]) -> list[Case]:
-    """Return a run's cases in which users' strategies have distinct names, colours and markers for figures.
+    """Return a run's cases, changed so that users' strategies have distinct names, colours and markers in figures.
 
     If a user's strategy has the same name as another one in the run, its file is added to the name.
     """
@@ -189,13 +189,13 @@ def told_apart(cases: Sequence[Case]) -> list[Case]:
 def traits_of(case: Case) -> Traits:
     """Return the traits of a case's strategy with the case's options.
 
-    This imports no user code: the case itself includes the traits of a user's strategy.
+    This imports no user code, because the case itself includes the traits of a user's strategy.
     """
     return _traits(case.strategy, case.strategy_traits, case.options_json, case.device)
 
 
 def hides_transfers(case: Case) -> bool:
-    """Return whether a case's ranks exchange something on GPUs that cannot be timed."""
+    """Return whether a case's ranks exchange data between GPUs in transfers that cannot be timed."""
     return case.device == "cuda" and case.world_size > 1 and not traits_of(case).shows_transfers_on_gpus
 
 
@@ -207,8 +207,8 @@ def traits_named(strategy: str) -> Traits:
 def rings_among(cases: Iterable[Case]) -> bool:
     """Return whether names should call DDP a ring, because it is compared with other algorithms over emulated links.
 
-    gloo's all-reduce is a ring. If DDP itself ran with several algorithms, names have these instead. Users' strategies
-    do not count as other algorithms, since theirs are unknown.
+    gloo's all-reduce is a ring. If DDP itself ran with several algorithms, its names contain these instead. Users'
+    strategies do not count as other algorithms, because their algorithms are unknown.
     """
     linked = [
         case
@@ -225,10 +225,10 @@ def is_ring(case: Case) -> bool:
 
 
 def as_ring(name: str) -> str:
-    """Return the name for a strategy that is called a ring, such as `ring (DDP)`."""
+    """Return the name for a strategy that is called a ring, for example `ring (DDP)` for `DDP`."""
     return f"ring ({name})"
 
 
 def _file_of(strategy: str) -> str:
-    """Return the end of a strategy's file path, at most 30 characters, with only those that any figure can draw."""
+    """Return the last 30 characters of a strategy's file path, without characters that some figures cannot draw."""
     return re.sub(r"[^\w.-]+", " ", strategy.rpartition(":")[0]).strip()[-30:]

@@ -1,7 +1,8 @@
-"""Split, join and convert batches, which may be dictionaries, tuples, lists and dataclasses of tensors.
+"""Functions that split, join and convert batches, which may be dictionaries, tuples, lists and dataclasses of tensors.
 
 A value is a tensor, a mapping, list, tuple, named tuple or dataclass of values, or any other object, which is left as
 it is.
+
 The first dimension of a batch's tensors counts its samples. A tensor of a different length, or without dimensions,
 belongs to all samples. A list with an entry for each sample, such as the targets in object detection, is split too.
 """
@@ -18,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def map_tensors(act: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
-    """Return the same structure with `act(tensor)` in place of every tensor."""
+    """Return a copy of the structure with `act(tensor)` in place of every tensor."""
     import torch
 
     return _mapped(act, value, torch.Tensor)
 
 
 def copied(value: Any) -> Any:
-    """Return a copy of a value that shares no tensor or container with it, for example for a loss that changes them."""
+    """Return a copy of a value that shares no tensor or container with it, so that a loss may change the copy."""
     return map_tensors(lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad), value)
 
 
@@ -42,7 +43,7 @@ def _mapped(act: Callable[[torch.Tensor], torch.Tensor], value: Any, tensor: typ
 
 
 def fields_of(value: Any) -> dict[str, Any] | None:
-    """Return the fields of an instance of a dataclass, by name; None for anything else."""
+    """Return the fields of a dataclass instance by name, or None for any other value."""
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return None
     return {
@@ -55,8 +56,8 @@ def fields_of(value: Any) -> dict[str, Any] | None:
 def cast_type(found: torch.dtype, wanted: torch.dtype | None) -> torch.dtype:
     """Return the dtype that a tensor of dtype `found` gets in a cast to `wanted`.
 
-    Complex numbers get the complex dtype of `wanted` (complex64 for bfloat16). Integers keep their dtype, as does
-    everything if `wanted` is None.
+    Complex numbers get the complex dtype of `wanted` (complex64 for bfloat16). Integers keep their dtype. If `wanted`
+    is None, all dtypes are kept.
     """
     if wanted is None:
         return found
@@ -66,7 +67,7 @@ def cast_type(found: torch.dtype, wanted: torch.dtype | None) -> torch.dtype:
 
 
 def cast(value: Any, dtype: torch.dtype | None) -> Any:
-    """Return the same structure with every tensor cast by the rules of `cast_type`; unchanged if `dtype` is None."""
+    """Return a copy of the structure with every tensor cast as in `cast_type`, or `value` itself if `dtype` is None."""
     return (
         value
         if dtype is None
@@ -75,14 +76,17 @@ def cast(value: Any, dtype: torch.dtype | None) -> Any:
 
 
 def as_real(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a view of a complex tensor as pairs of real numbers, as collectives need; a real tensor is unchanged."""
+    """Return a view of a complex tensor as pairs of real numbers, for collectives. Return a real tensor unchanged."""
     import torch
 
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def like(value: Any, parts: Any) -> Any:
-    """Return the parts in a container of the same class as `value`, copied from it if it may have further state."""
+    """Return the parts in a new container of the same class as `value`.
+
+    The container is a copy of `value` if its class may have further state.
+    """
     if type(value) in (list, dict):
         return parts
     if isinstance(value, MutableMapping):
@@ -100,7 +104,7 @@ def like(value: Any, parts: Any) -> Any:
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """Yield all tensors and other objects in a value that contain no further values, in order."""
+    """Yield in order all tensors and other objects in a value that contain no further values."""
     if isinstance(value, MutableMapping):
         for part in value.values():
             yield from leaves(part)
@@ -121,7 +125,7 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def samples(batch: Any) -> int:
-    """Return how many samples a batch has: the length of its first tensor that has a dimension.
+    """Return the number of samples in a batch, which is the length of its first tensor that has a dimension.
 
     Raises:
         ValueError: no tensor has a dimension.
@@ -149,13 +153,13 @@ def chunk(batch: Any, count: int) -> list[Any]:
 
 
 def undivided(parts: Sequence[Any]) -> tuple[int, ...]:
-    """Return the lengths of the tensors that `chunk` did not split, but put in full into each part of a batch."""
+    """Return the lengths of the tensors that `chunk` did not split, but put in full into each of these parts."""
     everywhere = {id(each) for each in tensors(parts[-1])}
     return tuple(each.size(0) for each in tensors(parts[0]) if each.dim() and id(each) in everywhere)
 
 
 def _around_first(batch: Any) -> set[int]:
-    """Return the ids of the lists and tuples that contain a batch's first tensor: their entries are not samples."""
+    """Return the ids of the lists and tuples that contain a batch's first tensor. Their entries are not samples."""
     found: set[int] = set()
     value = batch
     while True:
@@ -174,7 +178,7 @@ def _around_first(batch: Any) -> set[int]:
 
 
 def _by_sample(value: Sequence[Any], size: int, whole: set[int]) -> bool:
-    """Return whether a list has an entry for each sample; if not, each entry belongs to all samples."""
+    """Return whether a list has one entry per sample. If not, each entry belongs to all samples."""
     if len(value) != size or id(value) in whole or hasattr(value, "_fields"):
         return False
     if next(tensors(value), None) is None:  # for example, a text for each sample
@@ -188,7 +192,7 @@ def _by_sample(value: Sequence[Any], size: int, whole: set[int]) -> bool:
 
 
 def _nested(rows: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
-    """Return a nested tensor made of these rows, since torch can neither slice nor join nested tensors."""
+    """Return a nested tensor made of these rows. torch can neither slice nor join nested tensors."""
     import torch
 
     made: torch.Tensor = torch.nested.as_nested_tensor(list(rows), layout=like.layout)
@@ -196,7 +200,7 @@ def _nested(rows: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
 
 
 def _laid_out(rows: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return a COO tensor converted to the sparse layout of `like`, since torch splits and joins only COO tensors."""
+    """Return a COO tensor converted to the sparse layout of `like`. torch splits and joins only COO tensors."""
     import torch
 
     return rows if like.layout == torch.sparse_coo else rows.to_sparse(layout=like.layout)
@@ -235,7 +239,7 @@ def _cut(value: Any, size: int, start: int, end: int, whole: set[int]) -> Any:
 
 
 def concatenate(parts: Sequence[Any]) -> Any:
-    """Join several batches into one, in order; this reverses `chunk`.
+    """Join several batches into one, in order. This reverses `chunk`.
 
     Raises:
         ValueError: the batches do not fit together, such as texts padded to different lengths.
@@ -279,7 +283,7 @@ def _joined_tensors(first: torch.Tensor, parts: Sequence[torch.Tensor], sizes: S
 
 
 def describe(value: Any) -> str:
-    """Return words on a value's shapes and dtypes: `{'ids': int64 [4, 16], 'mask': bool [4, 16]}`."""
+    """Describe a value's shapes and dtypes in words, such as `{'ids': int64 [4, 16], 'mask': bool [4, 16]}`."""
     import torch
 
     if isinstance(value, torch.Tensor):

@@ -1,1 +1,1 @@
-"""The `async_server` strategy: asynchronous parameter server."""
+"""The `async_server` strategy, an asynchronous parameter server."""

@@ -1,6 +1,6 @@
-"""`async_server` over the process group's point-to-point messages. Imports torch when imported.
+"""`async_server` over point-to-point messages of the process group. Importing this module imports torch.
 
-The server receives from any rank. gloo serves waiting ranks in the order in which they asked
+The server receives from any rank. gloo serves waiting ranks in the order of their requests
 (gloo/transport/tcp/context.cc, recvFromAnyFindRank).
 """
 
@@ -14,7 +14,7 @@ from ddpbench.strategies.base import Job
 
 
 class P2pServer:
-    """The server's end of the transport, which receives one gradient at a time and sends parameters meanwhile."""
+    """The server's end of the transport. It receives one gradient at a time, and sends parameters meanwhile."""
 
     def __init__(self, job: Job, layout: BufferLayout) -> None:
         self._job, self._layout = job, layout
@@ -44,12 +44,12 @@ class P2pServer:
 
     def answer(self, worker: int, parameters: list[torch.Tensor]) -> None:
         recorder, transport, answer = self._job.recorder, self._transports[worker], self._answers[worker]
-        transport.flush()  # the previous answer, which has arrived, since the worker sent a gradient after it
+        transport.flush()  # the previous answer has arrived, because the worker has sent a gradient since
         torch._foreach_copy_(answer.views, parameters)
         start = recorder.mark()
         for buffer in answer.buffers:
             transport.send(buffer, worker)
-        # The send runs in the background; the worker records when it has arrived.
+        # The send continues in the background. The worker records when the parameters have arrived.
         recorder.add_transfer(
             bucket=0,
             op="pull",
@@ -67,7 +67,7 @@ class P2pServer:
 
 
 class P2pWorker:
-    """A worker's end of the transport, which begins to receive before it sends, so that the server never waits."""
+    """A worker's end of the transport. It begins to receive before it sends, so that the server never waits."""
 
     def __init__(self, job: Job, layout: BufferLayout) -> None:
         self._job, self._layout = job, layout
@@ -102,7 +102,7 @@ class P2pWorker:
 
 
 def message(job: Job, worker: int, count: int) -> int:
-    """Return a number for a worker's exchange `count`, the same on the server and the worker."""
+    """Return a number that identifies exchange `count` of a worker, on the server as well as on the worker."""
     return count * job.world_size + worker
 
 

@@ -23,7 +23,7 @@ from ddpbench.strategies.base import Job, OrderedReplica
 
 
 class BufferLayout:
-    """The arrangement of trained parameters in buffers: one buffer per dtype, in the model's order."""
+    """Positions of all trained parameters in buffers, with one buffer per dtype, in the model's order."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -33,7 +33,7 @@ class BufferLayout:
         """The parameters detached from autograd, in the same memory."""
         self._groups = [list(group) for _, group in groupby(trained, key=lambda parameter: parameter.dtype)]
         self.size = sum(parameter.numel() * parameter.element_size() for parameter in trained)
-        """Bytes of all gradients, and likewise of all parameters."""
+        """Total size of all gradients in bytes, which is also that of all parameters."""
 
     def buffers(self) -> list[torch.Tensor]:
         """Return new buffers, one per dtype."""
@@ -51,7 +51,7 @@ class BufferLayout:
 
 
 class Parcel:
-    """Buffers and views into them, for sending all gradients or all parameters once."""
+    """New buffers and views into them, which carry all gradients or all parameters of one message."""
 
     def __init__(self, layout: BufferLayout) -> None:
         self.buffers = layout.buffers()
@@ -62,13 +62,13 @@ class ServerEnd(Protocol):
     """The server's end of a transport."""
 
     def take(self) -> tuple[int, list[torch.Tensor]]:
-        """Wait for the next worker's gradients; return its rank, and the gradients as in `BufferLayout.views`.
+        """Wait for a worker's gradients. Return the worker's rank, and its gradients as in `BufferLayout.views`.
 
         The tensors stay valid until the next call.
         """
 
     def answer(self, worker: int, parameters: list[torch.Tensor]) -> None:
-        """Begin to send the current parameters to the worker whose gradients were taken last."""
+        """Begin to send the current parameters to `worker`, whose gradients `take` returned last."""
 
     def close(self) -> None:
         """Release the transport; all ranks call this together."""
@@ -85,7 +85,7 @@ class WorkerEnd(Protocol):
 
 
 class ServerReplica(OrderedReplica):
-    """Rank 0, which has the parameters and the optimizer, and keeps a log of the updates."""
+    """The replica of rank 0, which has the parameters and the optimizer, and keeps a log of the updates."""
 
     draws = False
     knows_loss = False
@@ -96,7 +96,7 @@ class ServerReplica(OrderedReplica):
         self._log: list[tuple[int, int]] = []
         self._noted = 0
         self._version = [0] * job.world_size
-        """By rank, the number of updates in the parameters that a worker has."""
+        """Number of updates in the parameters that each worker has, by rank."""
         _spread(layout)
 
     def gradients_of(self, inputs: Any, targets: Any) -> torch.Tensor:
@@ -115,14 +115,14 @@ class ServerReplica(OrderedReplica):
         return torch.zeros(())
 
     def apply(self) -> None:
-        """Drop the gradients; `gradients_of` has already made every update."""
+        """Discard the gradients. `gradients_of` has already made every update."""
         self.optimizer.zero_grad(set_to_none=True)
 
     def log(self) -> list[tuple[int, int]]:
         return list(self._log)
 
     def notes(self) -> list[Staleness]:
-        """Return a record of how stale the gradients applied since the last call were; empty if there were none."""
+        """Return a record that counts the staleness of the gradients applied since the last call, if there were any."""
         ages = [
             number - version
             for number, (_, version) in enumerate(self._log[self._noted :], start=self._noted)
@@ -135,7 +135,7 @@ class ServerReplica(OrderedReplica):
 
 
 class WorkerReplica(OrderedReplica):
-    """A rank other than 0, whose model has the server's parameters as of the worker's last exchange."""
+    """The replica of a rank other than 0. Its model has the server's parameters as of the worker's last exchange."""
 
     def __init__(self, job: Job, layout: BufferLayout, end: WorkerEnd) -> None:
         super().__init__(job)
@@ -155,7 +155,7 @@ class WorkerReplica(OrderedReplica):
         return loss.detach()
 
     def apply(self) -> None:
-        """Drop the gradients; the server has made the update, and its parameters have arrived."""
+        """Discard the gradients. The server has made the update, and its parameters have arrived."""
         self.optimizer.zero_grad(set_to_none=True)
 
     def log(self) -> list[tuple[int, int]]:
@@ -166,6 +166,6 @@ class WorkerReplica(OrderedReplica):
 
 
 def _spread(layout: BufferLayout) -> None:
-    """Copy the server's parameters to all ranks, since workers' may be older."""
+    """Copy the server's parameters to all ranks, because the workers' may be older."""
     for value in layout.values:
         dist.broadcast(value, src=0)

@@ -1,7 +1,7 @@
 """`async_server` over torch.distributed.rpc, with one remote call per step. Imports torch, which must have RPC.
 
-All messages use TCP. TensorPipe's two alternatives within a host are turned off: shared memory has a thread that polls
-for messages on the rank's core, and copying from other processes' memory (channel `cma`) bypasses emulated links.
+All messages use TCP. TensorPipe's two alternatives within a host are turned off. Its shared memory has a thread that
+polls for messages on the rank's core, and copying from other processes' memory (channel `cma`) bypasses emulated links.
 """
 
 from __future__ import annotations
@@ -25,15 +25,18 @@ from ddpbench.strategies.async_server.replica import BufferLayout, Parcel
 from ddpbench.strategies.base import Job
 
 NEVER_S = 24 * 3600.0
-"""Time-out of calls, seconds: long enough that ddpbench's watchdog ends a hang first."""
+"""Time-out of calls in seconds, long enough that ddpbench's watchdog ends a hang first."""
 _SCHEME = "ddpbench"
 _Answer = torch.futures.Future[list[torch.Tensor]]
 _calls: queue.SimpleQueue[tuple[int, list[torch.Tensor], _Answer]] = queue.SimpleQueue()
-"""On the server, the workers' calls in order of arrival: rank, gradients, and the future to answer."""
+"""Queue of the workers' calls on the server, in order of arrival: rank, gradients, and the future to complete."""
 
 
 class RpcServer:
-    """The server's end of the transport. Library threads queue the calls; the rank's thread answers them in turn."""
+    """The server's end of the transport.
+
+    RPC's threads queue the workers' calls, and the rank's own thread answers them one after the other.
+    """
 
     def __init__(self, job: Job, layout: BufferLayout) -> None:
         self._job, self._layout = job, layout
@@ -68,8 +71,10 @@ class RpcServer:
 
 
 class RpcWorker:
-    """A worker's end of the transport. It records a call, from sending gradients to receiving parameters, as one
-    transfer."""
+    """A worker's end of the transport.
+
+    It records each call, from sending gradients to receiving parameters, as one transfer.
+    """
 
     def __init__(self, job: Job, layout: BufferLayout) -> None:
         self._job, self._layout = job, layout
@@ -104,7 +109,7 @@ class RpcWorker:
 
 @rpc.functions.async_execution  # type: ignore[untyped-decorator]
 def _exchange(worker: int, gradients: list[torch.Tensor]) -> _Answer:
-    """Queue a worker's call, in a library thread of the server; return a future for the updated parameters."""
+    """Queue a worker's gradients on the server, and return a future for the updated parameters."""
     answer = _Answer()
     _calls.put((worker, gradients, answer))
     return answer
@@ -129,7 +134,7 @@ def _join(job: Job) -> None:
 
 
 def _meet(url: str, **_: Any) -> Iterator[tuple[Store, int, int]]:
-    """Yield the process group's store; RPC adds a new prefix to its keys each time, so they don't collide."""
+    """Yield the process group's store. RPC adds a new prefix to its keys each time, so that keys don't collide."""
     yield dist.distributed_c10d._get_default_store(), dist.get_rank(), dist.get_world_size()
 
 

@@ -1,4 +1,4 @@
-"""The `async_server` strategy: a parameter server that applies each worker's gradient when it arrives."""
+"""The `async_server` strategy, a parameter server that applies each worker's gradient when it arrives."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class AsyncServer(Strategy[AsyncServerOptions]):
 
     Rank 0 has the parameters and the optimizer but no samples. Each other rank computes a gradient at the parameters it
     has, sends it, and gets the newest parameters back. The server applies gradients one at a time, in the order of
-    arrival. Workers wait for each other only at the end of the harness's blocks of steps, where all have made
-    the same number of steps. A parameter that the loss does not reach gets a gradient of zeros.
+    arrival. Workers wait for each other only at the end of a block of steps, where all have made the same number of
+    steps. A parameter that the loss does not reach gets a gradient of zeros.
     """
 
     name = "async_server"
@@ -97,10 +97,10 @@ class AsyncServer(Strategy[AsyncServerOptions]):
 
 @cache
 def carries_rpc() -> bool:
-    """Return whether the installed torch was built with RPC, without importing it.
+    """Return whether the installed torch was built with RPC, without importing torch.
 
-    This searches torch's shared library for the name that `torch.distributed.rpc.is_available` looks up. If there is
-    no such library, return True; a rank then fails if RPC is missing.
+    This searches torch's shared library for the name that `torch.distributed.rpc.is_available` looks up. If there is no
+    such library, return True. A rank then fails if RPC is missing.
     """
     spec = importlib.util.find_spec("torch")
     folders = spec.submodule_search_locations if spec is not None else None

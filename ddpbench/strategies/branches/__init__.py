@@ -1,1 +1,1 @@
-"""The `branches` strategy: branches of one model."""
+"""The `branches` strategy, in which each rank computes one branch of the model."""

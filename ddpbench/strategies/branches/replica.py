@@ -1,4 +1,4 @@
-"""A replica for a rank's branch of a model; rank 0 also has the head. Imports torch when imported."""
+"""The replica of one branch of a model. Rank 0 also has the head. Importing this module imports torch."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ddpbench.strategies.messages import begin
 from ddpbench.strategies.piece_replica import PieceReplica
 
 _MOST_DESCRIBED = 4096
-"""Maximum bytes of a message that describes the dtype and shape of an output."""
+"""Largest size of a message that describes the dtype and shape of an output, in bytes."""
 
 
 def _description(sent: Any) -> tuple[list[int], torch.dtype]:
-    """Return an output's shape and dtype from what its rank sent; raises the errors that `gather_values` expects."""
+    """Parse the shape and dtype of an output from its rank's message. Raise errors that `gather_values` handles."""
     name, shape = sent
     return shape_of(shape), type_of_numbers(name)
 
 
 class BranchesReplica(PieceReplica):
-    """A replica that trains one branch. All ranks take the full batch, but only rank 0 uses its targets."""
+    """Replica that trains one branch. All ranks take the full batch, but only rank 0 uses its targets."""
 
     def __init__(self, job: Job) -> None:
         branches: list[nn.Module]
@@ -34,8 +34,8 @@ class BranchesReplica(PieceReplica):
         self._branch, self._head = branches[job.rank], head
         self.knows_loss = job.rank == 0
         self._buffers: list[torch.Tensor] | None = None
-        """Receive buffers: on rank 0, for the other ranks' outputs, by rank; elsewhere, one for the gradient of the
-        rank's own output."""
+        """Receive buffers. Rank 0 has one for each other rank's output, by rank. Every other rank has one for the
+        gradient of its own output."""
 
     def gradients_of(self, inputs: Any, targets: Any) -> torch.Tensor:
         return self._joined(inputs, targets) if self.job.rank == 0 else self._apart(inputs)
@@ -87,14 +87,14 @@ class BranchesReplica(PieceReplica):
         return torch.zeros((), device=self.job.device)
 
     def _prepare(self, own: torch.Tensor) -> None:
-        """Allocate the receive buffers; all ranks exchange the shapes of their outputs for this."""
+        """Allocate the receive buffers. To know their shapes, all ranks exchange the shapes of their outputs."""
         own_description = [name_of_type(own.dtype), [*own.shape]]
         described = gather_values(own_description, _description, device=own.device, most=_MOST_DESCRIBED)
         others = described[1:] if self.job.rank == 0 else [described[self.job.rank]]
         self._buffers = [torch.empty(shape, dtype=dtype, device=own.device) for shape, dtype in others]
 
     def _receive(self) -> list[Any]:
-        """Begin to receive the other ranks' outputs, and return the messages; none before buffers are allocated."""
+        """Begin to receive the other ranks' outputs, and return the messages. Empty before buffers are allocated."""
         return [
             begin(self.job.recorder, "receive", buffer, rank, 2 * rank)
             for rank, buffer in enumerate(self._buffers or (), start=1)

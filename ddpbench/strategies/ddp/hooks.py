@@ -1,4 +1,4 @@
-"""A communication hook that aggregates DDP's buckets by a given algorithm and schedule. Imports torch when imported."""
+"""DDP communication hook that aggregates buckets by a given algorithm and schedule. Imports torch when imported."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ if TYPE_CHECKING:
     from ddpbench.measure.clock import Mark
 
 NEVER = timedelta(hours=24)
-"""Time-out of process groups: long enough that ddpbench's watchdog ends a hang first."""
+"""Time-out of process groups, long enough that ddpbench's watchdog ends a hang first."""
 _TYPES = {"none": None, "fp16": torch.float16, "bf16": torch.bfloat16}
 Summed = torch.futures.Future[torch.Tensor]
 
 
 class BucketHook:
-    """Averages buckets over ranks. With the library's all-reduce, the result is bit-equal to DDP's without a hook.
+    """Averages DDP's buckets over ranks.
 
-    The hook records when each bucket was sent and when its average came back. With the schedule `after_backward` no
-    bucket is sent before the last gradient is ready, so no transfer overlaps with computation.
+    With the library's all-reduce, the result is bit-equal to DDP's without a hook. The hook records when each bucket
+    was sent and when its average came back. With the schedule `after_backward` no bucket is sent before the last
+    gradient is ready, so no transfer overlaps with computation.
     """
 
     def __init__(
@@ -40,11 +41,10 @@ class BucketHook:
         among: dist.ProcessGroup | None = None,
         number: Callable[[int], int] = int,
     ) -> None:
-        """Set up the hook.
+        """Prepare the hook for averaging over all ranks, or over the ranks of `among`.
 
-        `compression` names the type in which buckets are sent and added up, or is `none`. With a process group `among`,
-        average only over its ranks, by the library's all-reduce; `number` then maps a bucket's number to one that no
-        other group uses.
+        `compression` names the type in which buckets are sent and added up, or is `none`. With `among`, buckets are
+        averaged by the library's all-reduce; `number` then maps a bucket's number to one that no other group uses.
         """
         self._recorder = job.recorder
         self._type = _TYPES[compression]
@@ -66,12 +66,12 @@ class BucketHook:
         self.last_start: Mark = None
 
     def start_step(self) -> None:
-        """Reset what was recorded of the previous step."""
+        """Forget the bucket sizes and numbers of the previous step."""
         self.sizes = []
         self._left = 0
 
     def aggregate(self, bucket: GradBucket) -> Summed:
-        """Send a bucket, now or once the schedule allows; return a future for the averaged gradients."""
+        """Send a bucket, now or once the schedule allows. Return a future for the averaged gradients."""
         whole = bucket.buffer()
         if self._scale != 1:
             whole.mul_(self._scale)
@@ -86,7 +86,7 @@ class BucketHook:
             waiting, self._waiting = self._waiting, []
             for one, kept, promised in waiting:
                 self._sent(one, kept).add_done_callback(_pass_on(promised))
-        # The C++ reducer takes an exception that Python set on a future for a value; `then` turns it into an error.
+        # The C++ reducer would use an exception that Python set on a future as a value. `then` turns it into an error.
         kept_word: Summed = averaged.then(lambda future: future.value())
         return self._restored(whole, kept_word)
 
@@ -98,7 +98,7 @@ class BucketHook:
         return restored
 
     def close(self) -> None:
-        """End the background thread and destroy the process group, if there are any."""
+        """End the background thread and destroy the hook's process group, if there are any."""
         if self._background is not None:
             self._background.close()
         if self._group is not None:
@@ -139,7 +139,7 @@ class BucketHook:
 
 
 def _operation(algorithm: str) -> str:
-    """Return the name of the operation that records of transfers have for an algorithm."""
+    """Return the name of the operation in records of transfers that use this algorithm."""
     if is_import_path(algorithm):
         return f"{short_name(algorithm)}/together"
     return algorithm if is_collective(algorithm) else "all_reduce"
@@ -160,7 +160,7 @@ def _library_all_reduce(
 
 
 def _background(job: Job, group: dist.ProcessGroup | None) -> Background | None:
-    """Return the thread that runs one of ddpbench's or a user's algorithms; None for the library's all-reduce."""
+    """Return a thread that runs ddpbench's or a user's all-reduce algorithm, or None for the library's all-reduce."""
     if not is_collective(job.case.algorithm):
         return None
     from ddpbench.collectives import load_collective

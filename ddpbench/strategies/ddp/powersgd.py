@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import GradBucket
 
 EPSILON = 1e-8
-"""The term that keeps orthogonalization from turning a gradient of zeros into NaN."""
+"""Small number that prevents NaN when a gradient of zeros is orthogonalized."""
 
 
 class PowerSgdHook(BucketHook):
-    """Compresses a bucket's matrices to a low rank, and adds what this leaves out to the next step's gradients.
+    """Compresses a bucket's matrices to a low rank, and adds the remaining error to the next step's gradients.
 
     Vogels, Karimireddy, Jaggi, NeurIPS 2019. A bucket takes three all-reduces, each started after the previous one has
     ended. With gloo, two buckets at once would hang, since their callbacks would wait for one another in gloo's two
@@ -46,13 +46,13 @@ class PowerSgdHook(BucketHook):
 
     @property
     def compresses(self) -> bool:
-        """Return whether at least one step has been compressed."""
+        """True if at least one step has been compressed."""
         return int(self.state.iter) > int(self.state.start_powerSGD_iter)
 
     def close(self) -> None:
         """End the thread, but keep the process group until all groups are destroyed.
 
-        torch's callbacks refer to the group in its own threads. If one of these dropped the last reference, it would
+        torch's callbacks refer to the group in their own threads. If such a thread dropped the last reference, it would
         wait for itself.
         """
         if self._background is not None:
@@ -98,7 +98,7 @@ class PowerSgdHook(BucketHook):
 
 
 class PowerSgdReplica(DdpReplica, CompensatedReplica):
-    """A model under DDP with PowerSGD, which doesn't compress the first steps, in which DDP rebuilds its buckets."""
+    """A model under DDP with PowerSGD. The first steps are not compressed, because DDP rebuilds its buckets in them."""
 
     def __init__(self, job: Job, options: DdpOptions) -> None:
         super().__init__(job, options)

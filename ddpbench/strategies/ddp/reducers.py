@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ddpbench.strategies.ddp.hooks import BucketHook
 
 REBUILD_BY_STEP = 4
-"""The step by whose end a reducer has rebuilt its buckets, or never will.
+"""Number of steps after which a reducer has rebuilt its buckets, or never will.
 
 Without find_unused_parameters, buckets are rebuilt in the second forward pass, and DDP's logger reports this in the
 third.
@@ -24,14 +24,14 @@ third.
 class Reducers:
     """The DDP modules of a replica, which the replica or a framework has made.
 
-    There is usually one. There are several if a workload's step calls several modules, and none if a framework does not
-    wrap the model of a single process.
+    There is usually one module. There are several if a workload's step calls several modules, and none if a framework
+    does not wrap the model of a single process.
     """
 
     def __init__(
         self, ddps: Sequence[DistributedDataParallel], hook: BucketHook | None, *, rebuilds: bool = True
     ) -> None:
-        """Register `hook`, if given, for all buckets. `rebuilds` is true if DDP rebuilds its buckets once."""
+        """Register `hook`, if given, for all buckets of `ddps`. `rebuilds` is true if DDP rebuilds its buckets once."""
         self.ddps, self.hook = list(ddps), hook
         self._rebuilds, self._rebuilt, self._steps = rebuilds, False, 0
         if hook is not None:
@@ -44,17 +44,17 @@ class Reducers:
         return self.ddps[0].no_sync() if self.ddps else nullcontext()
 
     def start_step(self) -> None:
-        """Begin a step; called before the step's last backward."""
+        """Begin a step. Call this before the step's last backward."""
         if self.hook is not None:
             self.hook.start_step()
         self._steps += 1
 
     def last_sent(self) -> Mark:
-        """Return when the last bucket was sent; None without a hook."""
+        """Return the time at which the last bucket was sent, or None without a hook."""
         return self.hook.last_start if self.hook is not None else None
 
     def backward(self, recorder: Recorder, backward: Callable[[], Any]) -> None:
-        """Call the backward that aggregates; record as spans how long it computes and how long it only waits."""
+        """Call `backward`, which aggregates gradients. Record its computing and its final wait as two spans."""
         if self.hook is None:
             self._steps += 1
             with recorder.span("backward"):  # the recorder is inactive, or no DDP was found
@@ -69,9 +69,9 @@ class Reducers:
         recorder.add_span("synchronize", self.hook.last_start, returned)
 
     def bucket_bytes(self) -> tuple[int, ...] | None:
-        """Return the bucket sizes of the last step, bytes, from the hook or, without one, from DDP's logger.
+        """Return the bucket sizes of the last step (bytes), or None if they are not known yet.
 
-        None if no sizes are known yet.
+        They come from the hook or, without one, from DDP's logger.
         """
         if self.hook is not None:
             return tuple(self.hook.sizes) or None
@@ -91,7 +91,7 @@ class Reducers:
         return self._rebuilt
 
     def close(self) -> None:
-        """Remove the reducers' hooks from the parameters, and close the communication hook."""
+        """Remove the DDP modules' hooks from the parameters, and close the communication hook."""
         # Other objects may still refer to a module, so its reducer must stop listening to the parameters now.
         for ddp in self.ddps:
             ddp._remove_autograd_hooks()  # type: ignore[no-untyped-call]

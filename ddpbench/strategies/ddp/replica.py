@@ -1,4 +1,4 @@
-"""A rank's replica under DistributedDataParallel, which can record the transfers of its buckets."""
+"""A rank's replica under DistributedDataParallel, with a hook that can record the transfers of its buckets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def buffers_stay() -> dict[str, Any]:
-    """Return the DDP argument that turns off broadcasting buffers; newer torch has a new name for it."""
+    """Return the DDP argument that turns off broadcasting buffers. Its name depends on torch's version."""
     from torch.nn.parallel import DistributedDataParallel
 
     names = inspect.signature(DistributedDataParallel.__init__).parameters
@@ -31,7 +31,7 @@ def buffers_stay() -> dict[str, Any]:
 
 
 def switches(options: DdpOptions) -> dict[str, Any]:
-    """Return the DDP arguments for the options that DDP takes as they are."""
+    """Return the DDP arguments for the options that are passed to DDP unchanged."""
     return {
         "gradient_as_bucket_view": options.gradient_as_bucket_view,
         "static_graph": options.static_graph,
@@ -41,7 +41,7 @@ def switches(options: DdpOptions) -> dict[str, Any]:
 
 
 class DdpReplica(Replica):
-    """A model under DDP. It has a communication hook if steps are recorded, or if algorithm or schedule require one."""
+    """A model under DDP, with a communication hook if steps are recorded or if algorithm or schedule need it."""
 
     def __init__(self, job: Job, options: DdpOptions) -> None:
         from torch.nn.parallel import DistributedDataParallel
@@ -51,7 +51,7 @@ class DdpReplica(Replica):
         super().__init__(job)
         self._parts = options.accumulate
         ddps: list[DistributedDataParallel] = []
-        """The DDP modules, of which a workload's own step may call several."""
+        """The DDP modules. A workload's own step may call several."""
         make = self._wrapper(job, options)
 
         def wrap(module: nn.Module) -> nn.Module:

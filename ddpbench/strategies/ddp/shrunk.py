@@ -12,10 +12,10 @@ _FIRST = "_DEFAULT_FIRST_BUCKET_BYTES"
 
 
 def shrunk(by: int) -> type[DistributedDataParallel]:
-    """Return a DDP class whose default caps, for the first bucket and for the others, are divided by a number.
+    """Return a DDP class whose default caps for the first bucket and for the others are divided by `by`.
 
-    No argument of DDP sets both caps, as a given cap applies to the first bucket too. So both are set right before the
-    buckets are made, and torch's setting for the first bucket is restored afterwards.
+    DDP's arguments cannot set the two caps separately, because a given cap applies to the first bucket too. So both are
+    set right before the buckets are made, and torch's setting for the first bucket is restored afterwards.
     """
 
     class Shrunk(DistributedDataParallel):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Ddp(Strategy[DdpOptions]):
-    """Gradients are all-reduced in buckets while backward continues (Li et al., VLDB 2020).
+    """DistributedDataParallel, which all-reduces gradients in buckets while backward continues (Li et al., VLDB 2020).
 
     Settings can choose a different algorithm, or send the same buckets only after backward.
     """
@@ -90,7 +90,7 @@ class Ddp(Strategy[DdpOptions]):
 
 
 def accumulate_reason(case: Case) -> str | None:
-    """Return words on why a rank's batch cannot be split into as many parts as `accumulate` asks for, or None."""
+    """Explain in words why a rank's batch cannot be split into the parts that `accumulate` asks for, or return None."""
     parts = int(case.options.get("accumulate", 1))
     if parts > 1 and case.compute != "real":
         return "a replay's times are those of a whole batch: set accumulate = 1"
@@ -100,7 +100,7 @@ def accumulate_reason(case: Case) -> str | None:
 
 
 def _powersgd_reason(case: Case) -> str | None:
-    """Return words on why PowerSGD cannot run in this case, or None."""
+    """Explain in words why PowerSGD cannot run in this case, or return None if it can."""
     if case.dtype == "bfloat16":
         return (
             "PowerSGD orthogonalizes in the gradients' own type, and bfloat16 has too few digits for what it leaves "

@@ -1,1 +1,1 @@
-"""Strategies that train with a framework such as Lightning or Accelerate; each framework is an extra of ddpbench."""
+"""Strategies that train with a framework such as Lightning or Accelerate. Each framework is an optional dependency."""

@@ -1,4 +1,4 @@
-"""A replica whose model a framework prepares; finds the DDP modules in it, if any, and records their transfers."""
+"""A replica whose model a framework prepares. It finds the DDP modules in the model and records their transfers."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 
 class DdpInsideReplica(Replica):
-    """A model that a framework trains. As under bare DDP, there is a communication hook only if steps are recorded."""
+    """A model that a framework trains. A communication hook is added only if steps are recorded, as in `ddp`."""
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
         self.bare: nn.Module = getattr(job.model, "without_autocast", job.model)
-        """The model for the framework, without the harness's autocast, since the framework enters autocast itself."""
+        """The model for the framework, without ddpbench's autocast, because the framework enters autocast itself."""
         self.autocast = self.bare is not job.model
-        """True if the framework is to enter autocast, which it does not in the proof's float64."""
+        """True if the framework has to enter autocast. In a proof in float64 it does not."""
         self.reducers = Reducers([], None)
 
     def watch(self, prepared: nn.Module, *, rebuilds: bool) -> None:
-        """Find the DDP modules in the model that the framework prepared; there are none if it did not wrap the model.
+        """Find the DDP modules in the model that the framework prepared. If it did not wrap the model, there are none.
 
         `rebuilds` is true if DDP changes the order of its buckets once.
         """
@@ -37,16 +37,16 @@ class DdpInsideReplica(Replica):
         self.reducers = Reducers(found, hook, rebuilds=rebuilds)
 
     def backward(self, backward: Callable[[], Any]) -> None:
-        """Call the framework's last backward of a step, which aggregates, and record its spans."""
+        """Call the framework's last backward of a step, which aggregates gradients, and record its spans."""
         self.reducers.backward(self.job.recorder, backward)
 
     def bucket_bytes(self) -> tuple[int, ...] | None:
         return self.reducers.bucket_bytes()
 
     def ready(self) -> bool:
-        """Return whether DDP's buckets are final; without DDP, whether two steps were made."""
+        """Return whether DDP's buckets are final. Without DDP, return whether at least two steps were made."""
         return self.reducers.ready()
 
     def close(self) -> None:
-        """Release the DDP modules; called after the framework has released them."""
+        """Release the DDP modules. Call this after the framework has released them."""
         self.reducers.close()

@@ -1,4 +1,4 @@
-"""Import frameworks in ranks, with a clear error if an installed framework cannot be imported."""
+"""Imports frameworks in ranks, with a clear error if an installed framework cannot be imported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ddpbench.text_safety import command
 
 
 def imported(framework: str, module: str) -> ModuleType:
-    """Import and return a module of a framework; `framework` is the framework's name in `FRAMEWORKS`.
+    """Import and return a module of a framework. `framework` is the framework's name in `FRAMEWORKS`.
 
     Raises:
         ImportError: the import failed with any exception; the message says what is installed and what to do.

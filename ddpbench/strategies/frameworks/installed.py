@@ -1,4 +1,4 @@
-"""The known frameworks, the packages that each needs, and checks that these are installed. Imports none of them."""
+"""The known frameworks, the packages that each needs, and checks that they are installed. Imports no framework."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Needed:
     module: str
     """The module that is imported."""
     distributions: tuple[str, ...]
-    """Distributions that provide the module; messages name the first."""
+    """Names of packages on PyPI that provide the module. Messages name the first."""
     at_least: str
     """The oldest supported version."""
 
@@ -29,7 +29,7 @@ class Framework:
 
     display: str
     extra: str
-    """The extra of ddpbench that installs the framework: `pip install 'ddpbench[EXTRA]'`."""
+    """The optional dependency of ddpbench that installs the framework, as in `pip install 'ddpbench[EXTRA]'`."""
     needs: tuple[Needed, ...]
 
 
@@ -68,7 +68,7 @@ FRAMEWORKS: dict[str, Framework] = {
 
 
 def versions(name: str) -> dict[str, str]:
-    """Return the versions of the installed distributions that a framework needs, by distribution."""
+    """Return the versions of the installed packages that a framework needs, by package name."""
     found = {}
     for needed in FRAMEWORKS[name].needs:
         distribution, version = _installed(needed.distributions)
@@ -78,9 +78,9 @@ def versions(name: str) -> dict[str, str]:
 
 
 def missing(name: str) -> str | None:
-    """Return words on why a framework cannot be used here, with the command to install it; None if it can.
+    """Explain in words why a framework cannot be used here, and how to install it, or return None if it can.
 
-    This imports nothing; if an installed package fails on import, the ranks report that.
+    This imports nothing. If an installed package fails on import, the ranks report the failure.
     """
     framework = FRAMEWORKS[name]
     line = command("pip", "install", f"ddpbench[{framework.extra}]")
@@ -94,9 +94,9 @@ def missing(name: str) -> str | None:
 
 
 def _installed(distributions: Sequence[str]) -> tuple[str, str]:
-    """Return the first of these distributions that is installed, and its version.
+    """Return the name and version of the first of these packages that is installed.
 
-    If none is, return the first distribution and an empty text.
+    If none is, return the first name and an empty text.
     """
     for distribution in distributions:
         try:
@@ -107,11 +107,11 @@ def _installed(distributions: Sequence[str]) -> tuple[str, str]:
 
 
 def _importable(module: str) -> bool:
-    """Return whether a module's top-level package exists; to search for the module itself would import its parents."""
+    """Return whether a module's top-level package exists. A search for the module would import its parents."""
     return importlib.util.find_spec(module.partition(".")[0]) is not None
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """Return the leading numbers of a version: `2.6.0rc1` is (2, 6, 0)."""
+    """Return the leading numbers of a version, for example (2, 6, 0) for `2.6.0rc1`."""
     found = re.match(r"\d+(?:\.\d+)*", version)
     return tuple(int(part) for part in found[0].split(".")) if found else ()

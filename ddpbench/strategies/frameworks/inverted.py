@@ -1,8 +1,9 @@
-"""Run a framework's own training loop half a step at a time. Needs the package greenlet.
+"""Runs a framework's own training loop half a step at a time. Needs the package greenlet.
 
-A framework's loop, such as `Trainer.fit`, calls the harness's code. But the harness calls a replica: `gradients_of`,
-then `apply`. So the loop runs in a greenlet of the same thread. It switches back to the harness when it asks for the
-next batch, and when gradients are ready. It continues when the harness gives a batch, or wants the update.
+A framework's loop, such as `Trainer.fit`, expects to be called once and to call other code. But ddpbench calls a
+replica's `gradients_of`, then `apply`. So the loop runs in a greenlet of the same thread. It switches back to ddpbench
+when it asks for the next batch, and when gradients are ready. It continues when ddpbench has a batch, or wants the
+update.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class LoopEndedError(RuntimeError):
-    """Raised if a framework's loop ended too early, or did not alternate between batches and updates."""
+    """A framework's loop ended too early, or did not alternate between batches and updates."""
 
 
 class Inverted:
-    """Drives a framework's loop from outside: `gradients_of` gives it a batch, `update` lets it update."""
+    """Drives a framework's loop from outside. `gradients_of` passes it a batch, and `update` lets it update."""
 
     def __init__(self, name: str, run: Callable[[Inverted], None]) -> None:
-        """Take `run`, a function that runs the framework's entire loop, and starts only with the first batch.
+        """Prepare to run `run`, a function that runs the framework's entire loop. It starts with the first batch.
 
         The loop must take batches from `batches()`, and call `gradients_are_there` before each update. `name` is the
         loop's name in messages.
@@ -36,10 +37,10 @@ class Inverted:
         self._loss: Any = None
         self._ending = False
         self._at = "begin"
-        """The event that the loop waits for: `begin`, `batch` or `update`; or `ended`."""
+        """The event that the loop waits for (`begin`, `batch` or `update`), or `ended`."""
 
     def gradients_of(self, batch: Any) -> torch.Tensor:
-        """Give a batch to the loop; return the loss that the loop reports once gradients are aggregated."""
+        """Pass a batch to the loop, and return the loss that the loop reports once gradients are aggregated."""
         if self._at == "begin":
             self._enter("batch")
         self._expect("batch")
@@ -55,7 +56,7 @@ class Inverted:
         self._enter("batch")
 
     def close(self) -> None:
-        """End the loop by giving it no more batches."""
+        """End the loop by ending its iteration over batches."""
         if self._at in ("begin", "ended"):
             self._at = "ended"
             return
@@ -66,7 +67,7 @@ class Inverted:
         self._at = "ended"
 
     def batches(self) -> Iterator[Any]:
-        """Yield batches to the loop as `gradients_of` gives them, until `close`."""
+        """Yield to the loop the batches that `gradients_of` gets, until `close` is called."""
         while not self._ending:
             self._leave("batch")
             if self._ending:
@@ -74,7 +75,7 @@ class Inverted:
             yield self._batch
 
     def gradients_are_there(self, loss: torch.Tensor) -> None:
-        """Report a step's loss; the loop calls this when gradients are aggregated, before the update."""
+        """Report a step's loss. The loop calls this after gradients are aggregated and before the update."""
         self._loss = loss
         if not self._ending:
             self._leave("update")
@@ -84,7 +85,7 @@ class Inverted:
             raise LoopEndedError(f"{self._name}'s loop waits for its {self._at}, not for its {state}")
 
     def _enter(self, wanted: str) -> None:
-        """Run the loop until it waits again; raise `LoopEndedError` unless it waits for `wanted`."""
+        """Run the loop until it waits again, and raise `LoopEndedError` unless it waits for `wanted`."""
         self._outside = self._here()
         self._loop.switch()
         if self._loop.dead:

@@ -1,4 +1,4 @@
-"""The common part of strategies whose framework wraps the model in DistributedDataParallel. Does not import torch."""
+"""Base class of strategies whose framework wraps the model in DistributedDataParallel. Does not import torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddpbench.strategies.frameworks.installed import FRAMEWORKS, missing
 from ddpbench.units import Unit
 
 DEFAULT_CAP_MB = 25
-"""Default bucket size of DDP and of Accelerate, MiB."""
+"""Default bucket size of DDP and of Accelerate, in MiB."""
 
 
 class OverDdpOptions(BaseModel, extra="forbid", frozen=True):
@@ -32,13 +32,13 @@ OptionsT = TypeVar("OptionsT", bound=OverDdpOptions)
 
 
 class OverDdp(Strategy[OptionsT]):
-    """Training by a framework that has torch's DistributedDataParallel aggregate gradients."""
+    """Training by a framework in which torch's DistributedDataParallel aggregates gradients."""
 
     algorithm = "all_reduce"
     schedule = "overlapped"
     uses_buckets = True
     precisions: ClassVar[tuple[str, ...]] = ("full", "bf16")
-    """Values allowed for the setting `precision`; the framework, not the harness, enters autocast."""
+    """Values allowed for the setting `precision`. The framework, not ddpbench, enters autocast."""
 
     def check(self, case: Case) -> str | None:
         if reason := missing(self.framework):
@@ -67,13 +67,16 @@ class OverDdp(Strategy[OptionsT]):
 
 
 def bucket_cap(case: Case) -> dict[str, float]:
-    """Return DDP's argument for the size of buckets, MiB; empty if the case leaves the size to DDP."""
+    """Return DDP's argument for the size of buckets in MiB, or an empty dict if the case uses DDP's default."""
     cap = case.bucket_cap_mb
     return {"bucket_cap_mb": cap / case.shrink} if isinstance(cap, int | float) else {}
 
 
 def withheld_cap_reason(case: Case) -> str | None:
-    """Return words on why Accelerate, which the HF Trainer uses too, cannot set the case's bucket size, or None."""
+    """Explain in words why the case's bucket size cannot be set through Accelerate, or return None if it can.
+
+    The HF Trainer uses Accelerate too.
+    """
     if case.bucket_cap_mb != DEFAULT_CAP_MB * case.shrink:
         return None
     return (
@@ -83,7 +86,7 @@ def withheld_cap_reason(case: Case) -> str | None:
 
 
 def ddp_arguments(case: Case, options: OverDdpOptions) -> dict[str, float]:
-    """Return the arguments that a framework passes on to DDP: the bucket size, and options that are switched on."""
+    """Return the arguments that a framework passes to DDP: the bucket size, and options that are switched on."""
     switched = options.model_dump(
         include={"gradient_as_bucket_view", "static_graph", "find_unused_parameters"}
     )

@@ -1,4 +1,4 @@
-"""Save and restore the process state that frameworks change while they are set up, since the harness has set it."""
+"""Saves and restores the state of a process that frameworks change during their set-up."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import numpy as np
 import torch
 
 FOREIGN = ("ACCELERATE_", "FSDP_", "DEEPSPEED_", "DS_")
-"""Prefixes of environment variables with which frameworks' launchers would override a strategy's options."""
+"""Prefixes of environment variables that frameworks' launchers set, and that would override a strategy's options."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
 class ProcessState:
-    """A copy of the environment, torch's number of threads, the random states and the signal handlers."""
+    """A copy of the environment variables, torch's number of threads, the random states and the signal handlers."""
 
     def __init__(self) -> None:
         self._environment = dict(os.environ)
@@ -53,7 +53,7 @@ class ProcessState:
 
 @contextmanager
 def unchanged() -> Iterator[None]:
-    """Hide environment variables of frameworks' launchers in the block, and restore the process state at its end."""
+    """Hide variables of frameworks' launchers from the enclosed code, and restore the process state at its end."""
     state = ProcessState()
     for name in [name for name in os.environ if name.startswith(FOREIGN)]:
         del os.environ[name]

@@ -1,4 +1,4 @@
-"""Detect what fully_shard silently leaves out of a step. Imports torch when imported."""
+"""Detects what fully_shard silently leaves out of a step. Importing this module imports torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class LostParts:
     """Watches a sharded model's steps for hooks, writes to parameters and gradients that FSDP loses."""
 
     def __init__(self, model: nn.Module, hooked: list[str], *, in_blocks: bool) -> None:
-        """Begin to watch. `hooked` names the parameters that had hooks before sharding.
+        """Begin to watch `model`. `hooked` names the parameters that had hooks before sharding.
 
         `in_blocks` is true if the model is sharded block by block.
         """
@@ -27,7 +27,7 @@ class LostParts:
         self._gathered: dict[str, nn.Parameter] = {}
         """The gathered parameters with which forward computes, by name."""
         self._before: dict[str, torch.Tensor] = {}
-        """The gathered parameters' values from when their module's forward began, by name."""
+        """The gathered parameters' values at the beginning of their module's forward, by name."""
         self._written: dict[str, None] = {}
         self._late: dict[str, None] = {}
         for name, module in model.named_modules():
@@ -38,7 +38,7 @@ class LostParts:
                 module.register_forward_hook(partial(self._end, name), prepend=True)
 
     def __call__(self) -> str:
-        """Return words on what was lost so far, why, and what to do; empty if nothing was."""
+        """Return words on what was lost so far, why, and what to do, or an empty text if nothing was lost."""
         self._find_late()
         if self._late:
             whole = 'set options.fsdp.wrap = "whole", or ' if self._in_blocks else ""
@@ -75,12 +75,12 @@ class LostParts:
                 self._written[name] = None
 
     def _find_hooked(self, _gradient: torch.Tensor) -> None:
-        """Record which shards have hooks, in a backward; FSDP calls none of them. A step may add them each time."""
+        """Record which shards have hooks during backward. FSDP calls none of them. A step may add them each time."""
         shards = (each for each in self._model.named_parameters() if isinstance(each[1], DTensor))
         self._hooked |= {name: None for name, each in shards if each._backward_hooks}
 
     def _find_late(self) -> None:
-        """Record which gathered parameters still have a gradient: FSDP should have sharded it in the backward."""
+        """Record which gathered parameters still have a gradient, which FSDP should have sharded during backward."""
         self._late |= {name: None for name, each in self._gathered.items() if each.grad is not None}
 
 

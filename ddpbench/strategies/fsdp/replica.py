@@ -30,9 +30,9 @@ _reduce_scatter: Callable[..., dist.Work | None] = (
 
 
 class FsdpReplica(LocalReplica):
-    """A replica that trains this rank's shard of the model.
+    """Replica that trains this rank's shard of the model.
 
-    The job's model itself is sharded, even after `close`: a further replica reuses the shards, with any options.
+    The job's model itself is sharded, and stays so after `close`. A later replica reuses the shards, with any options.
     Parameters that the loss does not reach have no gradient.
     """
 
@@ -93,7 +93,7 @@ class FsdpReplica(LocalReplica):
 
 
 def _mesh(job: Job, replicas: int) -> DeviceMesh:
-    """Return a one-dimensional mesh of all ranks; for several replicas, a mesh with a row of neighbours for each."""
+    """Return a mesh of all ranks. For several replicas, the mesh has two dimensions, with a replica in each row."""
     if replicas == 1:
         return init_device_mesh(job.device.type, (job.world_size,))
     return init_device_mesh(
@@ -102,7 +102,7 @@ def _mesh(job: Job, replicas: int) -> DeviceMesh:
 
 
 def _shard(job: Job, model: nn.Module, options: FsdpOptions, mesh: DeviceMesh) -> nn.Module:
-    """Shard a model in place, first its blocks, then the rest; return the model."""
+    """Shard a model in place, first its blocks, then the rest. Return the model."""
     # torch's default, None, reshards blocks but not the root, whose parameters are needed again at once.
     again = None if options.reshard_after_forward else False
     if options.wrap == "blocks":
@@ -130,7 +130,7 @@ def blocks(model: nn.Module) -> list[nn.Module]:
 
 
 def _called(module: nn.Module) -> list[nn.Module]:
-    """Return the module if it has parameters; for a list or dict of modules, those of its children that have some."""
+    """Return the module as a list if it has parameters. Replace a ModuleList or ModuleDict by its children."""
     if isinstance(module, nn.ModuleList | nn.ModuleDict) and type(module).forward is nn.Module.forward:
         return [each for child in module.children() for each in _called(child)]
     return [module] if next(module.parameters(), None) is not None else []
@@ -151,7 +151,7 @@ def _sharded(model: nn.Module) -> list[FSDPModule]:
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a sharded tensor in full, gathered from all ranks.
+    """Gather a sharded tensor from all ranks, and return it in full.
 
     Raises:
         CannotTrainError: the tensor is not sharded, because FSDP's hooks missed the backward that made it.
@@ -167,13 +167,13 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class NotedCollective:
-    """A replacement for one of FSDP's collectives of one module, which records the transfer and the time it blocks."""
+    """Replaces a collective of one FSDP module, and records each transfer and the rank's wait for it."""
 
     ended: Mark = None
-    """When the last call ended."""
+    """Time at which the last call ended."""
 
     def __init__(self, recorder: Recorder, number: int, ranks: int) -> None:
-        """Store the arguments. `number` is equal on all `ranks` ranks that take part, and distinct from others'."""
+        """Store where to record. `number` is the same on the `ranks` ranks that take part, and differs elsewhere."""
         self.recorder: Recorder | None = recorder
         self._number, self._ranks = number, ranks
 
@@ -182,7 +182,7 @@ class NotedCollective:
         return torch.empty(*size, dtype=dtype, device=device)
 
     def noted(self, op: str, whole: torch.Tensor, call: Callable[[], dist.Work | None]) -> dist.Work | None:
-        """Call a blocking collective and record it; `whole` is the full tensor, whose size is recorded."""
+        """Call and record a blocking collective, and return its result. The recorded size is that of `whole`."""
         if self.recorder is None:
             return call()
         start = self.recorder.mark()
@@ -191,7 +191,7 @@ class NotedCollective:
         return work
 
     def note(self, op: str, whole: torch.Tensor, start: Mark) -> None:
-        """Record a transfer, and a span of waiting for it, that began at `start` and have just ended."""
+        """Record a transfer that began at `start` and has just ended, and a span of waiting for it."""
         assert self.recorder is not None
         self.ended = end = self.recorder.mark()
         size = whole.numel() * whole.element_size()
@@ -235,7 +235,7 @@ class NotedScatter(NotedCollective):
 
 
 class NotedReduce(NotedCollective):
-    """Records the all-reduce of a shard's gradients between replicas; FSDP makes it, and calls this object afterwards.
+    """Records the all-reduce of a shard's gradients between replicas. FSDP makes it, then calls this object.
 
     The all-reduce begins right after the module's reduce-scatter.
     """

@@ -19,18 +19,18 @@ from ddpbench.strategies.fsdp import FsdpOptions
 from ddpbench.units import series_of
 
 OLDEST = (2, 9)
-"""The oldest torch version whose fully_shard can sum instead of average, and lets its collectives be replaced."""
+"""The oldest torch version whose fully_shard can sum instead of average, and whose collectives can be replaced."""
 
 
 class Fsdp(Strategy[FsdpOptions]):
-    """Parameters, gradients and optimizer state are sharded; a block's parameters are complete only while it computes.
+    """Sharding of parameters, gradients and optimizer state. A block's parameters are complete only while it computes.
 
     With `replicas`, neighbouring ranks form a replica and have the shards of one complete model. Parameters are
     gathered and gradients scattered within a replica. Gradients are then all-reduced between the ranks that have the
     same shard (HSDP).
 
-    Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", SC'20, stage 3; Zhao
-    et al., "PyTorch FSDP: experiences on scaling fully sharded data parallel", VLDB 2023.
+    Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", SC'20, stage 3; Zhao et
+    al., "PyTorch FSDP: experiences on scaling fully sharded data parallel", VLDB 2023.
     """
 
     name = "fsdp"
@@ -103,7 +103,7 @@ class Fsdp(Strategy[FsdpOptions]):
 
 
 def _torch_version() -> tuple[int, int] | None:
-    """Return torch's major and minor version, without importing torch; None if it is unknown."""
+    """Return torch's major and minor version, without importing torch, or None if it is unknown."""
     try:
         major, minor, *_ = version("torch").split(".")
         return int(major), int(minor)

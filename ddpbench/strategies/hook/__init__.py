@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 class HookStrategy(Strategy[OptionsT]):
-    """DDP with a hook that averages buckets; gradients are proved to equal those of one process.
+    """DDP with a hook that averages buckets. A proof checks that gradients equal those of one process.
 
     `hook` is called in every step as torch calls a hook registered with `register_comm_hook`: in the thread of the
     backward pass, once per bucket, in the same order on all ranks. DDP's options (`static_graph`,
-    `find_unused_parameters`, `gradient_as_bucket_view`, `broadcast_buffers`, `accumulate`) do the same as for `ddp`
-    if the class's options have fields of these names; `HookOptions` has the first two.
+    `find_unused_parameters`, `gradient_as_bucket_view`, `broadcast_buffers`, `accumulate`) do the same as for `ddp` if
+    the class's options have fields of these names. `HookOptions` has the first two.
     """
 
     algorithm = "hook"
     schedule = "overlapped"
     uses_buckets = True
     unit_roundoff: ClassVar[float] = 0.0
-    """Relative rounding error that the hook adds to gradients: 2^-11 if it sends them in fp16, 0 if unchanged.
+    """Relative rounding error that the hook adds to gradients, for example 2^-11 if it sends them in fp16.
 
     The error is relative to each number. If numbers are rounded toward zero more than once, give the sum of these
     errors. The maximum is 1/8, that of fp8 with two bits of mantissa; with more, a proof would accept wrong gradients.
@@ -36,20 +36,20 @@ class HookStrategy(Strategy[OptionsT]):
 
     @abstractmethod
     def hook(self, state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Begin to average a bucket over all ranks.
+        """Begin to average a bucket over all ranks, and return a future for the average.
 
         `bucket.buffer()` is a one-dimensional tensor of this rank's own gradients. The value of the returned future
         must be their average over ranks, of the same length and dtype; it may be the buffer itself.
         """
 
     def state(self, job: Job, options: OptionsT) -> Any:
-        """Return the state for `hook`, by default the options; called once in every rank."""
+        """Return the state for `hook`, by default the options. Called once in every rank."""
         return options
 
     def sent_bytes(self, state: Any, bucket: GradBucket) -> int:
-        """Return how many bytes a rank sent for a bucket, by default the full bucket; called after `hook`.
+        """Return the number of bytes that a rank sent for a bucket, by default the bucket's size. Called after `hook`.
 
-        If all ranks gather numbers, return one rank's share. Reports show this as the size of the transfer.
+        If all ranks gather numbers, return one rank's part. Reports show this as the size of the transfer.
         """
         buffer = bucket.buffer()
         return buffer.numel() * buffer.element_size()
@@ -70,19 +70,20 @@ class HookStrategy(Strategy[OptionsT]):
 
 
 class CompensatedHookStrategy(HookStrategy[OptionsT]):
-    """A hook with error feedback: it stores what it leaves out of a bucket, and sends it later.
+    """A hook with error feedback, which stores what it leaves out of a bucket and sends it later.
 
-    The promise is `delayed`. The first `exact_steps` steps are averaged in full without the hook. DDP rebuilds its
-    buckets in the second step, and what the hook stores belongs to a particular bucket.
+    The promise is `delayed`. The first `exact_steps` steps are averaged in full without the hook, because DDP rebuilds
+    its buckets in the second step, and what the hook stores belongs to a particular bucket.
     """
 
     exact_steps: ClassVar[int] = 2
 
     @abstractmethod
     def kept(self, state: Any, index: int) -> torch.Tensor:
-        """Return what this rank has stored of the bucket with this `index()`, as long as the bucket's `buffer()`.
+        """Return what this rank has stored of the bucket with this `index()`.
 
-        Values are parts of the rank's own gradients, not divided by the number of ranks. Called only in proofs.
+        The tensor must be as long as the bucket's `buffer()`. Its values are parts of the rank's own gradients, not
+        divided by the number of ranks. Called only in proofs.
         """
 
     def promise(self, options: OptionsT) -> Promise:

@@ -25,7 +25,7 @@ _OF_DDP = (
 
 
 class _Hooks(Protocol):
-    """The part of `HookStrategy` that its replica uses."""
+    """The attributes of `HookStrategy` that its replica uses."""
 
     name: ClassVar[str]
     unit_roundoff: ClassVar[float]
@@ -38,7 +38,7 @@ class _Hooks(Protocol):
 
 
 class _CompensatedHooks(_Hooks, Protocol):
-    """The part of `CompensatedHookStrategy` that its replica uses."""
+    """The attributes of `CompensatedHookStrategy` that its replica uses."""
 
     exact_steps: ClassVar[int]
 
@@ -52,7 +52,7 @@ def _ddp_options(options: Any) -> DdpOptions:
 
 
 class UserHook(BucketHook):
-    """Passes every bucket to a strategy's hook, except in the first `exact_steps` steps, which it averages itself."""
+    """Passes every bucket to a user's hook, except in the first `exact_steps` steps, which it averages itself."""
 
     def __init__(self, job: Job, strategy: _Hooks, state: Any, exact_steps: int) -> None:
         super().__init__(job)
@@ -61,11 +61,11 @@ class UserHook(BucketHook):
         self.parameters: dict[int, list[torch.Tensor]] = {}
         """The parameters of each bucket that was passed to the hook, by the bucket's index."""
         self._looked_at: set[int] = set()
-        """Numbers of the buckets for which the hook's result has been checked."""
+        """Numbers of the buckets whose result has been checked."""
 
     @property
     def begun(self) -> bool:
-        """Return whether the hook takes part in the current step."""
+        """True if buckets of the current step are passed to the user's hook."""
         return self._steps > self._exact_steps
 
     def start_step(self) -> None:
@@ -100,7 +100,7 @@ class UserHook(BucketHook):
         return noted
 
     def _sent_bytes(self, bucket: GradBucket) -> int:
-        """Return how many bytes were sent for a bucket, as the strategy reports.
+        """Return the number of bytes sent for a bucket, as the user's strategy reports it.
 
         Raises:
             TypeError: the strategy's answer is not a possible size.
@@ -116,7 +116,7 @@ class UserHook(BucketHook):
         )
 
     def _checked(self, value: Any, buffer: torch.Tensor) -> torch.Tensor:
-        """Return the value of a hook's future if it fits the bucket.
+        """Return the result of a user's hook if it fits the bucket.
 
         Raises:
             TypeError: the value is not a tensor of the bucket's dtype and length.
@@ -158,7 +158,7 @@ class HookReplica(DdpReplica):
 
 
 class CompensatedHookReplica(HookReplica, CompensatedReplica):
-    """A model under DDP with a hook that stores what it leaves out."""
+    """A model under DDP with a user's hook that stores what it leaves out of gradients."""
 
     strategy: _CompensatedHooks
 
@@ -167,7 +167,7 @@ class CompensatedHookReplica(HookReplica, CompensatedReplica):
         super().__init__(job, strategy, options)
 
     def ready(self) -> bool:
-        """Return whether buckets are final and are passed to the hook."""
+        """Return whether buckets are final and are passed to the user's hook."""
         return super().ready() and self._hook.begun
 
     def kept(self) -> dict[str, torch.Tensor]:
@@ -199,7 +199,7 @@ class CompensatedHookReplica(HookReplica, CompensatedReplica):
 
 
 def _as(parameter: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
-    """Return a part of a bucket in its parameter's shape; complex numbers are pairs of real ones in a bucket."""
+    """Return a part of a bucket in its parameter's shape. A bucket stores complex numbers as pairs of real ones."""
     if not parameter.is_complex():
         return part.view_as(parameter)
     return torch.view_as_complex(

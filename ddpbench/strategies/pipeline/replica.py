@@ -1,4 +1,4 @@
-"""Replicas for a rank's stage of a pipeline, and for a single rank with all stages. Imports torch when imported."""
+"""Replicas for one stage of a pipeline, and for a single rank with all stages. Imports torch when imported."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ _ORDERS = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 
 
 def dealt(layers: int, stages: int) -> list[range]:
-    """Return each stage's range of consecutive layers; the first stages have one more if layers don't divide evenly."""
+    """Divide `layers` layers among `stages` stages, and return each stage's range of consecutive layers.
+
+    If they don't divide evenly, the first stages have one layer more.
+    """
     size, more = divmod(layers, stages)
     starts = [stage * size + min(stage, more) for stage in range(stages + 1)]
     return [range(*ends) for ends in pairwise(starts)]
@@ -39,14 +42,14 @@ def dealt(layers: int, stages: int) -> list[range]:
 def sends_are_timed(case: Case) -> bool:
     """Return whether the sender, and not only the receiver, must record when a message ends.
 
-    Torch sends a message as soon as it has asked a stage for it, and the receiver records its end. That is not enough
-    between hosts that have no common clock.
+    Torch sends a message as soon as it has requested it from a stage, and the receiver records the end. That is not
+    enough between hosts without a common clock.
     """
     return case.nodes > 1 and not case.fabric
 
 
 class OneStageReplica(Replica):
-    """A replica with all layers in one rank, which accumulates the gradients of a batch's microbatches."""
+    """Replica with all layers in one rank. It accumulates the gradients of a batch's microbatches."""
 
     def __init__(self, job: Job, options: PipelineOptions) -> None:
         super().__init__(job)
@@ -65,7 +68,7 @@ class OneStageReplica(Replica):
 
 
 class PipelineReplica(PieceReplica):
-    """A replica for one of several stages. The first takes the batch's inputs, the last its targets, others neither.
+    """Replica for one of several stages. Only the first stage uses the batch's inputs, and only the last its targets.
 
     With several pipelines, neighbouring ranks form a pipeline, and DDP averages each stage's gradients over pipelines.
     """
@@ -103,7 +106,7 @@ class PipelineReplica(PieceReplica):
     def _averaging(
         self, stage: nn.Module, across: dist.ProcessGroup, number: Callable[[int], int]
     ) -> Reducers:
-        """Wrap the stage in DDP over the ranks with the same stage in other pipelines, and return its `Reducers`.
+        """Wrap the stage in DDP over the ranks with the same stage in other pipelines. Return its `Reducers`.
 
         `number` maps a bucket's number to one that no other stage uses.
         """
@@ -149,7 +152,7 @@ class PipelineReplica(PieceReplica):
     def _rehearse(self, inputs: Any, targets: Any) -> None:
         """Make a first step, in which torch finds out what stages send one another, and undo its effects.
 
-        Torch computes with uninitialized memory for this, which must not stay in BatchNorm's running statistics.
+        Torch computes with uninitialized memory in this step, which must not stay in BatchNorm's running statistics.
         """
         module = self._stage.submod
         kept = [(buffer, buffer.clone()) for buffer in module.buffers()]
@@ -176,7 +179,7 @@ class PipelineReplica(PieceReplica):
 
 
 def _group(rows: list[list[int]]) -> dist.ProcessGroup:
-    """Make a process group for each row of ranks, and return this rank's; all ranks call this together."""
+    """Make a process group for each row of ranks, and return this rank's group. All ranks call this together."""
     own, _ = dist.new_subgroups_by_enumeration(rows, timeout=NEVER)  # type: ignore[no-untyped-call]
     found: dist.ProcessGroup = own
     return found
@@ -185,14 +188,14 @@ def _group(rows: list[list[int]]) -> dist.ProcessGroup:
 class NotedStage(CheckedStage):
     """A stage that records its computation for each microbatch, and its messages to and from its neighbours.
 
-    The time between two computations is recorded as `synchronize`: waiting for a neighbour or for other pipelines, and
-    torch's own work.
+    The time between two computations is recorded as `synchronize`. It contains waiting for a neighbour or for other
+    pipelines, and torch's own work.
 
-    In a step only times are stored, by one Python function per computation or sent message; the records are made later.
-    Whatever a stage does between two computations delays all stages. Each function call there takes microseconds, since
-    the computation has displaced the caches. Nothing is stored for a message to receive: torch asks for it right after
-    its previous operation, and it has ended when the computation that waited for it starts. (GPipe asks for its first
-    gradient only once its activations are sent; no neighbour has a gradient before that.)
+    In a step only times are stored, by one Python function per computation or sent message. The records are made later.
+    Time that a stage spends between two computations delays all stages. Each function call there takes microseconds,
+    because the computation has displaced the caches. Nothing is stored for a received message. Torch requests it right
+    after its previous operation, and it has ended when the computation that waited for it starts. (GPipe requests its
+    first gradient only once its activations are sent; no neighbour has a gradient before that.)
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -206,20 +209,22 @@ class NotedStage(CheckedStage):
         microbatch are None if the messages record themselves.
         """
         self._sent: dict[int, list[int]] = {}
-        """Bytes of each message that a microbatch sends, by direction: 0 for forward, 1 for backward."""
+        """Sizes in bytes of the messages that a microbatch sends, by direction (0 for forward, 1 for backward)."""
         self._received: dict[int, list[int]] | None = None
-        """Bytes of each message that a microbatch receives, by direction; None until torch has found out."""
+        """Sizes in bytes of the messages that a microbatch receives, by direction. None until torch knows them."""
         self._notes_messages = self.device.type != "cuda"  # on a GPU messages run on separate streams
         self._begun: Mark = None
         self._pipeline, self._pipelines = 0, 1
         self._reducers: Reducers | None = None
 
     def among(self, pipeline: int, pipelines: int, reducers: Reducers | None) -> None:
-        """Set this stage's pipeline, the number of pipelines, and the reducers that average gradients over them."""
+        """Set this stage's pipeline, the number of pipelines, and the reducers that average gradients over
+        pipelines.
+        """
         self._pipeline, self._pipelines, self._reducers = pipeline, pipelines, reducers
 
     def begin(self, recorder: Recorder) -> None:
-        """Begin to record a step, which must not be the first, in which torch finds out what is received."""
+        """Begin to record a step. It must not be the first step, in which torch finds out what is received."""
         if self._received is None:
             asked = (self.get_fwd_recv_ops, self.get_bwd_recv_ops) if self._notes_messages else ()
             self._received = {direction: sizes_of(ops_of(0)) for direction, ops_of in enumerate(asked)}
@@ -228,7 +233,7 @@ class NotedStage(CheckedStage):
         self._begun = self._mark()
 
     def end(self) -> None:
-        """End the current step, and have its records made later."""
+        """End the current step. Its records are made later."""
         ended, recorder = self._mark(), self._recorder
         recorder.add_later(partial(self._note, recorder, self._noted, self._begun, ended))
         self._recorder, self._noted = NullRecorder(), []
@@ -285,7 +290,7 @@ class NotedStage(CheckedStage):
         return bucket * self._pipelines + self._pipeline
 
     def starts(self) -> Mark:
-        """Return the current time, at which a computation by the stage starts."""
+        """Return the current time, as the start of a computation."""
         return self._mark()
 
     def ends(self, name: str, start: Mark) -> None:
@@ -337,7 +342,7 @@ _SENDS = "sends"
 
 
 def sizes_of(ops: Sequence[dist.P2POp]) -> list[int]:
-    """Return the size of each message, bytes; sizes are the same for all microbatches, which are equal parts."""
+    """Return the size of each message (bytes). All microbatches have the same sizes, because they are equal parts."""
     return [op.tensor.nbytes for op in ops]
 
 

@@ -13,13 +13,13 @@ from ddpbench.collectives.exchange import decoded, name_of_type, shape_of, strid
 from ddpbench.strategies.base import CannotTrainError
 
 _MESSAGE_BYTES = 1 << 16
-"""Length of a message on shapes, bytes: enough for a thousand tensors."""
+"""Length of a message on shapes in bytes, enough for a thousand tensors."""
 
 
 class CheckedStage(PipelineStage):
-    """A stage that tells its neighbours the shapes and dtypes of its tensors as JSON, where torch would use pickle.
+    """A stage that sends its neighbours the shapes and dtypes of its tensors as JSON, where torch would use pickle.
 
-    It overrides two private methods of torch 2.13; an older torch still exchanges pickles.
+    It overrides two private methods of torch 2.13. An older torch still exchanges pickles.
     """
 
     def _send_meta(self, meta: Any, dst_stage: int) -> None:
@@ -71,7 +71,7 @@ def _of_tensor(meta: Any) -> Any:
 
 
 def _metadata(sent: Any) -> Any:
-    """Return torch's metadata from what a neighbour has sent; raises the errors that `gather_values` expects."""
+    """Rebuild torch's metadata from a neighbour's JSON message. Raise errors that `decoded` handles."""
     from torch.distributed.pipelining._utils import _StageBackwardMeta, _StageForwardMeta, _TensorMeta
 
     is_forward, described = sent

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class PostLocalSgdReplica(PeriodicReplica):
-    """A model under DDP with torch's post-local SGD hook, and torch's averager of parameters after the update.
+    """A model under DDP with torch's post-local SGD hook. torch's averager averages parameters after some updates.
 
     Once ranks train apart, the hook sends nothing, or only averages within nodes.
     """
@@ -144,7 +144,7 @@ class PostLocalSgdReplica(PeriodicReplica):
 
 
 def _check_contiguous(model: torch.nn.Module) -> None:
-    """Refuse a model with trained weights that are not contiguous, such as in the layout channels_last.
+    """Check that trained weights are contiguous, unlike for example in the layout channels_last.
 
     The averager makes weights contiguous. DDP reads gradients from its buckets by the weights' current strides, and
     would then assign them in the wrong order.

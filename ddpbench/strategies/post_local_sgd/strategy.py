@@ -1,4 +1,4 @@
-"""The `post_local_sgd` strategy: ranks that train apart, and average their parameters every few steps."""
+"""The `post_local_sgd` strategy: ranks train apart and average their parameters every few steps."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from ddpbench.strategies.post_local_sgd import PostLocalSgdOptions
 
 
 class PostLocalSgd(Strategy[PostLocalSgdOptions]):
-    """Post-local SGD (Lin, Stich, Patel, Jaggi, ICLR 2020) by torch, which communicates once per `period` steps.
+    """Post-local SGD (Lin, Stich, Patel, Jaggi, ICLR 2020) by torch, which averages parameters once per `period` steps.
 
-    Buffers such as BatchNorm's statistics are not shared between ranks, since sending them in every step would cancel
+    Buffers such as BatchNorm's statistics are not shared between ranks, because sending them in every step would cancel
     the saving.
     """
 

@@ -20,13 +20,13 @@ from ddpbench.strategies.zero1 import Zero1Options
 
 
 class Zero1Replica(DdpReplica):
-    """A model under DDP, complete on every rank, with this rank's share of the optimizer."""
+    """A model under DDP, complete on every rank, with this rank's part of the optimizer."""
 
     def __init__(self, job: Job, options: Zero1Options) -> None:
         of_ddp = options.model_dump(include=set(DdpOptions.model_fields))
         super().__init__(job, DdpOptions(**of_ddp))
         self._whole = self.optimizer
-        """The workload's optimizer, with its settings but without the parameters that other ranks update."""
+        """The workload's optimizer with its settings, but without the parameters that other ranks update."""
         whole: Any = self._whole
 
         def shared_out(optimizer: torch.optim.Optimizer) -> SharedOutOptimizer:
@@ -47,7 +47,7 @@ class Zero1Replica(DdpReplica):
 def _updated(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
     """Return the parameters to divide among ranks.
 
-    If there are several dtypes, frozen parameters are left out, since torch would refuse the mixture.
+    If there are several dtypes, frozen parameters are left out, because torch would refuse the mixture.
     """
     if len({each.dtype for each in parameters}) == 1:
         return list(parameters)
@@ -73,7 +73,7 @@ def _cut_down(optimizer: torch.optim.Optimizer) -> Callable[..., torch.optim.Opt
 
 @contextmanager
 def _stepped_within(outer: torch.optim.Optimizer) -> Iterator[list[torch.optim.Optimizer]]:
-    """Yield a list to which each optimizer other than `outer` that steps in the block is added."""
+    """Yield a list that collects each optimizer other than `outer` that steps while the enclosed code runs."""
     found: list[torch.optim.Optimizer] = []
 
     def note(optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -92,7 +92,7 @@ def _held(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 class SharedOutOptimizer(ZeroRedundancyOptimizer):
-    """torch's ZeroRedundancyOptimizer, with ranks' broadcasts recorded as transfers and a `synchronize` span."""
+    """torch's ZeroRedundancyOptimizer, whose broadcasts are recorded as transfers and as a `synchronize` span."""
 
     def __init__(self, groups: Any, *, recorder: Recorder | None, **settings: Any) -> None:
         self._recorder = recorder
@@ -104,7 +104,7 @@ class SharedOutOptimizer(ZeroRedundancyOptimizer):
         self._remember()
 
     def _take_over(self, *_: Any) -> None:
-        """Copy settings that a scheduler has changed in the workload's optimizer to this one.
+        """Copy settings that a scheduler has changed in the workload's optimizer to this optimizer.
 
         torch's step copies settings in the opposite direction, and would undo the changes.
         """
@@ -120,7 +120,7 @@ class SharedOutOptimizer(ZeroRedundancyOptimizer):
     def _local_step(
         self, gradients: Any = None, closure: Callable[[], float] | None = None, **settings: Any
     ) -> float | None:
-        """Make this rank's part of an update; in the first update, check that only this part was updated.
+        """Make this rank's part of an update. In the first update, check that only this part was updated.
 
         Raises:
             CannotTrainError: the optimizer steps other optimizers, with parameters that other ranks update.

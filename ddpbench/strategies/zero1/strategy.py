@@ -8,10 +8,10 @@ from ddpbench.strategies.zero1 import Zero1Options
 
 
 class Zero1(Strategy[Zero1Options]):
-    """Each rank has the optimizer state for its share of the parameters, updates them and sends them to all ranks.
+    """Each rank has the optimizer state for a part of the parameters, updates this part and sends it to all ranks.
 
     This is stage 1 of Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models",
-    SC'20, but parameters are not split, so one rank updates all of the largest.
+    SC'20, except that parameters are not split, so one rank updates all of the largest parameter.
     """
 
     name = "zero1"

@@ -16,7 +16,7 @@ from ddpbench.strategies.frameworks.process_state import unchanged
 from ddpbench.strategies.trees import chunk
 
 _LEFT_ON_A_MODEL = ("forward", "_original_forward", "_is_accelerate_prepared")
-"""Attributes that Accelerate leaves on a model: a forward with autocast, and a mark that the model is prepared.
+"""Attributes that Accelerate leaves on a model, namely a forward with autocast and a mark for prepared models.
 
 Accelerate's `unwrap_model` would remove them, but imports all of DeepSpeed if it is installed.
 """
@@ -38,7 +38,7 @@ class AccelerateReplica(DdpInsideReplica):
         """Return a new Accelerator that uses the existing process group.
 
         It reads its rank from environment variables, as `accelerate launch` sets them. Its state is global to the
-        process and is reset, since a previous Accelerator may have had a different precision.
+        process and is reset, because an earlier Accelerator may have had a different precision.
         """
         job = self.job
         accelerate, state = imported("accelerate", "accelerate"), imported("accelerate", "accelerate.state")
@@ -77,7 +77,7 @@ class AccelerateReplica(DdpInsideReplica):
             return sum(losses, self._last(last)) / self._parts
 
     def _last(self, part: Any) -> torch.Tensor:
-        """Make forward and backward of a batch's last part, which aggregates gradients; return the part's loss."""
+        """Run forward and backward of a batch's last part, which aggregates gradients. Return the part's loss."""
         loss = self._loss(*part)
         self.backward(partial(self._accelerator.backward, loss))
         return loss.detach()

@@ -14,7 +14,7 @@ class AccelerateOptions(OverDdpOptions, extra="forbid", frozen=True):
 class Accelerate(OverDdp[AccelerateOptions]):
     """`accelerator.prepare(model, optimizer)`, `accelerator.backward(loss)`, `accelerator.accumulate(model)`.
 
-    The loop is the harness's. `prepare(dataloader)` is left out: batches come from the harness's sampler, so that every
+    The loop is ddpbench's. `prepare(dataloader)` is left out: batches come from ddpbench's sampler, so that every
     strategy trains on the same samples in the same order. Accelerate's trackers and checkpoints are off, as by default.
     With one process, Accelerate's `accumulate` lets DDP aggregate in every part. The setting `precision = "bf16"`
     becomes Accelerate's `mixed_precision`.

@@ -1,4 +1,4 @@
-"""A rank's replica in DeepSpeed's engine, with its collectives recorded. Imports torch; DeepSpeed only when used."""
+"""A rank's replica in DeepSpeed's engine, whose collectives can be recorded. Imports torch, and DeepSpeed when used."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ddpbench.strategies.frameworks.process_state import unchanged
 from ddpbench.strategies.trees import chunk
 
 COMPILED_OPS = {"deepspeed_shm_comm": False}
-"""Answers to DeepSpeed's question which of its operations this machine can compile: none."""
+"""Operations of DeepSpeed that this machine can compile, as DeepSpeed's own table lists them. None can be compiled."""
 
 
 def settings_of(job: Job, options: DeepSpeedOptions) -> dict[str, Any]:
-    """Return DeepSpeed's configuration from the options and the case, with everything else turned off."""
+    """Return DeepSpeed's configuration for the options and the case. All other features are turned off."""
     zero: dict[str, Any] = {"stage": options.zero_stage}
     if options.zero_stage:
         zero |= {
@@ -40,7 +40,10 @@ def settings_of(job: Job, options: DeepSpeedOptions) -> dict[str, Any]:
 
 
 class DeepSpeedReplica(Replica):
-    """A model in an engine. Under stages 1 and 2, its parameters become slices of a flat tensor, even after `close`."""
+    """A model in DeepSpeed's engine.
+
+    Under stages 1 and 2, its parameters become slices of a flat tensor, and stay so after `close`.
+    """
 
     def __init__(self, job: Job, options: DeepSpeedOptions) -> None:
         super().__init__(job)
@@ -72,7 +75,7 @@ class DeepSpeedReplica(Replica):
         self._engine.step()
 
     def own_gradients(self) -> dict[str, torch.Tensor]:
-        """Return the full aggregated gradients; under stages 1 and 2, all ranks call this together."""
+        """Return the complete aggregated gradients by name. Under stages 1 and 2, all ranks call this together."""
         if not self._shares:
             return super().own_gradients()
         return {name: each.get_full_hp_grad() for name, each in self._trained()}
@@ -81,12 +84,14 @@ class DeepSpeedReplica(Replica):
         return list(self.own_gradients().values())
 
     def unused(self) -> set[str]:
-        """Return an empty set, since DeepSpeed treats a missing gradient as zeros."""
+        """Return an empty set, because DeepSpeed treats a missing gradient as zeros."""
         return set()
 
     def held_bytes(self) -> tuple[int, int, int]:
-        """Return the bytes of parameters, gradients and optimizer state; the state includes this rank's share of the
-        weights."""
+        """Return the sizes of parameters, gradients and optimizer state on this rank (bytes).
+
+        Under stages 1 and 2, the state includes this rank's copy of its part of the weights.
+        """
         parameters = local_bytes(self.job.model.parameters())
         state = state_bytes(self.optimizer)
         gradients = [each.grad for _, each in self._trained() if each.grad is not None]
@@ -124,8 +129,10 @@ class DeepSpeedReplica(Replica):
 
 
 def _initialized(job: Job, optimizer: torch.optim.Optimizer, settings: dict[str, Any]) -> Any:
-    """Return a new engine around a job's model, which prints nothing and compiles nothing."""
-    os.environ["DS_ACCELERATOR"] = job.device.type  # otherwise it looks for one, and prints a message
+    """Return a new DeepSpeed engine around a job's model. It prints nothing and compiles nothing."""
+    os.environ["DS_ACCELERATOR"] = (
+        job.device.type
+    )  # otherwise DeepSpeed looks for a device, and prints a message
     import logging
 
     import deepspeed
@@ -144,17 +151,17 @@ def _initialized(job: Job, optimizer: torch.optim.Optimizer, settings: dict[str,
 
 
 class NotedCollectives:
-    """Records each of DeepSpeed's collectives as a transfer that blocks the rank, until `close`."""
+    """Records each of DeepSpeed's collectives, until `close`, as a transfer for which the rank waits."""
 
     def __init__(self, recorder: Recorder, backend: Any) -> None:
-        """Replace the collectives of `backend`, this process's DeepSpeed backend, by ones that record."""
+        """Replace the collectives of `backend`, this process's DeepSpeed backend, by ones that record transfers."""
         self._recorder, self._backend = recorder, backend
         self._number = 0
         for name, (op, whole) in _COLLECTIVES.items():
             setattr(backend, name, self._noting(op, whole, getattr(backend, name)))
 
     def start_step(self) -> None:
-        """Begin a step: number transfers from 0 again."""
+        """Begin a step, whose transfers are numbered from 0."""
         self._number = 0
 
     def close(self) -> None:
@@ -186,5 +193,5 @@ _COLLECTIVES = {
     "broadcast": ("broadcast", "tensor"),
     "all_gather_into_tensor": ("all_gather", "output_tensor"),
 }
-"""The collectives of stages 0 to 2 by DeepSpeed's name: the operation's name in records, and the argument with the full
-tensor."""
+"""The collectives that stages 0 to 2 call, by DeepSpeed's name. Values are the operation's name in records, and the
+argument with the full tensor."""

@@ -1,4 +1,6 @@
-"""A rank's replica that transformers' Trainer trains, half a step at a time. Imports torch; frameworks when used."""
+"""A rank's replica that transformers' Trainer trains, half a step at a time. Imports torch, and frameworks when
+used.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +22,20 @@ if TYPE_CHECKING:
     from ddpbench.measure.clock import Mark
 
 STEPS = 10**9
-"""The Trainer's maximum number of steps, more than any job makes, so that its loop ends when the batches do."""
+"""The Trainer's maximum number of steps, more than any launch makes, so that its loop ends only with the batches."""
 
 
 class UnchangedRates(LRScheduler):
-    """A schedule that does not change learning rates, for the Trainer, which steps a schedule after every update."""
+    """A schedule that leaves learning rates unchanged, because the Trainer needs a schedule to step."""
 
     def get_lr(self) -> list[float | torch.Tensor]:
         return [group["lr"] for group in self.optimizer.param_groups]
 
 
 def arguments_of(job: Job, options: HfTrainerOptions, *, autocast: bool = False) -> dict[str, Any]:
-    """Return the arguments of `TrainingArguments` from the options and the case, with everything else turned off.
+    """Return the arguments of `TrainingArguments` for the options and the case. All other features are turned off.
 
-    `autocast` is true if the Trainer is to run the model's forward under autocast to bf16.
+    `autocast` is true if the Trainer has to run the model's forward under autocast to bf16.
     """
     cap = job.case.bucket_cap_mb
     return {
@@ -64,16 +66,16 @@ def arguments_of(job: Job, options: HfTrainerOptions, *, autocast: bool = False)
 
 
 def scheduler_of(optimizer: torch.optim.Optimizer) -> Any:
-    """Return a schedule that changes nothing, since the Trainer makes a schedule itself if it is given none."""
+    """Return a schedule that leaves learning rates unchanged. Without it, the Trainer would make its own."""
     return UnchangedRates(optimizer)
 
 
 class _ClosedError(Exception):
-    """Raised to leave the Trainer's loop once the replica is closed and there are no more batches."""
+    """Raised to leave the Trainer's loop when the replica is closed and there are no more batches."""
 
 
 class HfTrainerReplica(DdpInsideReplica):
-    """A model that the Trainer trains, and wraps when it gets the first batch."""
+    """A model that the Trainer trains. The Trainer wraps the model when it gets the first batch."""
 
     notes_update = True
 
@@ -90,12 +92,12 @@ class HfTrainerReplica(DdpInsideReplica):
         return self._loop.gradients_of((inputs, targets))
 
     def apply(self) -> None:
-        """Let the Trainer make the update, and everything it does before it asks for the next batch."""
+        """Let the Trainer make the update, and run it until it asks for the next batch."""
         self._updating = self.job.recorder.mark()
         self._loop.update()
 
     def close(self) -> None:
-        self.optimizer.zero_grad(set_to_none=True)  # an update that is still due has nothing to change
+        self.optimizer.zero_grad(set_to_none=True)  # so that an update that is still due changes nothing
         self._loop.close()
         super().close()
         self._trainer = None
@@ -149,7 +151,7 @@ class HfTrainerReplica(DdpInsideReplica):
             self._trainer.train()
 
     def _batches(self) -> Iterator[Any]:
-        """Yield the parts of each batch that the harness gives."""
+        """Yield the parts of each batch that `gradients_of` gets."""
         for batch in self._loop.batches():
             parts = self._options.accumulate
             for inputs, targets in chunk(batch, parts) if parts > 1 else [batch]:
@@ -172,13 +174,13 @@ class HfTrainerReplica(DdpInsideReplica):
         accelerator.backward = watched
 
     def _mean_loss(self) -> torch.Tensor:
-        """Return the mean of the losses of the batch's parts, and reset their list."""
+        """Return the mean of the losses of the batch's parts, and forget them."""
         losses, self._losses = self._losses, []
         return losses[0] if len(losses) == 1 else sum(losses[1:], losses[0]) / len(losses)
 
 
 def _forget(model: torch.nn.Module) -> None:
-    """Remove what Accelerate has left on a model and in this process, so that the model can be prepared again."""
+    """Remove Accelerate's traces from the model and this process, so that the model can be prepared again."""
     from accelerate.state import AcceleratorState, GradientState
 
     if "_original_forward" in model.__dict__:  # accelerate had wrapped it in autocast

@@ -10,7 +10,7 @@ from ddpbench.strategies.frameworks.imports import imported
 
 
 def environment_of(job: Job) -> Any:
-    """Return a Lightning ClusterEnvironment for ranks that the harness has started.
+    """Return a Lightning ClusterEnvironment for ranks that ddpbench has started.
 
     It describes each rank as a node with one device, so that Lightning neither reorders ranks nor assigns devices.
     Lightning's own environments would look for a rendezvous address, and one of them deletes WORLD_SIZE at its end.
@@ -48,7 +48,7 @@ def environment_of(job: Job) -> Any:
 
 
 def arguments_of(job: Job, strategy: Any, *, autocast: bool) -> dict[str, Any]:
-    """Return the arguments that Trainer and Fabric have in common; `strategy` is the DDPStrategy of one of them.
+    """Return the arguments that are common to Trainer and Fabric. `strategy` is a DDPStrategy for one of them.
 
     Also turn off Lightning's messages below warnings, such as on devices, modes and tips.
     """

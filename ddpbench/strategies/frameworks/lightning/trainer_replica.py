@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 NEVER_REACHED = 1 << 40
 WORD_BYTES = 8
-"""Size of the number by which rank 0 tells the other ranks whether to stop, bytes."""
+"""Size of the number by which rank 0 tells the other ranks whether to stop, in bytes."""
 
 
 class TrainerReplica(DdpInsideReplica):
-    """A model that `Trainer.fit` trains; control leaves its loop when it asks for a batch, and before each update."""
+    """A model that `Trainer.fit` trains. The Trainer's loop pauses when it asks for a batch and before each update."""
 
     notes_update = True
 
@@ -88,7 +88,7 @@ class TrainerReplica(DdpInsideReplica):
         self._trainer.fit(self._module, _Batches(loop, self._parts))
 
     def began(self) -> None:
-        """Begin to record the model that the Trainer has prepared; called right before the first batch."""
+        """Begin to record the model that the Trainer has prepared. Called right before the first batch."""
         self._process.restore()  # the Trainer also replaces the handler of SIGTERM
         self.watch(self._trainer.strategy.model, rebuilds=self._rebuilds)
         if self.job.recorder.active:
@@ -96,7 +96,7 @@ class TrainerReplica(DdpInsideReplica):
             self._note_broadcasts()
 
     def part_backward(self, loss: torch.Tensor) -> None:
-        """Make the backward of a part of the batch; for the last part, this aggregates gradients."""
+        """Run the backward of a part of the batch. For the last part, this aggregates gradients."""
         self._losses.append(loss.detach())
         if len(self._losses) < self._parts:
             with self.job.recorder.span("backward"):
@@ -105,7 +105,7 @@ class TrainerReplica(DdpInsideReplica):
             self.backward(loss.backward)
 
     def gradients_are_there(self) -> None:
-        """Leave the loop until the harness wants the update; then run the workload's hooks before an update."""
+        """Pause the Trainer's loop until `apply` is called. Then run the workload's hooks before the update."""
         loss = self._losses[0] if self._parts == 1 else sum(self._losses[1:], self._losses[0])
         self._losses = []
         self._loop.gradients_are_there(loss)
@@ -114,11 +114,11 @@ class TrainerReplica(DdpInsideReplica):
             before(self.optimizer, (), {})
 
     def updated(self) -> None:
-        """Record the optimizer's span, which began when the harness wanted the update."""
+        """Record the optimizer's span, which began when `apply` was called."""
         self.job.recorder.add_span("optimizer", self._updating, self.job.recorder.mark())
 
     def _note_forward(self) -> None:
-        """Record DDP's forward as a span, which includes `training_step` and what DDP sends before it."""
+        """Record DDP's forward as a span. It includes `training_step` and what DDP sends before it."""
         (ddp,) = self.reducers.ddps
         recorder = self.job.recorder
         start: Mark = None
@@ -131,7 +131,7 @@ class TrainerReplica(DdpInsideReplica):
         ddp.register_forward_hook(lambda *_: recorder.add_span("forward", start, recorder.mark()))
 
     def _note_broadcasts(self) -> None:
-        """Record the broadcast by which newer Lightning's rank 0 tells others before each batch whether to stop."""
+        """Record the broadcast before each batch by which rank 0 tells the others to stop (in newer Lightning)."""
         loop, recorder, reducers = self._trainer.fit_loop.epoch_loop, self.job.recorder, self.reducers
         tell = getattr(loop, "_broadcast_sigterm_tensor", None)
         if tell is None or reducers.hook is None:
@@ -153,9 +153,9 @@ class TrainerReplica(DdpInsideReplica):
 
 
 class _Batches:
-    """The harness's batches as a DataLoader for the Trainer.
+    """ddpbench's batches in the form of a DataLoader for the Trainer.
 
-    It has a length, since the Trainer would otherwise fetch each batch one step ahead to know which is the last.
+    It has a length, because without one the Trainer would fetch each batch one step ahead to know which is the last.
     """
 
     def __init__(self, loop: Inverted, parts: int) -> None:

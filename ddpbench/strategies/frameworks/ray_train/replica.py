@@ -1,4 +1,4 @@
-"""A rank's replica whose model Ray Train's `prepare_model` wraps: in DDP, or not at all if there is only one rank."""
+"""A rank's replica whose model Ray Train's `prepare_model` wraps in DDP, unless there is only one rank."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class RayTrainReplica(DdpReplica):
-    """The `ddp` strategy's step with a model that `prepare_model` has wrapped.
+    """The `ddp` strategy's replica, with a model that `prepare_model` has wrapped.
 
     The constructor raises a RuntimeError in a process that is not a worker of Ray Train.
     """

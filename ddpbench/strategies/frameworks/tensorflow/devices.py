@@ -1,4 +1,4 @@
-"""Set up TensorFlow's devices, threads and cluster, once for all replicas that are built in a process."""
+"""Set-up of TensorFlow's devices, threads and cluster, once for all replicas that are built in a process."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import torch.distributed as dist
 from ddpbench.collectives.exchange import gather_values
 
 _MOST_ADDRESS = 64
-"""Maximum bytes of an address and a port as JSON."""
+"""Largest size of an address and a port as JSON, in bytes."""
 
 _made: dict[tuple[Any, ...], Any] = {}
-"""This process's only TensorFlow strategy, by the arguments for which it was made."""
+"""This process's only TensorFlow strategy. Its key is the arguments that it was made with."""
 
 
 def quiet_tensorflow() -> Any:
-    """Import tensorflow without its messages, and return the module."""
+    """Import tensorflow with its messages turned off, and return the module."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ["KERAS_BACKEND"] = "tensorflow"  # a user's own file may have chosen a different backend
     import tensorflow as tf
@@ -31,7 +31,7 @@ def quiet_tensorflow() -> Any:
 
 
 def mirrored(replicas: int, *, threads: int, cross_device_ops: str) -> Any:
-    """Return a `MirroredStrategy` for `replicas` logical devices of this process, the same object in every call."""
+    """Return this process's `MirroredStrategy` for `replicas` logical devices. Later calls return it again."""
 
     def make() -> Any:
         tf = quiet_tensorflow()
@@ -47,7 +47,7 @@ def mirrored(replicas: int, *, threads: int, cross_device_ops: str) -> Any:
 
 
 def multi_worker(rank: int, ranks: int, *, threads: int, implementation: str, bytes_per_pack: int) -> Any:
-    """Return this rank's `MultiWorkerMirroredStrategy`, the same object in every call. All ranks call this together."""
+    """Return this rank's `MultiWorkerMirroredStrategy`. Later calls return it again. All ranks call this together."""
 
     def make() -> Any:
         tf = quiet_tensorflow()
@@ -66,7 +66,7 @@ def multi_worker(rank: int, ranks: int, *, threads: int, implementation: str, by
 
 
 def _once(key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-    """Return the process's TensorFlow strategy, which `make` makes in the first call.
+    """Return the process's TensorFlow strategy, which the first call makes with `make`.
 
     Raises:
         RuntimeError: a strategy was made for a different key, and TensorFlow's devices cannot be set twice.
@@ -80,10 +80,10 @@ def _once(key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
 
 
 def _set_threads(tf: Any, threads: int, replicas: int) -> None:
-    """Set TensorFlow's numbers of threads, and hide GPUs from it.
+    """Set TensorFlow's numbers of threads, and hide GPUs from TensorFlow.
 
-    Each replica's kernels run in an inter-op thread. All devices share one pool of intra-op threads. If that has only
-    one thread, it is not used, and the inter-op thread does all of a kernel's work.
+    Each replica's kernels run in an inter-op thread. All devices share one pool of intra-op threads. If that pool has
+    only one thread, it is not used, and the inter-op thread does all of a kernel's work.
     """
     tf.config.set_visible_devices([], "GPU")
     tf.config.threading.set_inter_op_parallelism_threads(replicas)
@@ -91,7 +91,7 @@ def _set_threads(tf: Any, threads: int, replicas: int) -> None:
 
 
 def _addresses(ranks: int) -> list[str]:
-    """Return the address on which each rank's server is to listen, by rank; ranks exchange these over torch's group.
+    """Return the addresses of all ranks' TensorFlow servers, by rank. Ranks exchange them over torch's process group.
 
     The ports are free now, but may not be later.
 
@@ -110,7 +110,7 @@ def _addresses(ranks: int) -> list[str]:
 
 
 def _address(sent: Any) -> str:
-    """Return the address that a rank has sent; raises the errors that `gather_values` expects."""
+    """Check and return the address that a rank has sent. Raise errors that `gather_values` handles."""
     host, _, port = sent.rpartition(":") if isinstance(sent, str) else ("", "", "")
     if not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise ValueError("an address and a port are expected")
@@ -118,7 +118,10 @@ def _address(sent: Any) -> str:
 
 
 def _own_address() -> str:
-    """Return the address at which other ranks reach this host: the one with the route to rank 0's host, or loopback."""
+    """Return the address at which other ranks reach this host, from its route to rank 0's host.
+
+    It is loopback if all ranks are on this host.
+    """
     master = os.environ.get("MASTER_ADDR", "")
     if not master or os.environ.get("DDPBENCH_RENDEZVOUS"):
         return "127.0.0.1"

@@ -1,6 +1,6 @@
-"""Keras twins of the workloads' models: the same layers in TensorFlow, with a map between both models' parameters.
+"""Keras models with the same layers as the workloads' torch models, and a map between both models' parameters.
 
-Torch and TensorFlow are imported only when a twin is made.
+Such a Keras model is called a twin. Torch and TensorFlow are imported only when a twin is made.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class KerasLayout:
-    """Conversions of a parameter between torch's layout and Keras'."""
+    """Functions that convert a parameter between torch's layout and Keras'."""
 
     to_keras: Act
     to_torch: Act
@@ -28,7 +28,7 @@ class KerasLayout:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A parameter that the torch model and its Keras twin have in common."""
+    """A parameter of a torch model and the corresponding variable of its Keras twin."""
 
     name: str
     """The parameter's name in the torch model."""
@@ -45,20 +45,23 @@ class Twin:
     parameters: Sequence[Shared]
     """All trained parameters."""
     inputs: Act
-    """Converts a batch's inputs to Keras' layout, which has channels last."""
+    """Function that converts a batch's inputs to Keras' layout, which has channels last."""
 
 
 SAME = KerasLayout(lambda tensor: tensor, lambda tensor: tensor)
 DENSE = KerasLayout(lambda weight: weight.t(), lambda kernel: kernel.t())
-"""A dense layer's weight, [out, in] in torch and [in, out] in Keras."""
+"""Layout of a dense layer's weight, which is [out, in] in torch and [in, out] in Keras."""
 CONVOLUTION = KerasLayout(
     lambda weight: weight.permute(2, 3, 1, 0), lambda kernel: kernel.permute(3, 2, 0, 1)
 )
-"""A convolution's weight, [out, in, height, width] in torch and [height, width, in, out] in Keras."""
+"""Layout of a convolution's weight, [out, in, height, width] in torch and [height, width, in, out] in Keras."""
 
 
 def flattened(channels: int, side: int) -> KerasLayout:
-    """Return the layout of a dense layer's weight on a flattened image: channels first in torch, last in Keras."""
+    """Return the layout of a dense layer's weight whose input is a flattened image of `channels` x `side` x `side`.
+
+    Channels are first in torch and last in Keras.
+    """
 
     def to_keras(weight: torch.Tensor) -> torch.Tensor:
         return weight.reshape(-1, channels, side, side).permute(2, 3, 1, 0).flatten(0, 2)
@@ -70,19 +73,19 @@ def flattened(channels: int, side: int) -> KerasLayout:
 
 
 def _both(name: str, layer: Any, kernel: KerasLayout) -> list[Shared]:
-    """Return a layer's weight and bias as parameters that both models have."""
+    """Pair a layer's weight and bias in Keras with their names in torch. `kernel` is the weight's layout."""
     return [Shared(f"{name}.weight", layer.kernel, kernel), Shared(f"{name}.bias", layer.bias, SAME)]
 
 
 def gelu(inputs: Any) -> Any:
-    """Return the exact GELU by the operations of `tf.nn.gelu`, but with the root of 2 in the inputs' dtype."""
+    """Compute the exact GELU like `tf.nn.gelu`, but with the square root of 2 in the inputs' dtype."""
     import tensorflow as tf
 
     return 0.5 * inputs * (1.0 + tf.math.erf(inputs / tf.constant(math.sqrt(2), inputs.dtype)))
 
 
 def perceptron(shapes: Shapes, dtype: str) -> Twin:
-    """Return the twin of `ddpbench.workloads.mlp_model.Perceptron`."""
+    """Return the Keras twin of `ddpbench.workloads.mlp_model.Perceptron`. `shapes` are the torch parameters' shapes."""
     import keras
     import numpy as np
 
@@ -102,7 +105,10 @@ def perceptron(shapes: Shapes, dtype: str) -> Twin:
 
 
 def digits_net(shapes: Shapes, dtype: str) -> Twin:
-    """Return the twin of `ddpbench.workloads.cnn_model.DigitsNet`, with channels last, the only layout on a CPU."""
+    """Return the Keras twin of `ddpbench.workloads.cnn_model.DigitsNet`. `shapes` are the torch parameters' shapes.
+
+    Channels are last, which is the only layout on a CPU.
+    """
     import keras
 
     layers = keras.layers
@@ -136,18 +142,18 @@ def digits_net(shapes: Shapes, dtype: str) -> Twin:
 
 
 TWINS: Mapping[str, Callable[[Shapes, str], Twin]] = {"mlp": perceptron, "cnn": digits_net}
-"""Functions that make a twin, by workload. They are called in a TensorFlow strategy's scope."""
+"""Functions that make a Keras twin, by workload. They are called in a TensorFlow strategy's scope."""
 
 
 def twin_of(workload: str, model: torch.nn.Module) -> Twin:
-    """Return a twin of a workload's model with the same sizes and dtype, but different initial values."""
+    """Return a Keras twin of a workload's torch model, with the same sizes and dtype, but different initial values."""
     shapes = {name: tuple(each.shape) for name, each in model.named_parameters()}
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     return TWINS[workload.partition(":")[0]](shapes, dtype)
 
 
 def copy_to_keras(model: torch.nn.Module, twin: Twin) -> None:
-    """Copy the values of a torch model's trained parameters into its twin, on all devices.
+    """Copy the values of a torch model's trained parameters into its Keras twin, on all devices.
 
     Raises:
         ValueError: the two models do not have the same parameters.
@@ -163,7 +169,7 @@ def copy_to_keras(model: torch.nn.Module, twin: Twin) -> None:
 
 
 def to_torch(array: Any, layout: KerasLayout) -> torch.Tensor:
-    """Return a copy of a parameter or gradient of the twin as a tensor in torch's layout."""
+    """Return a copy of a Keras parameter or gradient as a tensor in torch's layout."""
     import torch
 
     return layout.to_torch(torch.tensor(array)).contiguous()

@@ -15,7 +15,7 @@ from ddpbench.strategies.frameworks.tensorflow.models import copy_to_keras, to_t
 from ddpbench.strategies.trees import chunk
 
 _SUMS = "_all_reduce_sum_gradients"
-"""The method with which Keras' optimizer sums gradients over replicas (keras/src/backend/tensorflow/optimizer.py)."""
+"""Name of the method by which Keras' optimizer sums gradients (keras/src/backend/tensorflow/optimizer.py)."""
 
 
 class TfReplica(Replica):
@@ -24,7 +24,7 @@ class TfReplica(Replica):
     A timed step is one tf.function, as in TensorFlow's guides: `gradients_of` only takes the batch, and `apply` makes
     the full step, after which the loss is known. Instrumented steps run the step in parts, so that each can be timed.
 
-    A caller that asks for gradients in between, as the proof does, gets them from the same computation cut into parts;
+    A caller that asks for gradients in between, as the proof does, gets them from the same computation in parts, and
     `apply` still makes the full step. So the proof covers the full step: its update must equal what torch's optimizer
     computes from the proved gradients.
 
@@ -54,18 +54,18 @@ class TfReplica(Replica):
             for variable in self._variables
             for copy in strategy.experimental_local_results(variable.value)
         ]
-        """The copies of each variable on the devices of this process, variable by variable."""
+        """The copies of all variables on this process's devices, with the copies of one variable next to each other."""
         self._jit_compile = jit_compile
         self._make_functions()
         self._batch: Any = None
         self._loss = torch.zeros(())
         self._reduced: Any = None
-        """The aggregated gradients of the batch; None until they are computed."""
+        """The aggregated gradients of the batch, or None before they are computed."""
         self._noted = False
         """True if the aggregated gradients were copied to the torch model's `.grad`."""
 
     def _make_functions(self) -> None:
-        """Make the tf.functions for the full step and for its parts, which are traced when they are first called."""
+        """Make the tf.functions for the full step and for its parts. They are traced when they are first called."""
         tf, strategy, optimizer, variables = self._tf, self._strategy, self._sgd, self._variables
         total = tf.distribute.ReduceOp.SUM
         local = _compiled(tf, self._replica_gradients, by_xla=self._jit_compile)
@@ -106,20 +106,20 @@ class TfReplica(Replica):
         self._update = tf.function(update, autograph=False)
 
     def _replica_loss(self, inputs: Any, targets: Any) -> Any:
-        """Return a replica's part of the job's mean loss; called in a tf.function."""
+        """Return the contribution of one replica to the mean loss over the global batch. Called in a tf.function."""
         losses = self._losses(targets, self._twin.model(inputs, training=True))
         return self._tf.nn.compute_average_loss(losses, global_batch_size=self.job.case.global_batch)
 
     def _replica_gradients(self, inputs: Any, targets: Any) -> Any:
-        """Return a replica's loss and gradients; called in a tf.function."""
+        """Return one replica's loss and gradients. Called in a tf.function."""
         with self._tf.GradientTape() as tape:
             loss = self._replica_loss(inputs, targets)
         return loss, tape.gradient(loss, self._variables)
 
     def gradients_of(self, inputs: Any, targets: Any) -> torch.Tensor:
-        """Store the batch and return its loss; in an instrumented step, also compute and aggregate gradients.
+        """Store the batch, and return a tensor for its loss. Instrumented steps also aggregate gradients here.
 
-        Otherwise the returned tensor is NaN until `apply` fills in the loss.
+        In other steps the returned tensor is NaN until `apply` writes the loss into it.
         """
         self._reduced = None
         with self.job.recorder.span("data"):
@@ -141,7 +141,7 @@ class TfReplica(Replica):
             self._noted = False
 
     def _handed_over(self, inputs: Any, targets: Any) -> Any:
-        """Return a batch as TensorFlow's tensors; each device gets its share of the samples, in order."""
+        """Return a batch as TensorFlow's tensors. Each device gets an equal part of the samples, in order."""
         convert = self._tf.convert_to_tensor
         arrays = [
             [convert(part.contiguous().numpy()) for part in chunk(whole, self._local)]
@@ -149,17 +149,17 @@ class TfReplica(Replica):
         ]
         parts = list(zip(*arrays, strict=True))
         if self._local == 1:
-            # Like tf.distribute's iterators yield it; calling a tf.function with values by device takes longer.
+            # tf.distribute's iterators yield this form too. A tf.function called with values by device takes longer.
             return parts[0]
         return self._strategy.experimental_distribute_values_from_function(
             lambda context: parts[context.replica_id_in_sync_group % self._local]
         )
 
     def _aggregated(self) -> list[Any]:
-        """Return the batch's gradients, summed over all replicas, by variable; computed in the first call of a step.
+        """Return the batch's gradients by variable, summed over all replicas. The first call in a step computes them.
 
         Raises:
-            RuntimeError: there is no batch, since `gradients_of` was not called or `apply` has made the step.
+            RuntimeError: `gradients_of` was not called, or `apply` has made the step.
         """
         if self._batch is None:
             raise RuntimeError("there are gradients only between gradients_of and apply")
@@ -176,7 +176,7 @@ class TfReplica(Replica):
         return list(self._reduced)
 
     def _regrouped(self, flat: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the gradients of `_copies` grouped by variable: one distributed value for each."""
+        """Return the gradients of `_copies` grouped by variable, with one distributed value for each variable."""
         size = self._local
         groups = [flat[start : start + size] for start in range(0, len(flat), size)]
         return tuple(
@@ -207,7 +207,7 @@ class TfReplica(Replica):
         return super().own_parameters()
 
     def refresh_model(self) -> None:
-        """Copy the twin's parameters into the torch model.
+        """Copy the Keras model's parameters into the torch model.
 
         Raises:
             RuntimeError: a parameter is not the same on all devices of this process.
@@ -241,7 +241,7 @@ def keras_sgd(optimizer: torch.optim.Optimizer) -> Any:
     the weights.
 
     Raises:
-        ValueError: this is not SGD, or it has settings that Keras' SGD does not have or interprets differently.
+        ValueError: the optimizer is not SGD, or has settings that Keras' SGD lacks or interprets differently.
     """
     import keras
 
@@ -266,7 +266,7 @@ def _bytes(tensors: Sequence[Any]) -> int:
 
 @contextmanager
 def replaced(thing: Any, name: str, by: Any) -> Iterator[None]:
-    """Replace an object's method in the block, for example while a tf.function that calls it is traced."""
+    """Replace a method of an object while the enclosed code runs, for example while it traces a tf.function."""
     setattr(thing, name, by)
     try:
         yield
@@ -275,7 +275,7 @@ def replaced(thing: Any, name: str, by: Any) -> Iterator[None]:
 
 
 def _compiled(tf: Any, function: Callable[..., Any], *, by_xla: bool) -> Callable[..., Any]:
-    """Return a replica's function, compiled by XLA if `by_xla`."""
+    """Return `function` compiled by XLA, or unchanged if `by_xla` is false."""
     if not by_xla:
         return function
     return tf.function(function, autograph=False, jit_compile=True)  # type: ignore[no-any-return]

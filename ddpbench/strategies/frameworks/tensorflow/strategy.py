@@ -1,4 +1,4 @@
-"""The strategies `tf_mirrored` and `tf_multi_worker`: TensorFlow's data parallelism in one or several processes."""
+"""The strategies `tf_mirrored` and `tf_multi_worker`, TensorFlow's data parallelism in one or several processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NOTE = (
 
 
 class _Tf(Strategy[_OptionsT]):
-    """The common part of both strategies: which cases TensorFlow can run.
+    """Base class of both TensorFlow strategies, with the checks of which cases TensorFlow can run.
 
     The fork server does not import TensorFlow. If pandas is installed, Keras imports it and thus pyarrow, which starts
     a thread, after which a server must not fork. Also, ranks of other strategies would have TensorFlow in their memory.
@@ -42,7 +42,7 @@ class _Tf(Strategy[_OptionsT]):
         return f"{self.name} cannot call a step() that is written for torch: use {_listed()}"
 
     def _workload_reason(self, case: Case) -> str | None:
-        """Return words on why TensorFlow cannot train the workload's model, or None."""
+        """Explain in words why TensorFlow cannot train the workload's model, or return None if it can."""
         if case.workload.partition(":")[0] in TWINS:
             return None
         return (
@@ -51,7 +51,7 @@ class _Tf(Strategy[_OptionsT]):
         )
 
     def _setting_reason(self, case: Case) -> str | None:
-        """Return words on a setting of the case that TensorFlow cannot follow, and on what to do, or None."""
+        """Explain in words which setting TensorFlow cannot follow and what to do, or return None if it can."""
         what = "evaluation" if case.evaluation else "checkpoint"
         return first_reason(
             (
@@ -88,12 +88,12 @@ class _Tf(Strategy[_OptionsT]):
 
 
 class TfMirrored(_Tf[TfMirroredOptions]):
-    """tf.distribute.MirroredStrategy: one process, `world_size` logical CPU devices, a replica of the model on each.
+    """tf.distribute.MirroredStrategy in one process, which has a replica on each of several logical CPU devices.
 
-    The process takes the job's full batch and splits it evenly, in the order of samples. The custom training loop is
-    that of TensorFlow's guide. The model is made under `strategy.scope()`. A replica's loss is the sum over its samples
-    divided by the global batch size, and Keras' optimizer sums gradients over replicas. Since `fit` is not used, there
-    are no metrics, callbacks, shuffling or checkpoints.
+    There are `world_size` devices. The process takes the full global batch and splits it evenly, in the order of
+    samples. The custom training loop is that of TensorFlow's guide. The model is made under `strategy.scope()`. A
+    replica's loss is the sum over its samples divided by the global batch size, and Keras' optimizer sums gradients
+    over replicas. Metrics, callbacks, shuffling and checkpoints are absent, because `fit` is not used.
     """
 
     name = "tf_mirrored"
@@ -116,11 +116,11 @@ class TfMirrored(_Tf[TfMirroredOptions]):
 
 
 class TfMultiWorker(_Tf[TfMultiWorkerOptions]):
-    """tf.distribute.MultiWorkerMirroredStrategy: one process per rank; TensorFlow's servers sum the gradients.
+    """tf.distribute.MultiWorkerMirroredStrategy with one process per rank. TensorFlow's servers sum the gradients.
 
     Ranks exchange the addresses of their servers for `TF_CONFIG`. Otherwise the loop is that of `tf_mirrored`, with one
-    replica in each process, which takes the rank's share of the batch. A step returns the job's loss, since the loop
-    in TensorFlow's guide sums the loss over replicas. With one rank there is no cluster.
+    replica in each process, which takes the rank's part of the batch. A step returns the loss over all ranks, because
+    the loop in TensorFlow's guide sums the loss over replicas. A single rank starts no cluster.
     """
 
     name = "tf_multi_worker"
