@@ -222,9 +222,7 @@ class ForkServer:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
-        os.setpgid(
-            0, 0
-        )  # a process group of its own, so that the rank and its loader workers are ended together
+        os.setpgid(0, 0)  # a new process group, so that the rank and its loader workers are ended together
         self._connection.close()
         with open_to_append(log) as output:
             os.dup2(output.fileno(), 1)
