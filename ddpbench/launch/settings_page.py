@@ -67,7 +67,7 @@ class SettingKey:
     default: str
     """The default in TOML; empty if the key is not set by default."""
     unit: str
-    """The unit's symbol, `1` for a ratio; empty for a key that is no quantity."""
+    """The unit's symbol, `1` for a ratio; empty for a key without a unit."""
     values: str
     """The type and the allowed values."""
     meaning: str

@@ -34,12 +34,12 @@ class Base(BaseModel, extra="forbid", frozen=True):
     """Model, data, loss and optimizer: a name from `ddpbench list`, `replay:PROFILE`, or your class as
     `train.py:Measured` or `package.module:Measured`."""
     strategy: str = "ddp"
-    """How training is divided among ranks: a name from `ddpbench list`, or your class as `mine.py:TopK`."""
+    """Division of training among ranks: a name from `ddpbench list`, or your class as `mine.py:TopK`."""
     algorithm: str = "default"
     """Collective [algorithm](strategies.md) for gradients, if the strategy leaves a choice. For `ddp` also your class
     as `mine.py:MyRing`."""
     schedule: Literal["default", "overlapped", "after_backward"] = "default"
-    """Whether gradients are sent during backward or after it, if the strategy leaves a choice."""
+    """Time at which gradients are sent, during backward or after it, if the strategy leaves a choice."""
     backend: Literal["auto", "gloo", "nccl", "mpi", "ucc"] = "auto"
     """Communication library. `auto` is nccl on GPUs and gloo on CPUs."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -57,7 +57,7 @@ class Base(BaseModel, extra="forbid", frozen=True):
     global_batch: Annotated[int, limits.GLOBAL_BATCH, Unit("samples")] | None = None
     """Batch of the whole job, for strong scaling only, which requires it."""
     scaling: Literal["weak", "strong"] = "weak"
-    """Whether the local batch (`weak`) or the global batch (`strong`) stays fixed as ranks are added."""
+    """Batch that stays fixed as ranks are added: the local one (`weak`) or the global one (`strong`)."""
     dtype: Literal["default", "float32", "float64", "bfloat16"] = "default"
     """Type that parameters and batches are cast to. `default` is float32, and no cast for your own class."""
     precision: Literal["full", "bf16", "fp16"] = "full"
@@ -77,9 +77,9 @@ class Base(BaseModel, extra="forbid", frozen=True):
     agents: Annotated[int, limits.NODES, Unit("agents")] = 1
     """Number of torchrun agents, for `recovery`, each with equally many ranks."""
     collective_timeout: Annotated[float, limits.COLLECTIVE_TIMEOUT_S, Duration] = 10.0
-    """How long a rank waits in a collective, for `recovery`."""
+    """Longest time that a rank waits in a collective, for `recovery`."""
     launcher: Literal["local", "spawn", "torchrun", "srun", "mpiexec", "ray", "slurm"] = "local"
-    """What starts the ranks; `local` is a fork server. For `slurm` use `ddpbench submit`."""
+    """Program that starts the ranks. `local` is a fork server. For `slurm` use `ddpbench submit`."""
     nodes: Annotated[int, limits.NODES, Unit("nodes")] = 1
     """Number of machines. More than 1 needs torchrun or Slurm. [fabric] sets emulated nodes."""
     seed: Annotated[int, limits.SEED] = 0

@@ -415,7 +415,7 @@ class Strategy(ABC, Generic[OptionsT]):
         return world_size
 
     def dealt(self, case: Case, rank: int) -> tuple[int, int]:
-        """Return which part of a step's samples a rank takes, as (index of the part, number of equal parts).
+        """Return the part of a step's samples that this rank takes, as (index of the part, number of equal parts).
 
         Several ranks may take the same part. Every part is taken by some rank. Rates are always computed from
         `case.local_batch` samples per rank and step.

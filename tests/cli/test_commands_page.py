@@ -24,4 +24,4 @@ def test_a_repeated_argument_is_explained_once() -> None:
     text = page()
     assert text.count("- `--json`: ") == 1
     assert text.count("what two sides take turns in") == 1
-    assert "- `--out FILE`: output file" in text, "a help of its own is kept"
+    assert "- `--out FILE`: output file" in text, "a different help is kept"

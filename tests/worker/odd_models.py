@@ -221,7 +221,7 @@ class EndsInDouble(Classes):
 
 
 class EndsInDoubleInStep(EndsInDouble):
-    """A step of its own that does the same."""
+    """A class with `step` that does the same."""
 
     loss: Any = None
 

@@ -35,7 +35,7 @@ class BranchesReplica(PieceReplica):
         self.knows_loss = job.rank == 0
         self._buffers: list[torch.Tensor] | None = None
         """Receive buffers. Rank 0 has one for each other rank's output, by rank. Every other rank has one for the
-        gradient of its own output."""
+        gradient of its output."""
 
     def gradients_of(self, inputs: Any, targets: Any) -> torch.Tensor:
         return self._joined(inputs, targets) if self.job.rank == 0 else self._apart(inputs)

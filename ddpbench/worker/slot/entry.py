@@ -33,10 +33,8 @@ GOODBYE_S = 5.0
 def run(run_dir: Path, *, retry_failed: bool = False, env: Mapping[str, str] = os.environ) -> int:
     """Run a slot from start to end. Return its exit code and leave no process behind.
 
-    Exit codes are:
-
-    * 0: all cases are ok or skipped * 1: some case is neither, or the job could not continue * 2: the request was wrong
-    and nothing was measured * 130: interrupted
+    The exit code is 0 if all cases are ok or skipped, 1 if some case is neither or the job could not continue, 2 if the
+    request was wrong and nothing was measured, and 130 after an interruption.
 
     The first slot of each node prints the reason.
     """
@@ -68,9 +66,7 @@ def run(run_dir: Path, *, retry_failed: bool = False, env: Mapping[str, str] = o
     except (DdpbenchError, OSError) as error:
         refused = isinstance(error, RequestError)
         code, reason = EXIT_REQUEST if refused else EXIT_NOT_OK, explained(error)
-        if (
-            meeting is not None
-        ):  # has no effect on slots with a different key, which refuse this slot's messages
+        if meeting is not None:  # slots with a different key refuse this message
             why = f"slot {place.rank} on {host_name()}: {reason}"
             meeting.stop(why, code)
     except KeyboardInterrupt:

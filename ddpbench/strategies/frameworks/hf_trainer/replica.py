@@ -71,7 +71,7 @@ def scheduler_of(optimizer: torch.optim.Optimizer) -> Any:
 
 
 class _ClosedError(Exception):
-    """Raised to leave the Trainer's loop when the replica is closed and there are no more batches."""
+    """Raised to leave the Trainer's loop when the replica is closed and no batch follows."""
 
 
 class HfTrainerReplica(DdpInsideReplica):

@@ -14,7 +14,7 @@ class TfMirroredOptions(BaseModel, extra="forbid", frozen=True):
     """The choices of tf.distribute.MirroredStrategy, with its defaults."""
 
     cross_device_ops: Literal["collective", "reduction_to_one_device"] = "collective"
-    """How gradients are summed: by a collective all-reduce, or on the first device."""
+    """Summation of gradients: by a collective all-reduce, or on the first device."""
 
 
 class TfMultiWorkerOptions(BaseModel, extra="forbid", frozen=True):
