@@ -23,8 +23,8 @@ class AsyncServerOptions(BaseModel, extra="forbid", frozen=True):
     """Options of the transport between workers and server."""
 
     transport: Literal["auto", "rpc", "p2p"] = "auto"
-    """Transport of gradients: one torch.distributed.rpc call per step (`rpc`), or process-group messages (`p2p`). `auto`
-    is rpc if supported."""
+    """Transport of gradients: one torch.distributed.rpc call per step (`rpc`), or process-group messages (`p2p`).
+    `auto` is rpc if supported."""
 
 
 class AsyncServer(Strategy[AsyncServerOptions]):
