@@ -11,7 +11,7 @@ from ddpbench.units import Unit
 
 
 class PipelineOptions(BaseModel, extra="forbid", frozen=True):
-    """Order in which a batch passes the stages: `gpipe` (Huang et al., NeurIPS 2019) or `1f1b` (Narayanan et al., SC'21)."""
+    """Order of microbatches in the stages: `gpipe` (Huang et al., NeurIPS 2019) or `1f1b` (Narayanan et al., SC'21)."""
 
     order: Literal["gpipe", "1f1b"] = "gpipe"
     """All forwards before all backwards (`gpipe`), or alternately, which stores fewer activations (`1f1b`)."""
