@@ -102,10 +102,12 @@ def _dry_run(request: SweepRequest, *, as_json: bool, verbose: bool) -> int:
 def _finished_for(prepared: Prepared) -> str:
     """Return the reason for which a run has nothing left to launch; empty if it has."""
     from ddpbench.launch.listener import Listener
+    from ddpbench.launch.sweep.identification import check_resumable
     from ddpbench.launch.sweep.progress import Progress
 
     if not prepared.resumes or prepared.retry_failed or not prepared.run.cases.is_dir():
         return ""  # a packed run would have to be unpacked
+    check_resumable(prepared)
     return Progress(prepared, Listener(), time.monotonic, shared=True).finished_for()
 
 
@@ -136,12 +138,10 @@ def _describe(prepared: Prepared) -> None:
 
 def _sweep(request: SweepRequest, as_json: bool) -> int:
     from ddpbench.cli.console import Progressive
-    from ddpbench.launch.sweep.identification import check_resumable
     from ddpbench.launch.sweep.preparation import prepare
 
     console = Progressive(None if sys.stderr.isatty() else 120)
     prepared = prepare(request)
-    check_resumable(prepared)
     start = time.monotonic()
     if reason := _finished_for(prepared):
         result, page, summary = _report_again(prepared, reason)

@@ -229,7 +229,6 @@ def test_an_archive_that_lacks_launches_is_told_of_until_it_is_packed_again(
 ) -> None:
     # a sweep that has nothing left to do: its measurements do not matter here
     monkeypatch.setattr("ddpbench.launch.sweep.preparation.prepare", lambda request: None)
-    monkeypatch.setattr("ddpbench.launch.sweep.identification.check_resumable", lambda prepared: None)
     monkeypatch.setattr("ddpbench.cli.sweep._finished_for", lambda prepared: "")
     monkeypatch.setattr("ddpbench.cli.sweep._describe", lambda prepared: None)
     monkeypatch.setattr("ddpbench.cli.sweep._print_report", lambda *_: None)
