@@ -1,4 +1,4 @@
-"""The batch of a training loop: the names of its parts, and the loader that yields it."""
+"""Find the batch of a training loop, the names of its parts, and the loader that yields it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ _BARS = ("tqdm", "trange", "iter", "track", "progress_bar", "islice", "cycle")
 
 @dataclass(frozen=True)
 class Batch:
-    """The batch of a loop, with the names of its parts. `target` is None if no batch was found."""
+    """The batch of a training loop, and the loader or call that it comes from.
+
+    `target` is the expression that the batch is assigned to, or None if no batch was found.
+    """
 
     target: ast.expr | None
     parts: tuple[tuple[tuple[int, Path], str], ...]
-    """For each part, the key of its origin and its name in the loop."""
+    """For each part of the batch, its `Origin.key` and its name in the loop."""
     count: tuple[int, Path] | None
-    """The key of the origin of the number that `enumerate` yields; None without `enumerate`."""
+    """`Origin.key` of the number that `enumerate` yields; None without `enumerate`."""
     loader: Origin | None
     draw: ast.Call | None = None
     """The call of the script's function that returns a batch, if no loader yields one."""
@@ -31,7 +34,10 @@ class Batch:
 
 
 def batch_of(tracer: Tracer, loop: TrainingLoop) -> Batch:
-    """Return the batch of a training loop: its loop variable, or what its body draws from an iterator."""
+    """Find the batch of a training loop.
+
+    It is the loop variable, or a variable that the body sets to `next(iterator)` or to the result of a function.
+    """
     if not isinstance(loop.node, ast.For | ast.AsyncFor):
         return _drawn(tracer, loop)
     iterated, path, count = _goes_through(tracer, loop.node.iter, loop.scope)
@@ -49,9 +55,10 @@ def batch_of(tracer: Tracer, loop: TrainingLoop) -> Batch:
 
 
 def _goes_through(tracer: Tracer, node: ast.expr, scope: Scope) -> tuple[Origin, Path, Path | None]:
-    """Return what a loop iterates over, such as a loader, and the paths of batch and batch number in its target.
+    """Return what a loop iterates over, without wrappers such as `enumerate` and `tqdm`, and two index paths.
 
-    The path of the batch's number is None without `enumerate`, and with one that is given its first number.
+    The first path leads to the batch in the loop's target, the second to the batch's number. The second is None without
+    `enumerate`, and for an `enumerate` with a start value.
     """
     found = tracer.trace(node, scope)
     if isinstance(found.node, ast.Call) and found.node.args:
@@ -66,7 +73,7 @@ def _goes_through(tracer: Tracer, node: ast.expr, scope: Scope) -> tuple[Origin,
 
 
 def _passes_on(function: FunctionNode | None) -> bool:
-    """Return whether a function yields the items of its argument unchanged, as a script's own progress bar does."""
+    """Return whether a function yields the items of its first argument unchanged, as a progress bar does."""
     if function is None or not parameters_of(function):
         return False
     given = [each.value for each in ast.walk(function) if isinstance(each, ast.Yield)]
@@ -79,7 +86,7 @@ def _passes_on(function: FunctionNode | None) -> bool:
 
 
 def _drawn(tracer: Tracer, loop: TrainingLoop) -> Batch:
-    """Return the batch of a loop over numbers, which gets it from `next(iterator)` or from a function of the script."""
+    """Return the batch of a loop over numbers, where the body calls `next(iterator)` or a function of the script."""
     for statement in here(loop.node.body):
         if isinstance(statement, ast.Assign) and last_name(statement.value) == "next":
             call = statement.value
@@ -94,7 +101,7 @@ def _drawn(tracer: Tracer, loop: TrainingLoop) -> Batch:
 
 
 def _drawn_by_function(tracer: Tracer, loop: TrainingLoop) -> Batch | None:
-    """Return the batch of a loop that gets it from a function of the script, as in `x, y = get_batch("train")`."""
+    """Return the batch that a loop's body gets from a function of the script, as in `x, y = get_batch("train")`."""
     stored = {e.id for e in here(loop.body) if isinstance(e, ast.Name) and isinstance(e.ctx, ast.Store)}
     given = {
         name.id

@@ -1,4 +1,4 @@
-"""The bindings of each name in a function, a method or a module's top level."""
+"""Find the statements that bind each name, and those that change its object, in a function or a module's top level."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Tests = tuple[tuple[ast.expr, bool], ...]
 
 @dataclass(frozen=True)
 class Binding:
-    """The binding of a name: a value, or its part at `path`.
+    """An assignment to a name: of `value`, or of the element of `value` at the indices in `path`.
 
-    The name is only bound if each condition in `tests` has the outcome paired with it.
+    The assignment only takes place if each condition in `tests` has the outcome paired with it.
     """
 
     value: ast.expr
@@ -49,7 +49,7 @@ def key_of(node: ast.AST) -> str:
 
 
 def bindings_of(node: ast.Module | FunctionNode) -> dict[str, list[Binding]]:
-    """Return the bindings of each name and each attribute of a name, in source order, by `key_of`."""
+    """Return the bindings of each bound name, or attribute of a name such as `x.y`, in source order."""
     found: dict[str, list[Binding]] = {}
     for key, binding in _in_block(node.body, ()):
         found.setdefault(key, []).append(binding)
@@ -71,7 +71,7 @@ def _in_block(body: list[ast.stmt], tests: Tests) -> Iterator[tuple[str, Binding
 
 
 def _bound_by(statement: ast.stmt) -> list[tuple[ast.expr, Binding]]:
-    """Return the targets that a statement itself binds, with their bindings. Statements nested in it are left out."""
+    """Return the targets that a statement binds, with their bindings, but not those of statements nested in it."""
     match statement:
         case ast.Assign():
             return [(target, Binding(statement.value)) for target in statement.targets]
@@ -89,7 +89,7 @@ def _bound_by(statement: ast.stmt) -> list[tuple[ast.expr, Binding]]:
 
 
 def _within(statement: ast.stmt, tests: Tests) -> Iterator[tuple[str, Binding]]:
-    """Yield the keys and bindings of the names that statements nested in this one bind."""
+    """Yield the names that statements nested in this one bind, with their bindings."""
     if isinstance(statement, ast.If):
         yield from _in_block(statement.body, (*tests, (statement.test, True)))
         yield from _in_block(statement.orelse, (*tests, (statement.test, False)))
@@ -139,14 +139,14 @@ class Mutation:
 
     @property
     def freezes(self) -> bool:
-        """True if the statement turns gradients of a parameter or module off or on."""
+        """True if the statement sets `requires_grad` of a parameter or module."""
         node = self.statement
         if isinstance(node, ast.Assign):
             return all(isinstance(e, ast.Attribute) and e.attr == "requires_grad" for e in node.targets)
         return isinstance(node, ast.Expr) and last_name(node.value) == "requires_grad_"
 
     def sets(self, key: str) -> bool:
-        """Return whether the statement rebinds `key`, as `rate = rate / 2` or `rate /= 2`, but not `rates[0] = 1`."""
+        """Return whether the statement assigns to `key` itself, as `rate /= 2` does, rather than to an entry of it."""
         node = self.statement
         targets = node.targets if isinstance(node, ast.Assign) else []
         targets = [node.target] if isinstance(node, ast.AugAssign) else targets
@@ -154,7 +154,7 @@ class Mutation:
 
 
 def changes_of(node: ast.Module | FunctionNode) -> dict[str, list[Mutation]]:
-    """Return the mutations of each name and each attribute of a name, in source order, by `key_of`."""
+    """Return the mutations of each changed name, or attribute of a name such as `x.y`, in source order."""
     found: dict[str, list[Mutation]] = {}
     for statement, tests, loops in simple_statements(node.body):
         for key, value, entry in _changed_by(statement):
@@ -165,7 +165,10 @@ def changes_of(node: ast.Module | FunctionNode) -> dict[str, list[Mutation]]:
 def simple_statements(
     body: list[ast.stmt], tests: Tests = (), loops: tuple[tuple[int, int], ...] = ()
 ) -> Iterator[tuple[ast.stmt, Tests, tuple[tuple[int, int], ...]]]:
-    """Yield each statement that is not a block, with its conditions and the first and last lines of its loops."""
+    """Yield each statement that is not a block, with the conditions and the loops around it.
+
+    A loop is given by the numbers of its first and last lines.
+    """
     for statement in body:
         if isinstance(statement, ast.If):
             yield from simple_statements(statement.body, (*tests, (statement.test, True)), loops)
@@ -182,12 +185,12 @@ def simple_statements(
 
 
 def _split(target: ast.expr, *, splits: bool) -> list[ast.expr]:
-    """Return `target` alone; if `splits` and it is a tuple, as in `data, rest = random_split(data)`, its elements."""
+    """Return the elements of `target` if it is a tuple or list and `splits` is set; else `target` alone."""
     return target.elts if splits and isinstance(target, ast.Tuple | ast.List) else [target]
 
 
 def entry_of(node: ast.expr) -> str | None:
-    """Return the constant with which an expression indexes a name, `"'lr'"` for `given["lr"]`; None if it does not."""
+    """Return the source text of the constant that indexes a name, `"'lr'"` for `given["lr"]`; None for other nodes."""
     while isinstance(node, ast.Attribute | ast.Subscript) and not key_of(node.value):
         node = node.value
     constant = isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant)
@@ -195,7 +198,7 @@ def entry_of(node: ast.expr) -> str | None:
 
 
 def _holder(target: ast.Attribute | ast.Subscript) -> str:
-    """Return the `key_of` the name or attribute whose object changes if something is assigned to `target`."""
+    """Return the name, or the attribute such as `x.y`, whose object is changed by an assignment to `target`."""
     node = target.value
     while isinstance(node, ast.Subscript) or (isinstance(node, ast.Attribute) and not key_of(node)):
         node = node.value

@@ -1,4 +1,4 @@
-"""Finds errors in a generated method: unknown, unassigned or ambiguous names, and unread arguments."""
+"""Find errors in a generated method: unknown, unassigned or ambiguous names, and unread arguments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _VALUES = (ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.Set, ast.JoinedStr, 
 
 
 def _may_have(node: ast.AST, value: ast.AST) -> bool:
-    """Return whether a literal can be indexed, or can have the attribute, as `node` requires. Strings have methods."""
+    """Return whether the index or attribute access in `node` can work on the literal `value`."""
     if isinstance(node, ast.Subscript):
         return not isinstance(value, ast.Constant) or isinstance(value.value, str | bytes)
     return isinstance(node, ast.Attribute) and not (
@@ -33,7 +33,7 @@ def problems_of(
 ) -> list[str]:
     """Return a sentence for each error in a generated method.
 
-    `given` are names that lines before `body` bind. `known` are the names that the script's module has once imported.
+    `given` are the names bound before `body`. `known` are the names that the script's module has after its import.
     """
     flow = _Flow({"self", *parameters, *given}, _stored(body), known)
     flow.block(body)
@@ -43,9 +43,9 @@ def problems_of(
 
 
 def _reads(node: ast.AST, name: str, *, also_outer: bool = False) -> bool:
-    """Return whether a node reads `name` as a variable of the method, and not as a different one of a nested function.
+    """Return whether a node reads the method's variable `name`, not a nested function's variable with that name.
 
-    With `also_outer`, names marked as those of the script's module count, too.
+    Names that are marked as module-level names of the script only count with `also_outer`.
     """
     if isinstance(node, ast.Name):
         outer = getattr(node, "outer", False) and not also_outer
@@ -54,7 +54,7 @@ def _reads(node: ast.AST, name: str, *, also_outer: bool = False) -> bool:
 
 
 def reads_of_module(body: list[ast.stmt], bound: Iterable[str], names: Iterable[str]) -> list[str]:
-    """Return those of the module's `names` that a method reads. `bound` are the names bound before its body."""
+    """Return which of the module-level `names` a method reads. `bound` are the names bound before its `body`."""
     own = {*bound, *_stored(body)}
     return [
         name
@@ -64,7 +64,7 @@ def reads_of_module(body: list[ast.stmt], bound: Iterable[str], names: Iterable[
 
 
 def _outside(node: ast.AST, name: str) -> Iterable[ast.AST]:
-    """Return the parts of a node in which `name` is the method's variable, without scopes that bind it themselves."""
+    """Return the child nodes of a node, except those where a nested function or comprehension rebinds `name`."""
     match node:
         case ast.FunctionDef() | ast.AsyncFunctionDef():
             if name in {*_arguments(node.args), *_stored(node.body)}:
@@ -98,14 +98,14 @@ def free_names(made: ast.AST) -> set[str]:
 
 
 def unknown_names(value: ast.expr, known: frozenset[str]) -> list[str]:
-    """Return a sentence for each problem in an expression of a class body, such as a name that the module lacks."""
+    """Return a sentence for each error in an expression of a class body, such as a name that the module lacks."""
     flow = _Flow(set(), set(), known)
     flow.expression(value)
     return flow.problems
 
 
 def _stored(body: list[ast.stmt]) -> set[str]:
-    """Return the names that statements bind in a method, without those of nested functions and comprehensions."""
+    """Return the names that a method's statements bind, except those that nested functions and comprehensions bind."""
     found: set[str] = set()
     todo: list[ast.AST] = list(body)
     while todo:
@@ -126,7 +126,7 @@ def _stored(body: list[ast.stmt]) -> set[str]:
 
 
 class _Flow:
-    """Visits statements in order, with the names that may be bound at each, and collects problems."""
+    """Visits a method's statements in order, tracks which names are bound, and collects errors."""
 
     def __init__(self, bound: set[str], stored: set[str], known: frozenset[str]) -> None:
         self.bound, self.stored, self.known = bound, stored, known
@@ -217,7 +217,7 @@ class _Flow:
                 self.block([*node.orelse, *node.finalbody])
 
     def expression(self, node: ast.AST) -> None:
-        """Check the names in an expression, and note those that it binds."""
+        """Check the names that an expression reads, and record those that it binds."""
         self._check_use(node)
         if isinstance(node, ast.Name):
             if isinstance(node.ctx, ast.Store):

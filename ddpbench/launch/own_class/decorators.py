@@ -1,4 +1,4 @@
-"""Finds decorators that may call a function with other arguments, and functions that other code may call."""
+"""Find decorators that may change a function's arguments or result, and functions that are passed to other code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STARTING = frozenset({"Fire", "cli", "run", "signature", "print"})
 
 
 def unknown_decorator(decorated: FunctionNode | ast.ClassDef, script: Script) -> ast.expr | None:
-    """Return the first decorator that may pass other arguments or return another result; None if there is none."""
+    """Return the first decorator that may change the arguments or the result of a call; None if there is none."""
     return next((each for each in decorated.decorator_list if not _keeps(each, script)), None)
 
 
@@ -44,7 +44,7 @@ def _returned(function: FunctionNode) -> FunctionNode | None:
 
 
 def _passes_on(decorator: FunctionNode) -> bool:
-    """Return whether a decorator returns its function, or one that only calls it with all arguments, once."""
+    """Return whether a decorator returns its function, or a wrapper that calls it once with the same arguments."""
     if len(decorator.args.args) != 1:
         return False
     name = decorator.args.args[0].arg
@@ -81,9 +81,9 @@ def _names(node: ast.AST, wanted: set[str]) -> Iterator[ast.Name]:
 
 
 def passed_on(body: list[ast.stmt]) -> Iterator[ast.Name | ast.Attribute]:
-    """Yield the names and attributes that may be functions and that statements hand on, as in `launch(main)`.
+    """Yield the names and attributes that statements use without calling them, such as `main` in `launch(main)`.
 
-    Those in a lambda expression count even if it calls them.
+    They may be functions that other code calls. All names in a lambda expression count, including those that it calls.
     """
     called: set[int] = set()
     for node in here(body):

@@ -1,4 +1,4 @@
-"""Finds values that may differ when recomputed: random draws, clocks, input, and objects with state."""
+"""Find expressions that may give a different value when computed again, such as random draws, clocks and input."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _DEEPEST = 8
 
 
 def is_another(node: ast.AST, script: Script) -> bool:
-    """Return whether recomputing an expression may give a different value or object."""
+    """Return whether an expression may give a different value or object if it is computed again."""
     return _is_another(node, script, frozenset(), 0)
 
 
@@ -66,7 +66,7 @@ def is_generator(node: ast.AST) -> bool:
 
 
 def is_layer(node: ast.AST, script: Script) -> bool:
-    """Return whether an expression constructs a module of torch or of the script."""
+    """Return whether an expression constructs a layer of `torch.nn`, or a module class of the script."""
     if not isinstance(node, ast.Call):
         return False
     name, of_torch = last_name(node), ast.unparse(node.func).startswith(("nn.", "torch.nn."))
@@ -108,7 +108,7 @@ def _run_by(function: FunctionNode | None, own: ast.ClassDef | None) -> Iterator
 
 
 def _keeps(own: ast.ClassDef) -> bool:
-    """Return whether a method other than the constructor sets attributes of its object."""
+    """Return whether a method of a class, other than its constructor, sets attributes of its object."""
     for each in own.body:
         if not isinstance(each, ast.FunctionDef) or each.name in ("__init__", "__new__", "__post_init__"):
             continue

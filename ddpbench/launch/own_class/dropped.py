@@ -1,4 +1,4 @@
-"""Lists the statements of a script that its generated class leaves out, and settings for the experiment."""
+"""List the statements of a script that its generated class leaves out, and the settings for an experiment."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Dropped:
 
 @dataclass(frozen=True)
 class ScriptSetting:
-    """A setting of the script that an experiment also has. `value` is TOML; empty if the script does not show it."""
+    """A setting of the script that an experiment also has. `value` is TOML, or empty if the value is unknown."""
 
     key: str
     value: str
@@ -145,7 +145,7 @@ class KeptParts:
     """The parts of a script that the generated class keeps."""
 
     places: frozenset[int]
-    """The numbers of the script's nodes that the generated class has copies of, as in `place_of_node`."""
+    """The numbers (see `place_of_node`) of the script's nodes that the generated class has copies of."""
     names: frozenset[str]
     """The names that the generated class uses."""
     loop: TrainingLoop | None
@@ -158,7 +158,7 @@ class KeptParts:
 
 
 class Leavings:
-    """Collects the statements that the generated class leaves out."""
+    """Collects the statements that the generated class leaves out, and the settings for an experiment."""
 
     def __init__(self, script: Script, tracer: Tracer, taken: KeptParts, ends: list[ast.stmt]) -> None:
         """`ends` are the top-level statements that will not run when the module is imported."""
@@ -205,7 +205,7 @@ class Leavings:
         self.dropped += inner.found
 
     def _at_import(self, body: list[ast.stmt]) -> None:
-        """Collect what importing the script does not give the generated class: settings, loaders, model changes."""
+        """Collect the settings, loaders and changes of the model in top-level statements, which run at import."""
         inner, before = _Collected(self, self.tracer.top), [*self.settings]
         inner.block([each for each in body if not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)])
         self.dropped += [
@@ -225,7 +225,7 @@ class Leavings:
             self.setting("base.threads_per_rank", call.args[0], scope, call.lineno)
 
     def setting(self, key: str, value: ast.expr, scope: Scope, line: int) -> None:
-        """Record a setting, with its value if the script's constants and defaults determine it."""
+        """Record a setting of an experiment, with the value if it can be computed from the script's constants."""
         known, found = self.tracer.value(value, scope)
         shown = known and isinstance(found, bool | int | float | str)
         text = ("true" if found else "false") if isinstance(found, bool) else str(found) if shown else ""
@@ -233,7 +233,7 @@ class Leavings:
 
 
 class _Collected:
-    """The left-out statements of one function."""
+    """Collects the statements of one function that the generated class leaves out."""
 
     def __init__(self, of: Leavings, scope: Scope) -> None:
         self.of, self.scope = of, scope
@@ -320,7 +320,7 @@ class _Collected:
             self._add(OTHER if group == DONE and isinstance(node, ast.AugAssign) else group, shown)
 
     def _loads(self, loads: list[ast.Call], shown: ast.AST) -> None:
-        """Record the arguments of DataLoaders that the generated class leaves out."""
+        """Record the arguments of DataLoader calls that the generated class leaves out."""
         rest = [word for each in loads for word in _rest(each, _LOADED)]
         if not rest:
             return
@@ -340,7 +340,7 @@ class _Collected:
         self._loads([call], call)
 
     def _is_own_method(self, call: ast.Call) -> bool:
-        """Return whether a call is to a method of `self`, or of a script's class that the generated class lacks."""
+        """Return whether a call runs a method of the script whose statements are listed themselves."""
         if not isinstance(call.func, ast.Attribute):
             return False
         receiver = call.func.value
@@ -364,7 +364,7 @@ class _Collected:
         return self._schedules(calls) or _by_text(text) or self._by_calls(calls, names)
 
     def _by_calls(self, calls: list[ast.Call], names: set[str]) -> str:
-        """Return the group of a statement by the functions that it calls."""
+        """Return the group of a left-out statement, such as `CHECKPOINTS`, from the functions that it calls."""
         sampler = any(each.endswith("Sampler") for each in names)
         changes_model = any(map(self._sets_part, calls)) or any(map(self._follows_model, calls))
         collects = any(map(self._collects, calls))
@@ -382,7 +382,7 @@ class _Collected:
         return next((group for group, fits in groups if fits), OTHER)
 
     def _collects(self, call: ast.Call) -> bool:
-        """Return whether a call appends objects or parts of a model to a list; other appends count as logging."""
+        """Return whether a call appends a part of a model, or an object of the script's classes, to a list."""
         if last_name(call) != "append" or not call.args:
             return False
         found = self.of.tracer.trace(call.args[0], self.scope)
@@ -415,7 +415,10 @@ class _Collected:
         )
 
     def _schedules(self, calls: Iterable[ast.Call]) -> str | None:
-        """Return `DONE` for scheduler calls that the generated class makes too, else `SCHEDULE`; None if none."""
+        """Return `SCHEDULE` if a call makes or advances a learning-rate scheduler; None without such calls.
+
+        The result is `DONE` if the generated class makes the same call.
+        """
         for call in calls:
             made = last_name(call)
             if isinstance(call.func, ast.Attribute) and made in ("step", "get_last_lr"):
@@ -430,7 +433,7 @@ class _Collected:
         return None
 
     def _settings(self, node: ast.stmt) -> None:
-        """Collect the settings in the calls that a statement itself makes, without those of statements nested in it."""
+        """Record the settings in a statement's calls, but not those in statements nested in it."""
         heads: list[ast.AST] = [node]
         if isinstance(node, ast.If | ast.While):
             heads = [node.test]
@@ -445,7 +448,10 @@ class _Collected:
                 self.of.setting(key, value, self.scope, call.lineno)
 
     def _set_by(self, call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
-        """Yield the settings that a call makes, with their values. Record arguments that an experiment cannot set."""
+        """Yield the settings of an experiment that a call corresponds to, with their values.
+
+        Arguments that an experiment cannot set are recorded as left out.
+        """
         name, words = last_name(call), self._words(call)
         if _WRAPPERS.get(name) == "ddp":
             for word in words:
@@ -484,7 +490,7 @@ class _Collected:
 
 
 def _by_text(text: str) -> str:
-    """Return the group of a statement by words in it that are not calls; empty if it has none of them."""
+    """Return the group of a left-out statement from words in it such as `environ`; empty if it lacks them."""
     groups = (
         (SCHEDULE, "['lr']" in text),
         (SYNC, "require_backward_grad_sync" in text),
@@ -495,12 +501,12 @@ def _by_text(text: str) -> str:
 
 
 def _rest(call: ast.Call, known: Iterable[str]) -> list[ast.keyword]:
-    """Return the keyword arguments of a call that are not among `known`."""
+    """Return the keyword arguments of a call whose names are not in `known`."""
     return [each for each in call.keywords if (each.arg or "") not in known]
 
 
 def _reached(script: Script, body: list[ast.stmt], names: set[str]) -> set[str]:
-    """Return the functions and classes that statements and names use, directly or indirectly."""
+    """Return the names of the script's functions and classes that are used, directly or through other ones."""
     found: set[str] = set()
     todo = names | set(_named(body))
     while todo:
@@ -513,7 +519,7 @@ def _reached(script: Script, body: list[ast.stmt], names: set[str]) -> set[str]:
 
 
 def names_read(script: Script, names: set[str]) -> set[str]:
-    """Return the names that the functions and classes among `names` read, directly or indirectly."""
+    """Return all names that the functions and classes in `names`, and those that they use, read."""
     found = _reached(script, [], names)
     nodes = [each for each in (*script.functions.values(), *script.classes.values()) if each.name in found]
     return set(_named(nodes))
@@ -527,7 +533,10 @@ def _named(body: Iterable[ast.AST]) -> Iterator[str]:
 
 
 def summary(dropped: list[Dropped], most: int = 10_000) -> list[str]:
-    """Return a line for each group of left-out statements, severe ones first; it quotes at most `most` statements."""
+    """Return a line for each group of left-out statements, the most severe first.
+
+    Each line quotes at most `most` statements, and gives only line numbers for the rest.
+    """
     order = [WRAPPED, SCHEDULE, WAITS, SYNC, MACHINE, READS, DATA, MODEL, CHECKPOINTS, SEEDS, OTHER, *BRIEF]
     lines = []
     for group in order:

@@ -1,4 +1,4 @@
-"""Finds statements that change the script's model, data, optimizer or state but that the generated class lacks."""
+"""Find statements that change the script's model, data, optimizer or state, and that the generated class lacks."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ RATE = "a learning rate"
 
 @dataclass(frozen=True)
 class Effect:
-    """A statement that changes an object with which the generated class trains."""
+    """A statement that changes one of the objects used in training."""
 
     node: ast.stmt
     part: str
@@ -235,14 +235,17 @@ class Effect:
 
     @property
     def text(self) -> str:
-        """The statement's source in one line; for a block, that of the call or statement in it that has the effect."""
+        """The statement's source in one line. For a block, the source of the inner call or statement in question."""
         shown = self.at if isinstance(self.node, ast.If | ast.For | ast.While | ast.With) else self.node
         return " ".join(ast.unparse(shown).split())
 
 
 @dataclass(frozen=True)
 class _Where:
-    """A function to examine. `taint` has the parameters that are passed a part, each with its `Effect.part`."""
+    """A function to examine.
+
+    `taint` maps its parameters that are passed a model, optimizer, data or the like to their `Effect.part`.
+    """
 
     scope: Scope
     taint: Mapping[str, str]
@@ -251,7 +254,7 @@ class _Where:
 
 
 def _given_by(node: ast.expr) -> Sequence[ast.expr]:
-    """Return the subexpressions whose values an expression may have, contain or be part of."""
+    """Return the subexpressions whose values an expression may return or contain, or whose part it may be."""
     match node:
         case ast.Attribute() | ast.Subscript() | ast.Starred() | ast.NamedExpr():
             return [node.value]
@@ -267,7 +270,7 @@ def _given_by(node: ast.expr) -> Sequence[ast.expr]:
 
 
 class Effects:
-    """Finds statements that change what the generated class trains with, and that the class lacks."""
+    """Finds statements that change the script's model, data, optimizer or state and that the class lacks."""
 
     def __init__(
         self,
@@ -281,16 +284,16 @@ class Effects:
         loaders: set[tuple[int, Path]],
         names: set[str],
     ) -> None:
-        """`parts` has the generated class's method for each origin of a model, an optimizer or data.
+        """`parts` maps each model, optimizer or dataset to the generated class's method that makes it.
 
-        `state` has the method for other objects. `inner` are the origins in `parts` that are contained in others.
-        `places` are the numbers of the script's nodes that the class has copies of. `names` are the script's names
-        that the class reads.
+        The keys are `Origin.key`. `state` has the method for other objects. `inner` are the keys in `parts` of objects
+        that other objects contain. `places` are the numbers of the script's nodes that the class has copies of. `names`
+        are the script's names that the class reads.
         """
         self.tracer, self.loop, self.places = tracer, loop, places
         self.parts, self.state, self.inner = parts, state, inner
         self.made = own_functions(names, tracer.script.functions)
-        """The functions that the generated class calls unchanged."""
+        """The script's functions that the generated class calls."""
         self.reads = names | names_read(tracer.script, names)
         """The names that the generated class reads, directly or through the functions and classes that it uses."""
         self.loaders = loaders
@@ -305,7 +308,7 @@ class Effects:
         self.trunk = self._trunk()
 
     def all(self, origins: list[Origin], used: set[str]) -> list[Effect]:
-        """Return the effects in the functions on the call path to the training loop, and in those that make `origins`.
+        """Return the effects in the functions that lead to the training loop, and in those that create `origins`.
 
         `used` are the names that a step binds and reads.
         """
@@ -346,12 +349,15 @@ class Effects:
         return [found[place] for place in sorted(found)]
 
     def _is_called(self, scope: Scope) -> bool:
-        """Return whether the generated class calls this function unchanged, so that it has all of its effects."""
+        """Return whether the generated class calls this function of the script, so that it has all of its effects."""
         plain = not isinstance(scope.node, ast.Module) and scope.own is None
         return plain and getattr(scope.node, "name", "") in self.made
 
     def _trunk(self) -> dict[int, tuple[Scope, tuple[tuple[int, int], tuple[int, int]]]]:
-        """Return the functions on the call path to the training loop, by node id, each with its training's span."""
+        """Return the functions on the call path to the training loop, by node id.
+
+        Each comes with the start and end of its code that trains.
+        """
         loop = self.loop
         entry: dict[int, list[ast.AST]] = {id(loop.scope.node): [loop.stands or loop.node]}
         found = {id(loop.scope.node): loop.scope, id(loop.body_scope.node): loop.body_scope}
@@ -377,14 +383,14 @@ class Effects:
         return {key: (scope, _span_of(scope, entry.get(key, []))) for key, scope in found.items()}
 
     def _stands_in_loop(self, call: ast.Call, called: Scope) -> bool:
-        """Return whether the body of the loop, as examined, has a function's statements in place of this call."""
+        """Return whether the loop's examined statements contain a function's statements in place of this call."""
         loop = self.loop
         if not any(map(is_backward, here(called.node.body))):
             return False
         return call in here(loop.node.body) and call not in here(loop.body)
 
     def _called(self, call: ast.Call, scope: Scope) -> Scope | None:
-        """Return the script's function or method that a call calls; for a class, its `__init__`."""
+        """Return the script's function or method that a call runs, or the `__init__` of a class; None if unknown."""
         func = call.func
         if isinstance(func, ast.Name):
             found = self._functions.get(func.id) or self._method(func.id, "__init__")
@@ -399,7 +405,7 @@ class Effects:
         return self._method(last_name(made.node), func.attr) if isinstance(made.node, ast.Call) else None
 
     def _instance(self, func: ast.expr, scope: Scope) -> Scope | None:
-        """Return the `__call__` of an object if one of the script's classes makes it; else None."""
+        """Return the `__call__` method that a call of an object runs; None if its class is not the script's."""
         made = self.tracer.trace(func, scope).node
         return self._method(last_name(made), "__call__") if isinstance(made, ast.Call) else None
 
@@ -440,7 +446,7 @@ class Effects:
                     yield Effect(node, part, call)
 
     def _set(self, target: ast.expr, node: ast.stmt, where: _Where) -> str:
-        """Return the `Effect.part` that an assignment changes; empty if none."""
+        """Return the kind of object (an `Effect.part`) that an assignment changes; empty if it changes none of them."""
         if where.helper and self._is_global(target, where):
             return "step"
         if isinstance(target, ast.Name):
@@ -461,9 +467,7 @@ class Effects:
         )  # before the training, this sets the initial state, which the class has
 
     def _is_global(self, target: ast.expr, where: _Where) -> bool:
-        """Return whether a function sets a module-level name that the generated class reads, or changes the object of
-        one.
-        """
+        """Return whether an assignment in a function changes a module-level variable that the generated class reads."""
         name = first_name(target)
         node, own = where.scope.node, where.scope.own
         if isinstance(target, ast.Name):
@@ -477,7 +481,7 @@ class Effects:
         return name in self.reads & self.tracer.script.importable - local
 
     def _of_class(self, node: ast.expr) -> str:
-        """Return which part a class of the script is for, `model` or `dataset`; empty for other expressions."""
+        """Return `model` or `dataset` if an expression names a class of that kind in the script; else an empty text."""
         for part, roots in (("model", MODULES), ("dataset", DATASETS)):
             if isinstance(node, ast.Name) and self.tracer.script.derives(node.id, roots):
                 return part
@@ -497,13 +501,13 @@ class Effects:
         return "" if known or made or self._part(target, where) != "optimizer" else "optimizer"
 
     def _source(self, target: ast.expr, where: _Where) -> str:
-        """Return the source of a target and of its name's values, from which a parameter group is recognized."""
+        """Return the source text of a target and of the values bound to its name."""
         name = first_name(target)
         bound = self.tracer.bindings(where.scope).get(name, [])
         return ast.unparse(target) + " ".join(ast.unparse(each.value) for each in bound)
 
     def _does(self, call: ast.Call, where: _Where) -> str:
-        """Return the `Effect.part` that a call changes; empty if it is known to change none."""
+        """Return the kind of object (an `Effect.part`) that a call changes; empty if it is known to change none."""
         func, name = call.func, last_name(call)
         called = self._called(call, where.scope)
         taint: dict[str, str] = {}
@@ -531,7 +535,10 @@ class Effects:
         return self._part(given[0], where)
 
     def _may_change(self, call: ast.Call, name: str, where: _Where) -> bool:
-        """Return whether an unknown function gets an object that holds a model, or is one of several callbacks."""
+        """Return whether an unknown function may change a model.
+
+        This holds if it gets an object that contains a model, or if it is one of several callbacks.
+        """
         func, arguments = call.func, self._arguments(call)
         bound = self.tracer.bindings(where.scope).get(name, []) if isinstance(func, ast.Name) else []
         if not arguments:
@@ -542,7 +549,7 @@ class Effects:
         return not self._is_known(words) and any(self._holds(each, where) for each in arguments)
 
     def _holds(self, node: ast.expr, where: _Where) -> bool:
-        """Return whether a value is the trainer itself, or an object made from a model or an optimizer."""
+        """Return whether a value is the trainer itself, or an object whose constructor gets a model or an optimizer."""
         own = where.scope.own
         if isinstance(node, ast.Name) and node.id == "self" and own is not None:
             return any(scope.own is own for scope, _ in self.trunk.values())
@@ -555,9 +562,10 @@ class Effects:
     def _by_receiver(
         self, call: ast.Call, of: ast.expr, receiver: str, where: _Where, *, own: bool
     ) -> str | None:
-        """Return the `Effect.part` that a method call changes; empty if none, None if the method's name does not tell.
+        """Return the kind of object (an `Effect.part`) that a method call changes, judged by the method's name.
 
-        `own` is True if the script defines the method, so that its statements show the changes.
+        The result is empty if it changes none, and None if the name does not decide it. `own` is True if the script
+        defines the method, so that its statements show the changes.
         """
         name = last_name(call)
         if receiver == LOCAL:
@@ -575,7 +583,7 @@ class Effects:
         return receiver if changes else None
 
     def _ends_training(self, call: ast.Call, of: ast.expr, where: _Where) -> bool:
-        """Return whether a call sets a part of a model to evaluation mode, in which the part is then trained."""
+        """Return whether a call puts a part of the model into evaluation mode, in which the part is then trained."""
         if not evaluates(call):
             return False
         whole = of.value if isinstance(of, ast.Attribute) and of.attr == "module" else of
@@ -593,7 +601,7 @@ class Effects:
         return not again or not (late or max(again) > call.lineno)
 
     def _inside(self, called: Scope, taint: dict[str, str]) -> str:
-        """Return the `Effect.part` that the statements of a script's function change; empty if none."""
+        """Return the kind of object (an `Effect.part`) that a function's statements change; empty if none."""
         key = (id(called.node), frozenset(taint))
         if key in self._busy or len(self._busy) > _DEEPEST:
             return ""
@@ -646,7 +654,7 @@ class Effects:
         return any(word in name.lower() for word in _WORDS) and not name.endswith("_")
 
     def _of_library(self, node: ast.expr, where: _Where) -> bool:
-        """Return whether an object is no `Effect.part`, and so may be a library's, such as a logger."""
+        """Return whether an object may be a library's, such as a logger, because it is not one used in training."""
         return self._part(node, where, whole=False) == ""
 
     def _is_loaded(self, node: ast.expr, where: _Where) -> bool:
@@ -659,7 +667,7 @@ class Effects:
         )
 
     def _part(self, node: ast.expr, where: _Where, depth: int = 0, *, whole: bool = True) -> str:
-        """Return the `Effect.part` that an expression's value is or belongs to; empty if none.
+        """Return the kind of object (an `Effect.part`) that an expression is or belongs to; empty if none.
 
         Without `whole`, objects that a step only reads do not count.
         """
@@ -681,7 +689,10 @@ class Effects:
         return next(filter(None, parts), "")
 
     def _by_origin(self, node: ast.expr, where: _Where, depth: int, *, whole: bool) -> str | None:
-        """Return the `Effect.part` that a name, attribute or call is; None if its subexpressions must be searched."""
+        """Return the kind of object (an `Effect.part`) that a name, attribute or call is, from where it was created.
+
+        None if the subexpressions must be searched.
+        """
         if isinstance(node, ast.Name) and node.id in where.taint:
             return where.taint[node.id]
         if not isinstance(node, ast.Name | ast.Attribute | ast.Call):
@@ -701,7 +712,7 @@ class Effects:
         return self._part(origin.node, replace(where, scope=origin.scope), depth + 1, whole=whole)
 
     def _named(self, name: str, line: int, where: _Where, depth: int, whole: bool) -> str:
-        """Return the `Effect.part` that a name may be bound to at a line; empty if none."""
+        """Return the kind of object (an `Effect.part`) that a name may be bound to at a line; empty if none."""
         key = (id(where.scope.node), name)
         if key in self._seen:
             return ""
@@ -748,7 +759,7 @@ class Effects:
         return self._part(value, where, depth + 1, whole=whole)
 
     def _key(self, items: ast.expr, where: _Where, depth: int, whole: bool) -> str:
-        """Return the `Effect.part` of a dict's keys, as in a dict with state for each parameter; empty if none."""
+        """Return the kind of object (an `Effect.part`) of a dictionary's keys, such as parameters; empty if none."""
         of = (
             items.func.value
             if isinstance(items, ast.Call) and isinstance(items.func, ast.Attribute)
@@ -805,7 +816,7 @@ _TYPES = ("float64", "double", "float16", "half", "bfloat16", "complex64", "comp
 
 
 def _casts(call: ast.Call, part: str) -> bool:
-    """Return whether a call makes a model compute in a type other than float32."""
+    """Return whether a call converts a model to a type other than float32."""
     if part != "model":
         return False
     name = last_name(call)
@@ -820,7 +831,7 @@ def _backward_of(loop: TrainingLoop) -> tuple[int, int]:
 
 
 def _span_of(scope: Scope, entries: list[ast.AST]) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return the start and end, as line and column, of the outermost loops or statements that contain an entry."""
+    """Return the start and end, as (line, column), of the outermost loops or statements that contain an entry."""
     found = [each for each in _flat(scope.node.body) if any(inner in entries for inner in ast.walk(each))]
     if not found:
         return _NOWHERE, _NOWHERE
@@ -829,7 +840,7 @@ def _span_of(scope: Scope, entries: list[ast.AST]) -> tuple[tuple[int, int], tup
 
 
 def _flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield statements, with each block other than a loop replaced by the statements in it."""
+    """Yield all statements in order. Blocks other than loops are replaced by the statements in them."""
     for each in body:
         if isinstance(each, ast.If | ast.With | ast.AsyncWith | ast.Try):
             for name in ("body", "handlers", "orelse", "finalbody"):
@@ -840,7 +851,7 @@ def _flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _statements(body: list[ast.stmt], tests: Tests) -> Iterator[tuple[ast.stmt, list[ast.AST], Tests]]:
-    """Yield each statement with the expressions that it evaluates itself and the conditions under which it runs."""
+    """Yield each statement, its expressions outside of nested statements, and the conditions under which it runs."""
     for each in body:
         if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
@@ -876,7 +887,7 @@ def _targets(node: ast.stmt) -> Iterator[ast.expr]:
 
 
 def own_functions(names: set[str], functions: Mapping[str, FunctionNode]) -> set[str]:
-    """Return the script's functions among `names`, with all functions that they call, directly or indirectly."""
+    """Return which of `names` are functions of the script, and those that they call, directly or indirectly."""
     found: set[str] = set()
     todo = names & set(functions)
     while todo:

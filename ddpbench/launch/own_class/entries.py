@@ -1,4 +1,4 @@
-"""Checks whether a change of one entry of a dictionary leaves its other entries unchanged."""
+"""Check whether one entry of a dictionary can be followed through a script without regard to its other entries."""
 
 from __future__ import annotations
 
@@ -30,12 +30,11 @@ class _Use:
 def is_told_apart(
     script: Script, made: ast.expr, key: object, entry: ast.expr, names: Mapping[str, Scope]
 ) -> bool:
-    """Return whether each change of a dictionary shows which entry it sets, so that other entries do not matter.
+    """Return whether a script changes a dictionary only by `NAME["key"] = ...`, so that each change names its entry.
 
-    `names` are the names through which the dictionary is read, with their scopes. The result is True only if the
-    script reads entries, sets entries as `NAME["key"] = ...` through one of `names` in its scope, and does nothing
-    else with the dictionary. `entry` is the value under `key`: a plain value, or a dictionary of plain values
-    without another name.
+    The result is True only if all other uses read the dictionary. `made` is the expression that creates it, and `names`
+    are its names in the script, with their scopes. `entry` is the value under `key`. It must be a plain value, or a
+    dictionary of plain values that has no other name.
     """
     nested = isinstance(entry, ast.Dict)
     values = (
@@ -70,7 +69,7 @@ def is_told_apart(
 
 
 def _is_seen(use: _Use, made: ast.expr, key: object, *, nested: bool) -> bool:
-    """Return whether a use other than as an argument only reads a dictionary, or sets an entry with a known key."""
+    """Return whether a use that is not an argument reads a dictionary, or sets an entry with a constant key."""
     parent, outer = use.parent, use.outer
     if not isinstance(use.node.ctx, ast.Load):
         return isinstance(parent, ast.Assign) and parent.value is made
@@ -96,9 +95,9 @@ def _is_read_or_set(node: ast.Subscript, above: ast.AST | None, *, direct: bool)
 
 
 def _given(script: Script, use: _Use) -> list[tuple[str, ast.AST]] | None:
-    """Return the parameter that receives a dictionary in a call, with its function; empty if the call only reads it.
+    """Return the parameter that a call passes a dictionary to, with its function, as a list of one pair.
 
-    None if the function or the parameter is unknown.
+    The list is empty if the call only reads the dictionary. The result is None if the function or parameter is unknown.
     """
     node, parent, outer = use.node, use.parent, use.outer
     if isinstance(parent, ast.keyword) and parent.arg is None:  # `f(**given)` makes a new dictionary

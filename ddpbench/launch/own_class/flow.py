@@ -1,4 +1,4 @@
-"""Finds the bindings that may be current where a name is read, from the order of a function's statements."""
+"""Find which assignments to a name may be in effect where it is read, from the order of a function's statements."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _AGAIN = 2
 
 @dataclass
 class FlowVisitor:
-    """Visits a function's statements with the bindings that may be current at each."""
+    """Visits a function's statements in order, and tracks which assignments to one name may be in effect."""
 
     key: str
     """The name, or an attribute of a name, such as `cfg.lr`."""
@@ -38,12 +38,12 @@ class FlowVisitor:
     _breaks: list[list[State]] = field(default_factory=list)
 
     def at_end(self, body: list[ast.stmt], begin: State) -> State:
-        """Return the bindings that may be current at a function's end."""
+        """Return the assignments that may be in effect at a function's end. `begin` are those at its start."""
         last = self.block(body, begin)
         return (last or frozenset()).union(*self._ends)
 
     def block(self, body: list[ast.stmt], state: State | None) -> State | None:
-        """Return the bindings that may be current after these statements; None if their end is never reached."""
+        """Return the assignments that may be in effect after `body`; None if no path reaches its end."""
         for each in body:
             if state is None:
                 return None
@@ -80,7 +80,7 @@ class FlowVisitor:
         return after
 
     def _after(self, node: ast.AST, parts: Sequence[ast.AST | None], state: State) -> State:
-        """Return the bindings that may be current after a statement that binds the names in its `parts`."""
+        """Return the assignments that may be in effect after a statement, if only its `parts` can set the name."""
         if isinstance(node, ast.stmt) and self.is_same(node):
             return state
         if any(self._binds(each) for part in parts if part is not None for each in _outside(part)):
@@ -146,12 +146,12 @@ def _outside(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _may_raise(node: ast.stmt) -> bool:
-    """Return whether a statement does more than bind names to literals, and so may raise."""
+    """Return whether a statement may raise an exception. Only assignments of constants to names never do."""
     plain = isinstance(node, ast.Assign) and all(isinstance(each, ast.Name) for each in node.targets)
     return not (plain and isinstance(getattr(node, "value", None), ast.Constant))
 
 
 def _joined(states: list[State | None]) -> State | None:
-    """Return the union of the states of several paths; None if no path continues."""
+    """Return the union of the states at the ends of several branches; None if no branch reaches its end."""
     known = [each for each in states if each is not None]
     return frozenset().union(*known) if known else None

@@ -1,4 +1,4 @@
-"""Find top-level names of a script that depend on its model or optimizer, which the generated class makes again."""
+"""Find the top-level names that depend on a script's model or optimizer, which the generated class makes again."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def hanging(
     keys: Collection[tuple[int, Path]],
     ends: Collection[ast.stmt],
 ) -> dict[str, str]:
-    """Return the top-level names of objects with one of these keys, and of what is made from such objects.
+    """Return the top-level names of certain objects, such as the model, and of all that depends on these objects.
 
-    Each name has the name of the object that it depends on as its value. A function or class depends on what it reads
-    when called. `ends` are the statements that go below the guard.
+    The objects are those whose `Origin.key` is in `keys`. The result maps each name to the name of the object that it
+    depends on. A function or class depends on the names that it reads. `ends` are the statements to go below the guard.
     """
     script, top = tracer.script, tracer.top
     found = {
@@ -54,7 +54,7 @@ def hanging(
 def read_by(body: list[ast.stmt], bound: Collection[str], of: Mapping[str, str]) -> list[str]:
     """Return a sentence for each name in `of` that a method's statements read but do not bind.
 
-    `of` has the names that depend on the script's own objects, as `hanging` returns them.
+    `of` maps names to the script's objects that they depend on, as `hanging` returns them.
     """
     return [
         f"`{name}` is made of the script's own `{of[name]}`, and the class has another"
@@ -65,9 +65,9 @@ def read_by(body: list[ast.stmt], bound: Collection[str], of: Mapping[str, str])
 
 
 def _bindings(script: Script, ends: Collection[ast.stmt]) -> Iterator[tuple[list[str], ast.AST]]:
-    """Yield the names that each top-level statement binds, with a node that they depend on.
+    """Yield the names that each top-level statement binds, with the node whose names they depend on.
 
-    Statements that only run when the script is the main program are left out.
+    Statements below `if __name__ == "__main__":` are left out.
     """
     todo: list[ast.stmt] = [
         each for each in script.tree.body if each not in ends and each is not script.guard
@@ -95,7 +95,7 @@ def _bindings(script: Script, ends: Collection[ast.stmt]) -> Iterator[tuple[list
 
 
 def _reads(node: ast.AST, variables: Variables) -> Iterator[str]:
-    """Yield the module-level names that a node reads for more than facts, as defined by `_is_used`."""
+    """Yield the module-level names that a node reads, unless only for facts such as the device (see `_is_used`)."""
     module = id(variables.script.tree)
     for each in ast.walk(node):
         if not isinstance(each, ast.Name) or not isinstance(each.ctx, ast.Load):
@@ -105,7 +105,7 @@ def _reads(node: ast.AST, variables: Variables) -> Iterator[str]:
 
 
 def _is_used(name: ast.Name, variables: Variables) -> bool:
-    """Return whether a read of a name uses more of its object than facts that are equal for models made alike."""
+    """Return whether a name is read for more than facts, such as a shape, that are equal for models made alike."""
     inside: ast.AST = name
     for outer in variables.around(name):
         if isinstance(outer, ast.stmt):

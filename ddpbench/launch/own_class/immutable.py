@@ -1,4 +1,4 @@
-"""Decides which values of a script cannot change after they are made."""
+"""Decide which values of a script are immutable, arrays, containers or objects of a library."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _DEEPEST = 8
 
 
 def dotted(node: ast.AST, imports: dict[str, str]) -> str | None:
-    """Return the full name of an imported object, `torch.nn.functional.relu` for `F.relu`; None for other nodes."""
+    """Return the full name of an imported object, such as `torch.nn.functional.relu` for `F.relu`; None for others."""
     if isinstance(node, ast.Name):
         return imports.get(node.id)
     if isinstance(node, ast.Attribute):
@@ -85,14 +85,14 @@ def dotted(node: ast.AST, imports: dict[str, str]) -> str | None:
 
 
 def consumed(value: ast.expr | None) -> bool:
-    """Return whether iterating over a value uses it up."""
+    """Return whether a value is an iterator or generator, which can be iterated over only once."""
     if isinstance(value, ast.GeneratorExp):
         return True
     return isinstance(value, ast.Call) and last_name(value) in _CONSUMED
 
 
 def _parts_of(node: ast.AST) -> list[ast.expr] | None:
-    """Return the subexpressions that must all be immutable for a value to be; None if they do not decide it."""
+    """Return the subexpressions that decide whether a value is immutable; None if they do not decide it."""
     match node:
         case ast.Constant() | ast.JoinedStr() | ast.Compare() | ast.Lambda():
             return []
@@ -109,7 +109,7 @@ def _parts_of(node: ast.AST) -> list[ast.expr] | None:
 
 
 class Values:
-    """Tells what kinds of values a script's expressions make."""
+    """Classifies the values of a script's expressions, for example as immutable or as arrays."""
 
     def __init__(self, script: Script, variables: Variables) -> None:
         self.script, self.variables = script, variables
@@ -124,7 +124,7 @@ class Values:
                     self.imports[each.asname or each.name] = f"{node.module or ''}.{each.name}"
 
     def is_immutable(self, node: ast.AST, depth: int = 0) -> bool:
-        """Return whether a value and everything it contains cannot change."""
+        """Return whether a value and everything in it are immutable. Unknown values count as mutable."""
         if depth > _DEEPEST:
             return False
         match node:
@@ -154,7 +154,7 @@ class Values:
         )
 
     def is_flat(self, node: ast.expr) -> bool:
-        """Return whether nothing that a value contains can change. The value itself may be a list or a dictionary."""
+        """Return whether everything in a value is immutable. The value itself may be a list or a dictionary."""
         match node:
             case ast.List() | ast.Tuple() | ast.Set():
                 return all(self.is_immutable(each) for each in node.elts)
@@ -171,7 +171,7 @@ class Values:
         return self.is_immutable(node)
 
     def entry(self, node: ast.expr | None, key: object) -> ast.expr | None:
-        """Return the expression under a key or argument name in a literal or call; None if it is not shown."""
+        """Return the expression under a key, index or argument name in a literal or call; None if it is not found."""
         if isinstance(node, ast.Dict):
             for each, value in zip(reversed(node.keys), reversed(node.values), strict=True):
                 if not isinstance(each, ast.Constant):
@@ -193,19 +193,19 @@ class Values:
         return None
 
     def is_container(self, node: ast.expr | None) -> bool:
-        """Return whether a value is a list, a dictionary, or a similar container or iterator of Python."""
+        """Return whether a value is a list, a dictionary, or another container or iterator of Python."""
         made = last_name(node) if isinstance(node, ast.Call) else ""
         literal = isinstance(node, ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp)
         return literal or made in _CONTAINERS | _CONSUMED | {"list", "dict", "set"}
 
     def is_of_library(self, node: ast.expr | None) -> bool:
-        """Return whether an object's class is a library's, so that its methods are unknown. Containers do not count."""
+        """Return whether a value is an object of a library's class. Python's containers do not count."""
         path = dotted(node.func, self.imports) if isinstance(node, ast.Call) else None
         name = path.rpartition(".")[2] if path is not None else ""
         return name[:1].isupper() and name not in _CONTAINERS
 
     def is_array(self, node: ast.expr | None) -> bool:
-        """Return whether a value is a tensor or array, which only methods with names that end in `_` change."""
+        """Return whether a value is a tensor or array of torch or numpy, or the result of an arithmetic expression."""
         of = node
         while (
             isinstance(of, ast.Call)
@@ -219,9 +219,9 @@ class Values:
         )
 
     def functions(self, func: ast.expr) -> list[tuple[FunctionNode | ast.Lambda, int]]:
-        """Return the script's functions that `func` may mean in a call.
+        """Return the script's functions that a call of `func` may run, each with the number of parameters to skip.
 
-        Each has the number of its parameters before the call's arguments: 1 for methods, because of `self`, else 0.
+        The call's arguments go to the parameters after these. The number is 1 for methods, because of `self`, else 0.
         """
         tree = self.script.tree
         if isinstance(func, ast.Lambda):

@@ -1,4 +1,4 @@
-"""Writes the methods that come from a training loop: `loss`, or the entire `step`."""
+"""Write the methods that come from a training loop: `loss`, or a complete `step`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HARMLESS = ("print", "log", "eval", "valid", "test", "save", "write", "report",
 
 
 class LoopMethods(Reading):
-    """Writes the methods that come from a training loop: `loss`, or the entire `step`."""
+    """Writes the methods that come from a training loop: `loss`, or a complete `step`."""
 
     def _training(self) -> list[MethodLines]:
         loop = self.loop
@@ -65,7 +65,7 @@ class LoopMethods(Reading):
         return self._method("loss", ("model", "batch"), renderer, self._opened(made))
 
     def _ends_training(self, statement: ast.stmt) -> bool:
-        """Return whether a statement sets a part of the model to evaluation mode, such as `model.body.eval()`."""
+        """Return whether a statement puts a part of the model into evaluation mode, such as `model.body.eval()`."""
         call = statement.value if isinstance(statement, ast.Expr) else None
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or not evaluates(call):
             return False
@@ -119,7 +119,7 @@ class LoopMethods(Reading):
         return self._method("step", ("model", "batch", "optimizer"), renderer, self._opened(made))
 
     def _note_reads(self, loop: TrainingLoop, kept: list[ast.stmt] | list[ast.AST]) -> None:
-        """Record the objects that the kept statements read, and the names that they both bind and read."""
+        """Record the script's objects that the `kept` statements read, and the names that they both bind and read."""
         nodes = [each for node in kept for each in ast.walk(node)]
         bound = {e.id for e in nodes if isinstance(e, ast.Name) and isinstance(e.ctx, ast.Store)}
         bound |= set(self._targets())
@@ -139,14 +139,14 @@ class LoopMethods(Reading):
         needed: set[str],
         effects: Callable[[ast.stmt], bool],
     ) -> set[str]:
-        """Return the names, bound before the loop, whose values each batch leaves to the next."""
+        """Return the names, bound before the loop, whose values one batch leaves to the next."""
         found = carried(statements, needed, effects) & set(_made_before(loop))
         roles = {**self._model_roles(""), **self._optimizer_roles(), **dict(self.batch.parts)}
         keys = {name: self.tracer.trace(ast.Name(name, ast.Load()), loop.body_scope).key for name in found}
         return {name for name in found if keys[name] not in roles} - set(self._targets())
 
     def _begin(self, loop: TrainingLoop, renderer: Renderer, states: set[str]) -> None:
-        """Make the constructor of the generated class create what the first batch finds under the names in `states`."""
+        """Make the generated class's constructor set the names in `states` to their values before the first batch."""
         before = _made_before(loop)
         for name in sorted(states):
             where, value = before.get(name, (ast.Name(name, ast.Load()), ast.Constant(0)))
@@ -202,7 +202,7 @@ class LoopMethods(Reading):
         )
 
     def _device(self) -> ast.expr:
-        """Return the expression for the device of a step's tensors."""
+        """Return an expression for the device of a step's tensors, such as `x.device`."""
         for name in self._targets()[:1]:
             return ast.parse(f"{name}.device", mode="eval").body
         path = "next(model.parameters()).device"
@@ -210,7 +210,7 @@ class LoopMethods(Reading):
         return ast.parse(path if len(self.models) < 2 else path.replace("model", first, 1), mode="eval").body
 
     def _opened(self, made: list[ast.stmt]) -> list[ast.stmt]:
-        """Return a method's statements, preceded by those that unpack its arguments if their parts are used."""
+        """Return a method's statements, preceded by those that unpack its batch, models and optimizers where needed."""
         whole = {id(e.value) for each in made for e in ast.walk(each) if isinstance(e, ast.Starred)}
         used = {
             e.id for each in made for e in ast.walk(each) if isinstance(e, ast.Name) and id(e) not in whole
@@ -236,7 +236,7 @@ class LoopMethods(Reading):
         return {first.id} if isinstance(first, ast.Name) else set()
 
     def _tell_left_out(self, loop: TrainingLoop, kept: Sequence[ast.stmt] = ()) -> None:
-        """Note calls in the loop with its model or optimizer that `loss`, or a step of the `kept` statements, lacks."""
+        """Record calls in the loop with its model or optimizer that the generated `loss` or `step` lacks."""
         roles = {**self._model_roles("model"), **self._optimizer_roles()}
         has = {place_of_node(each) for each in here(list(kept)) if isinstance(each, ast.stmt)}
         where = "add it to step()" if kept else "write step() instead"
@@ -257,9 +257,9 @@ class LoopMethods(Reading):
 
 
 def _made_before(loop: TrainingLoop) -> dict[str, tuple[ast.expr, ast.expr | None]]:
-    """Return what is bound outside of the loop: names of its function, and attributes of `self` in its class.
+    """Return the names and attributes of `self` that are bound outside of the loop, each with two expressions.
 
-    Each has the expression that reads it, and the last value that a plain assignment gives it; otherwise None.
+    The first expression reads it. The second is the last value that a plain assignment gives it, or None.
     """
     within = {id(each) for part in (loop.node, *loop.body) for each in ast.walk(part)}
     found: dict[str, tuple[ast.expr, ast.expr | None]] = {}
@@ -287,12 +287,12 @@ def _made_before(loop: TrainingLoop) -> dict[str, tuple[ast.expr, ast.expr | Non
 
 
 def _read(node: ast.Name | ast.Attribute) -> ast.expr:
-    """Return an expression that reads the name or attribute that this one sets."""
+    """Return an expression that reads the name or attribute that `node` sets."""
     return ast.parse(ast.unparse(node), mode="eval").body
 
 
 def _returns_loss(loop: TrainingLoop) -> bool:
-    """Return whether the function called for each batch returns a single tensor, and can be called from a class."""
+    """Return whether the function called for each batch is not a method, and only returns single values."""
     function = loop.body_scope.node
     if isinstance(function, ast.Module) or loop.body_scope.own is not None:
         return False
@@ -304,7 +304,7 @@ def _returns_loss(loop: TrainingLoop) -> bool:
 
 
 class _Ending(ast.NodeTransformer):
-    """Lets a `OneCycleLR`, which raises after its last step, keep its last rate, as in a class with `loss`."""
+    """Stops the `step()` of a `OneCycleLR` after its last step, where it would raise."""
 
     def __init__(self, scope: Scope, tracer: Tracer) -> None:
         self.scope, self.tracer = scope, tracer
@@ -326,7 +326,7 @@ class _Ending(ast.NodeTransformer):
 
 
 def _made_in_pieces(statements: list[ast.stmt], loss: str) -> bool:
-    """Return whether a `for` among these statements computes the loss and its backward pass on each iteration."""
+    """Return whether a `for` loop in the step computes a loss and calls `backward` in each iteration."""
     return any(
         isinstance(each, ast.For)
         and any(map(is_backward, here(each.body)))
@@ -338,7 +338,7 @@ def _made_in_pieces(statements: list[ast.stmt], loss: str) -> bool:
 
 
 def _loss_name(statements: list[ast.stmt]) -> str:
-    """Return the name of the loss in a step's statements; empty if there is none."""
+    """Return the name of the variable with the loss in a step's statements; empty if there is none."""
     own = _lost(here(statements))
     if own:
         return own
@@ -369,7 +369,7 @@ def _lost(nodes: Iterable[ast.AST]) -> str:
 
 
 def _counted(body: list[ast.stmt]) -> set[str]:
-    """Return the names that statements increment without assigning them first."""
+    """Return the names that statements increment without having assigned them before."""
     begun: set[str] = set()
     counted: set[str] = set()
     for each in here(body):

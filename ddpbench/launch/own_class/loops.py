@@ -1,4 +1,4 @@
-"""Finds the training loop: the innermost loop with a `backward()`, its iterable, and its statements for each batch."""
+"""Find the training loop, which is the innermost loop that calls `backward()`, and its statements for each batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddpbench.launch.own_class.tracing import Tracer, parameters_of
 
 _QUIET = ("no_grad", "inference_mode")
 _MODES = (".training", "is_grad_enabled")
-"""Words in a condition that tell a function's training from its evaluation."""
+"""Words in a condition that distinguish a function's training from its evaluation."""
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
@@ -27,11 +27,11 @@ class TrainingLoop:
     call: ast.Call | None = None
     """The call for each batch, if a function of the script makes the step."""
     stands: ast.AST | None = None
-    """The comprehension that the script has in place of a loop statement; `node` is made from it."""
+    """The script's comprehension from which `node` is made; None if the script has a loop statement."""
 
 
 def is_backward(node: ast.AST) -> bool:
-    """Return whether a node calls a method `backward`. A function of that name may do anything, and does not count."""
+    """Return whether a node calls a method `backward` or `manual_backward`. Functions of these names do not count."""
     return (
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
@@ -40,14 +40,14 @@ def is_backward(node: ast.AST) -> bool:
 
 
 def training_loops(tracer: Tracer) -> list[TrainingLoop]:
-    """Return the innermost loops that call `backward`, directly or through one function."""
+    """Return the innermost loops that call `backward`, themselves or in a function that they call."""
     found = [each for scope in tracer.scopes for each in _in_scope(tracer, scope)]
     with_step = [each for each in found if _steps(each.body)]
     return list({id(each.node): each for each in with_step or found}.values())
 
 
 def other_trainings(tracer: Tracer, loop: TrainingLoop) -> list[tuple[ast.Call, list[ast.Call]]]:
-    """Return, for each function around the loop with several training calls, the first call and the others.
+    """Return, for each function around the loop that several calls train with, the first call and the other calls.
 
     The outermost function comes first. The generated class uses the arguments of the first call.
     """
@@ -75,7 +75,7 @@ def other_trainings(tracer: Tracer, loop: TrainingLoop) -> list[tuple[ast.Call, 
 
 
 def follow_training(tracer: Tracer, loop: TrainingLoop) -> None:
-    """Trace the functions around a loop with the arguments of their training call, not those of an evaluating call."""
+    """Make the tracer use the arguments of training calls, not of evaluating ones, for the functions around a loop."""
     scope, seen = loop.body_scope if loop.call is None else loop.scope, set[int]()
     while not isinstance(scope.node, ast.Module) and id(scope.node) not in seen:
         seen.add(id(scope.node))
@@ -93,7 +93,7 @@ def follow_training(tracer: Tracer, loop: TrainingLoop) -> None:
 
 
 def _is_evaluating(call: ast.Call, caller: Scope) -> bool:
-    """Return whether a call is made without gradients, or after `eval()` without `train()` in between."""
+    """Return whether a call is made without gradients, or after a call of `eval()` that no `train()` follows."""
     modes = [
         each
         for each in here(caller.node.body)
@@ -114,7 +114,7 @@ def _is_quiet(call: ast.Call, caller: Scope) -> bool:
 
 
 def _is_of(tracer: Tracer, call: ast.Call, caller: Scope, called: Scope) -> bool:
-    """Return whether a call is to the function `called`. For a method, this depends on the object."""
+    """Return whether a call runs the function or method `called`. For a method, this depends on the object's class."""
     name = getattr(called.node, "name", "")
     if called.own is None or id(called.node) in tracer.enclosing or name == "__init__":
         return True
@@ -125,7 +125,7 @@ def _is_of(tracer: Tracer, call: ast.Call, caller: Scope, called: Scope) -> bool
 
 
 def _excludes(scope: Scope, one: ast.Call, other: ast.Call) -> bool:
-    """Return whether two calls are in different branches of one condition, so that a run makes only one of them."""
+    """Return whether two calls are in opposite branches of an `if`, so that a run makes only one of them."""
     for each in here(scope.node.body):
         if isinstance(each, ast.If):
             taken, rest = list(here(each.body)), list(here(each.orelse))
@@ -135,7 +135,7 @@ def _excludes(scope: Scope, one: ast.Call, other: ast.Call) -> bool:
 
 
 def _trains_by(tracer: Tracer, loop: TrainingLoop, called: Scope, call: ast.Call, caller: Scope) -> bool:
-    """Return whether this call of a function trains, rather than evaluates without a backward pass."""
+    """Return whether this call of a function leads to a backward pass. Calls that only evaluate do not."""
     if tracer.is_untaken(_tests_of(caller, call), caller):
         return False
     if _is_quiet(call, caller):
@@ -151,7 +151,7 @@ def _trains_by(tracer: Tracer, loop: TrainingLoop, called: Scope, call: ast.Call
 
 
 def _tests_of(scope: Scope, call: ast.Call) -> Tests:
-    """Return the conditions under which a call is made."""
+    """Return the conditions under which a call is made, each with the outcome that leads to the call."""
     for statement, tests, _ in simple_statements(scope.node.body):
         if call in ast.walk(statement):
             return tests
@@ -159,9 +159,9 @@ def _tests_of(scope: Scope, call: ast.Call) -> Tests:
 
 
 def trains_at_import(script: Script, loop: TrainingLoop) -> list[ast.stmt]:
-    """Return the first top-level statement that trains at import, and all after it; empty if none trains.
+    """Return the first top-level statement that trains at import, and all that follow; empty if none trains.
 
-    A statement trains by containing the loop, or by a call outside the script's guard.
+    Such a statement contains the loop, or calls a function that trains, outside of `if __name__ == "__main__":`.
     """
     reach = {loop.scope.own.name if loop.scope.own else getattr(loop.scope.node, "name", "")}
     reach |= {getattr(loop.scope.node, "name", "")} - {""}
@@ -239,9 +239,9 @@ def _trains(tracer: Tracer, loop: ast.For | ast.AsyncFor | ast.While, scope: Sco
 
 
 def _inlined(body: list[ast.stmt], call: ast.Call, function: FunctionNode) -> list[ast.stmt] | None:
-    """Return a loop's statements, with a call that passes the loss replaced by the called function's statements.
+    """Return a loop's statements, in which a called function's statements replace its call.
 
-    None if the function computes the loss itself, or if its statements cannot replace the call.
+    None if the call is not passed the loss, or if the function's statements cannot replace the call.
     """
     names = parameters_of(function)
     names = names[1:] if names[:1] == ["self"] else names
@@ -283,7 +283,7 @@ def _is_path(node: ast.expr) -> bool:
 
 
 class _Renamed(ast.NodeTransformer):
-    """Replaces a function's parameters with the arguments of a call."""
+    """Replaces a function's parameters by the arguments of a call."""
 
     def __init__(self, given: dict[str, ast.expr]) -> None:
         self.given = given
@@ -293,7 +293,7 @@ class _Renamed(ast.NodeTransformer):
 
 
 def _nested(scope: Scope, body: list[ast.stmt]) -> list[ast.stmt]:
-    """Return the functions nested in the loop's function that these statements call, directly or indirectly."""
+    """Return the nested functions that these statements call, directly or indirectly."""
     if isinstance(scope.node, ast.Module):
         return []
     known = {each.name: each for each in here(scope.node.body) if isinstance(each, ast.FunctionDef)}
@@ -319,6 +319,6 @@ def _called(tracer: Tracer, call: ast.Call, scope: Scope) -> Scope | None:
 
 
 def _steps(body: list[ast.stmt]) -> int:
-    """Return 1 if an optimizer's step is among these statements, else 0."""
+    """Return 1 if these statements call an optimizer's `step`, else 0."""
     calls = (node for node in in_step(body) if isinstance(node, ast.Call))
     return int(any(last_name(node) in ("step", "optimizer_step") for node in calls))

@@ -1,4 +1,4 @@
-"""Finds the modules that a script trains, and its data, from its loop or else from its classes and functions."""
+"""Find the modules that a script trains, and its data, from its loop or from the names of classes and functions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DEEPEST = 6
 
 @dataclass(frozen=True)
 class Loader:
-    """The arguments of a loop's loader."""
+    """The dataset, batch size and collate function that the script's loader is given; None for each that is unknown."""
 
     dataset: Origin | None
     batch: Origin | None = None
@@ -28,7 +28,10 @@ class Loader:
 def models_of(
     tracer: Tracer, optimizers: list[Origin], body: list[ast.stmt], scope: Scope
 ) -> dict[str, Origin]:
-    """Return the modules that the optimizers train, by the names that they have in the script."""
+    """Return the modules that the optimizers update, by their names in the script.
+
+    Without a known one, return the module that the loop calls first.
+    """
     found: dict[str, Origin] = {}
     called = [tracer.trace(node.func, scope) for node in here(body) if isinstance(node, ast.Call)]
     for optimizer in optimizers:
@@ -54,9 +57,9 @@ def models_of(
 
 
 def _whole(tracer: Tracer, node: ast.expr, scope: Scope, called: list[Origin]) -> tuple[ast.expr, Origin]:
-    """Return the module that contains a part, such as `model` in `{"params": model.head.parameters()}`.
+    """Return the module that contains a part, such as `model` for the part `model.head`, as (expression, origin).
 
-    A part that is in no module, or that the loop calls directly, such as a generator, is returned as it is.
+    A part that is in no module, or that the loop calls itself, such as a GAN's generator, is returned unchanged.
     """
     part = tracer.trace(node, scope)
     holder = node.value if isinstance(node, ast.Attribute) else None
@@ -72,7 +75,7 @@ def _add(found: dict[str, Origin], node: ast.expr, origin: Origin) -> None:
 
 
 def _receivers(tracer: Tracer, node: ast.expr, scope: Scope, depth: int) -> list[tuple[ast.expr, Scope]]:
-    """Return the modules whose parameters an expression takes, directly or through other names, with their scopes."""
+    """Return the modules whose parameters an expression takes, itself or through other names, with their scopes."""
     found: list[tuple[ast.expr, Scope]] = []
     for each in ast.walk(node):
         if isinstance(each, ast.Attribute) and each.attr in ("parameters", "named_parameters"):
@@ -85,7 +88,7 @@ def _receivers(tracer: Tracer, node: ast.expr, scope: Scope, depth: int) -> list
 
 
 def is_module(tracer: Tracer, origin: Origin) -> bool:
-    """Return whether the expression at an origin makes a module, or a dictionary of modules."""
+    """Return whether the expression at an origin makes a module or a dictionary of modules."""
     node, script = origin.node, tracer.script
     if origin.path and isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         inner = tracer.entered(origin)
@@ -113,7 +116,10 @@ def is_module(tracer: Tracer, origin: Origin) -> bool:
 
 
 def settings_of(tracer: Tracer, module: Origin) -> dict[str, list[ast.AST]]:
-    """Return the statements that freeze a module or set it to evaluation, by method: `eval` or `requires_grad_`."""
+    """Return the statements that freeze a module, or put it into evaluation mode.
+
+    The keys are `requires_grad_` and `eval`.
+    """
     found: dict[str, list[ast.AST]] = {}
     if not is_module(tracer, module):
         return found
@@ -128,7 +134,10 @@ def settings_of(tracer: Tracer, module: Origin) -> dict[str, list[ast.AST]]:
 
 
 def _setting(node: ast.AST) -> tuple[str, ast.expr | None]:
-    """Return the method that sets a module's mode or freezes it, and the module; None if the node does neither."""
+    """Return the method, such as `eval`, that a node calls to set a module's mode or to freeze it, and the module.
+
+    The module is None if the node does neither.
+    """
     if isinstance(node, ast.For) and last_name(node.iter) == "parameters" and isinstance(node.iter, ast.Call):
         frozen = any(_freezes(each) for each in here(node.body))
         return "requires_grad_", getattr(node.iter.func, "value", None) if frozen else None
@@ -140,21 +149,24 @@ def _setting(node: ast.AST) -> tuple[str, ast.expr | None]:
 
 
 def _freezes(node: ast.AST) -> bool:
-    """Return whether a statement or call turns off the gradients of a parameter or module."""
+    """Return whether a statement or call turns off gradients of a parameter or module."""
     if isinstance(node, ast.Assign):
         return ast.unparse(node.value) == "False" and last_name(node.targets[0]) == "requires_grad"
     return isinstance(node, ast.Call) and ast.unparse(node).endswith(".requires_grad_(False)")
 
 
 def model_by_name(script: Script) -> str:
-    """Return the name of the last function that builds a model, or else of the last module class; empty if none."""
+    """Return the name of the last function that seems to build a model, or else of the last module class.
+
+    The result is empty if there is neither.
+    """
     functions = [name for name in script.functions if _BUILDS.search(name)]
     classes = [name for name in script.classes if script.derives(name, MODULES)]
     return next(reversed(functions), "") or next(reversed(classes), "")
 
 
 def dataset_by_name(script: Script) -> str:
-    """Return the name of the last dataset class, or else of the last function named like one; empty if none."""
+    """Return the name of the last dataset class, or else of the last function named like a dataset; empty if none."""
     classes = [name for name in script.classes if script.derives(name, DATASETS)]
     functions = [name for name in script.functions if _DATA.search(name)]
     return next(reversed(classes), "") or next(reversed(functions), "")

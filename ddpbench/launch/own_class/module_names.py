@@ -1,4 +1,4 @@
-"""Finds statements that change, after a script's import, its module-level names that the generated class reads."""
+"""Find statements that run after a script's import and change module-level names that the generated class reads."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ddpbench.launch.own_class.variables import ScopeVariable
 
 
 class ModuleNames(Unchanged):
-    """Finds statements that change, after the import, module-level names that the generated class reads."""
+    """Finds statements that run after the import and change module-level names that the generated class reads."""
 
     def of_module(self, texts: Iterable[ast.AST]) -> list[tuple[str, ast.stmt]]:
-        """Return pairs of a module-level name that the generated class reads and a later statement that changes it.
+        """Return the module-level names that the generated class reads and that a statement changes after the import.
 
-        The statements run after the import. `texts` are the class's methods.
+        Each is paired with such a statement. `texts` are the syntax trees of the class's methods.
         """
         nodes = [*texts, *self._reached(self.names)]
         reads = self.names | {
@@ -53,12 +53,12 @@ class ModuleNames(Unchanged):
         return found
 
     def _is_plain(self, variable: ScopeVariable) -> bool:
-        """Return whether the value of a name cannot change or is a random number generator."""
+        """Return whether a variable's value is immutable or a random number generator."""
         value = self._value_of(variable)
         return value is not None and (self.values.is_immutable(value) or is_generator(value))
 
     def _reads_of(self, variable: ScopeVariable, within: set[int]) -> list[ast.AST]:
-        """Return those reads of a name in the script that the generated class has, too; empty if they are unknown."""
+        """Return the reads of a variable in the script that the generated class has, too."""
         uses = [each for each in self.variables.uses.get(variable, ()) if isinstance(each.ctx, ast.Load)]
         return [each for each in uses if id(each) in within or place_of_node(each) in self.places]
 
@@ -71,9 +71,9 @@ class ModuleNames(Unchanged):
                 yield use
 
     def _after_import(self, sites: Iterable[ast.AST], reads: list[ast.AST]) -> Iterator[ast.stmt]:
-        """Yield the statements of those sites that run after the import and before the last of `reads`.
+        """Yield the statements of `sites` that run after the import and before the last of `reads`.
 
-        Statements of a step that the generated class has are left out.
+        Statements of a step that the generated class also has are left out.
         """
         for site in sites:
             for each in self._called_from(site, 0):
@@ -86,7 +86,7 @@ class ModuleNames(Unchanged):
                 yield statement
 
     def _is_imported(self, node: ast.AST) -> bool:
-        """Return whether a statement runs when the module is imported."""
+        """Return whether a statement runs when the script is imported."""
         way = [node, *self.variables.around(node)]
         inside = any(
             isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) for each in way[1:]
@@ -112,12 +112,12 @@ class ModuleNames(Unchanged):
 
     @cached_property
     def _set(self) -> list[tuple[ast.AST, ast.expr, str]]:
-        """The nodes that set an attribute or entry, each with its object and the attribute's name."""
+        """The nodes that set an attribute or entry, with the object and the attribute's name (empty for an entry)."""
         found = ((node, *_set_by(node)) for node in ast.walk(self.script.tree))
         return [(node, owner, attribute) for node, owner, attribute in found if owner is not None]
 
     def _reads_variable(self, node: ast.AST, nodes: list[ast.AST]) -> bool:
-        """Return whether the generated class reads an environment variable that a statement sets."""
+        """Return whether the generated class reads the environment variable that a statement sets."""
         texts = {
             each.value for each in ast.walk(self.variables.statement(node)) if isinstance(each, ast.Constant)
         }
@@ -130,7 +130,7 @@ class ModuleNames(Unchanged):
         )
 
     def _set_on_class(self, name: str) -> Iterator[ast.AST]:
-        """Yield nodes that set an attribute of a class through an object, as `type(c).lr = 1` and `cls.lr = 1` do."""
+        """Yield nodes that may set an attribute of the class `name`, such as `type(c).lr = 1` or `cls.lr = 1`."""
         own = self.script.classes.get(name)
         for node, of, attribute in self._set if own is not None else ():
             if not attribute:
@@ -146,7 +146,7 @@ class ModuleNames(Unchanged):
                 yield node
 
     def _called_again(self, name: str) -> list[ast.AST]:
-        """Return the calls of a function that changes a default of its parameters, if it is called several times."""
+        """Return the calls of a function that changes a mutable default, if there are several calls."""
         calls = self.variables.calls.get(name, [])
         function = self.script.functions.get(name)
         if function is None or len(calls) < 2:
@@ -160,7 +160,7 @@ class ModuleNames(Unchanged):
         return []
 
     def by_names(self) -> Iterator[ast.stmt]:
-        """Yield statements after the import that may set any name of the module, by `globals()["lr"] = 1` or `exec`."""
+        """Yield statements after the import that may set any module-level name, such as `exec("lr = 1")`."""
         for call in (each for each in ast.walk(self.script.tree) if isinstance(each, ast.Call)):
             name = call.func.id if isinstance(call.func, ast.Name) else ""
             parent = self.variables.above.get(id(call))
@@ -185,7 +185,10 @@ def _is_patch(node: ast.AST) -> bool:
 
 
 def _set_by(node: ast.AST) -> tuple[ast.expr | None, str]:
-    """Return the object whose attribute or entry a node sets, and the attribute's name; None if it sets none."""
+    """Return the object of which a node sets an attribute or entry, and the attribute's name.
+
+    The object is None if the node sets neither.
+    """
     match node:
         case ast.Attribute() if not isinstance(node.ctx, ast.Load):
             return node.value, node.attr
@@ -201,7 +204,7 @@ def _set_by(node: ast.AST) -> tuple[ast.expr | None, str]:
 
 
 def _parts_read(nodes: list[ast.AST], name: str) -> list[str | None]:
-    """Return the entries or attributes of a name that nodes read; `[None]` if a node uses the entire object."""
+    """Return the entries or attributes of a name that nodes read; `[None]` if a node reads the object as a whole."""
     found: set[str | None] = set()
     for node in nodes:
         held: set[int] = set()

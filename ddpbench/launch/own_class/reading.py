@@ -1,4 +1,4 @@
-"""The facts of a script from which the generated class is written: its loop, batch, models and updates."""
+"""Collect the facts of a script from which its class is generated: loop, batch, models and updates."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WANTED = {
 
 
 class Reading:
-    """The facts of a script from which the generated class is written."""
+    """Collects the facts of a script from which its class is generated."""
 
     def __init__(self, script: Script, once: Set[tuple[int, Path]] = frozenset()) -> None:
         """`once` are the keys of values that the generated class computes once for several methods."""
@@ -104,7 +104,7 @@ class Reading:
             self.body, self.updates, self.pieces = found.body, whole, found.count
 
     def _open_bundles(self) -> None:
-        """Trace an optimizer that a function makes together with its model into that function."""
+        """Trace each optimizer that a function returns together with other objects into that function."""
         for name, origin in self.updates.all.items():
             inner = self._opened_optimizer(origin)
             if inner is not None:
@@ -129,7 +129,7 @@ class Reading:
         return inner if made and inner is not None and inner.node is not call else None
 
     def _returned_with(self, model: Origin) -> Origin:
-        """Return the model as returned by the call that also makes its optimizer, so that the whole call is kept."""
+        """Return the model as a part of the result of the call that makes it, if its function is called."""
         call, caller = model.scope.call, model.scope.caller
         function = model.scope.node
         if call is None or caller is None or isinstance(function, ast.Module):
@@ -159,9 +159,9 @@ class Reading:
         return {name: self._returned_with(each) for name, each in found.items()}
 
     def _wholes(self, found: dict[str, Origin]) -> dict[str, Origin]:
-        """Return the modules without those contained in another one among them, or in one that the loop calls.
+        """Remove modules that other modules among them contain.
 
-        A module that the loop calls replaces the modules contained in it if the loop calls none of these.
+        A module that the loop calls replaces the modules in it if the loop calls none of these.
         """
         assert self.loop is not None
         scope = self.loop.body_scope
@@ -183,7 +183,10 @@ class Reading:
         return {name: each for name, each in found.items() if each.key not in within} or found
 
     def _parts(self, roles: dict[tuple[int, Path], ast.expr]) -> EntryValues:
-        """Return the models' parts for which the script has names; `roles` has the expressions for the models."""
+        """Return the parts of the models that have names in the script (see `parts_of`).
+
+        `roles` has the expressions for the models.
+        """
         found: EntryValues = {}
         for origin in self.models.values():
             for key, place in parts_of(self.tracer, origin, roles[origin.key]).items():
@@ -197,13 +200,14 @@ class Reading:
         *,
         often: bool = False,
     ) -> Renderer:
-        """Return the renderer for a method. `often` is True if the method runs for each batch or each model."""
+        """Return a renderer for a method. `often` is True if the method runs for each batch or each model."""
         return Renderer(self.tracer, roles, parts or {}, often=often, once=self.once, keeper=self.keeper)
 
     def _rendered(self, renderer: Renderer, origin: Origin, name: str, part: str = "") -> ast.expr:
-        """Return a value's expression; an attribute of `self` if the method runs often or others read the value.
+        """Return an expression for a value in the generated class.
 
-        `part` is the method's name, if the value is its return value.
+        It is an attribute of `self` if the method runs often or several methods read the value. `part` is the method's
+        name if it returns the value.
         """
         if isinstance(origin.node, ast.Call) and is_another(origin.node, self.script):
             if part:
@@ -213,14 +217,11 @@ class Reading:
         return renderer.render(origin.node, origin.scope)
 
     def read_by_several(self) -> Set[tuple[int, Path]]:
-        """Return the keys of values that several methods read and would compute differently.
-
-        Models and the objects that update them are left out.
-        """
+        """Return the keys of values that several methods read and would each compute differently, except for models."""
         return {key for key, methods in self.drawn.items() if len(methods) > 1} - self._keys_of_class()
 
     def _keys_of_class(self) -> set[tuple[int, Path]]:
-        """Return the keys of models and of the objects that update them."""
+        """Return the keys of the models, optimizers and schedulers."""
         found = {each.key for each in (*self.models.values(), *self.updates.all.values())}
         return found | {*self.others, *self.others.values()}
 
@@ -231,7 +232,7 @@ class Reading:
         return [ast.unparse(each) for each in target.elts]
 
     def _unpacked(self) -> list[str]:
-        """Return the names of the values that `optimizer` returns, if there are several."""
+        """Return the names of the optimizers and schedulers if the method `optimizer` returns several."""
         found = self.updates.all
         bundled = {id(each.node) for each in found.values()}
         if len(bundled) == 1 and all(each.path for each in found.values()):
@@ -306,7 +307,10 @@ class Reading:
         return self._checked(MethodLines(name, parameters, lines, problems=problems))
 
     def _checked(self, method: MethodLines) -> MethodLines:
-        """Return a method. If it cannot be right, it has a line to fill in, with the errors in comments."""
+        """Return a method unchanged if no errors were found in it.
+
+        With errors, the result has a line to fill in, and the errors and the original lines as comments.
+        """
         if method.same_as in self.hanging:
             problems = read_by([ast.Expr(name_of(method.same_as))], (), self.hanging)
             method = replace(
@@ -322,6 +326,6 @@ class Reading:
         return replace(method, lines=lines)
 
     def _take(self, *nodes: ast.AST) -> None:
-        """Record the nodes of the script that these nodes are copies of, as nodes that the generated class has."""
+        """Record the script's nodes that these nodes are copies of as contained in the generated class."""
         for node in nodes:
             self.places |= {place_of_node(each) for each in ast.walk(node)} - {-1}

@@ -1,4 +1,4 @@
-"""Renders expressions of the script for the generated class, with names replaced by what they stand for."""
+"""Render expressions of the script for the generated class, with the script's variables replaced by their values."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ EPOCH = "updates_per_epoch"
 
 @dataclass(frozen=True)
 class ReplacedValue:
-    """An expression in the generated class that replaces a name of the script, and must equal its value there."""
+    """An expression in the generated class that replaces a name of the script and must have the same value."""
 
     node: ast.expr
     """The script's expression, or a copy of it."""
@@ -60,12 +60,12 @@ class ReplacedValue:
     """The expression that replaces `node`."""
     steps: tuple[TraceStep, ...]
     root: ast.expr | None
-    """The name in the script through which the value is reached, if the value is a part of another one."""
+    """The script's name for the object that contains the value, if any."""
 
 
 @dataclass
 class Renderer:
-    """Renders for one method, and collects unknown names, imports and objects to keep in `self`."""
+    """Renders the expressions of one method, and collects unknown names, imports and attributes of `self`."""
 
     tracer: Tracer
     roles: Roles
@@ -74,11 +74,11 @@ class Renderer:
     device: ast.expr | None = None
     """The expression for the device of a step's tensors. If None, arguments named `device` are left out."""
     keeps: bool = False
-    """True if objects made outside of the method go into `self`, as for a step, which runs often."""
+    """True if objects that the script makes before the loop become attributes of `self`, as in a step."""
     often: bool = False
-    """True if the method runs often, so that values drawn once go into `self`."""
+    """True if the method runs often, so that values drawn once become attributes of `self`."""
     once: Set[tuple[int, Path]] = frozenset()
-    """The keys of values that several methods read and that must be computed once, so that they go into `self`."""
+    """The keys of values that several methods read, so that they are computed once and become attributes of `self`."""
     drawn: set[tuple[int, Path]] = field(default_factory=set)
     """The keys of rendered values that may differ when recomputed."""
     local: set[str] = field(default_factory=set)
@@ -108,24 +108,27 @@ class Renderer:
     """Names in which the loop counts. They become attributes of `self`."""
 
     def render(self, node: ast.expr, scope: Scope) -> ast.expr:
-        """Return an expression of the script as it reads in the generated class."""
+        """Return an expression of the script, rewritten for the generated class."""
         found = _Pass(self, scope, 0).visit(deepcopy(node))
         assert isinstance(found, ast.expr)
         return found
 
     def keep(self, name: str, found: Origin) -> ast.expr:
-        """Have the generated class's constructor keep a value, and return the attribute with it."""
+        """Make the constructor of the generated class set an attribute to a value, and return the attribute."""
         return _Pass(self, found.scope, 0).keep(name, found)
 
     def statement(self, node: ast.stmt, scope: Scope) -> ast.stmt:
-        """Return a statement as it reads in the generated class. Names that it assigns are local to the method."""
+        """Return a statement of the script, rewritten for the generated class.
+
+        Names that it assigns become local variables.
+        """
         found = _Pass(self, scope, 0).visit(deepcopy(node))
         assert isinstance(found, ast.stmt)
         return found
 
 
 class _Pass(ast.NodeTransformer):
-    """Transforms one expression or statement for the generated class."""
+    """Rewrites one expression or statement for the generated class."""
 
     def __init__(
         self,
@@ -136,7 +139,10 @@ class _Pass(ast.NodeTransformer):
         *,
         repeats: bool = False,
     ) -> None:
-        """`hidden` are names of an enclosing function or comprehension. `repeats` tells whether it may run again."""
+        """`hidden` are names of an enclosing function or comprehension.
+
+        `repeats` is True if the code may run repeatedly.
+        """
         self.to, self.scope, self.depth, self.hidden, self.repeats = renderer, scope, depth, hidden, repeats
         self.tracer = renderer.tracer
 
@@ -224,7 +230,7 @@ class _Pass(ast.NodeTransformer):
         return "loader" in last_name(node).lower() or last_name(found.node) == "DataLoader"
 
     def _autocast(self, node: ast.Call) -> ast.AST:
-        """Replace the device in a call of `autocast` with a device type."""
+        """Replace the device in a call of `autocast` by a device type, such as `x.device.type`."""
         assert self.to.device is not None
         kind = ast.Attribute(deepcopy(self.to.device), "type", ast.Load())
 
@@ -237,7 +243,10 @@ class _Pass(ast.NodeTransformer):
         return node
 
     def _functional(self, node: ast.Call) -> tuple[ast.expr, list[ast.keyword]] | None:
-        """Return torch's function for a called criterion, with the criterion's arguments; None for other calls."""
+        """Return torch's function for a loss module, such as `F.mse_loss` for `nn.MSELoss`, and its arguments.
+
+        None if the call is not to such a module.
+        """
         found = self._origin(node.func)
         if found is None or not isinstance(found.node, ast.Call) or found.node.args or found.path:
             return None
@@ -279,7 +288,7 @@ class _Pass(ast.NodeTransformer):
         return None if name in self.to.local | self.hidden else self.tracer.trace(node, self.scope)
 
     def _placed(self, node: ast.expr) -> ast.expr | None:
-        """Return the replacement of a name or attribute; None if it stays, or its components must be examined."""
+        """Return the replacement of a name or attribute; None if it stays, or if its components must be examined."""
         of = getattr(node, "value", node)
         traced = isinstance(of, ast.Name | ast.Attribute | ast.Subscript) or last_name(of) == "parse_args"
         found = self._origin(node) if traced else None
@@ -299,7 +308,7 @@ class _Pass(ast.NodeTransformer):
         return self._value(node, found)
 
     def _of_class(self, node: ast.expr, found: Origin) -> ast.expr:
-        """Return the expression for an object of the generated class or a part of its model; a name if unknown."""
+        """Return the expression for an object that the generated class also has; a name to fill in if unknown."""
         place = self.to.roles.get(found.key) or self.to.parts[found.key]
         if place is not None:
             return _as_of(node, deepcopy(place))
@@ -310,9 +319,9 @@ class _Pass(ast.NodeTransformer):
         return ast.Name(name, ast.Load())
 
     def _value(self, node: ast.expr, found: Origin) -> ast.expr | None:
-        """Return the script's value for a name that the generated class lacks, or a name to fill in, or None.
+        """Return an expression for the value of a name that the generated class lacks, or a name to fill in.
 
-        None means that the node stays as it is.
+        None means that the node stays unchanged.
         """
         own = isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self"
         known = found.node is not node
@@ -341,7 +350,7 @@ class _Pass(ast.NodeTransformer):
         return found is not None and (found.key in self.to.roles or found.key in self.to.parts)
 
     def _parsed(self, node: ast.expr) -> bool:
-        """Return whether a node is a command-line option, which a class in the script does not have."""
+        """Return whether a node is a command-line option, such as `args.lr`."""
         holder = self.tracer.trace(node.value, self.scope) if isinstance(node, ast.Attribute) else None
         return holder is not None and last_name(holder.node) == "parse_args"
 
@@ -387,7 +396,7 @@ class _Pass(ast.NodeTransformer):
         return is_generator(found.node) and len(reads) > 1
 
     def _kept(self, name: str, found: Origin, *, calls: bool, another: bool) -> ast.expr | None:
-        """Return the attribute of a value that is made once; None if the value is made where it is read."""
+        """Return an attribute of `self` for a value that is computed once; None if it is computed where it is read."""
         if self.to.keeps and calls:
             return self.keep(name, found)
         if found.key not in self.to.once and not (another and self.to.often):
@@ -401,7 +410,7 @@ class _Pass(ast.NodeTransformer):
         return None if lacks else own
 
     def keep(self, name: str, found: Origin) -> ast.expr:
-        """Return the attribute in which the generated class's constructor keeps a value, and keep its components."""
+        """Make the constructor of the generated class set an attribute to a value, and return the attribute."""
         to = self.to
         device, keeps = to.device, to.keeps
         to.device, to.keeps = None, True
@@ -412,7 +421,7 @@ class _Pass(ast.NodeTransformer):
         return ast.Attribute(ast.Name("self", ast.Load()), own, ast.Load())
 
     def _kept_as(self, name: str, found: Origin) -> str:
-        """Return the unique name of an object in `self`, different from the generated class's own names."""
+        """Return a unique attribute name for an object, different from the generated class's own attributes."""
         known = next((own for own, key in self.to.keeper.items() if key == found.key), None)
         if known is not None:
             return known
@@ -421,7 +430,7 @@ class _Pass(ast.NodeTransformer):
         return name
 
     def _as_set(self, found: Origin, made: ast.expr) -> ast.expr:
-        """Return a module with the script's changes to it: `.eval()`, and parameters without gradients."""
+        """Return a module's expression with the script's changes to it: `.eval()` and `.requires_grad_(False)`."""
         for does, nodes in settings_of(self.tracer, found).items():
             made = ast.Call(ast.Attribute(made, does, ast.Load()), [], [])
             if does == "requires_grad_":
@@ -430,7 +439,7 @@ class _Pass(ast.NodeTransformer):
         return made
 
     def _shared(self, name: str, found: Origin, made: ast.expr) -> ast.expr:
-        """Return a value itself if a method uses it once, else a name for the value, so that it is made once."""
+        """Return a value's expression; from its second use in a method, a local variable that is assigned once."""
         first = self.to.inlined.setdefault(found.key, made)
         if first is made:
             return made
@@ -446,9 +455,9 @@ class _Pass(ast.NodeTransformer):
         return copy(first)
 
     def _changed(self, found: Origin) -> ast.expr | None:
-        """Return the name of a configuration that the script changes after making it; None if it does not.
+        """Return the name of a configuration object that the script changes after it is made; None if it does not.
 
-        The statements that make and change the configuration are put before the method's.
+        The statements that make and change the object are put before the method's other statements.
         """
         if self.to.keeps or last_name(found.node) not in self.tracer.script.classes:
             return None
@@ -473,7 +482,7 @@ class _Pass(ast.NodeTransformer):
         return None
 
     def _stays(self, name: str) -> bool:
-        """Return whether a name means the same in the generated class as in the script."""
+        """Return whether a name refers to the same object in the generated class as in the script."""
         if not isinstance(self.scope.node, ast.Module):
             outer: Scope | None = self.scope
             while outer is not None and not isinstance(outer.node, ast.Module):
@@ -490,7 +499,7 @@ class _Pass(ast.NodeTransformer):
         return name in script.importable or hasattr(builtins, name) or name in ("self", "__file__")
 
     def _defined(self, node: ast.expr) -> ast.ClassDef | None:
-        """Return the class that a name means if it is defined within the function in `scope`; else None."""
+        """Return the class that a name refers to if it is defined in the current function; else None."""
         if not isinstance(node, ast.Name) or isinstance(self.scope.node, ast.Module):
             return None
         return _definitions(self.scope).get(node.id)
@@ -508,7 +517,7 @@ class _Pass(ast.NodeTransformer):
         return self._lacking(name, comment, found.key if found.node is not node else ast.unparse(node))
 
     def _lacking(self, name: str, comment: str, key: tuple[int, Path] | str) -> ast.expr:
-        """Return a unique name for a value to be filled in."""
+        """Return a unique name for a value that the user has to fill in."""
         while self.to.lacking.setdefault(name, key) != key:
             name += "_"
         self.to.missing[name] = comment
@@ -516,7 +525,7 @@ class _Pass(ast.NodeTransformer):
 
 
 def _entry_name(node: ast.expr) -> str:
-    """Return a name for an entry of a dictionary: its key if that is an identifier, else `value`."""
+    """Return a name for a dictionary's entry: its key if that is an identifier, else `value`."""
     key = (
         node.slice.value if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) else None
     )
@@ -524,7 +533,7 @@ def _entry_name(node: ast.expr) -> str:
 
 
 def counted_as(name: str) -> str:
-    """Return the attribute's name in `self` for a counter of the loop."""
+    """Return the name of the attribute of `self` for a counter of the loop."""
     return f"{name}_" if name in _OF_CLASS else name
 
 
@@ -533,13 +542,13 @@ def _definitions(scope: Scope) -> dict[str, ast.ClassDef]:
 
 
 def _as_of(node: ast.expr, made: ast.expr) -> ast.expr:
-    """Give an expression the number of the script's node that it replaces, so that the node counts as taken over."""
+    """Give an expression the number of the script's node that it replaces, so that the node counts as contained."""
     made.place = place_of_node(node)  # type: ignore[attr-defined]
     return made
 
 
 def moved_only(node: ast.Call, scope: Scope, tracer: Tracer) -> ast.expr | None:
-    """Return the object that a call only moves to a device; None if it does anything else."""
+    """Return the object that a call such as `x.to(device)` only moves to a device; None for any other call."""
     if not isinstance(node.func, ast.Attribute):
         return None
     if node.func.attr == "cuda" and first_name(node.func) != "torch":
@@ -552,7 +561,7 @@ def moved_only(node: ast.Call, scope: Scope, tracer: Tracer) -> ast.expr | None:
 
 
 def is_device(node: ast.expr, scope: Scope, tracer: Tracer) -> bool:
-    """Return whether an expression names a device."""
+    """Return whether an expression is a device, such as `"cuda"`, `torch.device(...)` or `args.device`."""
     if isinstance(node, ast.Constant):
         return isinstance(node.value, str) and node.value.partition(":")[0] in ("cuda", "cpu", "mps")
     if isinstance(node, ast.Call):

@@ -1,4 +1,4 @@
-"""A training script as a tree: its functions, classes and names, and the statements that run at import."""
+"""Read a training script: its syntax tree, functions, classes and names, and the statements that run at import."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 @dataclass(frozen=True)
 class Script:
-    """A script's tree, and the names at its top level."""
+    """A script's syntax tree, with its top-level functions, classes and names."""
 
     path: Path
     source: str
@@ -32,24 +32,24 @@ class Script:
     encoding: str = "utf-8"
 
     def encoded(self, source: str) -> bytes:
-        """Return a changed source in the script's encoding. Characters that the encoding lacks become escapes."""
+        """Return a source text as bytes in the script's encoding. Characters that the encoding lacks become escapes."""
         return source.encode(self.encoding, "backslashreplace")
 
     def methods(self) -> Iterator[tuple[ast.ClassDef, FunctionNode]]:
-        """Yield the methods of all classes, each after its class."""
+        """Yield each method of each class, as (class, method)."""
         for found in self.classes.values():
             for each in found.body:
                 if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
                     yield found, each
 
     def derives(self, name: str, roots: tuple[str, ...]) -> bool:
-        """Return whether a class derives from one of `roots`, directly or through the script's classes."""
+        """Return whether the class `name` derives from one of `roots`, directly or through classes of the script."""
         found = self.classes.get(name)
         bases = [last_name(base) for base in found.bases] if found else []
         return any(base in roots or (base != name and self.derives(base, roots)) for base in bases)
 
     def is_overridden(self, own: ast.ClassDef, name: str) -> bool:
-        """Return whether a class that derives from `own` defines this attribute or method, too."""
+        """Return whether a class that derives from `own` defines the attribute or method `name`."""
         return any(
             _has(each, name)
             for each in self.classes.values()
@@ -64,7 +64,7 @@ def _has(own: ast.ClassDef, name: str) -> bool:
 
 
 def read_script(path: Path) -> Script:
-    """Read a script, and number its nodes.
+    """Read a script and number the nodes of its syntax tree (see `place_of_node`).
 
     Raises:
         RequestError: the file does not exist, is not a regular file, or is not valid Python.
@@ -106,7 +106,7 @@ def read_script(path: Path) -> Script:
 
 
 def _name_self(method: FunctionNode) -> None:
-    """Rename a method's first parameter to `self`, which is what other functions look for."""
+    """Rename a method's first parameter to `self`, so that other functions recognize it."""
     first = next(iter([*method.args.posonlyargs, *method.args.args]), None)
     bound = {last_name(each) for each in method.decorator_list} & {"staticmethod", "classmethod"}
     if first is None or first.arg in ("self", "cls") or bound:
@@ -133,12 +133,12 @@ def _encoding(raw: bytes) -> str:
 
 
 def place_of_node(node: ast.AST) -> int:
-    """Return the number of a script's node, which its copies share; -1 for a generated node."""
+    """Return a node's number in the script, which copies of the node share; -1 for a generated node."""
     return int(getattr(node, "place", -1))
 
 
 def in_step(body: list[ast.stmt]) -> Iterator[ast.AST]:
-    """Yield what `here` yields, and also the bodies of functions that are defined among the statements."""
+    """Yield the descendants of statements, as `here` does, and those in the bodies of functions defined among them."""
     yield from here(body)
     for each in body:
         if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -146,7 +146,7 @@ def in_step(body: list[ast.stmt]) -> Iterator[ast.AST]:
 
 
 def here(node: ast.AST | list[ast.stmt]) -> Iterator[ast.AST]:
-    """Yield all descendants of a node or statements in source order, without nested functions and classes."""
+    """Yield all descendants of a node or statements in source order, except those in nested functions and classes."""
     waiting = list(node if isinstance(node, list) else ast.iter_child_nodes(node))[::-1]
     while waiting:
         child = waiting.pop()
@@ -172,7 +172,7 @@ def first_name(node: ast.AST) -> str:
 
 
 def required(function: FunctionNode) -> list[str]:
-    """Return the names of a function's parameters without a default."""
+    """Return the names of a function's parameters that have no default."""
     found = function.args
     positional = [*found.posonlyargs, *found.args]
     given = positional[: len(positional) - len(found.defaults)]

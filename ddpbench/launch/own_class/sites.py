@@ -1,4 +1,4 @@
-"""Decides when a script runs its statements: before the training, in each step, or after a value has been read."""
+"""Decide when a script runs its statements, for example after it has read a value for the last time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DEEPEST = 8
 
 
 class Sites:
-    """Tells when the statements of a script run, and whether the generated class has them."""
+    """Decides when the statements of a script run, and whether the generated class contains them."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class Sites:
         names: set[str],
         ends: list[ast.stmt],
     ) -> None:
-        """`trunk` has the ids of the functions that lead to the training.
+        """`trunk` has the ids of the functions on the call path to the training loop.
 
         `places` are the numbers of the script's nodes that the generated class has. `names` are the module's names that
         the class reads directly. `ends` are the top-level statements that do not run when the module is imported.
@@ -49,7 +49,7 @@ class Sites:
         }
 
     def _holds(self, block: ast.If, statement: ast.stmt) -> bool | None:
-        """Return whether a statement in a branch of an `if` runs; None if unknown."""
+        """Return whether a statement in a branch of an `if` runs, by the script's defaults; None if unknown."""
         if block is self.script.guard:
             return True
         own = self.variables.function(block)
@@ -59,7 +59,7 @@ class Sites:
         return None if held is None else held is inside
 
     def _gives_taken(self, site: ast.AST, statement: ast.Assign) -> bool:
-        """Return whether the generated class has the value that an assignment binds to one of its targets."""
+        """Return whether the generated class contains the value that an assignment gives to the target `site`."""
         value = statement.value
         for target in statement.targets:
             if isinstance(target, ast.Tuple | ast.List) and isinstance(value, ast.Tuple | ast.List):
@@ -77,11 +77,11 @@ class Sites:
         )
 
     def _is_of_step(self, statement: ast.stmt) -> bool:
-        """Return whether a statement is part of a step, which the generated class has, too."""
+        """Return whether a statement is part of a step and the generated class contains it."""
         return id(statement) in self._body and self._is_taken(statement)
 
     def _is_after(self, site: ast.AST, read: ast.AST) -> bool:
-        """Return whether the statement `site` runs only after the last time that `read` does."""
+        """Return whether the statement `site` always runs after the last time that `read` runs."""
         own = self.variables.function(site)
         reads = self._leading_to(read, own)
         last = max((getattr(each, "end_lineno", 0) or 0 for each in reads), default=10**9)
@@ -92,7 +92,7 @@ class Sites:
         return getattr(site, "lineno", 0) > last and not common
 
     def _decorating(self, name: str) -> list[ast.AST]:
-        """Return the places where the function `name` is used as a decorator, and so called."""
+        """Return the places where the function `name` is used as a decorator."""
         return [
             each
             for node in ast.walk(self.script.tree)
@@ -102,7 +102,7 @@ class Sites:
         ]
 
     def _leading_to(self, node: ast.AST, function: ast.AST) -> list[ast.AST]:
-        """Return the nodes in `function` that lead to `node`: the node itself, or calls of the function with it."""
+        """Return the nodes in `function` that run `node`: the node itself, or calls of the function around it."""
         found, todo, seen = [], [node], set[int]()
         while todo:
             each = todo.pop()
@@ -115,7 +115,7 @@ class Sites:
         return found
 
     def _called_from(self, site: ast.AST, depth: int) -> list[ast.AST]:
-        """Return the nodes from which a statement is run: itself, or the calls of its function."""
+        """Return the nodes outside of helper functions that run a node: the node itself, or calls of its function."""
         own = self.variables.function(site)
         if (
             isinstance(own, ast.Module | ast.Lambda)

@@ -1,4 +1,4 @@
-"""Writes the source text of the generated class: statements, values and methods."""
+"""Write the source text of the generated class: statements, values and methods."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WIDTH = 100
 
 @dataclass
 class MethodLines:
-    """A method's lines, or a single line of the class that assigns a name of the script (`same_as`)."""
+    """The source lines of a method, or the name of a function that becomes the method (`same_as`)."""
 
     name: str
     parameters: tuple[str, ...] = ()
@@ -27,7 +27,7 @@ class MethodLines:
 
     @property
     def is_open(self) -> bool:
-        """True if anything is left to fill in."""
+        """True if the method has a line that the user must fill in."""
         return any(line.startswith("...") or " = ...  #" in line for line in self.lines)
 
     @property
@@ -44,26 +44,26 @@ def name_of(name: str) -> ast.expr:
 
 
 def comment_of(sentence: str) -> list[str]:
-    """Return a sentence as a comment in a class's body, in lines."""
+    """Return a sentence as lines of a comment, indented for the body of a class."""
     return textwrap.wrap(sentence, _WIDTH, initial_indent="    # ", subsequent_indent="    # ")
 
 
 def at_path(node: ast.expr, path: Path) -> ast.expr:
-    """Return an expression that reads the part of a value at a path of indices."""
+    """Return an expression that reads an element of a value by its indices, such as `made[0][1]`."""
     for index in path:
         node = ast.Subscript(node, ast.Constant(index), ast.Load())
     return node
 
 
 def source_of(node: ast.AST) -> str:
-    """Return a node's source, with strings in double quotes unless these would need escapes."""
+    """Return a node's source, with strings in double quotes unless they contain quotes or escapes."""
     text = _quoted(_unparsed(ast.fix_missing_locations(node)))
     plain = ast.unparse(node)
     return text if _read_again(text) == plain else plain
 
 
 def _read_again(text: str) -> str:
-    """Return a source as Python unparses it; empty if it is not valid Python."""
+    """Return source text as `ast.unparse` writes it; empty if it is not valid Python."""
     try:
         return ast.unparse(ast.parse(text))
     except SyntaxError:
@@ -71,7 +71,7 @@ def _read_again(text: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a source with strings in double quotes unless these would need escapes."""
+    """Return source text with its strings in double quotes, unless they contain quotes or escapes."""
     lines = text.splitlines(keepends=True)
     tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
     for token in reversed(tokens):
@@ -84,7 +84,7 @@ def _quoted(text: str) -> str:
 
 
 def _unparsed(node: ast.AST) -> str:
-    """Return a statement's source. A tuple has no parentheses; a long call has one argument per line."""
+    """Return a statement's source. A tuple has no parentheses, and a long call has one argument per line."""
     if not isinstance(node, ast.Return | ast.Assign | ast.Expr) or node.value is None:
         return ast.unparse(node)
     value = ast.unparse(node.value)
@@ -102,7 +102,7 @@ def _unparsed(node: ast.AST) -> str:
 
 
 def in_order(made: Mapping[str, list[ast.stmt]]) -> list[ast.stmt]:
-    """Return the statements that make these names, in such an order that each name follows those it is made from."""
+    """Return the statements that assign these names, so sorted that each name follows those it is made from."""
     found: dict[str, list[ast.stmt]] = {}
 
     def take(name: str, around: frozenset[str]) -> None:
@@ -118,7 +118,7 @@ def in_order(made: Mapping[str, list[ast.stmt]]) -> list[ast.stmt]:
 
 
 def folded(made: list[ast.stmt]) -> list[ast.stmt]:
-    """Replace a final `loss = x; return loss` with `return x`."""
+    """Replace `loss = x; return loss` at the end of a method by `return x`."""
     if len(made) < 2:
         return made
     before, end = made[-2], made[-1]

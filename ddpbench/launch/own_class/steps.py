@@ -1,4 +1,4 @@
-"""Reduces a step's statements to those that belong to it, without moves to a device, logging and unused values."""
+"""Reduce a step's statements to those that belong in the generated class, without moves to a device and logging."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LOGS = ("print", "log", "append", "item", "set_postfix", "set_description", "ad
 
 @dataclass(frozen=True)
 class Before:
-    """The part of a step before the backward pass: its statements, and the loss from which the backward pass starts."""
+    """The statements of a step before the backward pass, and the expression of its loss."""
 
     statements: list[ast.stmt]
     loss: ast.expr
@@ -41,9 +41,9 @@ class Before:
 def without_moves(
     body: list[ast.stmt], scope: Scope, tracer: Tracer, drawn: frozenset[int] = frozenset()
 ) -> list[ast.stmt]:
-    """Return copies of statements without moves to a device. Statements that did nothing else are removed.
+    """Return copies of statements without moves to a device. Statements that only moved something are removed.
 
-    Statements that draw a batch (their numbers are in `drawn`) or update a moving average of a model are removed, too.
+    Statements that draw a batch (their numbers are in `drawn`) or update a model's moving average are removed, too.
     """
     kept = {
         node.attr
@@ -63,14 +63,14 @@ def without_moves(
 
 
 def _draws(statement: ast.stmt) -> bool:
-    """Return whether a statement gets the next batch from an iterator. A step need not, as it is given a batch."""
+    """Return whether a statement gets the next batch from an iterator with `next`."""
     return isinstance(statement, ast.Assign | ast.Try) and any(
         isinstance(each, ast.Assign) and last_name(each.value) == "next" for each in ast.walk(statement)
     )
 
 
 def settled(body: list[ast.stmt], scope: Scope, tracer: Tracer) -> list[ast.stmt]:
-    """Return the statements without branches that are not taken with the script's defaults."""
+    """Return the statements without the branches that the script does not take with its default settings."""
     kept: list[ast.stmt] = []
     for statement in body:
         held = tracer.holds(statement.test, scope) if isinstance(statement, ast.If) else None
@@ -86,7 +86,10 @@ def settled(body: list[ast.stmt], scope: Scope, tracer: Tracer) -> list[ast.stmt
 
 
 def with_methods(body: list[ast.stmt], scope: Scope, script: Script) -> list[ast.stmt]:
-    """Return the statements, preceded by functions made of the methods of `self` that they call for a value."""
+    """Return the statements with calls of methods of `self` turned into calls of functions, which come first.
+
+    Only methods that return a value and do not train are replaced.
+    """
     if scope.own is None:
         return body
     methods = {
@@ -101,7 +104,7 @@ def with_methods(body: list[ast.stmt], scope: Scope, script: Script) -> list[ast
 
 
 class _Methods(ast.NodeTransformer):
-    """Replaces calls of methods of `self` that return a value and do not train with calls of functions."""
+    """Replaces calls of methods of `self` by calls of functions, for methods that return a value and do not train."""
 
     def __init__(self, methods: dict[str, ast.FunctionDef], made: dict[str, ast.FunctionDef]) -> None:
         self.methods, self.made = methods, made
@@ -130,9 +133,9 @@ class _Methods(ast.NodeTransformer):
 
 
 def before_backward(body: list[ast.stmt]) -> Before | None:
-    """Return the statements before the first backward pass, with their contexts (autocast), and the loss.
+    """Return the statements before the first backward pass, and its loss; None without a backward pass.
 
-    None if there is no backward pass.
+    Statements in a `with`, such as autocast, stay in it.
     """
     before: list[ast.stmt] = []
     for statement in body:
@@ -158,7 +161,10 @@ def _loss_of(call: ast.Call) -> ast.expr:
 
 
 def needed_for(body: list[ast.stmt], needed: set[str], effects: Callable[[ast.stmt], bool]) -> list[ast.stmt]:
-    """Return the statements that set names in `needed` or have an effect; add the names that they read to `needed`."""
+    """Return the statements that set names in `needed` or have an effect.
+
+    The names that these statements read are added to `needed`.
+    """
     kept: list[ast.stmt] = []
     for statement in reversed(body):
         writes, grows = _writes(statement)
@@ -177,7 +183,7 @@ def needed_for(body: list[ast.stmt], needed: set[str], effects: Callable[[ast.st
 def carried(body: list[ast.stmt], needed: set[str], effects: Callable[[ast.stmt], bool]) -> set[str]:
     """Return the names whose values one pass through a loop leaves to the next, such as a recurrent state.
 
-    A pass reads them before it writes them, directly or indirectly for the names in `needed` or for an effect.
+    A pass reads them before it writes them, and uses them for the names in `needed` or for an effect.
     """
     written = set().union(*(_writes(each)[0] for each in body))
     found: set[str] = set()
@@ -190,7 +196,7 @@ def carried(body: list[ast.stmt], needed: set[str], effects: Callable[[ast.stmt]
 
 
 def _exposed(body: list[ast.stmt], bound: set[str]) -> set[str]:
-    """Return the names whose earlier value statements may read; add to `bound` the names that are surely written."""
+    """Return the names whose earlier values these statements may read; add to `bound` the names they always set."""
     found: set[str] = set()
     for each in body:
         if isinstance(each, ast.If | ast.For | ast.While | ast.With):
@@ -241,7 +247,7 @@ def _of_comprehensions(node: ast.AST) -> set[str]:
 def _inner_needed(
     statement: ast.stmt, needed: set[str], effects: Callable[[ast.stmt], bool]
 ) -> ast.stmt | None:
-    """Return a block with only its needed statements; None if it is not a block, or none of it is needed."""
+    """Return a block with only its needed statements; None if it is not a block or no statement is needed."""
     if not isinstance(statement, ast.With | ast.If | ast.For):
         return None
     if isinstance(statement, ast.For):
@@ -267,7 +273,7 @@ def _inner_needed(
 
 
 def is_effect(statement: ast.stmt) -> bool:
-    """Return whether a statement itself trains: it calls backward, updates, or clears or clips gradients."""
+    """Return whether a statement itself calls backward, updates parameters, or clears or clips gradients."""
     if isinstance(statement, ast.If | ast.For | ast.With):
         return False
     calls = [each for each in ast.walk(statement) if isinstance(each, ast.Call)]
@@ -285,7 +291,7 @@ def is_effect(statement: ast.stmt) -> bool:
 
 
 def no_effect(_statement: ast.stmt) -> bool:
-    """Return False, for callers that only keep statements whose names are needed."""
+    """Return False, as the `effects` of callers that keep only statements that set needed names."""
     return False
 
 
@@ -320,7 +326,7 @@ class _Unmoved(ast.NodeTransformer):
         self.scope, self.tracer, self.local, self.drawn = scope, tracer, local, drawn
 
     def visit(self, node: ast.AST) -> ast.AST | None:
-        """Remove statements that draw a batch or update an average of a model. An emptied block gets a `pass`."""
+        """Remove statements that draw a batch or update a model's average. A block without statements gets a `pass`."""
         if isinstance(node, ast.stmt) and (place_of_node(node) in self.drawn or self._averages(node)):
             return None
         found: ast.AST | None = super().visit(node)
@@ -329,7 +335,7 @@ class _Unmoved(ast.NodeTransformer):
         return found
 
     def _averages(self, node: ast.stmt) -> bool:
-        """Return whether a statement changes an averaged or copied model, which does not train."""
+        """Return whether a statement updates an averaged or copied model."""
         if isinstance(node, ast.For | ast.AsyncFor):
             of: ast.expr = node.iter
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
@@ -343,7 +349,7 @@ class _Unmoved(ast.NodeTransformer):
         )
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        """Replace an attribute that a step sets on `self`, such as its loss, with a name of the method."""
+        """Replace an attribute of `self` that only a step uses, such as its loss, by a local variable."""
         if isinstance(node.value, ast.Name) and node.value.id == "self" and node.attr in self.local:
             return ast.Name(node.attr, node.ctx)
         return self.generic_visit(node)
@@ -384,7 +390,7 @@ def _last(node: ast.expr) -> str:
 
 
 def _only_syncs(node: ast.expr) -> bool:
-    """Return whether a context only controls gradient averaging, which the strategy does, or profiles or checks."""
+    """Return whether a context only controls gradient averaging, profiling or checks, such as `no_sync()`."""
     if isinstance(node, ast.IfExp):
         either = (node.body, node.orelse)
         return any(map(_only_syncs, either)) and all(
@@ -394,7 +400,7 @@ def _only_syncs(node: ast.expr) -> bool:
 
 
 def _same(target: ast.expr, value: ast.expr) -> bool:
-    """Return whether an assignment changes nothing, as `x = x` or `batch = {k: v for k, v in batch.items()}`."""
+    """Return whether an assignment changes nothing, such as `x = x` or `batch = {k: v for k, v in batch.items()}`."""
     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
         return all(_same(each, other) for each, other in zip(target.elts, value.elts, strict=True))
     text = ast.unparse(target)
@@ -410,7 +416,7 @@ def _same(target: ast.expr, value: ast.expr) -> bool:
 
 
 def _copies(value: ast.expr, text: str) -> bool:
-    """Return whether a comprehension copies its source, like `{k: v for k, v in batch.items()}`."""
+    """Return whether a comprehension only copies the object `text`, like `{k: v for k, v in batch.items()}`."""
     if not isinstance(value, ast.DictComp | ast.GeneratorExp | ast.ListComp) or len(value.generators) != 1:
         return False
     each = value.generators[0]

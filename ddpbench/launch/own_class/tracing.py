@@ -1,4 +1,4 @@
-"""Traces the origin of a value through assignments, parameters, attributes of `self`, argparse and configurations."""
+"""Trace values to the expressions they come from, through assignments, parameters, attributes and options."""
 
 from __future__ import annotations
 
@@ -50,23 +50,26 @@ _ELSEWHERE = sys.maxsize
 
 @dataclass(frozen=True)
 class Origin:
-    """The expression that a value comes from, or its part at `path`, and the expression's scope."""
+    """The expression that a value comes from, or an element of it at `path`, and the expression's scope."""
 
     node: ast.expr
     scope: Scope
     path: Path = ()
     item: bool = False
-    """True if the value is one of the items that a `for` iterates over."""
+    """True if the value is an item of the expression's value, from a `for`."""
 
     @property
     def key(self) -> tuple[int, Path]:
-        """A key that is equal for all names of a value."""
+        """An identifier of the value, equal for all of its names."""
         return id(self.node), self.path
 
 
 @dataclass(frozen=True)
 class TraceStep:
-    """A name through which a value is traced: where it is read, and the binding that is followed; None for an entry."""
+    """A name through which a value was traced, where the name is read, and the assignment that was followed.
+
+    `binding` is None if the name was traced through an entry or attribute.
+    """
 
     key: str
     scope: Scope
@@ -77,7 +80,7 @@ class TraceStep:
 
 
 class Tracer:
-    """Traces values through a script."""
+    """Finds the expressions that a script's values come from."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
@@ -85,7 +88,7 @@ class Tracer:
         self._bindings: dict[int, dict[str, list[Binding]]] = {}
         self._changes_in: dict[int, dict[str, list[Mutation]]] = {}
         self._way: list[tuple[str, Scope, int]] = []
-        """The names through which the last value was traced, each with its scope and the line at which it is read."""
+        """The names through which the last value was traced, each with its scope and the line that reads it."""
         self._taken: dict[tuple[str, int, int], Binding] = {}
         """The binding that was followed for a name, by name, scope and line."""
         self.trains_by: dict[int, tuple[ast.Call, Scope]] = {}
@@ -95,7 +98,7 @@ class Tracer:
         """The enclosing function of each nested function, by the nested one's id."""
 
     def as_loop(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> ast.For:
-        """Return a comprehension with one `for` as a loop; for the same comprehension, always the same node."""
+        """Return a comprehension with one `for` as a loop, always the same node for the same comprehension."""
         if id(node) not in self._loops:
             made = node.generators[0]
             body: list[ast.stmt] = [ast.copy_location(ast.Expr(node.elt), node.elt)]
@@ -105,7 +108,7 @@ class Tracer:
 
     @cached_property
     def scopes(self) -> list[Scope]:
-        """The scopes of the top level and of all functions and methods."""
+        """The scopes of the module, its functions and its methods."""
         functions = [Scope(each) for each in self.script.functions.values()]
         guarded = [
             Scope(each)
@@ -117,7 +120,7 @@ class Tracer:
         return [self.top, *whole, *(inner for each in whole for inner in self._inner(each))]
 
     def _inner(self, scope: Scope) -> Iterator[Scope]:
-        """Yield the functions nested in a function, which also see its names."""
+        """Yield the functions nested in a function, directly or indirectly, as scopes."""
         for each in here(scope.node.body):
             if isinstance(each, ast.FunctionDef):
                 inner = Scope(each, scope.own)
@@ -126,13 +129,13 @@ class Tracer:
                 yield from self._inner(inner)
 
     def bindings(self, scope: Scope) -> dict[str, list[Binding]]:
-        """Return the bindings of a scope's names."""
+        """Return the bindings of each name in a scope."""
         if id(scope.node) not in self._bindings:
             self._bindings[id(scope.node)] = bindings_of(scope.node)
         return self._bindings[id(scope.node)]
 
     def trace(self, node: ast.expr, scope: Scope, depth: int = 0) -> Origin:
-        """Return the origin of a value, ignoring moves and wrappers."""
+        """Return the origin of a value, without moves such as `.to(device)` and wrappers such as DDP."""
         found = Origin(node, scope)
         if depth > _DEEPEST:
             return found
@@ -162,7 +165,7 @@ class Tracer:
         self._taken[key, id(scope.node), line] = binding
 
     def steps(self, node: ast.expr, scope: Scope) -> tuple[TraceStep, ...]:
-        """Return the names through which a value is traced from where it is read, each with the followed binding."""
+        """Return the names through which a value is traced, from its read to its origin, with their assignments."""
         self._way.clear()
         self.trace(node, scope)
         found: list[TraceStep] = []
@@ -181,7 +184,7 @@ class Tracer:
     ) -> Origin | None:
         """Return the origin of a name that is read at `line`; None if it is unknown.
 
-        `read` is the line of the scope that decides which binding is current, if that is not `line`.
+        `read` is a different line at which to look for the name's current assignment, if given.
         """
         if "." in key:
             return self._traced_attribute(key, scope, depth, line)
@@ -218,7 +221,7 @@ class Tracer:
         return None
 
     def _is_set_outside(self, name: str, own: ast.ClassDef, depth: int) -> bool:
-        """Return whether the script sets an attribute of a class's object other than by `self`, as in `t.lr = 0.1`."""
+        """Return whether the script sets an attribute through a name other than `self`, as in `t.lr = 0.1`."""
         passed, found = len(self._way), False
         for key in (name, ""):
             waiting = self._set_elsewhere.pop(key, [])  # not again for the objects' own origins
@@ -235,9 +238,9 @@ class Tracer:
 
     @cached_property
     def _set_elsewhere(self) -> dict[str, list[tuple[ast.expr, Scope]]]:
-        """The objects whose attributes are set, by the attribute's name, or by an empty string if it may be any.
+        """The objects whose attributes are set through names other than `self`, by the attribute's name.
 
-        Without those that a name in `self` or a wrapped value shows.
+        The name is empty if any attribute may be set. Assignments of a wrapped value to its own name do not count.
         """
         found: dict[str, list[tuple[ast.expr, Scope]]] = {}
         for scope in self.scopes:
@@ -259,7 +262,7 @@ class Tracer:
     def _is_set_again(
         self, key: str, binding: Binding, method: Scope, methods: list[Scope], depth: int
     ) -> bool:
-        """Return whether another method that the script calls gives an attribute a different plain value."""
+        """Return whether another method that the script calls sets an attribute to a different plain value."""
         if binding.kind != "value" or binding.path or getattr(method.node, "name", "") != "__init__":
             return False
         name = key.partition(".")[2]
@@ -274,7 +277,7 @@ class Tracer:
         return again
 
     def _gives(self, method: Scope, key: str, depth: int) -> bool:
-        """Return whether a method sets an attribute outside of its loops, other than to its current value."""
+        """Return whether a method sets an attribute outside of its loops to anything but its current value."""
         loops = [
             each for each in here(method.node.body) if isinstance(each, ast.For | ast.AsyncFor | ast.While)
         ]
@@ -296,10 +299,11 @@ class Tracer:
         read: int = 0,
         given: Binding | None = None,
     ) -> Iterator[Binding]:
-        """Yield the bindings that may be current, except self-references and those in branches not taken by default.
+        """Yield the assignments that may be in effect, the most likely ones first.
 
-        The binding by a loop around `line` comes first. Bindings that are replaced before the line `read`, and those to
-        None, come last. `given` is the binding of a parameter to its argument.
+        Assignments of a name's own earlier value, of None, and in branches that are not taken by default are left out.
+        Assignments by a loop around `line` come first, and those that are replaced before the line `read` last. `given`
+        is the binding of a parameter to its argument.
         """
         found = [
             each
@@ -319,7 +323,7 @@ class Tracer:
         yield from sorted(found, key=lambda each: (not self._is_around(line, each), id(each) in replaced))
 
     def _replaces(self, later: Binding, earlier: Binding, scope: Scope, depth: int, read: int) -> bool:
-        """Return whether a binding certainly replaces an earlier one before its name is read."""
+        """Return whether an assignment certainly replaces an earlier one before the name is read."""
         if later.kind != "value" or earlier.kind not in ("value", "given") or later.handles or not read:
             return False
         begin = earlier.value.lineno if earlier.kind == "value" else 0
@@ -328,21 +332,21 @@ class Tracer:
         return later.tests == earlier.tests[: len(later.tests)] or self.is_taken(later.tests, scope, depth)
 
     def _called_at(self, scope: Scope, outer: Scope) -> int:
-        """Return the line in `outer` at which a function is first called, or one after its end if it is not called."""
+        """Return the first line in `outer` that calls a function, or one after all lines if none does."""
         calls = [call.lineno for call, caller in self.calls(scope) if caller.node is outer.node]
         return min(calls, default=_ELSEWHERE)
 
     def bindings_at(self, name: str, scope: Scope, line: int) -> list[Binding]:
-        """Return the possible bindings of a name at a line: those by enclosing loops, or else all.
+        """Return the possible bindings of a name at a line: those by loops around the line, or else all.
 
-        Bindings by loops elsewhere are left out if there are bindings of other kinds.
+        Bindings by other loops are left out if there are bindings of different kinds.
         """
         found = self.bindings(scope).get(name, [])
         around = [each for each in found if self._is_around(line, each)]
         return around or [each for each in found if id(each.value) not in self._loop_of] or found
 
     def is_untaken(self, tests: Tests, scope: Scope, depth: int = 0) -> bool:
-        """Return whether the script's defaults certainly do not take the branch with these conditions."""
+        """Return whether the script's default settings certainly skip the branch with these conditions."""
         if depth >= _DEEPEST:
             return False
         passed = len(self._way)
@@ -351,7 +355,7 @@ class Tracer:
         return untaken
 
     def is_taken(self, tests: Tests, scope: Scope, depth: int = 0) -> bool:
-        """Return whether the script's defaults certainly take the branch with these conditions."""
+        """Return whether the script's default settings certainly run the branch with these conditions."""
         if depth >= _DEEPEST:
             return False
         passed = len(self._way)
@@ -360,9 +364,9 @@ class Tracer:
         return taken
 
     def changed(self, node: ast.expr, scope: Scope) -> list[int]:
-        """Return the lines that change a value between its origin and its read.
+        """Return the lines that change a value's object between its origin and its read.
 
-        Changes in a loop that also reads the value are left out, because one batch leaves them to the next.
+        Changes in a loop that also contains the read are left out, because one batch leaves them to the next.
         """
         self._way.clear()
         self.trace(node, scope)
@@ -380,7 +384,7 @@ class Tracer:
         return sorted(found)
 
     def changes_after(self, made: Origin) -> list[Mutation]:
-        """Return the changes of an object after it is made, through any of its names in the function that makes it."""
+        """Return the changes of an object in the function that makes it, through any of its names."""
         names = {
             name
             for name, bindings in self.bindings(made.scope).items()
@@ -412,7 +416,7 @@ class Tracer:
         return self._changes_in[id(scope.node)]
 
     def _takes(self, change: Mutation, scope: Scope) -> bool:
-        """Return whether a change is made with the script's defaults, and is more than a move or wrapper."""
+        """Return whether a change is made with the script's default settings, and is not just a move or a wrapper."""
         moves = change.value is not None and bool(key_of(self.innermost(change.value, scope)))
         return not moves and not self.is_untaken(change.tests, scope, 0)
 
@@ -422,7 +426,7 @@ class Tracer:
 
     @cached_property
     def _loop_of(self) -> dict[int, ast.For | ast.AsyncFor]:
-        """The loops, by the ids of their iterables."""
+        """The loops, by the ids of the expressions that they iterate over."""
         loops = (each for each in ast.walk(self.script.tree) if isinstance(each, ast.For | ast.AsyncFor))
         return {id(each.iter): each for each in loops}
 
@@ -436,7 +440,7 @@ class Tracer:
         return Origin(found.node, found.scope, found.path + binding.path, found.item)
 
     def _prepared(self, binding: Binding) -> ast.expr | None:
-        """Return the argument at a value's position in a library's result, as in `a, b = accelerator.prepare(a, b)`."""
+        """Return the argument for one element of a library's result, as in `a, b = accelerator.prepare(a, b)`."""
         call = binding.value
         library = isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
         if library and isinstance(call, ast.Call) and last_name(call) in PREPARE and len(binding.path) == 1:
@@ -457,7 +461,7 @@ class Tracer:
         return None
 
     def innermost(self, node: ast.expr, scope: Scope) -> ast.expr:
-        """Return the expression within all moves and wrappers, or the expression itself without any."""
+        """Return the expression inside all moves and wrappers, or the expression itself if there are none."""
         while (inner := self.unwrapped(node, scope)) is not None:
             node = inner
         return node
@@ -466,7 +470,11 @@ class Tracer:
         return first_name(node) in ("torch", "np", "numpy") and not isinstance(node, ast.Call)
 
     def _argument(self, name: str, scope: Scope) -> tuple[ast.expr, Scope] | None:
-        """Return the argument for a parameter, with its scope, from the known call or else the script's first call."""
+        """Return the argument for a parameter and the scope of the argument.
+
+        It comes from the known call of the function, or else from the script's first call. Without an argument, the
+        result is the parameter's default. None if the argument is unknown.
+        """
         names = parameters_of(scope.node) if not isinstance(scope.node, ast.Module) else []
         if isinstance(scope.node, ast.Module) or name not in names:
             return None
@@ -492,7 +500,7 @@ class Tracer:
         return (default, self.top) if default is not None else None
 
     def _is_called_otherwise(self, scope: Scope) -> bool:
-        """Return whether the function itself, a decorator or code that it is passed to may call it otherwise."""
+        """Return whether there may be calls of a function that are not seen, for example by a decorator."""
         node, made = scope.node, scope.own if _name(scope) == "__init__" else None
         if isinstance(node, ast.Module) or unknown_decorator(made or node, self.script) is not None:
             return True
@@ -505,7 +513,7 @@ class Tracer:
 
     @cached_property
     def _passed_on(self) -> set[tuple[type[ast.expr], str]]:
-        """The functions that the script hands on, as in `launch(main)`, as in `_calls`."""
+        """The functions that the script passes to other code, as in `launch(main)`, by kind of node and name."""
         found: set[tuple[type[ast.expr], str]] = set()
         for scope in self.scopes:
             own = set() if isinstance(scope.node, ast.Module) else set(parameters_of(scope.node))
@@ -519,7 +527,7 @@ class Tracer:
         return found
 
     def calls(self, scope: Scope) -> list[tuple[ast.Call, Scope]]:
-        """Return the script's calls of a function, of a method by its name, or of a class for its `__init__`."""
+        """Return the script's calls of a function, method or class (for its `__init__`), each with its scope."""
         assert not isinstance(scope.node, ast.Module)
         name = scope.node.name
         if id(scope.node) in self.enclosing:
@@ -530,7 +538,7 @@ class Tracer:
 
     @cached_property
     def _calls(self) -> dict[tuple[type[ast.expr], str], list[tuple[ast.Call, Scope]]]:
-        """All calls of a name or an attribute, by kind of node and name, with their scopes."""
+        """The calls of each name or attribute, by kind of node and name, each with its scope."""
         found: dict[tuple[type[ast.expr], str], list[tuple[ast.Call, Scope]]] = {}
         for caller in self.scopes:
             for node in here(caller.node.body):
@@ -539,7 +547,7 @@ class Tracer:
         return found
 
     def entered(self, found: Origin) -> Origin | None:
-        """Return the origin of what a call of a script's function returns, with the parameters bound by the call."""
+        """Return the origin of what a call of a script's function returns; None if unknown or no such call."""
         if not isinstance(found.node, ast.Call) or not isinstance(found.node.func, ast.Name):
             return None
         function = self.script.functions.get(found.node.func.id)
@@ -555,7 +563,7 @@ class Tracer:
         return Origin(inner.node, inner.scope, inner.path + path)
 
     def _returned(self, function: FunctionNode, scope: Scope) -> ast.expr | None:
-        """Return the expression that a function returns in a call; None if the arguments do not decide which."""
+        """Return the expression that a call of a function returns; None if the arguments do not decide which."""
         found: dict[str, ast.expr] = {}
         for statement, tests, _ in simple_statements(function.body):
             if (
@@ -570,7 +578,7 @@ class Tracer:
         return next(iter(found.values())) if len(found) == 1 else None
 
     def attribute(self, node: ast.Attribute, scope: Scope, depth: int = 0) -> Origin | None:
-        """Return an attribute's value if it is an argparse option's default or in a configuration; else None."""
+        """Return the origin of an attribute that is a command-line option or in a configuration; else None."""
         if depth > _DEEPEST:
             return None
         read = getattr(node, "lineno", 0)  # 0 for a generated node
@@ -588,7 +596,7 @@ class Tracer:
         return self._held(holder, node.attr)
 
     def _held(self, holder: Origin, name: str) -> Origin | None:
-        """Return the value under a name in a configuration or in an object of command-line options."""
+        """Return the origin of an attribute `name` of a configuration or of parsed options; None if unknown."""
         if not isinstance(holder.node, ast.Call) or holder.path:
             return None
         if last_name(holder.node) == "parse_args":
@@ -604,7 +612,7 @@ class Tracer:
         return None if found is None else self._given_field(holder.node, holder.scope, found, name)
 
     def _given_field(self, call: ast.Call, scope: Scope, found: ast.ClassDef, name: str) -> Origin | None:
-        """Return the value under a name in an object, from the arguments of its constructor."""
+        """Return the origin of an object's attribute from its constructor's arguments or its class; None if unknown."""
         holder = Origin(call, scope)
         if any(each.arg is None for each in call.keywords) or unknown_decorator(found, self.script):
             return None
@@ -661,12 +669,12 @@ class Tracer:
         return None
 
     def _sets(self, method: Scope, name: str) -> bool:
-        """Return whether a method sets an attribute of its object."""
+        """Return whether a method sets the attribute `name` of its object."""
         key = f"self.{name}"
         return key in self.bindings(method) or key in self._changes(method)
 
     def _option(self, name: str) -> Origin | None:
-        """Return an option's value: what the script passes to `set_defaults`, else its default; None if unknown."""
+        """Return the origin of an option's value, which is passed to `set_defaults` or its default; None if unknown."""
         for scope in self.scopes:
             for node in here(scope.node.body):
                 if not isinstance(node, ast.Call):
@@ -695,7 +703,7 @@ class Tracer:
         return _default_of_option(node, scope)
 
     def _entry(self, holder: Origin, name: object) -> ast.expr | None:
-        """Return the value under a key in a dictionary, if the dictionary is a literal."""
+        """Return the expression under a key of a literal dictionary or a call of `dict`; None if unknown."""
         if isinstance(holder.node, ast.Dict):
             for key, value in reversed(list(zip(holder.node.keys, holder.node.values, strict=True))):
                 if not isinstance(key, ast.Constant):
@@ -711,7 +719,7 @@ class Tracer:
         return scope.own is not None and isinstance(node.value, ast.Name) and node.value.id == "self"
 
     def holds(self, test: ast.expr, scope: Scope, depth: int = 0) -> bool | None:
-        """Return the outcome of a condition with the script's defaults; None if unknown."""
+        """Return the outcome of a condition with the script's default settings; None if unknown."""
         every = self._of_every(test, scope, depth)
         if every is not None:
             return every
@@ -749,7 +757,7 @@ class Tracer:
         return bool(value) if known else None
 
     def _of_every(self, test: ast.expr, scope: Scope, depth: int) -> bool | None:
-        """Return the outcome of `(step + 1) % every == 0` if `every` is 1; None for any other condition."""
+        """Return the outcome of a condition such as `(step + 1) % every == 0` if `every` is 1; None for others."""
         if not isinstance(test, ast.Compare) or len(test.ops) != 1 or depth > _DEEPEST:
             return None
         left = test.left
@@ -761,7 +769,7 @@ class Tracer:
         return {ast.Eq: True, ast.NotEq: False}.get(type(test.ops[0]))
 
     def _only_distributed(self, test: ast.expr, scope: Scope, depth: int) -> bool:
-        """Return whether a condition asks for several ranks, which the generated class leaves to a strategy."""
+        """Return whether a condition is true only with several ranks, and so is left to a strategy."""
         found = self.trace(test, scope, depth + 1)
         node = found.node
         if found.path or found.item:
@@ -779,12 +787,12 @@ class Tracer:
         return False
 
     def _varies(self, name: str, scope: Scope) -> bool:
-        """Return whether a name has more than one value in its scope, like a counter."""
+        """Return whether a name is assigned more than once in its scope, or incremented."""
         counted = (each.target for each in here(scope.node.body) if isinstance(each, ast.AugAssign))
         return len(self.bindings(scope).get(name, ())) > 1 or any(key_of(each) == name for each in counted)
 
     def words(self, call: ast.Call, scope: Scope) -> Iterator[tuple[str, ast.expr]]:
-        """Yield a call's arguments by name, including those of a literal dictionary: `Loader(data, **given)`."""
+        """Yield a call's keyword arguments as (name, value), including those of `**given` for a literal dictionary."""
         for each in call.keywords:
             if each.arg is not None:
                 yield each.arg, each.value
@@ -798,7 +806,7 @@ class Tracer:
                 yield from ((word.arg, word.value) for word in found.node.keywords if word.arg)
 
     def value(self, node: ast.expr, scope: Scope) -> tuple[bool, object]:
-        """Return whether the script's defaults determine an expression, and if so its value."""
+        """Return whether the script's default settings determine an expression's value, and the value."""
         return self._literal(node, scope, 0)
 
     def _literal(self, node: ast.expr, scope: Scope, depth: int) -> tuple[bool, object]:
@@ -817,7 +825,7 @@ def _name(scope: Scope) -> str:
 
 
 def _sets_attribute(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    """Yield the name of an attribute that a node sets, and its object; an empty name if it may set any attribute."""
+    """Yield the name of an attribute that a node sets, and the object. The name is empty if it may be any attribute."""
     match node:
         case ast.Attribute(ctx=ast.Store()):
             yield node.attr, node.value
@@ -834,7 +842,7 @@ def _sets_attribute(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _ordered(operator: ast.cmpop, left: object, right: object) -> bool | None:
-    """Return the comparison of two numbers; None if they are not numbers, or for other operators."""
+    """Return the outcome of a `<`, `<=`, `>` or `>=` between two numbers; None for other operators or values."""
     if not isinstance(left, int | float) or not isinstance(right, int | float):
         return None
     match operator:
@@ -850,7 +858,7 @@ def _ordered(operator: ast.cmpop, left: object, right: object) -> bool | None:
 
 
 def _of_environment(node: ast.expr) -> tuple[object] | None:
-    """Return what `int(os.environ.get("RANK", -1))` gives outside of a launcher, in a tuple; None for others."""
+    """Return the value of `int(os.environ.get("RANK", -1))` without a launcher, as a tuple; None for other nodes."""
     if isinstance(node, ast.Call) and last_name(node) in ("int", "str", "bool") and len(node.args) == 1:
         inner = _of_environment(node.args[0])
         made: Any = {"int": int, "str": str, "bool": bool}[last_name(node)]
@@ -869,13 +877,13 @@ def _of_environment(node: ast.expr) -> tuple[object] | None:
 
 
 def parameters_of(function: FunctionNode) -> list[str]:
-    """Return the names of a function's parameters, positional ones first."""
+    """Return the names of a function's parameters, positional ones first, without `*args` and `**kwargs`."""
     found = function.args
     return [each.arg for each in [*found.posonlyargs, *found.args, *found.kwonlyargs]]
 
 
 def default_of(function: FunctionNode, name: str) -> ast.expr | None:
-    """Return a parameter's default; None if it has none."""
+    """Return the default of the parameter `name`; None if it has no default."""
     found = function.args
     positional = [*found.posonlyargs, *found.args]
     by_place = zip(reversed(positional), reversed(found.defaults), strict=False)
@@ -891,7 +899,7 @@ def returned_by(function: FunctionNode) -> list[ast.expr]:
 
 
 def _default_of_field(value: ast.Call) -> ast.expr | None:
-    """Return the default of a dataclass or pydantic field; None for a required field."""
+    """Return the default of a dataclass or pydantic field; None if the field is required."""
     given = {each.arg: each.value for each in value.keywords}
     default = given.get("default", value.args[0] if value.args else None)
     factory = given.get("default_factory")
@@ -903,7 +911,10 @@ def _default_of_field(value: ast.Call) -> ast.expr | None:
 
 
 def _default_of_option(call: ast.Call, scope: Scope) -> Origin | None:
-    """Return an option's value if the command line lacks it. A string default is converted by the option's type."""
+    """Return the origin of an argparse option's default; None if there is none.
+
+    A text default is converted by the option's `type`.
+    """
     given = {each.arg: each.value for each in call.keywords}
     default, kind = given.get("default"), given.get("type")
     if default is not None:
@@ -919,7 +930,7 @@ def _default_of_option(call: ast.Call, scope: Scope) -> Origin | None:
 
 
 def _names_option(call: ast.Call, name: str) -> bool:
-    """Return whether a call of `parse_args` is passed a list that may contain an option."""
+    """Return whether a call of `parse_args` is passed a list that may contain the option `name`."""
     given = next(iter([*call.args, *(each.value for each in call.keywords if each.arg == "args")]), None)
     if not isinstance(given, ast.List | ast.Tuple):
         return isinstance(given, ast.Call) and last_name(given) == "split"

@@ -1,4 +1,4 @@
-"""Tries one step of a newly written class in a separate process, as a sweep does before it launches."""
+"""Try one step of a generated class in a separate process, as a sweep does before its launches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _BATCHLESS, _MOST = 8, 64
 def trial_of(path: Path, source: bytes, *, timeout_s: float = INSPECTION_TIMEOUT_S) -> tuple[bool, str]:
     """Return whether a step of the generated class in a script's source works, and a sentence on the result.
 
-    The script is imported in another process as if it were at `path`, with the folder of `path` to import from.
+    The script is imported in another process as if it were at `path`, so that it can import modules next to it.
 
     Raises:
         LaunchError: the process cannot be started.

@@ -1,4 +1,4 @@
-"""Finds the script's statements that may make a value in the generated class differ from the script's."""
+"""Find the statements that may make a value in the script differ from its copy in the generated class."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _DEFAULT = -1
 
 
 class Unchanged(Sites):
-    """Finds the script's statements that may make a value in the generated class differ from the script's."""
+    """Finds the statements that may make a value in the script differ from its copy in the generated class."""
 
     def of(self, claim: ReplacedValue) -> list[ast.stmt]:
-        """Return the statements that may make the script's value differ from the generated class's."""
+        """Return the statements that may make the script's value differ from the one that replaces it."""
         found: list[ast.stmt] = []
         read = self.variables.original(claim.node)
         for number, step in enumerate(claim.steps):
@@ -44,7 +44,7 @@ class Unchanged(Sites):
         return found
 
     def _last_read(self, claim: ReplacedValue) -> ast.AST:
-        """Return the node that reads a value last; if the value has no copy, the node that reads its holder."""
+        """Return the script's last node that uses a value, either itself or through the object that contains it."""
         read = self.variables.original(claim.node)
         parent = self.variables.above.get(id(read))
         copied = isinstance(parent, ast.Call) and last_name(parent) in _COPIES
@@ -58,7 +58,7 @@ class Unchanged(Sites):
         return self.variables.original(claim.root)
 
     def _drawn_before(self, claim: ReplacedValue, read: ast.AST) -> list[ast.stmt]:
-        """Return the other calls of a made function that has a state, as in `tick = make(); tick()`."""
+        """Return other calls of a function that keeps state between calls, as in `tick = make(); tick()`."""
         made = claim.made
         if not isinstance(made, ast.Call) or not isinstance(made.func, ast.Name):
             return []
@@ -80,7 +80,7 @@ class Unchanged(Sites):
         return [each for each in others if each is not own and not self._is_after(each, read)]
 
     def _keeps(self, function: ast.AST) -> bool:
-        """Return whether a function contains an inner function that changes the outer function's variables."""
+        """Return whether a function defines an inner function that changes the outer function's variables."""
         inner = [
             each
             for each in ast.walk(function)
@@ -97,7 +97,7 @@ class Unchanged(Sites):
         return any(self.variables.function(site) in inner for site in changes)
 
     def of_part(self, node: ast.expr, scope: Scope) -> list[ast.stmt]:
-        """Return the statements that may replace a model, an optimizer or data under a name that a step reads."""
+        """Return the statements that may replace a model, optimizer or dataset before a step reads its name."""
         read = self.variables.original(node)
         return [
             each
@@ -108,10 +108,10 @@ class Unchanged(Sites):
     def _set_otherwise(
         self, step: TraceStep, read: ast.AST | None, *, is_part: bool = False
     ) -> list[ast.stmt]:
-        """Return the statements, apart from the traced binding, that may have set a name before it is read.
+        """Return the statements, apart from the traced assignment, that may have set a name before it is read.
 
-        With `is_part`, statements that set the name to None are left out. So are those, in the function that makes the
-        object, that make it again from its current value.
+        With `is_part`, statements that set the name to None are left out. So are those that make the object again from
+        its current value, if they are in the function that made it.
         """
         key, node = step.key.partition("[")[0], step.scope.node
         base, _, attribute = key.partition(".")
@@ -175,7 +175,7 @@ class Unchanged(Sites):
         return FlowVisitor(key, holds, is_same, read)
 
     def _is_inner(self, step: TraceStep, read: ast.AST | None) -> bool:
-        """Return whether a name is read in a function nested in the one that binds it."""
+        """Return whether a name is read in a function nested in the one that assigns it."""
         for each in self.variables.around(read) if read is not None else ():
             if each is step.scope.node:
                 return False
@@ -192,7 +192,7 @@ class Unchanged(Sites):
         return any(isinstance(e, ast.Name) and e.id == base for t in targets for e in ast.walk(t))
 
     def _is_alike(self, other: ast.stmt, step: TraceStep) -> bool:
-        """Return whether a different statement gives a name the same constant, as in each branch of a condition."""
+        """Return whether another statement assigns the same constant to the name, as in each branch of a condition."""
         value = getattr(other, "value", None)
         if step.binding is None or not isinstance(other, ast.Assign) or value is None or step.binding.path:
             return False
@@ -204,7 +204,7 @@ class Unchanged(Sites):
         )
 
     def _changed(self, step: TraceStep, read: ast.AST) -> Iterator[ast.stmt]:
-        """Yield the statements that change a name's object before it is read, and that the generated class lacks."""
+        """Yield the statements that change a name's object before it is read and that the generated class lacks."""
         key, _, entry = step.key.partition("[")
         base, _, attribute = key.partition(".")
         if base in ("self", "cls"):
@@ -223,7 +223,7 @@ class Unchanged(Sites):
                     yield self.variables.statement(each)
 
     def _value_of(self, variable: ScopeVariable) -> ast.expr | None:
-        """Return the value of a variable's last plain assignment; None if there is none."""
+        """Return the expression of a variable's last plain assignment; None if there is none."""
         for use in reversed(self.variables.uses.get(variable, ())):
             made = self.variables.above[id(use)]
             if (
@@ -240,7 +240,7 @@ class Unchanged(Sites):
         return len(reads) == 1 and not any(isinstance(each, _LOOPS) for each in around)
 
     def _is_allowed(self, site: ast.AST, step: TraceStep, read: ast.AST, value: ast.expr | None) -> bool:
-        """Return whether the generated class makes the same change, or the script makes none before the read."""
+        """Return whether a change is harmless: the generated class makes it too, or it comes after the read."""
         statement = self.variables.statement(site)
         if id(site) in self._body or id(statement) in self._body:
             return self._is_taken(statement) or not self.values.is_container(value)
@@ -259,7 +259,7 @@ class Unchanged(Sites):
 
 
 def _entry_of(node: ast.AST, base: str) -> str:
-    """Return the key with which an expression reads a name, `lr` for `given["lr"]`; empty for anything else."""
+    """Return the key with which an expression reads an entry of a name, `lr` for `given["lr"]`; else an empty text."""
     while isinstance(node, ast.Subscript) and not isinstance(node.value, ast.Name):
         node = node.value
     named = isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == base

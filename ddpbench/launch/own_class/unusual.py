@@ -17,7 +17,7 @@ _ENGINES = ("deepspeed", "colossalai")
 
 
 def own_gradients(calls: Iterable[ast.Call], body: list[ast.stmt]) -> bool:
-    """Return whether a `backward()` is given an initial gradient, or the parameters that get gradients."""
+    """Return whether a `backward()` call is passed an initial gradient, or the parameters that get gradients."""
     made = {e.id for e in in_step(body) if isinstance(e, ast.Name) and isinstance(e.ctx, ast.Store)}
     return any(
         any(word.arg not in _OF_BACKWARD for word in call.keywords)
@@ -28,13 +28,13 @@ def own_gradients(calls: Iterable[ast.Call], body: list[ast.stmt]) -> bool:
 
 
 def starts_at(call: ast.Call, made: set[str]) -> ast.expr | None:
-    """Return the tensor on which `backward` is called, if a step makes it; None for `accelerator.backward`."""
+    """Return the tensor on which `backward` is called, if the step computes it; None for `accelerator.backward`."""
     receiver = call.func.value if isinstance(call.func, ast.Attribute) else call.func
     return receiver if isinstance(receiver, ast.BinOp) or first_name(receiver) in made else None
 
 
 def is_cleared(script: Script, loop: TrainingLoop) -> bool:
-    """Return whether gradients are cleared in the loop over batches, or may be cleared in a library's step."""
+    """Return whether the loop over batches clears gradients, or a library may clear them in its `step`."""
     if any(word in script.source for word in _ENGINES):
         return True
     methods = [
@@ -62,7 +62,7 @@ def _clears(node: ast.AST) -> bool:
 
 
 def clearing_lines(script: Script) -> list[int]:
-    """Return the lines in which a script clears gradients."""
+    """Return the numbers of the lines that clear gradients."""
     return sorted(
         {
             each.lineno
@@ -73,7 +73,7 @@ def clearing_lines(script: Script) -> list[int]:
 
 
 def skips(body: list[ast.stmt]) -> Iterator[tuple[ast.stmt, str]]:
-    """Yield each `continue` before the last update, and each `break`, with its condition."""
+    """Yield each `continue` that skips an update, and each `break`, with the condition for it as source text."""
     updates = [
         each.lineno for each in in_step(body) if isinstance(each, ast.Call) and last_name(each) == "step"
     ]
@@ -92,7 +92,7 @@ def skips(body: list[ast.stmt]) -> Iterator[tuple[ast.stmt, str]]:
 
 
 def evaluates(call: ast.Call) -> bool:
-    """Return whether a call puts a module into evaluation mode."""
+    """Return whether a call puts a module into evaluation mode, by `eval()` or `train(False)`."""
     if not isinstance(call.func, ast.Attribute):
         return False
     off = [*call.args, *(each.value for each in call.keywords)]
@@ -105,7 +105,10 @@ def evaluates(call: ast.Call) -> bool:
 def put_into_evaluation(
     script: Script, loop: TrainingLoop, is_model: Callable[[ast.expr], bool]
 ) -> list[ast.Expr]:
-    """Return the statements up to a loop that set the entire model to evaluation, if no `train()` sets it back."""
+    """Return the statements before the end of a loop that put the entire model into evaluation mode.
+
+    The list is empty if the script also calls `train()`.
+    """
     calls = [each for each in ast.walk(script.tree) if isinstance(each, ast.Call)]
     trains = [each for each in calls if last_name(each) == "train" and isinstance(each.func, ast.Attribute)]
     if not all(map(evaluates, trains)):
@@ -125,10 +128,10 @@ def put_into_evaluation(
 def evaluated_within(
     body: list[ast.stmt], is_model: Callable[[ast.expr], bool], is_kept: Callable[[ast.Call], bool]
 ) -> list[tuple[ast.Expr, set[int]]]:
-    """Return a step's statements that set its model, or a part, to evaluation mode.
+    """Return a step's statements that put its model, or a part of it, into evaluation mode.
 
-    Only those are returned in whose mode something is computed that the generated class keeps. Each has a set with its
-    line and the line of the `train()` that ends the evaluation.
+    Only those are returned in whose mode something is computed that the generated class has, too. Each comes with a set
+    of two lines: its own, and that of the `train()` call that ends the evaluation.
     """
 
     def place(node: ast.Expr | ast.Call) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Writes the methods that come from a loop's updates: `optimizer` and `before_update`."""
+"""Write the methods that come from a loop's updates: `optimizer` and `before_update`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class UpdateMethods(Reading):
         return [self._over_parameters(renderer, statements)]
 
     def _several(self, renderer: Renderer) -> list[ast.stmt]:
-        """Return statements that make the optimizers and schedulers one after the other, and return all of them."""
+        """Return statements that make the optimizers and schedulers one by one and return all of them."""
         statements: list[ast.stmt] = []
         last = list(self.updates.all)[-1]
         names: dict[str, ast.expr] = {}
@@ -68,7 +68,7 @@ class UpdateMethods(Reading):
         )
 
     def _over_parameters(self, renderer: Renderer, statements: list[ast.stmt]) -> MethodLines:
-        """Return the method with the argument `parameters`, or with `model` if it needs more of the model."""
+        """Return the method `optimizer`, which gets only the model's `parameters` unless it needs more."""
         module = ast.Module(deepcopy(statements), [])
         uses = sum(isinstance(each, ast.Name) and each.id == "model" for each in ast.walk(module))
         replaced = _Parameters()
@@ -89,7 +89,7 @@ class UpdateMethods(Reading):
 
 
 class _Parameters(ast.NodeTransformer):
-    """Replaces `model.parameters()` with `parameters`."""
+    """Replaces `model.parameters()` by `parameters`, and counts the replacements."""
 
     count = 0
 

@@ -1,4 +1,4 @@
-"""Finds a training loop's optimizers, schedulers and clipping, and whether a loss alone determines the updates."""
+"""Find a loop's optimizers, schedulers and gradient clipping, and whether a `loss` method is enough for its updates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SCHEDULES = ("sched", "warmup", "lr_", "_lr", "plateau", "cosine")
 
 @dataclass
 class Updates:
-    """The updates found in a step's statements. Optimizers and schedulers have their names in the script as keys."""
+    """The optimizers, schedulers and clipping calls in a step, the first two by their names in the script."""
 
     optimizers: dict[str, Origin] = field(default_factory=dict)
     schedulers: dict[str, Origin] = field(default_factory=dict)
@@ -29,12 +29,12 @@ class Updates:
 
     @property
     def all(self) -> dict[str, Origin]:
-        """The optimizers, then the schedulers."""
+        """The optimizers, followed by the schedulers."""
         return {**self.optimizers, **self.schedulers}
 
 
 def updates_of(tracer: Tracer, body: list[ast.stmt], scope: Scope) -> Updates:
-    """Return the updates of a step's statements."""
+    """Find the optimizers, schedulers and gradient clipping in a step's statements."""
     found = Updates()
     calls = [each for each in in_step(body) if isinstance(each, ast.Call)]
     for call in calls:
@@ -66,7 +66,7 @@ def updates_of(tracer: Tracer, body: list[ast.stmt], scope: Scope) -> Updates:
 
 
 def _add_step(found: Updates, call: ast.Call, receiver: ast.expr, tracer: Tracer, scope: Scope) -> None:
-    """Add the object of a `step` call to the optimizers or schedulers."""
+    """Add the object on which `step` is called to the optimizers or schedulers."""
     origin = tracer.trace(receiver, scope)
     scales = is_scaler(origin, receiver)
     if scales:
@@ -88,7 +88,7 @@ def _add_step(found: Updates, call: ast.Call, receiver: ast.expr, tracer: Tracer
 
 
 def epoch_schedules(tracer: Tracer, loops: Iterable[TrainingLoop]) -> list[ast.Call]:
-    """Return the scheduler steps outside the loops over batches, for example once per epoch."""
+    """Return the calls of a scheduler's `step` outside the loops over batches, for example once per epoch."""
     inside = {id(each) for loop in loops for each in [*here(loop.node), *here(loop.body)]}
     return [
         call
@@ -103,12 +103,12 @@ def epoch_schedules(tracer: Tracer, loops: Iterable[TrainingLoop]) -> list[ast.C
 
 
 def is_scaler(origin: Origin, receiver: ast.expr) -> bool:
-    """Return whether an object is a gradient scaler."""
+    """Return whether an object seems to be a gradient scaler, by its name or its class."""
     return "scaler" in last_name(origin.node).lower() or "scaler" in last_name(receiver).lower()
 
 
 def is_scheduler(origin: Origin, receiver: ast.expr) -> bool:
-    """Return whether an object changes the learning rate, by its own name or that of what makes it."""
+    """Return whether an object seems to be a learning-rate scheduler, by its name or its class."""
     names = (last_name(receiver).lower(), last_name(origin.node).lower() if not origin.path else "")
     made = ast.unparse(origin.node.func) if isinstance(origin.node, ast.Call) else ""
     return any(word in name for word in _SCHEDULES for name in names) or (
@@ -123,9 +123,9 @@ def _add(found: dict[str, Origin], receiver: ast.expr, origin: Origin) -> None:
 
 @dataclass(frozen=True)
 class AccumulatedStep:
-    """A step that makes one update of several backward passes.
+    """A step with several backward passes for one update.
 
-    `count` is the number of passes; `body` has the step's statements with one pass.
+    `count` is the number of passes. `body` has the step's statements with a single pass.
     """
 
     count: ast.expr
@@ -133,7 +133,7 @@ class AccumulatedStep:
 
 
 def pieces_of(body: list[ast.stmt]) -> AccumulatedStep | None:
-    """Return how a step accumulates, if its only backward pass is in one loop over `range(count)`; otherwise None."""
+    """Return a step that accumulates gradients in one loop over `range(count)`; None for any other step."""
     loops = [
         (place, each)
         for place, each in enumerate(body)
@@ -159,7 +159,7 @@ def pieces_of(body: list[ast.stmt]) -> AccumulatedStep | None:
 
 
 class _Share(ast.NodeTransformer):
-    """Removes divisions by the number of pieces, because the strategy that splits the batch divides the loss."""
+    """Removes divisions of the loss by the number of backward passes, which the strategy makes instead."""
 
     def __init__(self, count: str) -> None:
         self.count = count
@@ -184,7 +184,7 @@ def _clips_under_condition(body: list[ast.stmt]) -> bool:
 
 
 def _direct_steps(tracer: Tracer, body: list[ast.stmt], scope: Scope) -> int:
-    """Return how many of a step's outermost statements call an optimizer's `step()`."""
+    """Return the number of a step's outermost statements that call an optimizer's `step()`."""
     calls = [each.value for each in body if isinstance(each, ast.Expr) and isinstance(each.value, ast.Call)]
     return sum(
         last_name(each) == "step" and _is_optimizers(each) and not _is_schedulers(tracer, each, scope)
@@ -202,7 +202,7 @@ def _is_schedulers(tracer: Tracer, step: ast.Call, scope: Scope) -> bool:
 
 
 def _conditional(body: list[ast.stmt], of: Callable[[ast.Call], bool]) -> bool:
-    """Return whether a backward pass, or a `step()` for which `of` holds, is under a condition or in a loop."""
+    """Return whether a backward pass, or a call of `step()` for which `of` is true, is in an `if` or in a loop."""
     for statement in body:
         if isinstance(statement, ast.With | ast.FunctionDef) and _conditional(statement.body, of):
             return True

@@ -1,4 +1,4 @@
-"""Follows an object of a script through all of its names to everything that may change it: all but known reads."""
+"""Find every node that may change an object, through all of the object's names."""
 
 from __future__ import annotations
 
@@ -107,7 +107,10 @@ _SHOWS = (
 
 @dataclass(frozen=True)
 class _Held:
-    """A followed object: all of it, or only its entry or attribute `part`. With `inner`, it is inside a value."""
+    """The object that is followed, or only its entry or attribute `part`.
+
+    With `inner`, the object is inside the value at hand.
+    """
 
     part: str | None = None
     value: ast.expr | None = None
@@ -116,14 +119,14 @@ class _Held:
 
 
 class Calls(ABC):
-    """Finds what may change an object that is passed to a call."""
+    """Finds nodes that may change an object that is passed to a call."""
 
     def __init__(self, variables: Variables, values: Values) -> None:
         self.variables, self.values = variables, values
         self._seen: set[tuple[int | ScopeVariable, str | None]] = set()
 
     def _is_flat(self, held: _Held) -> bool:
-        """Return whether nothing that an object contains can change."""
+        """Return whether everything inside an object is immutable."""
         return held.value is not None and self.values.is_flat(held.value)
 
     @abstractmethod
@@ -132,18 +135,18 @@ class Calls(ABC):
 
     @abstractmethod
     def _used(self, node: ast.expr, held: _Held) -> Iterator[ast.AST]:
-        """Yield the nodes that may change an object through a node that reads it."""
+        """Yield the nodes that may change an object through a node that evaluates to it."""
 
     @abstractmethod
     def _bound(self, target: ast.expr, held: _Held) -> Iterator[ast.AST]:
-        """Yield the nodes that may change an object after its assignment to a target."""
+        """Yield the nodes that may change an object after it is assigned to a target."""
 
     @abstractmethod
     def _kept(self, name: str, held: _Held) -> Iterator[ast.AST]:
         """Yield the nodes that may change an object that is stored in an attribute of this name."""
 
     def _called(self, call: ast.Call, func: ast.Attribute, held: _Held) -> Iterator[ast.AST]:
-        """Yield the nodes that may change an object through a call of its method."""
+        """Yield the nodes that may change an object through a call of its method `func`."""
         name = func.attr
         own = self.values.made_by(held.value)
         methods = [
@@ -165,7 +168,7 @@ class Calls(ABC):
             yield call
 
     def _given(self, node: ast.expr, parent: ast.Call | ast.keyword, held: _Held) -> Iterator[ast.AST]:
-        """Yield the nodes that may change an object through a call that it is passed to."""
+        """Yield the nodes that may change an object because it is an argument of a call."""
         call = self.variables.above[id(parent)] if isinstance(parent, ast.keyword) else parent
         if not isinstance(call, ast.Call):
             return  # the keywords of a class
@@ -193,7 +196,7 @@ class Calls(ABC):
     def _into_field(
         self, node: ast.expr, parent: ast.AST, call: ast.Call, own: ast.ClassDef, held: _Held
     ) -> Iterator[ast.AST]:
-        """Yield the nodes that may change an object that is passed to a dataclass."""
+        """Yield the nodes that may change an object that is passed to a dataclass's constructor."""
         fields = [
             e.target.id for e in own.body if isinstance(e, ast.AnnAssign) and isinstance(e.target, ast.Name)
         ]
@@ -245,9 +248,9 @@ class Calls(ABC):
     def _parameters(
         self, node: ast.expr, parent: ast.AST, call: ast.Call
     ) -> list[tuple[ScopeVariable, bool]] | None:
-        """Return the parameters of the script's functions that get a call's argument; None for a library's call.
+        """Return the parameters of the script's functions that receive an argument; None if a library is called.
 
-        Each is paired with whether it gets the argument among others, as `*rest` does.
+        Each is paired with True if it receives the argument among others, as `*rest` does.
         """
         found: list[tuple[ScopeVariable, bool]] = []
         functions = self.values.functions(call.func)
@@ -306,7 +309,7 @@ class Uses(Calls):
                 yield parent
 
     def _used(self, node: ast.expr, held: _Held) -> Iterator[ast.AST]:
-        """Yield the nodes that may change an object through a node that reads it."""
+        """Yield the nodes that may change an object through a node that evaluates to it."""
         parent = self.variables.above[id(node)]
         match parent:
             case ast.Attribute():
@@ -333,7 +336,7 @@ class Uses(Calls):
         return isinstance(node, _SHOWS) and not (isinstance(node, ast.withitem) and node.optional_vars)
 
     def _within(self, node: ast.expr, parent: ast.expr, held: _Held) -> Iterator[ast.AST]:
-        """Yield the nodes that may change an object that is the value of an expression, or contained in it."""
+        """Yield the nodes that may change an object that is part of a larger expression."""
         if isinstance(parent, ast.IfExp) and parent.test is node:
             return
         if isinstance(parent, ast.Dict) and node in parent.keys:
@@ -378,7 +381,7 @@ class Uses(Calls):
                 yield from self._used(call, held if whole else _Held(inner=True))
 
     def _bound(self, target: ast.expr, held: _Held) -> Iterator[ast.AST]:
-        """Yield the nodes that may change an object after its assignment to a target."""
+        """Yield the nodes that may change an object after it is assigned to a target."""
         match target:
             case ast.Name():
                 yield from self._named(self.variables.of(target), held)

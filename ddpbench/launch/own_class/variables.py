@@ -1,4 +1,4 @@
-"""Resolves each name of a script to its variable, that is, to the scope that binds it."""
+"""Find the variable that each name of a script refers to, and the scope that binds it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SCOPES = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.Cl
 
 @dataclass(frozen=True)
 class ScopeVariable:
-    """A name of one function, class body, comprehension or module."""
+    """A name as bound in one function, class body, comprehension or module."""
 
     scope: int
     """The `id` of the scope's node."""
@@ -38,7 +38,7 @@ class Variables:
                 self.above.setdefault(id(inner), outer)
 
     def original(self, node: ast.AST) -> ast.AST:
-        """Return the script's node that a node is a copy of, or the node itself if it is not a copy."""
+        """Return the script's node of which `node` is a copy, or `node` itself if it is not a copy."""
         return self._by_place.get(place_of_node(node), node)
 
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
@@ -56,7 +56,7 @@ class Variables:
         return self.script.tree.body[0]
 
     def function(self, node: ast.AST) -> ast.Module | FunctionNode | ast.Lambda:
-        """Return the innermost function that contains a node, or the module."""
+        """Return the innermost function that contains a node, or the module if none does."""
         for each in self.around(node):
             if isinstance(each, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
                 return each
@@ -90,7 +90,7 @@ class Variables:
         return self.script.tree
 
     def _is_outside(self, scope: ast.AST, inside: ast.AST, node: ast.AST) -> bool:
-        """Return whether a node within a scope is evaluated outside of it, as decorators and defaults are."""
+        """Return whether a node in a scope is evaluated outside of it, as decorators and defaults are."""
         if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef):
             return (
                 (inside in scope.decorator_list) or (inside is scope.returns) or self._is_default(scope, node)
@@ -116,7 +116,7 @@ class Variables:
         return self.named(node.id, self._scope_of(node))
 
     def named(self, name: str, scope: ast.AST) -> ScopeVariable:
-        """Return the variable of this name as seen from a scope."""
+        """Return the variable that `name` refers to in a scope."""
         for each in (scope, *self.around(scope)):
             if not isinstance(each, _SCOPES):
                 continue
@@ -128,7 +128,7 @@ class Variables:
 
     @cached_property
     def uses(self) -> dict[ScopeVariable, list[ast.Name]]:
-        """The names that refer to each variable, in source order."""
+        """The nodes that read or bind each variable, in source order."""
         found: dict[ScopeVariable, list[ast.Name]] = {}
         for node in ast.walk(self.script.tree):
             if isinstance(node, ast.Name) and id(node) in self.above:
@@ -138,7 +138,7 @@ class Variables:
         return found
 
     def set_within(self, name: str, scope: ast.AST) -> Iterator[ast.stmt]:
-        """Yield the statements in nested functions that bind a function's or the module's variable."""
+        """Yield the statements in nested functions that set the variable `name` of `scope`."""
         for use in self.uses.get(self.named(name, scope), ()):
             inside = scope in self.around(use) and self.function(use) is not scope
             if inside and not isinstance(use.ctx, ast.Load):
@@ -146,7 +146,7 @@ class Variables:
 
     @cached_property
     def calls(self) -> dict[str, list[ast.Call]]:
-        """The calls of a function, a method or a class, by its last name."""
+        """The calls of functions, methods and classes, by the last part of the called name."""
         found: dict[str, list[ast.Call]] = {}
         for node in ast.walk(self.script.tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):

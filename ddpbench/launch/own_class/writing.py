@@ -1,4 +1,4 @@
-"""Writes the generated class from the facts of a script, with a line to fill in for each missing fact."""
+"""Write the generated class from the facts of a script, with a line to fill in for each missing fact."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _SHARES = ("Subset", "random_split")
 
 
 def _drawn_count(tracer: Tracer, draw: ast.Call) -> Origin | None:
-    """Return how many samples a function draws at once, by the shape of its random numbers; None if unknown."""
+    """Return the number of samples in a drawn batch, from the shape of its random numbers; None if unknown."""
     function = tracer.script.functions.get(last_name(draw))
     if function is None:
         return None
@@ -68,7 +68,7 @@ def _drawn_count(tracer: Tracer, draw: ast.Call) -> Origin | None:
 
 @dataclass(frozen=True)
 class Written:
-    """The generated class's source, what is left to do, and the parts of the script's training that it lacks."""
+    """The generated class's source, what is left to do, and the parts of the script that it lacks."""
 
     text: str
     left: list[str]
@@ -80,11 +80,11 @@ class Written:
     dropped: list[Dropped]
     settings: list[ScriptSetting]
     ends: list[ast.stmt]
-    """The top-level statements that train when the script is imported, and those after them."""
+    """The first top-level statement that trains when the script is imported, and all that follow."""
 
     @property
     def whole(self) -> str:
-        """The generated class under a comment that lists what is left out, and the settings for the experiment."""
+        """The generated class's source, below comments that list what it leaves out and the experiment's settings."""
         head, _, rest = self.text.partition("\n")
         lines = [f"Left out, {each}" for each in summary(self.dropped)]
         lines += [
@@ -99,7 +99,7 @@ def _first_line(node: ast.stmt) -> str:
 
 
 def in_toml(setting: ScriptSetting) -> str:
-    """Return a setting as a line of an experiment's file, with `...` if the script does not show its value."""
+    """Return a setting as a line of an experiment file, with `...` for an unknown value."""
     if setting.value:
         value = setting.value
         plain = value in ("true", "false") or value.replace(".", "", 1).replace("-", "", 1).isdigit()
@@ -108,7 +108,7 @@ def in_toml(setting: ScriptSetting) -> str:
 
 
 def written_class(script: Script) -> Written:
-    """Write the generated class for a script, as far as the script shows it.
+    """Write the generated class for a script, as completely as the script allows.
 
     Raises:
         RequestError: the script cannot be analysed; the message names the line.
@@ -134,7 +134,7 @@ def written_class(script: Script) -> Written:
 
 
 def _line_of(error: BaseException) -> int:
-    """Return the line of the script that was analysed when an error was raised; 0 if unknown."""
+    """Return the script's line that was being analysed when an error was raised; 0 if unknown."""
     frames = list(walk_tb(error.__traceback__))
     for frame, _ in reversed(frames):
         for value in frame.f_locals.values():
@@ -145,7 +145,7 @@ def _line_of(error: BaseException) -> int:
 
 
 def _opened(method: MethodLines, line: str, parameters: tuple[str, ...]) -> MethodLines:
-    """Return a method with a line to fill in before its other lines."""
+    """Return a method with a line to fill in as its first line."""
     if not method.same_as:
         return replace(method, lines=[line, *method.lines])
     given = "samples" if method.name == "collate" else ", ".join(parameters)
@@ -157,7 +157,7 @@ def _opened(method: MethodLines, line: str, parameters: tuple[str, ...]) -> Meth
 
 class _Writer(LoopMethods, UpdateMethods):
     def written(self) -> Written:
-        """Write the generated class, and return it with what is left to do."""
+        """Write the generated class, and return it with a list of what is left to do."""
         loader = loader_of(self.tracer, self.batch.loader)
         training = self._training()
         model = self._model()
@@ -219,7 +219,7 @@ class _Writer(LoopMethods, UpdateMethods):
     def _with_effects(
         self, methods: list[MethodLines], made: list[MethodLines], batch: list[str], loader: Loader
     ) -> list[MethodLines]:
-        """Return the methods, with a line to fill in for each statement that changes what they or a step use."""
+        """Return the methods, with a line to fill in for each statement of the script whose effect they lack."""
         if self.loop is None:
             return methods
         source = "\n".join(
@@ -267,9 +267,7 @@ class _Writer(LoopMethods, UpdateMethods):
     def _with_unknown(
         self, methods: list[MethodLines], made: list[MethodLines], batch: list[str], trunk: frozenset[int]
     ) -> list[MethodLines]:
-        """Return the methods, each with a line to fill in for every statement that may change a value that the method
-        reads.
-        """
+        """Return the methods, with a line to fill in for each statement that may change a value they read."""
         assert self.loop is not None
         trees = [ast.parse("\n".join([f"class {NAME}:", *each.text])) for each in [*methods, *made]]
         free = set().union(
@@ -312,9 +310,9 @@ class _Writer(LoopMethods, UpdateMethods):
         return methods
 
     def _set_by_methods(self) -> Iterator[tuple[str, ast.stmt]]:
-        """Yield the statements of methods that set a model or optimizer in `self` to another one, each with its part.
+        """Yield the statements in methods that replace a model or optimizer in `self`, each with its kind.
 
-        Those in methods that the script does not call by name are left out, except in `__init__`.
+        Methods other than `__init__` only count if the script calls them by name.
         """
         for part, node, scope in self._read_parts():
             key, origin = key_of(node), self.tracer.trace(node, scope)
@@ -332,7 +330,7 @@ class _Writer(LoopMethods, UpdateMethods):
                         yield part, self.variables.statement(each.value)
 
     def _copied_late(self) -> Iterator[tuple[str, ast.stmt]]:
-        """Yield the statements that copy a model after its optimizer is made, so that it updates the original."""
+        """Yield the statements that copy a model after its optimizer is made, which then updates the original."""
         keys = {each.key for each in self.models.values()}
         for scope in self.tracer.scopes:
             made = [o.node.lineno for o in self.updates.all.values() if o.scope.node is scope.node]
@@ -348,7 +346,7 @@ class _Writer(LoopMethods, UpdateMethods):
                     yield "optimizer", each
 
     def _read_parts(self) -> Iterator[tuple[str, ast.expr, Scope]]:
-        """Yield the expressions by which a step reads its model, optimizer and data, each with its method and scope."""
+        """Yield the expressions by which a step reads its model, optimizer and data, each with its kind and scope."""
         assert self.loop is not None
         owners = {each.key: "model" for each in self.models.values()}
         owners |= {each.key: "optimizer" for each in self.updates.all.values()}
@@ -373,7 +371,7 @@ class _Writer(LoopMethods, UpdateMethods):
                 yield "dataset", value, self.batch.loader.scope
 
     def _reads(self, tree: ast.AST, name: str) -> bool:
-        """Return whether a method reads a module-level name, directly or in a function that it calls."""
+        """Return whether a method reads a module-level name, itself or through functions that it calls."""
         names = free_names(tree)
         return name in names | names_read(self.script, names)
 
@@ -382,7 +380,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return [*self.ends, *(self.script.guard.body if self.script.guard else [])]
 
     def _with_evaluation(self, methods: list[MethodLines], scope: Scope) -> list[MethodLines]:
-        """Return the methods, with a line to fill in if a step computes something in evaluation mode."""
+        """Return the methods, with a line to fill in for computations that a step makes in evaluation mode."""
         keys = {each.key for each in self.models.values()}
         keys |= set(self._parts(self._model_roles("model")))
 
@@ -417,7 +415,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return [each if each.name != name else _opened(each, line, ()) for each in methods]
 
     def _note_skips(self) -> None:
-        """Note the batches on which the generated class trains but the script does not."""
+        """Record the batches that the script skips but the generated class trains on."""
         body = self.loop.body if self.loop is not None else []
         for each, test in skips(body):
             ends, goes = (
@@ -428,7 +426,7 @@ class _Writer(LoopMethods, UpdateMethods):
             self.notes.append(f"The script {ends} where `{test}` (line {each.lineno}); the class {goes}.")
 
     def _note_function(self, scope: Scope) -> None:
-        """Note what a decorator or a derived class may do in place of, or besides, a function that trains."""
+        """Record that a decorator or a derived class may change what a function that trains does."""
         function = scope.node
         if isinstance(function, ast.Module):
             return
@@ -445,7 +443,7 @@ class _Writer(LoopMethods, UpdateMethods):
             )
 
     def _note_part_of_batches(self) -> None:
-        """Note that the script iterates over a part of its loader, for example with `itertools.islice`."""
+        """Record that the script iterates over a part of its loader, for example with `itertools.islice`."""
         node = self.loop.node if self.loop is not None else None
         for each in ast.walk(node.iter) if isinstance(node, ast.For) else ():
             if isinstance(each, ast.Call) and last_name(each) == "islice":
@@ -481,7 +479,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return [each if each.name != within else _opened(each, line, parameters) for each in methods]
 
     def _is_done_once(self, effect: Effect) -> bool:
-        """Return whether an effect is before the loop in its function, or at the top level, and in no other loop."""
+        """Return whether a statement runs only once, before the training loop."""
         assert self.loop is not None
         for scope in self.tracer.scopes:
             inner = list(here(scope.node.body))
@@ -496,7 +494,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return False
 
     def _is_called_once(self, scope: Scope) -> bool:
-        """Return whether the script calls a function in one place, at the top level and in no loop."""
+        """Return whether the script calls a function in only one place, at the top level and outside of loops."""
         callers = self.tracer.calls(scope)
         if len(callers) != 1 or not isinstance(callers[0][1].node, ast.Module):
             return False
@@ -504,7 +502,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return all(callers[0][0] not in here(each.body) for each in loops)
 
     def _place_of(self, effect: Effect, methods: list[MethodLines]) -> str:
-        """Return the name of the method that should have an effect.
+        """Return the name of the method in which the user should repeat a statement's effect.
 
         For a change of the model between backward and update, this is `before_update`.
         """
@@ -529,13 +527,13 @@ class _Writer(LoopMethods, UpdateMethods):
         return "before_update" if between and effect.part == "model" else "step"
 
     def _measure(self, dataset: MethodLines, batch: list[str]) -> None:
-        """Set the expression by which a method can compute the number of batches in an epoch."""
+        """Set the expression with which a method computes the number of batches in an epoch."""
         if batch and not dataset.is_open and not dataset.problems:
             made = f"len({dataset.same_as}())" if dataset.same_as else "len(self.dataset())"
             self.length = f'max(1, {made} // (self.batch * int(os.environ["WORLD_SIZE"])))'
 
     def _not_in_class(self) -> list[str]:
-        """Return a sentence on each thing that the script trains with but the generated class lacks."""
+        """Return a sentence on each training loop, call and schedule of the script that the generated class lacks."""
         sentences = []
         if len(self.loops) > 1:
             lines = [str(each.node.lineno) for each in self.loops]
@@ -560,7 +558,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return sentences
 
     def _undivided(self, loader: Loader) -> list[str]:
-        """Return a sentence if a stream of the script ignores ranks, so that all ranks would train on the same data."""
+        """Return a list with a sentence if an iterable dataset of the script gives all ranks the same samples."""
         name = last_name(loader.dataset.node) if loader.dataset is not None else ""
         if not self.script.derives(name, ("IterableDataset",)):
             return []
@@ -598,7 +596,7 @@ class _Writer(LoopMethods, UpdateMethods):
         )
 
     def _drawn(self, draw: ast.Call) -> MethodLines:
-        """Return the method for a dataset of samples that a function of the script draws a batch at a time."""
+        """Return the method `dataset` for a script that draws its batches from a function."""
         assert self.loop is not None
         renderer = self._renderer_of({})
         call = renderer.render(draw, self.loop.body_scope)
@@ -703,7 +701,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return MethodLines(part, made.parameters, lines, problems=made.problems)
 
     def _is_done_again(self, part: str, change: Mutation, scope: Scope) -> bool:
-        """Return whether a method can repeat a change: `model.apply(...)`, or taking a part of the dataset."""
+        """Return whether a method can repeat a change, such as `model.apply(...)` or taking a part of a dataset."""
         statement, guard = change.statement, self.script.guard
         tests = tuple(each for each in change.tests if guard is None or each[0] is not guard.test)
         if (
@@ -718,7 +716,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return isinstance(call, ast.Call) and last_name(call) == "apply" and len(call.args) == 1
 
     def _trained_from(self, scope: Scope) -> list[ast.stmt | ast.expr]:
-        """Return the loop, or the calls that lead to it, within a function, in order."""
+        """Return the training loop and the calls that lead to it, within one function, in order."""
         if self.loop is None:
             return []
         trains = {getattr(each.node, "name", "") for each in (self.loop.scope, self.loop.body_scope)} - {""}
@@ -732,7 +730,7 @@ class _Writer(LoopMethods, UpdateMethods):
         )
 
     def _is_after_training(self, change: Mutation, scope: Scope) -> bool:
-        """Return whether a function makes a change after its first training, and not in a loop that trains again."""
+        """Return whether a change comes after a function's first training, and not in a loop that trains again."""
         line = change.statement.lineno
         for each in self._trained_from(scope)[:1]:
             again = any(first <= each.lineno <= last for first, last in change.loops)
@@ -740,14 +738,14 @@ class _Writer(LoopMethods, UpdateMethods):
         return False
 
     def _is_in_an_epoch(self, change: Mutation, origins: list[Origin]) -> bool:
-        """Return whether a change is made under a condition, in a loop around the one over batches."""
+        """Return whether a change is made under a condition, in the loop over epochs."""
         begins = [each.lineno for origin in origins for each in self._trained_from(origin.scope)[:1]]
         around = any(first <= line <= last for first, last in change.loops for line in begins)
         within = self.loop is not None and change.statement in here(self.loop.node.body)
         return bool(change.tests) and around and not within
 
     def _is_before_training(self, change: Mutation, scope: Scope) -> bool:
-        """Return whether a function makes a change before it trains, or before it returns the object."""
+        """Return whether a change comes before the function trains, or before it returns the object."""
         loop, line = self.loop, change.statement.lineno
         if loop is None:
             return False
@@ -769,7 +767,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return line < min(lines) if lines else line < max(ends, default=0)
 
     def _done_again(self, part: str, origins: list[Origin], changes: list[Mutation]) -> MethodLines:
-        """Return the method that makes these objects and then repeats the script's statements on them."""
+        """Return a method that makes these objects and repeats the script's changes of them."""
         names = list(self.models) if len(origins) > 1 else ["made"]
         roles = {origin.key: name_of(name) for name, origin in zip(names, origins, strict=True)}
         renderer = self._renderer_of(self._with_others(roles))
@@ -789,7 +787,7 @@ class _Writer(LoopMethods, UpdateMethods):
         )
 
     def _once_more(self, change: Mutation, name: str, origin: Origin, renderer: Renderer) -> ast.stmt:
-        """Return the statement that repeats a change in a method in which the object is called `name`."""
+        """Return the statement that repeats a change of an object that has the name `name` in the method."""
         statement = change.statement
         if isinstance(statement, ast.Expr):
             return ast.Expr(renderer.render(statement.value, origin.scope))
@@ -802,12 +800,12 @@ class _Writer(LoopMethods, UpdateMethods):
         return ast.Assign([ast.Name(name, ast.Store())], made)
 
     def _names(self, target: ast.expr, change: Mutation) -> bool:
-        """Return whether an assignment's value is made from this target, as in `data, rest = random_split(data)`."""
+        """Return whether an assignment's value is made from its target, as in `data, rest = random_split(data)`."""
         key = key_of(target)
         return bool(key) and any(key_of(each) == key for each in ast.walk(change.value or target))
 
     def _alters(self, part: str, change: Mutation, scope: Scope) -> bool:
-        """Return whether a change turns the model or dataset into a different one, for example with a new head."""
+        """Return whether a change makes the model or dataset a different one, for example with a new head."""
         statement = change.statement
         if change.value is not None:
             return last_name(self.tracer.innermost(change.value, scope)) not in (*LISTED, *_SHARES)
