@@ -1,4 +1,4 @@
-"""Check a replica's return values against its strategy's promise, before a proof relies on them."""
+"""Check what a strategy's replica returns, such as its loss or its update log, before a proof uses these values."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _REPLICAS: dict[Promise, Any] = {
 
 
 def check_promised(replica: Replica, strategy: str, promise: Promise) -> None:
-    """Refuse a replica that lacks what the check of its promise needs.
+    """Refuse a replica whose class or attributes do not fit what its strategy promises.
 
     Raises:
-        TypeError: the replica is of a wrong class, rounds more than a proof can allow, or is a compensated one that
-            does not say how many of its steps are exact.
+        TypeError: the replica's class is wrong for the promise, its `unit_roundoff` is coarser than a proof allows, or
+            it is a `CompensatedReplica` without a valid `exact_steps`.
     """
     wanted = _REPLICAS.get(promise, Replica)
     if not isinstance(replica, wanted):
@@ -45,10 +45,10 @@ def check_promised(replica: Replica, strategy: str, promise: Promise) -> None:
 
 
 def loss_of(answer: Any) -> float:
-    """Return the loss, given what `gradients_of()` returned.
+    """Return the return value of `gradients_of()` as a float, after checking that it is a single number.
 
     Raises:
-        TypeError: `answer` is not a loss.
+        TypeError: `answer` is neither a number nor a tensor with one element.
     """
     one = answer.numel() == 1 if isinstance(answer, torch.Tensor) else isinstance(answer, int | float)
     if not one:
@@ -60,10 +60,12 @@ def loss_of(answer: Any) -> float:
 
 
 def kept_of(replica: CompensatedReplica, gradients: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return what `kept()` returned, checked: by name, a tensor of the shape of each of these gradients.
+    """Return the replica's `kept()` tensors by parameter name, after checking names and shapes.
+
+    There is one tensor for each name in `gradients`, with the same shape as that gradient.
 
     Raises:
-        TypeError: `kept()` returned something else.
+        TypeError: `kept()` returned something other than tensors, or a tensor is missing or has a wrong shape.
     """
     answer: Any = replica.kept()
     problem = ""
@@ -83,10 +85,10 @@ def kept_of(replica: CompensatedReplica, gradients: dict[str, torch.Tensor]) -> 
 
 
 def averaging_of(replica: PeriodicReplica, step: int, ranks: int) -> tuple[list[list[int]], bool]:
-    """Return what `due()` returned for a step, checked: groups of ranks, and whether parameters are averaged.
+    """Return the replica's `due(step)`, after checking its types: groups of ranks, and whether parameters are averaged.
 
     Raises:
-        TypeError: `due()` returned something else, or ranks that are not below `ranks`.
+        TypeError: `due()` returned something else, or a rank that is not from 0 to `ranks` - 1.
     """
     answer: Any = replica.due(step)
     fits = isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], list | tuple)
@@ -105,7 +107,10 @@ def averaging_of(replica: PeriodicReplica, step: int, ranks: int) -> tuple[list[
 
 
 def log_of(replica: OrderedReplica) -> list[tuple[int, int]]:
-    """Return what `log()` returned, checked: for every update, a rank and how many updates that rank had had.
+    """Return the replica's update log, after checking its types.
+
+    There is one pair per update: the rank whose gradient was applied, and the number of updates that this rank's
+    parameters had had.
 
     Raises:
         TypeError: `log()` returned something else.
@@ -124,7 +129,12 @@ def log_of(replica: OrderedReplica) -> list[tuple[int, int]]:
 
 
 def read_log(sent: Any) -> list[tuple[int, int]]:
-    """Return a log that another rank has sent. For `gather_values`: raises if the log is malformed."""
+    """Return an update log received from another rank as a list of pairs (a parser for `gather_values`).
+
+    Raises:
+        TypeError: the log has a value that is not an int.
+        ValueError: an entry is not a pair.
+    """
     pairs = [(rank, version) for rank, version in sent]
     if any(type(each) is not int for pair in pairs for each in pair):
         raise TypeError("whole numbers are expected")

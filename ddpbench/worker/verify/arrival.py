@@ -1,4 +1,7 @@
-"""The order in which a workload's gradients become ready, and their sizes, without computing any numbers."""
+"""Find the order in which a model's gradients become ready in a backward pass, and the gradients' sizes.
+
+The backward pass runs on torch's meta device where possible, so that no numbers are computed.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,10 @@ from ddpbench.worker.training.training import Training
 
 
 def gradient_order(case: Case) -> dict[str, Any]:
-    """Return `{"gradients": bytes of each in order of readiness}`, or `{"problem": sentence}` if it cannot be known.
+    """Return `{"gradients": sizes}`, the bytes of each gradient in the order in which gradients become ready.
 
-    Runs on torch's meta device, which computes no numbers; a workload that cannot run there runs on the CPU.
+    If the order cannot be found, return `{"problem": sentence}`. The backward pass runs on torch's meta device, which
+    computes no numbers, or on the CPU if that fails.
     """
     problem = ""
     hide_gpus()

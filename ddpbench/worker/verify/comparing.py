@@ -1,4 +1,4 @@
-"""Compare the values of a strategy's ranks with those of one process."""
+"""Compare gradients and parameters of a strategy's ranks with those that a single process computes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ddpbench.workloads import is_import_path
 
 UNCHANGED = "no update changed a parameter: is the learning rate 0?"
 ROUNDING = TOLERANCES[torch.float32]
-"""Largest difference between updates that comes from rounding alone, unless Adam amplifies it."""
+"""Largest relative difference between updates that rounding alone causes, unless Adam amplifies it."""
 _NOT_FINITE = (
     "parameters are not finite after these updates in one process either: is the learning rate too large?"
 )
@@ -37,27 +37,27 @@ _TOO_COARSE = (
     "as one left out: only gradients are compared"
 )
 _OTHER_BITS = "the ranks' parameters differ, if only by rounding: all ranks must end with the same bits"
-"""Note on replicas that differ although the model gives no reason for it."""
+"""Note for replicas that differ although nothing in the model explains the difference."""
 _TRAINS_OTHERS = (
     "it trains other parameters on each rank, so that their gradients cannot be averaged: have model() set "
     "requires_grad alike on all ranks"
 )
 MOST_HALVINGS = 40
-"""Most halvings of an fp16 loss's scale until gradients are finite."""
+"""Largest number of times that an fp16 loss's scale is halved until gradients are finite."""
 GATHERS = (
     "the loss exchanges values between ranks, so that one process computes another loss: each rank's gradient is "
     "computed with the same exchange, and the strategy's is compared with their mean"
 )
-"""Note on a comparison in which one process cannot be the reference."""
+"""Note for a comparison that cannot use one process's loss as its reference."""
 
 
 def not_compared(compared: ComparedQuantity, dtype: str, note: str) -> Proof:
-    """Return a passed proof without a comparison; `note` says why a comparison would mean nothing."""
+    """Return a passed proof of a comparison that was not made; `note` says why it would be meaningless."""
     return Proof(compared=compared, dtype=dtype, error=0.0, tolerance=math.inf, passed=True, note=note)
 
 
 class Comparer:
-    """The comparisons of one rank in one number type and precision."""
+    """Makes one rank's comparisons in one number type and precision."""
 
     def __init__(
         self,
@@ -71,8 +71,8 @@ class Comparer:
     ) -> None:
         """Take `shards`, the batches of all ranks that train.
 
-        `own_autocast` names the autocast that the workload's loss enters itself: bf16, fp16, or empty. `later` holds
-        the batches of a proof's last steps, one per step; if it is empty, these steps train on the first batch again.
+        `own_autocast` names the autocast type that the workload's own loss enters: bf16, fp16, or empty. `later` has
+        one batch for each later step of the proof. If `later` is empty, these steps reuse the first batch.
         """
         self.prover, self.numbers, self.precision, self.shards = prover, numbers, precision, shards
         self.later = later
@@ -87,22 +87,26 @@ class Comparer:
         self.faults = Faults(self.one, self.tolerances, self.model)
         self.updates = UpdateFaults(self.one)
         self.takes_turns = False
-        """True if the strategy's replicas in one process go forward one after the other, each with the seed of its
-        shard.
+        """True if the strategy's replicas in one process run their forward passes one after another, each with its own
+        shard's seed.
         """
         self.first_loss: Any = None
-        """The return value of the replica's first step."""
+        """Loss that the replica's first step returned, unchecked."""
         self._has_stepped = False
         self._lost: Callable[[], str] = str
 
     def allow_for(self, replica: Replica) -> None:
-        """Widen the tolerances by the rounding of the strategy's transfers, and watch what its steps leave out."""
+        """Widen the tolerances by the rounding of the strategy's transfers, and record what the strategy's steps leave
+        out.
+        """
         self._lost = replica.watch_steps()
         if replica.unit_roundoff:
             self.tolerances.widen(replica.unit_roundoff)
 
     def held(self, compared: ComparedQuantity, own: Tensors, expected: Tensors) -> Proof:
-        """Return the proof that `own` equals `expected`; a failed one names the parameter with the largest error."""
+        """Return the proof that `own` equals `expected`; if it fails, its note names the parameter with the largest
+        error.
+        """
         error, name = self.tolerances.worst(own, expected)
         proof = self.proof(compared, error)
         if proof.passed or error <= proof.tolerance:
@@ -118,9 +122,11 @@ class Comparer:
         *,
         unchanged: str = UNCHANGED,
     ) -> Proof:
-        """Return the proof that updates changed this rank's parameters as they changed those of one process.
+        """Return the proof that updates changed this rank's parameters from `before` to `own` as one process's updates
+        did.
 
-        `unchanged` is the note if no parameter changed.
+        One process's updates changed them from `before` to `expected`. `unchanged` is the note for the case that no
+        parameter changed.
         """
         allowed = self.tolerances.change
         rounds = allowed is None or self.tolerances.rounds
@@ -153,9 +159,9 @@ class Comparer:
         return proof
 
     def _cannot_compare(self, before: Tensors, own: Tensors, expected: Tensors) -> str:
-        """Return why changes of parameters cannot be compared on some rank; empty if they can.
+        """Return why changes of parameters cannot be compared on some rank; `""` if they can.
 
-        All ranks call it together.
+        All ranks must call this method together.
         """
         agreed = self.prover.agreed
         if agreed(float(bool(self.model.writes) and not own)):
@@ -182,13 +188,13 @@ class Comparer:
                 return
 
     def check_lost(self, proof: Proof) -> None:
-        """After a failed comparison, refuse a model whose steps the strategy does not make completely.
+        """After a failed comparison, refuse a model whose steps the strategy cannot reproduce fully.
 
-        All ranks call it together.
+        All ranks must call this method together.
 
         Raises:
-            CannotTrainError: the strategy leaves something out of the steps, or divides an update that needs all
-                parameters.
+            CannotTrainError: the strategy leaves out part of the model's steps, or it splits an update among ranks
+                although the optimizer needs all parameters at once.
         """
         lost = "" if proof.passed else self._lost()
         if not proof.passed and self.prover.agreed(float(bool(lost))):
@@ -201,13 +207,13 @@ class Comparer:
             raise CannotTrainError(parts_reason(strategy.name, together or "its optimizer"))
 
     def explained(self, proof: Proof) -> Proof:
-        """Return a comparison as it is recorded: a failure caused by the model does not fail the strategy.
+        """Return the proof to be recorded: if the model itself causes the failure, the proof says so.
 
-        Ranks whose models end up different remain a failure, with a note on what the model does. All ranks call it
-        together.
+        Such a proof then counts as not compared, so that the strategy does not fail. The exception is a model that
+        makes replicas end up different, which stays a failure with a note. All ranks must call this method together.
 
         Raises:
-            CannotTrainError: the strategy leaves something out of the model's steps.
+            CannotTrainError: the strategy leaves out part of the model's steps.
         """
         if proof.passed:
             return self._unless_by_chance(proof)
@@ -234,9 +240,9 @@ class Comparer:
         return replace(proof, note=fault)
 
     def _unless_by_chance(self, proof: Proof) -> Proof:
-        """Withdraw a passed comparison if a fault of the model may have made the results similar by chance.
+        """Withdraw a passed comparison if a fault of the model may have let wrong results pass by chance.
 
-        A wrong update may differ by more than rounding and still pass. All ranks call it together.
+        All ranks must call this method together.
         """
         decisive = proof.compared.startswith(("gradients", "sums", "update", "parameters"))
         if proof.was_made and decisive and self.prover.unrepeatable:
@@ -250,22 +256,21 @@ class Comparer:
         return not_compared(proof.compared, self.name, fault)
 
     def step(self, replica: Replica, batch: Any) -> None:
-        """Have this rank's replica compute and aggregate the gradients of a batch; note the loss of the first batch."""
+        """Have this rank's replica compute and aggregate the gradients of a batch; store the loss of the first call."""
         loss = replica.gradients_of(*copied(batch))
         if not self._has_stepped:
             self._has_stepped, self.first_loss = True, loss
 
     def update_replica(self, replica: Replica) -> None:
-        """Update this rank's replica; random draws of the update are seeded by rank."""
+        """Update this rank's replica, with random draws seeded by rank."""
         seed_update(self.training, self.prover.rank)
         self.precision.update(replica)
 
     def unless_by_rank(self, proof: Proof, reference: torch.nn.Module) -> Proof:
-        """Return a proof; a passed one fails if updates differ by rank, so that ranks compared with different
-        references.
+        """Return `proof`, failed if updates differ by rank, because each rank was then compared with a different
+        reference.
 
-        All ranks call it together. If each rank updates a part of the parameters, its own reference holds them as that
-        rank made them.
+        This applies only to a passed proof without a note. All ranks must call this method together.
         """
         if (
             not proof.passed
@@ -283,7 +288,10 @@ class Comparer:
         return {name: self.precision.true_gradient(dense(grad)) for name, grad in found.items()}
 
     def proof(self, compared: ComparedQuantity, error: float, tolerance: float | None = None) -> Proof:
-        """Return the proof with the worst rank's error, which every rank learns."""
+        """Return a proof with the largest error of all ranks, the same on every rank.
+
+        `tolerance` defaults to the allowed error of gradients. All ranks must call this method together.
+        """
         worst = self.prover.agreed(error)
         allowed = self.tolerances.gradient if tolerance is None else tolerance
         return Proof(
@@ -292,7 +300,7 @@ class Comparer:
 
 
 def check_trained(prover: ComparingRank, model: torch.nn.Module) -> None:
-    """Refuse a model if ranks train different parameters, since what they send would not fit together.
+    """Refuse a model if ranks train different parameters, because their gradients could not be averaged.
 
     Raises:
         CannotTrainError: the names of trained parameters differ between ranks; raised on all ranks.

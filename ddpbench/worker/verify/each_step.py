@@ -1,4 +1,4 @@
-"""In each of the first steps of a proof, compare the gradients with those computed without the strategy."""
+"""Compare a strategy's gradients with gradients computed without the strategy, in each of a proof's first steps."""
 
 from __future__ import annotations
 
@@ -19,24 +19,26 @@ from ddpbench.worker.verify.rounding import OF_ROUNDING, Deviation, Sent, deviat
 from ddpbench.worker.verify.values import Tensors, norm
 
 VANISHED = 1e-3
-"""Norm, as a share of the first step's, up to which a later gradient is not compared: it may be all rounding."""
+"""Later gradients are compared only if their norm exceeds this fraction of the first step's norm. Smaller gradients may
+consist of rounding errors.
+"""
 
 
 def is_own(training: Training) -> bool:
-    """Return whether a user's code averages gradients: a strategy, a hook, or an algorithm made of collectives."""
+    """Return whether user code averages the gradients: a strategy, a hook, or an algorithm made of collectives."""
     return training.case.strategy not in SHIPPED or is_import_path(training.case.algorithm)
 
 
 class EachStep:
     """Compares the gradients of a user's strategy in each of its first steps.
 
-    Before a step, every rank computes its own batch's gradient from its replica's parameters; the strategy must give
-    the average of these over ranks. A hook that goes wrong from its second call on is found in that step, even if it
-    rounds so coarsely that parameters cannot be compared.
+    Before a step, every rank computes its own batch's gradient from its replica's parameters. The strategy must return
+    the average of these gradients over ranks. Comparing each step finds a hook that goes wrong from its second call on,
+    even if the hook rounds so coarsely that parameters cannot be compared.
     """
 
     def __init__(self, comparer: Comparer, replica: Replica, model: torch.nn.Module) -> None:
-        """Take `model`, in the replica's initial state; a copy of it is called once per step."""
+        """Take `model`, a model in the replica's initial state, whose copy computes the expected gradients."""
         self._comparer, self._replica = comparer, replica
         strategy, prover = comparer.training.strategy, comparer.prover
         apart = len(comparer.shards) == prover.processes and not (
@@ -47,7 +49,7 @@ class EachStep:
         self._own: Tensors = {}
         self._first = self._later = 0.0
         self._most = ""
-        """The parameter with the largest error in later steps."""
+        """Name of the parameter with the largest error in later steps."""
         self._steps = 0
         self._compared = False
         self._worst: dict[str, Deviation] = {}
@@ -60,7 +62,7 @@ class EachStep:
         )
 
     def expect(self, shards: Sequence[Any]) -> None:
-        """Compute this rank's gradient of its shard from the parameters that the replica has now."""
+        """Compute the gradient of this rank's shard from the replica's current parameters, for `compare`."""
         self._own = {}
         if not self.compares:
             return
@@ -71,7 +73,10 @@ class EachStep:
             self._own = dict(self._comparer.one.gradient(self._model, self._comparer.one.own_shard, shards))
 
     def _follow(self) -> bool:
-        """Copy the replica's parameters and buffers into the model; return False if some rank's lacks parameters."""
+        """Copy the replica's parameters and buffers into the model.
+
+        Return False, without copying, if on some rank the replica and the model do not hold the same parameters.
+        """
         replica, model = self._replica, self._model
         parameters, buffers = replica.own_parameters(), dict(replica.job.model.named_buffers())
         held = {name: each for name, each in model.named_parameters() if each.requires_grad}
@@ -89,7 +94,11 @@ class EachStep:
         return True
 
     def compare(self, result: Tensors) -> None:
-        """Compare `result`, the gradients that the strategy gave in this step. All ranks call it together."""
+        """Compare `result`, the strategy's gradients of this step, with the average over ranks of the expected
+        gradients.
+
+        All ranks must call this method together.
+        """
         comparer, prover = self._comparer, self._comparer.prover
         if not self._own or prover.agreed(float(result.keys() != self._own.keys())):
             return
@@ -111,7 +120,7 @@ class EachStep:
                     self._worst[each.compared] = each
 
     def proofs(self) -> Iterator[Proof]:
-        """Yield the proofs over all steps so far, the same on every rank."""
+        """Yield the proofs that cover all steps compared so far; every rank yields the same proofs."""
         comparer, prover = self._comparer, self._comparer.prover
         if self._compared:
             proof = comparer.proof("gradients, later steps", self._later)

@@ -1,4 +1,4 @@
-"""Find properties of a model that decide which comparisons mean anything: random draws, writes, reached parameters."""
+"""Examine a model before comparisons: whether it draws random numbers, writes to parameters, or leaves some unused."""
 
 from __future__ import annotations
 
@@ -24,15 +24,20 @@ class _Examined:
     differs: bool = False
     """True if the model's gradient depends on the seed."""
     writes: list[str] = field(default_factory=list)
-    """Parameters that a forward writes to."""
+    """Names of the parameters that the model's forward pass overwrites."""
     reached: list[set[str]] = field(default_factory=list)
-    """Parameters that get a gradient, under each seed."""
+    """For each of the two seeds, the names of the parameters that get a gradient."""
     infinite: list[str] = field(default_factory=list)
-    """Parameters whose gradient is not finite."""
+    """Names of the parameters whose gradient is not finite."""
 
 
 def _examined(sent: Any) -> _Examined:
-    """Return a rank's findings from what it sent. For `gather_values`: raises if that is malformed."""
+    """Return a rank's findings, parsed from the values that it sent (a parser for `gather_values`).
+
+    Raises:
+        TypeError: a value has a wrong type.
+        ValueError: the number of values is wrong.
+    """
     differs, writes, reached, infinite = sent
     if not isinstance(differs, bool):
         raise TypeError("true or false is expected")
@@ -43,18 +48,20 @@ class Examination:
     """Findings about a model from the samples of all ranks."""
 
     def __init__(self, one: OneProcess, later: Sequence[Drawn] = ()) -> None:
-        """Take `later`, the batches of a proof's last steps."""
+        """Take `later`, the batches of a proof's steps after the first."""
         self._one, self._later = one, later
         self.draws = False
-        """True if a step's gradient depends on the seed, as with dropout."""
+        """True if a step's gradient depends on the random seed, for example because of dropout."""
         self.writes: list[str] = []
-        """Parameters that the model's forward writes to."""
+        """Names of the parameters that the model's forward pass overwrites."""
         self.dropped: list[str] = []
-        """Parameters that the losses of some ranks or seeds reach and others don't."""
+        """Names of the parameters that get a gradient on some ranks or under some seeds, but not on or under others."""
         self._infinite = ""
 
     def examine(self, model: torch.nn.Module) -> None:
-        """Find the model's properties that decide what can be compared, such as random draws and a forward's writes."""
+        """Run `model` on this rank's shard under two seeds, share the findings with all ranks, and set the
+        attributes.
+        """
         number = self._one.own_shard
         trials: list[Tensors] = []
         found = _Examined()
@@ -87,7 +94,7 @@ class Examination:
         )
 
     def _of_all_ranks(self, own: _Examined) -> list[_Examined]:
-        """Return the findings of each rank, in the order of ranks."""
+        """Return all ranks' findings, in the order of ranks."""
         prover = self._one.prover
         if prover.processes == 1:
             return [own]
@@ -95,7 +102,7 @@ class Examination:
         return gather_values(sent, _examined, prover.group)
 
     def _on_infinite(self, number: int, names: Sequence[str]) -> str:
-        """Return a sentence on parameters whose gradient is not finite on a rank or replica, and the likely cause."""
+        """Return a sentence that rank or replica `number` has gradients that are not finite, with the likely cause."""
         who = "replica" if self._one.training.strategy.one_process else "rank"
         why = (
             "its samples hold NaN or infinite values"
@@ -108,7 +115,7 @@ class Examination:
         )
 
     def spoiled(self) -> list[int]:
-        """Return the ranks or replicas whose samples hold values that are not finite."""
+        """Return the numbers of the ranks or replicas whose samples contain NaN or infinite values."""
         batches = [self._one.shards, *(drawn.shards for drawn in self._later)]
         numbers = {
             number for batch in batches for number, shard in enumerate(batch) if not has_numbers(shard)
@@ -123,7 +130,7 @@ class Examination:
         return bool(self._infinite)
 
     def fault_of_infinite(self) -> str:
-        """Return a sentence on which rank's or replica's gradient is not finite in one process; empty if all are
+        """Return a sentence on a gradient that is not finite although computed without the strategy; `""` if all are
         finite.
         """
         if not self._infinite and self._one.prover.processes == 1:

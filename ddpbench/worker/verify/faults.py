@@ -1,4 +1,4 @@
-"""Find what in a model or its update makes a comparison with one process meaningless."""
+"""Find behaviour of a model or its updates that makes a comparison with one process meaningless."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ UNSEEDED = (
     "draws from a source that no seed of torch, random or NumPy reaches, such as random.Random() or "
     "numpy.random.default_rng()"
 )
-"""Reason why a model's results are not repeatable."""
+"""End of a sentence on why a model's results are not repeatable."""
 NOT_REPEATED = f"{UNSEEDED}, keeps state outside of the model, or some operation of it is not deterministic"
-"""The reason if the cause is not known."""
+"""Like `UNSEEDED`, if the cause is unknown."""
 _BY_RANK = (
     "model() gives other parameters on each rank, though all are seeded alike before it: have it not seed by rank, or "
     "read a file that differs"
 )
-"""Reason why initial states differ between ranks although repeated calls of model() agree."""
+"""Why initial states differ between ranks although repeated calls of model() agree."""
 _BY_RANK_LATER = (
     "gives other {what} on each rank from the same state, batch and seeds: it reads RANK, or another thing that "
     "differs"
@@ -44,45 +44,47 @@ _EXCHANGED = (
 
 
 def by_rank(what: str) -> str:
-    """Return words that say that a class's results differ by rank, and the likely cause."""
+    """Return the end of a sentence that a class's results (`what`) differ by rank, with the likely cause."""
     return _BY_RANK_LATER.format(what=what)
 
 
 class Faults:
-    """Faults of a model and its update, each looked for once; all ranks must ask for them together."""
+    """Finds faults of a model and its updates. Each is searched for once; all ranks must call the methods together."""
 
     def __init__(self, one: OneProcess, tolerances: Tolerances, examination: Examination) -> None:
         self._one, self._tolerances, self._examination = one, tolerances, examination
         self._prover = one.prover
         self._watched: list[tuple[torch.nn.Module, set[str]]] = []
-        """Models, and the names of the parameters that each trained at first."""
+        """Watched models, each with the names of the parameters that it trained at first."""
         self._of_gradients: str | None = None
         self._of_exchange: str | None = None
 
     def watch(self, model: torch.nn.Module) -> None:
-        """Note which parameters a model trains now, since its forwards may change that."""
+        """Store the names of the model's trainable parameters, because forward passes may change which are
+        trainable.
+        """
         self._watched.append((model, trained_names(model)))
 
     def of_thawing(self) -> str:
-        """Return a sentence if the forwards of a watched model make further parameters trainable; else empty.
+        """Return a sentence if forward passes of a watched model make further parameters trainable; otherwise `""`.
 
-        All ranks call it together.
+        All ranks must call this method together.
         """
         found = any(trained_names(model) - names for model, names in self._watched)
         return _TRAINS_MORE if self._prover.agreed(float(found)) else ""
 
     def of_initial_state(self) -> str:
-        """Return why the model's initial state differs between ranks; empty if a user's class is not the cause."""
+        """Return why the model's initial state differs between ranks; `""` if the user's class is not the cause."""
         first, second = self._one.fresh(), self._one.fresh()
         if not self._prover.agreed(float(bool(changed_since(trained(first), second)))):
             return _BY_RANK if is_import_path(self._one.training.case.workload) else ""
         return f"two calls of model() give other parameters under the same seeds: it {UNSEEDED}"
 
     def of_writes(self) -> str:
-        """Return a sentence if forwards write to parameters; else empty. All ranks call it together.
+        """Return a sentence if the model's forward pass overwrites parameters; otherwise `""`.
 
-        This may show only after an update, as with a running average that starts equal to the parameters that it
-        averages.
+        If nothing was seen before, a model is tried after a few updates. For example, a running average of parameters
+        changes only once the parameters have. All ranks must call this method together.
         """
         found = self._examination.writes
         if not found:
@@ -96,9 +98,9 @@ class Faults:
         return writes_sentence(found) if self._prover.agreed(float(bool(found))) else ""
 
     def of_gradients(self) -> str:
-        """Return a sentence on why the model's gradients cannot be compared; empty if one process repeats them.
+        """Return why the model's gradients cannot be compared; `""` if one process can reproduce them.
 
-        All ranks call it together; the result is computed once.
+        The result is computed once. All ranks must call this method together.
         """
         if self._of_gradients is None:
             # A fault found in one type holds in the next one too, even if its cause, such as a counter, has
@@ -152,9 +154,10 @@ class Faults:
         return ""
 
     def _after_others(self, values: Tensors) -> float:
-        """Return the largest relative error of a shard's gradient computed after another shard's, in either order.
+        """Return the largest relative error between a shard's gradient alone and after another shard's, over all ranks.
 
-        A running maximum changes in one order only, and state that the first batch sets never changes afterwards.
+        Both orders of two shards are tried. A running maximum changes in one order only, and state that the first batch
+        sets never changes afterwards.
         """
         found = 0.0
         if len(self._one.shards) > 1:
@@ -167,7 +170,7 @@ class Faults:
         return self._prover.agreed(found)
 
     def _with_values(self, values: Tensors) -> torch.nn.Module:
-        """Return a fresh model with these parameters."""
+        """Return a fresh model with these parameter values."""
         model = self._one.fresh()
         with torch.no_grad():
             for name, parameter in model.named_parameters():
@@ -175,13 +178,16 @@ class Faults:
         return model
 
     def update_exchanges(self) -> bool:
-        """Return whether an update has exchanged values between ranks. All ranks call it together."""
+        """Return whether an update on any rank has communicated with other ranks. All ranks must call this method
+        together.
+        """
         return bool(self._prover.agreed(float(self._one.update_has_exchanged)))
 
     def of_exchange(self) -> str:
-        """Return a sentence if updates exchange values and one process alone gets different results; else empty.
+        """Return a sentence if updates communicate between ranks and one process alone gets other results; otherwise
+        `""`.
 
-        All ranks call it together; the result is computed once.
+        The result is computed once. All ranks must call this method together.
         """
         if self._of_exchange is None and self.update_exchanges():
             self._of_exchange = self._found_of_exchange()
@@ -192,8 +198,8 @@ class Faults:
         among = self._one.updated(gradient)
         moved = norm([value - before[name] for name, value in among.items()])
         allowed = CHANGE_TOLERANCES.get(self._one.numbers.narrowest, CHANGE_TOLERANCES[torch.float32])
-        # `says_so` decides whether one process learns that it is alone. Code that multiplies a rate by the
-        # number of ranks must not be told; code that divides a sum by that number must.
+        # `says_so` sets RANK and WORLD_SIZE to those of a single process. Code that multiplies a rate by the
+        # number of ranks must see the real number; code that divides a sum by the number must see 1.
         for made_alone, says_so in itertools.product((False, True), repeat=2):
             gap = math.inf
             try:

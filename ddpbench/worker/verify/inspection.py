@@ -1,7 +1,7 @@
-"""Try a user's own workload for a few steps in a separate process, before anything is launched.
+"""Try a user's own workload for a few steps in a separate process, before a launch.
 
-A failure is returned as a sentence that names the file, the line and the exception. A success is returned as facts
-about the workload: parameters, gradient bytes, samples, a batch's shapes, the first loss.
+A failure is returned as a sentence with the file, the line and the exception. A success is returned as facts about the
+workload, for example its number of parameters, gradient bytes, number of samples, batch shapes and first loss.
 """
 
 from __future__ import annotations
@@ -53,19 +53,20 @@ from ddpbench.workloads.plain_model import OwnModel
 
 
 class _UnfitError(Exception):
-    """The workload cannot be used; the message is the sentence that says why."""
+    """The workload cannot be used; the message is a sentence with the reason."""
 
 
 ONE_PASS_S, ONE_PASS_BATCHES = 1.0, 1000
-"""Limits for iterating over batches that can be iterated over only once: seconds, and number of batches."""
+"""Limits on how long a loader that can be iterated over only once is tried: seconds, and number of batches."""
 STREAMS_S = 5.0
-"""Time limit for looking at the ranks' parts of a stream, seconds."""
+"""Time limit for reading the first batch of the ranks' parts of a stream (s)."""
 
 
 def inspect_workload(case: Case, largest: Case | None = None) -> dict[str, Any]:
-    """Train a few steps of a case's local batch; return facts about its workload, or `{"problem": sentence}`.
+    """Train a case's workload for a few steps on its local batch, and return facts about it.
 
-    For a stream, also look at the parts of the `largest` case's ranks.
+    If the workload cannot be used, return `{"problem": sentence}` instead. If its data are a stream and `largest` is
+    given, each rank of that case must get a batch.
     """
     name = case.workload
     try:
@@ -167,9 +168,9 @@ def _inspect_steps(
 
 
 def _step_among_two(training: Training, batch: Any, within_s: float) -> None:
-    """Make a step as the first of two ranks, since a class may exchange values only if there are several.
+    """Make one training step as rank 0 of 2, to see whether the class communicates only if there are several ranks.
 
-    Exceptions are ignored, since the other rank is missing, and so is a step that takes more than `within_s` seconds.
+    The other rank does not exist. Exceptions are therefore ignored, and the step is abandoned after `within_s` seconds.
 
     Raises:
         _UnfitError: the step ends the process.
@@ -191,7 +192,7 @@ def _step_among_two(training: Training, batch: Any, within_s: float) -> None:
 
 
 def _exhausted(batches: Iterator[Any]) -> str:
-    """Return a sentence if these batches end soon, else empty: a benchmark may need any number of them."""
+    """Return a sentence if the batches run out within a short trial; otherwise `""`."""
     ends = time.monotonic() + ONE_PASS_S
     try:
         for _ in range(ONE_PASS_BATCHES):
@@ -204,12 +205,15 @@ def _exhausted(batches: Iterator[Any]) -> str:
 
 
 class _TimeUpError(BaseException):
-    """Time is up. No user's code catches it by accident."""
+    """The time limit has passed; a `BaseException`, so that users' code does not catch it by accident."""
 
 
 @contextmanager
 def _ended_after(limit_s: float) -> Iterator[None]:
-    """Raise `_TimeUpError` in the enclosed code after `limit_s` seconds, unless it waits outside Python."""
+    """Raise `_TimeUpError` in the enclosed code after `limit_s` seconds.
+
+    The exception comes late if the code is then waiting outside Python.
+    """
 
     def time_is_up(_number: int, _frame: FrameType | None) -> None:
         raise _TimeUpError
@@ -224,10 +228,10 @@ def _ended_after(limit_s: float) -> Iterator[None]:
 
 
 def too_short(case: Case, within_s: float = STREAMS_S) -> str:
-    """Return a sentence on which rank's part of a stream has no batch; empty if there is none or it cannot be known.
+    """Return a sentence if some rank's part of a stream has no batch; otherwise, or if this cannot be found out, `""`.
 
-    It cannot be known if the dataset asks torch.distributed, which only a launch has, or is slow: after `within_s`
-    seconds no further part is looked at. The last ranks come first, since theirs are the short parts.
+    It cannot be found out if the dataset needs torch.distributed, or if `within_s` seconds have passed. Parts of the
+    last ranks are tried first, because they are the shortest.
     """
     place = JobPlace(rank=0, processes=case.world_size, local_rank=0, attempt=0, cores=(), loader_cores=())
     if case.world_size == 1 or traits_of(case).one_process:
@@ -244,7 +248,7 @@ def too_short(case: Case, within_s: float = STREAMS_S) -> str:
                     "WORLD_SIZE": str(case.world_size),
                     "LOCAL_RANK": str(local_rank),
                 }
-                for name in ("MASTER_ADDR", "MASTER_PORT"):  # this process cannot meet this rank's launch
+                for name in ("MASTER_ADDR", "MASTER_PORT"):  # this process cannot join other ranks
                     os.environ.pop(name, None)
                 own = replace(place, rank=rank, local_rank=local_rank)
                 try:
@@ -313,11 +317,11 @@ _IN_PLACE_OF = {
         "options.ddp.accumulate",
     ),
 }
-"""Advice for using attributes that only some wrappers have."""
+"""Advice for users' code that reads an attribute which wrapped modules may lack, by the attribute's name."""
 
 
 class _Wrapped(torch.nn.Module):
-    """A module as a strategy may wrap it: it can be called, but lacks the module's own attributes."""
+    """A wrapper around a module, as strategies use: it can be called, but lacks the module's own attributes."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
@@ -359,7 +363,7 @@ def _facts(
 
 
 def over_one_memory(model: torch.nn.Module) -> list[str]:
-    """Return the names of two parameters that share an element, at least one of them trained; empty if none do."""
+    """Return the names of two parameters that share memory, at least one of them trained; `[]` if there are none."""
     seen: dict[int, list[tuple[str, torch.Tensor]]] = {}
     for name, each in model.named_parameters():
         if each.layout != torch.strided or not each.numel():
@@ -373,7 +377,7 @@ def over_one_memory(model: torch.nn.Module) -> list[str]:
 
 
 def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether two tensors of one storage have a byte in common."""
+    """Return whether two tensors of the same storage have a byte in common."""
     taken = torch.zeros(one.untyped_storage().nbytes(), dtype=torch.bool)
     of_one, of_other = (
         taken.as_strided(
@@ -388,7 +392,7 @@ def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _is_in_evaluation(model: torch.nn.Module) -> bool:
-    """Return whether a model, or one of a workload's several, is in evaluation mode as a whole."""
+    """Return whether a model, or one of the networks of a class that makes its own step, is in evaluation mode."""
     parts: list[bool] = []
 
     def note(part: torch.nn.Module) -> torch.nn.Module:
@@ -400,27 +404,29 @@ def _is_in_evaluation(model: torch.nn.Module) -> bool:
 
 
 def _changes(undone: Sequence[str], training: Training) -> dict[str, Any]:
-    """Return `{"changes": sentences}` on what was changed of the class, or an empty dictionary.
+    """Return `{"changes": sentences}` on casts of the user's model and data, and on settings that the class changed.
 
-    `undone` holds the sentences on settings that the class's import had changed.
+    The dictionary is empty if there are none. `undone` has the sentences on settings that importing the class changed.
     """
     found = [*undone, *training.changes]
     return {"changes": found} if found else {}
 
 
 def _reached(model: torch.nn.Module) -> set[str]:
-    """Return the names of the parameters that a backward has given a gradient."""
+    """Return the names of the parameters that have a gradient."""
     return {name for name, each in model.named_parameters() if each.grad is not None}
 
 
 def _dropped(reached: Sequence[set[str]]) -> list[str]:
-    """Return the names of parameters that some of these steps reach and others don't, as under LayerDrop."""
+    """Return the sorted names of parameters that get a gradient in some of these steps but not in all, as under
+    LayerDrop.
+    """
     every: set[str] = set().union(*reached)
     return sorted(name for name in every if any(name not in step for step in reached))
 
 
 def blocks_of(model: torch.nn.Module, dropped: Sequence[str]) -> list[str]:
-    """Return the names of the blocks, as FSDP shards them, whose trained parameters are all in `dropped`."""
+    """Return the names of the blocks, as FSDP shards the model, whose trained parameters are all in `dropped`."""
     from ddpbench.strategies.fsdp.replica import blocks  # slow to import, and rarely needed
 
     names = {id(module): name for name, module in model.named_modules()}
@@ -434,7 +440,7 @@ def blocks_of(model: torch.nn.Module, dropped: Sequence[str]) -> list[str]:
 
 
 def _mixes_within_blocks(training: Training, model: torch.nn.Module) -> bool:
-    """Return whether a part that FSDP would shard by itself trains parameters of more than one type."""
+    """Return whether a block that FSDP shards as a unit trains parameters of more than one number type."""
     if len(types_in(each for each in model.parameters() if each.requires_grad)) < 2:
         return False
     from ddpbench.strategies.fsdp.replica import mixes_types  # slow to import, and rarely needed
@@ -453,7 +459,7 @@ def _mixes_within_blocks(training: Training, model: torch.nn.Module) -> bool:
 
 
 def _wants_closure(optimizer: str) -> str:
-    """Return advice about an optimizer that recomputes the loss itself; empty if no optimizer is named."""
+    """Return advice about an optimizer class that recomputes the loss itself; `""` if `optimizer` is empty."""
     if not optimizer:
         return ""
     return (
@@ -463,7 +469,7 @@ def _wants_closure(optimizer: str) -> str:
 
 
 def _not_finite(model: torch.nn.Module) -> str:
-    """Return a sentence on which parameters have an infinity or NaN in their gradients; empty if none has."""
+    """Return a sentence on parameters whose gradients contain NaN or an infinity; `""` if there are none."""
     names = [
         name
         for name, each in model.named_parameters()
@@ -478,7 +484,7 @@ def _not_finite(model: torch.nn.Module) -> str:
 
 
 def _values(gradient: torch.Tensor) -> torch.Tensor:
-    """Return a gradient's numbers; if it is sparse, only those that it stores."""
+    """Return a gradient's numbers; for a sparse gradient, only the stored ones."""
     return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 
@@ -488,7 +494,11 @@ def _refuse(problem: str) -> None:
 
 
 def _check_fresh(first: torch.nn.Module, second: torch.nn.Module) -> None:
-    """Refuse a workload whose models share a parameter, since training one would train the other."""
+    """Refuse a workload if two of its models share a parameter, because training one would train the other.
+
+    Raises:
+        _UnfitError: the models share a parameter.
+    """
     before = {id(parameter) for parameter in first.parameters()}
     kept = [name for name, parameter in second.named_parameters() if id(parameter) in before]
     if kept:
@@ -499,7 +509,11 @@ def _check_fresh(first: torch.nn.Module, second: torch.nn.Module) -> None:
 
 
 def _check_made(model: torch.nn.Module) -> None:
-    """Refuse a model whose parameters are made in its first forward, since strategies need them when they wrap it."""
+    """Refuse a model with lazy parameters, because strategies need all parameters before the first forward pass.
+
+    Raises:
+        _UnfitError: the model has a lazy parameter.
+    """
     unmade = [name for name, each in model.named_parameters() if torch.nn.parameter.is_lazy(each)]
     if unmade:
         raise _UnfitError(
@@ -509,9 +523,9 @@ def _check_made(model: torch.nn.Module) -> None:
 
 
 def _never_set(model: torch.nn.Module) -> str:
-    """Return a sentence on what the model's own `train()` would put into evaluation mode; empty if nothing.
+    """Return a sentence on modules that the model's own `train()` puts into evaluation mode; `""` if there are none.
 
-    A training loop calls `train()`, but a strategy does not. The model is left as `train()` makes it.
+    Training loops call `train()`, but strategies do not. This function calls it, and leaves the model in that state.
     """
     modules = list(model.modules())
     if not all(each.training for each in modules) or all(
@@ -529,17 +543,20 @@ def _never_set(model: torch.nn.Module) -> str:
 
 
 def error_in_words(error: BaseException) -> str:
-    """Return words for an exception, with the user's own line that led to it."""
+    """Return words for an exception, with the line of the user's code that led to it."""
     words, place = exception_words(error), users_line(error)
     return words if place.strip(" ()") in words else f"{words}{place}"
 
 
 @contextmanager
 def _doing(what: str, hint: Callable[[], str] = str, *, see: str = "") -> Iterator[None]:
-    """Turn an exception into a sentence on where it was raised while the workload did `what`.
+    """Turn an exception in the enclosed code into an `_UnfitError` that begins with `what` the workload was doing.
 
-    `hint` returns an addition to torch's messages about number types; `see` says where to look if none of the user's
-    lines raised the exception.
+    If the exception is about number types, `hint()` is appended to the message. If none of the user's lines led to the
+    exception, `see` is appended as the part of the class to look at.
+
+    Raises:
+        _UnfitError: the enclosed code has failed.
     """
     try:
         yield
@@ -553,7 +570,7 @@ def _doing(what: str, hint: Callable[[], str] = str, *, see: str = "") -> Iterat
 
 
 def _import_sentence(error: ImportError) -> str:
-    """Return why a file or module could not be imported, and at which of its lines."""
+    """Return why a file or module could not be imported, with the line where the import failed."""
     cause = error.__cause__
     if isinstance(cause, SyntaxError) and cause.filename:
         return f"{error} ({os.path.relpath(cause.filename)}:{cause.lineno})"
@@ -612,7 +629,7 @@ def _check_loss(loss: Any, *, graph: bool = True) -> None:
 
 
 def _length(training: Training) -> int | None:
-    """Return the number of samples in one pass over the data; None if the data don't say."""
+    """Return the number of samples in one pass over the data; None if it is unknown."""
     try:
         data: Any = getattr(training.loader, "dataset", training.loader)
         return len(data)

@@ -1,4 +1,4 @@
-"""The reference of a comparison: a single process that computes what a strategy's ranks compute together."""
+"""Compute in a single process what a strategy's ranks compute together, as the reference of a comparison."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ddpbench.workloads import is_import_path
 
 
 class ComparingRank(Protocol):
-    """The rank that makes a comparison (`ddpbench.worker.verify.proof.Prover`)."""
+    """Interface of the rank that makes a comparison; `ddpbench.worker.verify.proof.Prover` implements it."""
 
     training: Training
     control: Control
@@ -31,13 +31,13 @@ class ComparingRank(Protocol):
     processes: int
     group: Any
     gathers: bool
-    """True if the loss exchanges values between ranks, so that no process can compute another rank's part alone."""
+    """True if the loss communicates between ranks, so that one process cannot compute all ranks' losses by itself."""
     proves_double: bool
     """True if the case is also compared in float64."""
     unrepeatable: str
-    """Why a step of the user's class gives different results each time; empty unless that was seen."""
+    """Why repeated steps of the user's class have different results; empty unless such a difference was seen."""
     packed: bool
-    """True if a batch's samples are packed, so that batches cannot be joined or cut."""
+    """True if samples are packed into rows of a batch, so that batches cannot be joined or split."""
 
     def on_step(self) -> None: ...
     def blame(self, fault: str) -> None: ...
@@ -51,45 +51,45 @@ class ComparingRank(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The batch of one step, seen from one rank."""
+    """The batch of one step, as known on one rank."""
 
     own: tuple[Any, Any]
     """This rank's inputs and targets."""
     shards: Sequence[Any]
-    """Inputs and targets of each rank that trains."""
+    """Inputs and targets of every rank that trains."""
 
     def cast(self, dtype: torch.dtype | None) -> Drawn:
-        """Return the same samples cast to `dtype`; unchanged if it is None."""
+        """Return the batch with its tensors cast to `dtype`; unchanged if `dtype` is None."""
         return Drawn(cast(self.own, dtype), [cast(shard, dtype) for shard in self.shards])
 
 
 def seed_update(training: Training, rank: int) -> None:
-    """Seed the random draws of `rank`'s update."""
+    """Seed the random generators for `rank`'s update."""
     seed_all(training.case.seed + 1 + training.case.world_size + rank)
 
 
 class OneProcess:
-    """Computes models, gradients, losses and updates of one process, in one number type and precision."""
+    """Computes models, gradients, losses and updates in a single process, in one number type and precision."""
 
     def __init__(
         self, prover: ComparingRank, numbers: NumberTypes, precision: PrecisionPolicy, shards: Sequence[Any]
     ) -> None:
-        """Take `shards`, the first batches of all ranks that train."""
+        """Take `shards`, the first step's batches of all ranks that train."""
         self.prover, self.numbers, self.precision, self.shards = prover, numbers, precision, shards
         self.training = prover.training
         self.update_has_exchanged = False
-        """True if an update on this rank has exchanged values between ranks."""
+        """True if an update on this rank has communicated with other ranks."""
 
     def fresh(self) -> torch.nn.Module:
-        """Return a model in its initial state, in the comparison's types and precision."""
+        """Return a new model in its initial state, in the comparison's number types and precision."""
         return self.training.fresh_model(self.numbers.cast, self.precision)
 
     def copied(self, model: torch.nn.Module) -> torch.nn.Module:
-        """Return a copy of a model that trains as the model does.
+        """Return a copy of a model that trains exactly as the model does.
 
-        If torch cannot make such a copy, a new model gets the same state. Torch's copy leaves out hooks of parameters,
-        parts of scripts, and that parameters lie over one memory. It fails for computed weights, as by `weight_norm`,
-        and for objects such as a lock or an open file.
+        If `copy.deepcopy` cannot make such a copy, a fresh model is loaded with the model's state. `deepcopy` loses
+        parameters' hooks, parts of TorchScript modules, and memory shared by parameters. It fails for computed weights,
+        as of `weight_norm`, and for objects such as a lock or an open file.
         """
         scripted = any(isinstance(each, torch.jit.ScriptModule) for each in model.modules())
         if not scripted and not hooked_parameters(model) and not share_memory(model):
@@ -114,18 +114,19 @@ class OneProcess:
 
     @property
     def own_shard(self) -> int:
-        """Return the index of this rank's shard; 0 for a server and in a pipeline."""
+        """Return the index of this rank's shard; 0 for a parameter server and for a pipeline's ranks."""
         return max(self.prover.rank - (self.training.case.world_size - len(self.shards)), 0)
 
     def seed(self, shard: int) -> None:
-        """Seed the random draws of a step on this shard, in the same way on ranks and in one process."""
+        """Seed the random generators for a step on shard number `shard`, as the rank that trains on this shard does."""
         seed_all(self.training.case.seed + 1 + shard)
 
     def gradient(self, model: torch.nn.Module, shard: int, shards: Sequence[Any] | None = None) -> Tensors:
-        """Return one process's gradient over a shard of `shards`, by default those of the first batch.
+        """Return the gradient that one process computes from shard number `shard` of `shards` (default: the first
+        batch's).
 
-        If the strategy accumulates, the shard is cut as a rank cuts it: with dropout, BatchNorm or a mean over words,
-        the whole shard has a different gradient.
+        If the strategy accumulates gradients, the shard is split into the same parts as on a rank. With dropout,
+        BatchNorm or a mean over words, the undivided shard would have a different gradient.
         """
         self.seed(shard)
         batch = (self.shards if shards is None else shards)[shard]
@@ -133,22 +134,21 @@ class OneProcess:
         return self.prover.gradient(model, batch, self.precision, parts)
 
     def seeded_gradient(self, model: torch.nn.Module) -> Tensors:
-        """Return a model's gradient over the first shard, with that shard's seed."""
+        """Return the model's gradient over the first shard, computed with that shard's seed."""
         self.seed(0)
         return self.prover.gradient(model, self.shards[0], self.precision)
 
     def average(self, model: torch.nn.Module) -> Tensors:
-        """Return the mean of a model's gradients over all shards, each from the same state and with its shard's seed.
+        """Return the mean of a model's gradients over all shards, each computed with its shard's seed.
 
-        If the loss exchanges values, each rank computes its own shard's gradient at the same time, and the mean is over
-        ranks.
+        If the loss communicates between ranks, each rank computes its own shard's gradient, and the mean is over ranks.
         """
         if self.prover.gathers:
             return self.prover.average(self.gradient(model, self.prover.rank))
         return mean(self.gradient(model, number) for number in range(len(self.shards)))
 
     def average_afresh(self) -> Tensors:
-        """Like `average`, but with each shard's gradient computed by a model that no forward has changed."""
+        """Like `average`, but compute each shard's gradient with a new model that no forward pass has changed."""
         if self.prover.gathers:
             return self.average(self.fresh())
         # Each fresh model is made before its shard's seed is set.
@@ -157,10 +157,11 @@ class OneProcess:
     def average_reached(
         self, model: torch.nn.Module, shards: Sequence[Any], without: Set[str], *, apart: bool = False
     ) -> Tensors:
-        """Like `average`, over these shards, but without parameters that no shard reaches and the update left out.
+        """Return the mean of a model's gradients over `shards`, leaving out parameters that the rank's update left out.
 
-        `without` names all that this rank's update left out; a parameter that another rank's shard reached is
-        returned. If `apart`, each rank's model computes its own shard's gradient only, and the mean is over ranks.
+        `without` has the names of the parameters that this rank's update left out. Parameters that get a gradient from
+        any shard are returned all the same. If `apart`, each rank computes its own shard's gradient only, and the mean
+        is over ranks.
         """
         apart = apart or self.prover.gathers
         own = (self.prover.rank,) if apart else range(len(shards))
@@ -172,7 +173,10 @@ class OneProcess:
     def mean_reached(
         self, trained_by: Iterable[tuple[torch.nn.Module, int]], shards: Sequence[Any] | None = None
     ) -> tuple[Tensors, set[str]]:
-        """Return the mean of models' gradients, each over the shard of its number, and the names they reach."""
+        """Return the mean of several models' gradients, and the names of the parameters that got a gradient.
+
+        `trained_by` pairs each model with the number of its shard.
+        """
         reached: set[str] = set()
 
         def noted() -> Iterator[Tensors]:
@@ -183,14 +187,16 @@ class OneProcess:
         return mean(noted()), reached
 
     def loss(self, model: torch.nn.Module, shard: int) -> float:
-        """Return one process's loss over a shard of the first batch, in parts if a step accumulates."""
+        """Return one process's loss over a shard of the first batch, computed in parts if the strategy accumulates
+        gradients.
+        """
         self.seed(shard)
         return self.loss_of(
             model, self.shards[shard], self.training.strategy.accumulated(self.training.options)
         )
 
     def loss_of(self, model: torch.nn.Module, batch: Any, parts: int = 1) -> float:
-        """Return one process's loss over a batch, as the mean over `parts` pieces of it."""
+        """Return one process's loss over a batch, as the mean of the losses of `parts` pieces."""
         own = copied(batch)
         pieces = chunk(own, parts) if parts > 1 else [own]
         loss_of = self.training.workload.loss
@@ -204,9 +210,9 @@ class OneProcess:
         optimizer: torch.optim.Optimizer,
         rank: int | None = None,
     ) -> None:
-        """Make one process's update from these gradients; parameters without a gradient take no part.
+        """Update `model` from these gradients with `optimizer`; parameters without a gradient are left out.
 
-        Random draws are seeded as in `rank`'s update, or this rank's if None.
+        Random draws are seeded as in the update of `rank` (default: this rank).
         """
         for name, parameter in model.named_parameters():
             parameter.grad = gradient[name].clone() if name in gradient else None
@@ -219,12 +225,12 @@ class OneProcess:
     def updated(self, gradient: Tensors, *, made_alone: bool | None = None, says_so: bool = False) -> Tensors:
         """Return a fresh model's parameters after a few updates from this gradient.
 
-        If `made_alone` is None, the updates are made among all ranks. Otherwise each rank makes them alone: if
-        `made_alone`, it also makes the optimizer alone; if `says_so`, `RANK` and `WORLD_SIZE` tell the code that it is
-        alone.
+        If `made_alone` is None, all ranks make the updates together. If it is False, each rank makes the updates alone;
+        if True, each rank also makes the optimizer alone. `says_so` then sets `RANK` and `WORLD_SIZE` to those of a
+        single process.
 
         Raises:
-            RuntimeError: updates exchange values over a group other than the default one, so no rank makes them alone.
+            RuntimeError: updates communicate in a group other than the default one, so no rank can make them alone.
         """
         model, device = self.fresh(), self.training.device
         with alone(device, says_so=says_so) if made_alone else nullcontext():
@@ -239,25 +245,27 @@ class OneProcess:
         return trained(model)
 
     def call_loss(self, model: torch.nn.Module, shard: int = 0) -> None:
-        """Compute a shard's loss and backward as a step does if the class is a user's: its update may need them."""
+        """If the class is a user's, compute a shard's loss and gradients, because the class's next update may depend on
+        them.
+        """
         if is_import_path(self.training.case.workload):
             self.gradient(model, shard)
 
 
 class OwnReference:
-    """The model of one process that makes this rank's updates, after the calls of the user's object made on the rank.
+    """A reference model for this rank, updated after the same calls of the user's object as on the rank.
 
-    An update may compute with what `loss` kept in the object, such as a count of its calls.
+    An update may depend on what `loss` stored in the object, such as a count of calls.
     """
 
     def __init__(self, one: OneProcess, model: torch.nn.Module) -> None:
-        """Take `model`, in its initial state; if the class is a user's, a copy of the model makes the updates."""
+        """Take `model`, in its initial state; if the class is a user's, the updates are made on a copy of the model."""
         self._one = one
         self.model = one.copied(model) if is_import_path(one.training.case.workload) else model
         self._optimizer: torch.optim.Optimizer | None = None
 
     def update(self, gradient: Tensors) -> None:
-        """Compute the losses of this rank's step, then make an update from `gradient` instead of theirs."""
+        """Compute the losses of this rank's step, then update the model from `gradient` instead of their gradients."""
         one = self._one
         apart = one.prover.processes > 1 and not one.training.strategy.whole_batches
         for shard in (one.own_shard,) if apart else range(len(one.shards)):
@@ -265,9 +273,10 @@ class OwnReference:
         self._step(gradient)
 
     def after(self, batches: Sequence[Sequence[Any]], left_out: Sequence[Set[str]]) -> torch.nn.Module:
-        """Return the model after a step on each batch, with gradients of this rank's shard averaged over ranks.
+        """Return the model after one further step per batch in `batches`.
 
-        `left_out` names what each update of the replica left out. All ranks call it together.
+        The gradients are those of each rank's own shard, averaged over ranks. `left_out` has, for each step, the names
+        of the parameters that the replica's update left out. All ranks must call this method together.
         """
         for shards, without in zip(batches, left_out, strict=True):
             self._step(self._one.average_reached(self.model, shards, without, apart=True))

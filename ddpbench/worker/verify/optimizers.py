@@ -1,4 +1,4 @@
-"""Checks of optimizers, such as whether one trains all trained parameters of its model, and no others."""
+"""Check optimizers, for example whether an optimizer has all trained parameters of its model and no others."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from ddpbench.worker.training.randomness import noticing_draws, seed_all
 from ddpbench.worker.training.types import name_of
 
 _APART = 0.01
-"""Difference, as a share of an update's change, up to which two updates count as equal but for rounding."""
+"""Two updates count as equal if they differ by at most this fraction of their change."""
 _SIZES = (1.0, 0.3, 3.0)
-"""Factors by which a given gradient is multiplied."""
+"""Factors by which a given gradient is multiplied, to try it at several sizes."""
 _SAME_UPDATES = 8
-"""Updates made from one gradient: what an optimizer estimates from gradients shows after several."""
+"""Number of updates from one gradient, because what an optimizer estimates from gradients shows only after several."""
 UPDATES = 3
-"""Updates in a check, since a schedule may start with a learning rate of zero."""
+"""Number of updates in a check. One is too few, because a schedule may start with a learning rate of zero."""
 MOST_STEPS = 64
-"""Most steps of a class's own until every optimizer has stepped: one may update every fifth time, or a scaler may skip
-some until its scale is low enough.
+"""Largest number of a class's own steps that are tried until every optimizer has stepped. An optimizer may step only
+every fifth time, and a gradient scaler skips steps until its scale is low enough.
 """
 
 
 def not_its_own(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> str:
-    """Return a sentence if the optimizers' parameters together are not the model's trained ones; else empty."""
+    """Return a sentence if the optimizers' parameters are not exactly the model's trainable ones; otherwise `""`."""
     given = [each for one in optimizers for group in one.param_groups for each in group["params"]]
     held = {id(each) for each in given}
     names = {id(each): name for name, each in model.named_parameters() if each.requires_grad}
@@ -57,7 +57,9 @@ def not_its_own(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -
 
 
 def closure_name(optimizers: Sequence[torch.optim.Optimizer]) -> str:
-    """Return the class name of an optimizer whose step needs a closure that recomputes the loss; else empty."""
+    """Return the class name of the first optimizer whose step needs a closure that recomputes the loss; `""` if none
+    does.
+    """
     wanting = (
         type(one).__name__
         for one in optimizers
@@ -72,15 +74,15 @@ def computed_together(
     make: Callable[[Any], Any],
     gradient: Mapping[str, torch.Tensor] | None = None,
 ) -> str:
-    """Return the class name of an optimizer whose update of some parameters depends on others; else empty.
+    """Return the class name of an optimizer that updates some parameters depending on others; `""` if there is none.
 
     An example is an optimizer that divides by the norm of all gradients. `fresh` returns a model in its initial state,
-    and `make` returns the optimizer of its parameters. To find a dependence, some parameters are left out, and the
-    updates of the others must not change. If an update draws random numbers, one parameter after another, all
-    parameters stay, and only the gradients of some are changed. If an update fails, the result is empty.
+    and `make` returns the optimizer for a model's parameters. The test leaves out some parameters, and checks whether
+    the updates of the others change. If updates draw random numbers, the test changes some gradients instead, because
+    leaving out a parameter would shift the draws. If an update fails, the result is `""`.
 
-    Gradients are random, different in each update. `gradient`, by name, is also tried at several sizes, the same in
-    each update: an estimated rate grows only while gradients point in one direction, and up to a limit.
+    Gradients are random, and new in each update. If `gradient` is given, it is also tried at several sizes, unchanged
+    over all updates. Some optimizers estimate a learning rate that grows only while gradients keep their direction.
     """
     given: list[Mapping[str, torch.Tensor] | None] = [None]
     given += [{name: each * factor for name, each in (gradient or {}).items()} for factor in _SIZES]
@@ -113,10 +115,10 @@ def _computed_together(
 
 
 def narrower_type(fresh: Callable[[], nn.Module], make: Callable[[Any], Any]) -> str:
-    """Return the name of the coarsest type in which updates compute, if it is coarser than the parameters; else empty.
+    """Return the name of the coarsest number type that updates compute in, if coarser than the parameters' type; else
+    `""`.
 
-    `fresh` and `make` are as in `computed_together`. The type of single numbers, such as a count of steps, doesn't
-    matter.
+    `fresh` and `make` are as in `computed_together`. Tensors with a single number, such as a step count, are ignored.
     """
     model = fresh()
     finest = min((_eps(each.dtype) for each in model.parameters() if each.is_floating_point()), default=0.0)
@@ -136,7 +138,7 @@ def _eps(dtype: torch.dtype) -> float:
 
 
 class _TypesSeen(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the floating-point types of the tensors that operations return."""
+    """Records the floating-point types of the tensors that operations return."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -149,7 +151,7 @@ class _TypesSeen(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def draws(fresh: Callable[[], nn.Module], make: Callable[[Any], Any]) -> bool:
-    """Return whether updates draw random numbers, also from a private generator; False if they fail.
+    """Return whether updates draw random numbers, including from a private generator; False if the updates fail.
 
     `fresh` and `make` are as in `computed_together`.
     """
@@ -162,7 +164,7 @@ def draws(fresh: Callable[[], nn.Module], make: Callable[[Any], Any]) -> bool:
 
 
 class _Updated:
-    """Parameters after seeded updates from given gradients, without each optimizer's largest parameter."""
+    """Makes a few seeded updates, and holds the resulting parameters except each optimizer's largest one."""
 
     def __init__(
         self,
@@ -174,10 +176,11 @@ class _Updated:
         gradient: Mapping[str, torch.Tensor] | None = None,
         within: AbstractContextManager[object] | None = None,
     ) -> None:
-        """Take `gradient`, by name, for every update; random gradients if None. Steps are made in the context `within`.
+        """Take `gradient`, by name, which is used in every update; if None, gradients are random.
 
-        `factors` scale the gradients of the other parameters and of each optimizer's largest one, which takes no part
-        if `leaves_out`.
+        `factors` multiply the gradients: the first those of most parameters, the second those of each optimizer's
+        largest parameter. If `leaves_out`, the optimizers do not have their largest parameters. Updates run in the
+        context `within`.
         """
         model = fresh()
         made = make(model.parameters())
@@ -211,7 +214,7 @@ class _Updated:
 
 
 def _square(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> float:
-    """Return the squared distance between two sets of tensors with the same names."""
+    """Return the squared Euclidean distance between two sets of tensors with the same names."""
     return sum(float((each - other[name]).abs().square().sum()) for name, each in one.items())
 
 
@@ -220,7 +223,7 @@ def _held(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def _set_gradients(model: nn.Module, seed: int) -> None:
-    """Give a model's parameters random gradients, without changing the state of torch's generator."""
+    """Give a model's parameters random gradients, without using torch's global generator."""
     generator = torch.Generator().manual_seed(seed)
     for each in model.parameters():
         if each.requires_grad:
@@ -229,7 +232,7 @@ def _set_gradients(model: nn.Module, seed: int) -> None:
 
 @contextmanager
 def sparse_seen(model: nn.Module) -> Iterator[list[bool]]:
-    """Yield a list that is not empty once a backward has made a sparse gradient."""
+    """Yield a list that becomes non-empty once a backward pass computes a sparse gradient."""
     seen: list[bool] = []
 
     def note(parameter: torch.Tensor) -> None:
@@ -252,9 +255,10 @@ def sparse_seen(model: nn.Module) -> Iterator[list[bool]]:
 def unreached_seen(
     model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]
 ) -> Iterator[Callable[[], list[str]]]:
-    """Yield a function that returns the names of parameters stepped with a gradient that no backward has made.
+    """Yield a function that returns the names of parameters updated with gradients that no backward pass accumulated.
 
-    Such a gradient, as from `torch.autograd.grad` or `torch.func`, is not averaged over ranks at a backward's end.
+    Such gradients come, for example, from `torch.autograd.grad` or `torch.func`. Strategies do not average them,
+    because they average at the end of a backward pass.
     """
     watched = {id(each): name for name, each in model.named_parameters() if each.requires_grad}
     reached: set[int] = set()
@@ -281,10 +285,11 @@ def unreached_seen(
 
 
 def not_moved(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
-    """Return a sentence on parameters with a gradient that some updates do not move; empty if there are none.
+    """Make a few updates, and return a sentence on parameters with a gradient that did not change; `""` if there are
+    none.
 
-    A parameter counts if its learning rate was 0 in each update, or if no parameter moves. At a small rate, a change
-    may be less than a type can hold.
+    An unchanged parameter is reported only if its learning rate was 0 in each update, or if no parameter changed. With
+    a small learning rate, a change may be too small for the parameter's type.
     """
     watch = _Watch(model, [optimizer])
     for _ in range(UPDATES):
@@ -295,7 +300,7 @@ def not_moved(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
 def not_moved_by_steps(
     model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], step: Callable[[], object]
 ) -> str:
-    """Like `not_moved`, for whole steps that call these optimizers themselves, until all of them have stepped."""
+    """Like `not_moved`, but call `step`, which calls the optimizers itself, until all optimizers have stepped."""
     watch = _Watch(model, optimizers)
     made = 0
     while made < UPDATES or (watch.waits_for and made < MOST_STEPS):
@@ -305,7 +310,7 @@ def not_moved_by_steps(
 
 
 class _Watch:
-    """Watches the effects of updates on a model's trained parameters."""
+    """Watches whether updates change a model's trained parameters."""
 
     def __init__(self, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self._model = model
@@ -314,9 +319,9 @@ class _Watch:
             name: each.detach().clone() for name, each in model.named_parameters() if each.requires_grad
         }
         self._rates: dict[str, float] = {}
-        """The largest learning rate of each parameter that had a gradient when its optimizer stepped."""
+        """Largest learning rate so far of each parameter that had a gradient when its optimizer stepped, by name."""
         self.waits_for = set(range(len(optimizers)))
-        """Indices of the optimizers that have not stepped with a gradient yet."""
+        """Indices of the optimizers that have not yet stepped with a gradient."""
         self._hooks = [
             one.register_step_pre_hook(partial(self._look, number)) for number, one in enumerate(optimizers)
         ]
@@ -331,7 +336,9 @@ class _Watch:
                     self._rates[name] = max(rate, self._rates.get(name, 0.0))
 
     def problem(self, made: int) -> str:
-        """Return a sentence on what is wrong after `made` steps; empty if nothing is."""
+        """Return a sentence on parameters that `made` steps did not change although they should; `""` if there are
+        none.
+        """
         for hook in self._hooks:
             hook.remove()
         if not self._rates:
@@ -349,7 +356,7 @@ class _Watch:
 
 
 def _has_gradient(parameter: torch.Tensor) -> bool:
-    """Return whether a parameter has a gradient that is not all zero."""
+    """Return whether a parameter has a gradient with a number other than zero."""
     gradient = parameter.grad
     if gradient is not None and gradient.is_sparse:
         gradient = gradient.coalesce().values()
@@ -357,12 +364,12 @@ def _has_gradient(parameter: torch.Tensor) -> bool:
 
 
 def in_backward() -> bool:
-    """Return whether a backward is under way in this thread, as in a hook of a parameter."""
+    """Return whether this thread is inside a backward pass, as in a parameter's hook."""
     return bool(torch._C._current_graph_task_id() != -1)
 
 
 def in_words(names: Sequence[str], most: int = 2) -> str:
-    """Return words that list the first names, and say how many more there are."""
+    """Return the first `most` names as text, and how many more there are."""
     shown = [name.removeprefix("network.") for name in names[:most]]
     more = len(names) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")

@@ -1,4 +1,4 @@
-"""State that a user's class keeps outside its model and object, in its module's variables and in its classes."""
+"""Find state that a user's class keeps outside its model and object, in module variables and class attributes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from ddpbench.worker.training.training import Training
 from ddpbench.worker.verify.optimizers import in_words
 
 _MOST_DEEP, _MOST_PARTS, _MOST_NUMBERS = 4, 1000, 10_000
-"""Limits on the values looked at: depth of containers, items in each, and numbers in an array. Larger values count as
-data.
+"""Limits on the values that are compared: nesting depth, items per container, and numbers per array. Larger values are
+taken for data.
 """
 _NOT_STATE = (
     ModuleType,
@@ -33,19 +33,19 @@ _NOT_STATE = (
     np.random.RandomState,
     torch.Generator,
 )
-"""Types of values that are not looked at; for a generator, its draws are the better reason."""
+"""Types whose values are ignored. A changed random generator is reported as random draws instead."""
 
 
 class OutsideState:
-    """Values of a user's variables at one moment, to find which have changed since, and to restore them."""
+    """The values of a user's module variables and class attributes at one moment, to find and undo later changes."""
 
     def __init__(self, owner: object) -> None:
-        """Take `owner`, the user's object."""
+        """Take `owner`, the user's object; its class's and module's variables are recorded now."""
         self._owner = owner
         self._before = {name: (value, _copied(given)) for name, _, given, value in _values(owner)}
 
     def changed(self) -> list[str]:
-        """Return the names of variables whose values have changed, such as `STEP in train.py`."""
+        """Return the names of the variables whose values have changed, in the form `STEP in train.py`."""
         return [
             name
             for name, _, _, value in _values(self._owner)
@@ -53,7 +53,7 @@ class OutsideState:
         ]
 
     def restore(self) -> None:
-        """Give changed variables the values that they had."""
+        """Set changed variables back to their recorded values."""
         changed = set(self.changed())
         for name, holder, _, _ in list(_values(self._owner)):
             if name in changed:
@@ -62,12 +62,14 @@ class OutsideState:
 
 
 def owner_of(training: Training, model: torch.nn.Module) -> object:
-    """Return the user's object that makes a model's steps; it is the workload if its class derives from `Workload`."""
+    """Return the user's object that makes a model's steps; if its class derives from `Workload`, the workload
+    itself.
+    """
     return getattr(model, "own", training.workload)
 
 
 def outside_words(names: Sequence[str]) -> str:
-    """Return words that say that a class keeps state outside its model, and what to do."""
+    """Return the end of a sentence that a class keeps state outside its model, with advice on what to do."""
     which = f" ({in_words(names)})" if names else ""
     return (
         f"keeps state outside of the model{which}, so that a later call gives another value: keep it in the model or "
@@ -76,7 +78,10 @@ def outside_words(names: Sequence[str]) -> str:
 
 
 def _values(owner: object) -> Iterator[tuple[str, Any, Any, str]]:
-    """Yield each variable's name, the module or class that holds it, its value, and its value as text."""
+    """Yield the variables of the user's classes and modules.
+
+    Each item has the variable's name, the module or class that holds the variable, the value, and the value as text.
+    """
     seen: set[str] = set()
     for each in type(owner).__mro__:
         module = sys.modules.get(each.__module__)
@@ -116,7 +121,7 @@ def _copied(value: Any) -> Any:
 
 
 def _frozen(value: Any, depth: int) -> str:
-    """Return a value's contents as text; empty if the value is not looked at."""
+    """Return a value's contents as text, for comparison; `""` if the value's type is ignored."""
     if isinstance(value, _NOT_STATE) or depth > _MOST_DEEP:
         return ""
     if value is None or isinstance(value, bool | int | float | complex | str | bytes | itertools.count):

@@ -1,4 +1,7 @@
-"""The proof of a class that makes its own step: compares a strategy's ranks with replicas that step in lockstep."""
+"""Prove strategies for classes that make their own training step.
+
+A strategy's ranks are compared with replicas in one process that train in lockstep.
+"""
 
 from __future__ import annotations
 
@@ -41,20 +44,20 @@ from ddpbench.worker.verify.written import changed_since, late_sentence, same
 
 STEPS = 3
 UPDATES = 2
-"""Updates that each optimizer makes, since Adam's first update shows only the signs of a gradient."""
+"""Least number of updates by each optimizer, because Adam's first update depends only on the signs of a gradient."""
 MOST_STEPS = 64
-"""Most steps made in all, if after `STEPS` some optimizer has not made `UPDATES` yet: a network may be updated only in
-every fifth step.
+"""Limit on the number of steps, which may exceed `STEPS` until every optimizer has made `UPDATES` updates. For example,
+a network may be updated only in every fifth step.
 """
 
 
 def prove_own_steps(prover: ComparingRank, batch: Any, shards: Sequence[Any]) -> Iterator[Proof]:
-    """Yield the comparison of this rank's parameters after some steps with the same steps made in lockstep.
+    """Yield the proofs that this rank's parameters after some steps equal those of replicas in lockstep.
 
-    The shards' replicas train in this process, one at a time, each up to the end of a backward, where their gradients
-    are averaged. So every strategy is compared with the meaning of data parallelism, for any step:
-    clip, update one of two networks, accumulate. If one process makes the strategy's steps of the whole batch, the
-    reference also trains on the whole batch.
+    The reference has one replica per shard, all in this process. Each replica runs to the end of its next backward
+    pass, and then all replicas' gradients are averaged. This is what data parallelism means for any step, such as one
+    that clips, accumulates, or updates one of two networks. If the strategy trains on the whole batch in one process,
+    so does the reference.
     """
     parts = shards
     if prover.training.strategy.one_process:
@@ -74,9 +77,9 @@ def prove_own_steps(prover: ComparingRank, batch: Any, shards: Sequence[Any]) ->
 def _unrepeatable(
     prover: ComparingRank, numbers: NumberTypes, shards: Sequence[Any], before: Tensors, expected: Tensors
 ) -> str:
-    """Return why these replicas cannot be a reference; empty if their steps end in the same way a second time.
+    """Return why the lockstep replicas cannot be a reference; `""` if repeating their steps gives the same parameters.
 
-    A cause found in one type holds in the next, where chance may make two results similar.
+    A cause found in one number type is returned for the next one too, in which two results may agree by chance.
     """
     if prover.unrepeatable:
         return prover.unrepeatable
@@ -109,18 +112,24 @@ def _unrepeatable(
 
 
 def _how_bad(proof: Proof) -> tuple[bool, bool, float]:
-    """Return a sort key by which failed proofs are worst, then proofs that could not be made, then larger errors."""
+    """Return a sort key for proofs: failed ones are largest, then comparisons that were not made, then larger
+    errors.
+    """
     return not proof.passed, bool(proof.note), proof.error
 
 
 class _TypeUnfitError(Exception):
-    """The step cannot be made in this number type."""
+    """The step cannot run in this number type."""
 
 
 def _compared(
     prover: ComparingRank, numbers: NumberTypes, batch: Any, shards: Sequence[Any], parts: Sequence[Any]
 ) -> Iterator[Proof]:
-    """Yield the comparisons in one number type. All ranks or replicas take `parts`; the reference takes `shards`."""
+    """Yield the proofs in one number type.
+
+    `shards` are the shards of the reference's replicas. `parts` are the shards of all ranks or replicas of the
+    strategy.
+    """
     training = prover.training
     with entered_autocasts() as autocasts:
         lockstep = _lockstep(prover, numbers, shards)
@@ -178,7 +187,7 @@ def _compared(
 
 
 def _alike(comparer: Comparer, compared: ComparedQuantity, model: torch.nn.Module) -> Proof:
-    """Return the proof that all ranks' models are equal, bit by bit."""
+    """Return the proof that all ranks' models are bitwise equal."""
     equal = all_equal(checksum(model), comparer.prover.control, comparer.prover.processes)
     return comparer.proof(compared, 0.0 if equal else math.inf, 0.0)
 
@@ -192,7 +201,7 @@ def _same_samples(
     *,
     late: str,
 ) -> Proof:
-    """Return the proof that this rank's parameters after the steps are those of the lockstep."""
+    """Return the proof that this rank's parameters after the steps equal those of the lockstep replicas."""
     prover, numbers = comparer.prover, comparer.numbers
 
     def held(expected: Tensors) -> Proof:
@@ -214,13 +223,15 @@ def _same_samples(
         proof = held(sent) if prover.processes > 1 else not_compared(proof.compared, comparer.name, _STATE)
         proof = replace(proof, note=_SENT) if proof.passed and not proof.note else proof
     comparer.check_lost(proof)
-    # All ranks learn of parameters that are late on any of them.
+    # All ranks know of parameters that became trainable late on any rank.
     lone = not proof.passed and _each_alone(prover, numbers, parts, before, after)
     return replace(proof, note=_NOT_AVERAGED) if lone and not late else proof
 
 
 def _explained(prover: ComparingRank, proof: Proof, fault: str) -> Proof:
-    """Return a comparison as it is recorded: if it failed and the class has a fault, with that fault."""
+    """Return the proof to be recorded: a failed one gets the note `fault`, and the model is blamed, if `fault` is not
+    empty.
+    """
     if proof.passed or not fault:
         return proof
     prover.blame(fault)
@@ -243,8 +254,8 @@ _UNSEEDED_AFTER_BACKWARD = f"the step makes other updates on each rank from the 
 
 
 def _unless_by_rank(comparer: Comparer, proof: Proof, lockstep: Lockstep) -> Proof:
-    """Withdraw a passed proof if each rank holds only a part of the parameters and the ranks' locksteps end
-    differently.
+    """Withdraw a passed proof if ranks hold only parts of the parameters and their locksteps end with different
+    values.
     """
     if not proof.passed or proof.note or comparer.training.strategy.replicas_equal:
         return proof
@@ -253,8 +264,9 @@ def _unless_by_rank(comparer: Comparer, proof: Proof, lockstep: Lockstep) -> Pro
 
 
 def _differing(prover: ComparingRank, lockstep: Lockstep | None) -> str:
-    """Return a sentence if ranks' locksteps of the same samples end differently; else empty. All ranks call it
-    together.
+    """Return a sentence if ranks' locksteps on the same samples end with different parameters; otherwise `""`.
+
+    All ranks must call this function together.
     """
     if lockstep is None:
         return ""
@@ -265,9 +277,10 @@ def _differing(prover: ComparingRank, lockstep: Lockstep | None) -> str:
 def _of_counts(
     prover: ComparingRank, numbers: NumberTypes, shards: Sequence[Any], lockstep: Lockstep, before: Tensors
 ) -> str:
-    """Return why ranks would make different numbers of backwards and updates, and so wait for one another.
+    """Return why ranks would make different numbers of backward passes or updates, and so deadlock; `""` if numbers
+    match.
 
-    Empty if the numbers are equal. All ranks call it together.
+    All ranks must call this function together.
     """
     if not all_equal(lockstep.counts, prover.control, prover.processes):
         fault = _unrepeatable(prover, numbers, shards, before, lockstep.parameters)
@@ -280,9 +293,9 @@ def _of_counts(
 def _apart(
     prover: ComparingRank, numbers: NumberTypes, shards: Sequence[Any], lockstep: Lockstep | None
 ) -> str:
-    """Return why replicas with the same gradients after every backward end differently; empty if they don't.
+    """Return why replicas end with different parameters although their gradients were averaged; `""` if they end equal.
 
-    In data parallelism, replicas have to stay equal in every way of averaging gradients.
+    Under data parallelism, replicas must stay equal, however gradients are averaged.
     """
     if not prover.agreed(float(lockstep is not None and not lockstep.are_equal)):
         return ""
@@ -311,7 +324,9 @@ _NOT_AVERAGED = (
 
 
 def _repeated(called: Mapping[torch.nn.Module, int], backwards: Sequence[None]) -> str:
-    """Return a sentence if steps make more backwards than forwards, some of which DDP does not average; else empty."""
+    """Return a sentence if steps make more backward than forward passes under DDP, which averages only some; else
+    `""`.
+    """
     forwards = sum(called.values())
     if len(backwards) <= forwards or not any(isinstance(each, DistributedDataParallel) for each in called):
         return ""
@@ -323,7 +338,7 @@ def _repeated(called: Mapping[torch.nn.Module, int], backwards: Sequence[None]) 
 
 @contextmanager
 def _counted() -> Iterator[list[None]]:
-    """Yield a list that gets an item for each backward that this thread calls meanwhile."""
+    """Yield a list that gets one item per backward pass that this thread starts."""
     seen: list[None] = []
 
     def noted(backward: Callable[[], None]) -> None:
@@ -335,23 +350,23 @@ def _counted() -> Iterator[list[None]]:
 
 
 def _wrappers_of(replica: Replica) -> list[torch.nn.Module]:
-    """Return the modules in which a strategy has wrapped the class's own modules."""
+    """Return the modules that the strategy put around the class's own modules."""
     steps = [each for each in vars(replica).values() if isinstance(each, OwnStep)]
     kinds = (DistributedDataParallel, torch.nn.DataParallel, ThreadedModule)
     return [part for one in steps for part in one.network.modules() if isinstance(part, kinds)]
 
 
 def _values_of(model: torch.nn.Module, names: Collection[str]) -> Tensors:
-    """Return copies of these parameters, including any that a step froze."""
+    """Return copies of the parameters with these names, including parameters that a step has frozen."""
     return {name: each.detach().clone() for name, each in model.named_parameters() if name in names}
 
 
 @contextmanager
 def _called(wrappers: Sequence[torch.nn.Module]) -> Iterator[dict[torch.nn.Module, int]]:
-    """Yield how often each of these modules is called meanwhile with gradients enabled.
+    """Yield a dictionary that counts each module's calls with gradients enabled.
 
-    At the end, a module that was only called without gradients counts as called once if no backward has reached its
-    parameters. The step then gets their gradients in a different way.
+    On exit, a module called only without gradients counts as called once, if no backward pass reached its parameters.
+    The step then computes these parameters' gradients in a different way.
     """
     seen = dict.fromkeys(wrappers, 0)
     without: set[torch.nn.Module] = set()
@@ -381,9 +396,9 @@ def _called(wrappers: Sequence[torch.nn.Module]) -> Iterator[dict[torch.nn.Modul
 def _is_gone_around(
     prover: ComparingRank, called: Mapping[torch.nn.Module, int], before: Tensors, model: torch.nn.Module
 ) -> bool:
-    """Return whether, on any rank, steps changed parameters of a module whose wrapper they did not call.
+    """Return whether, on any rank, steps changed parameters of a module without calling the module's wrapper.
 
-    `before` holds the parameters as they were when counting for `called` began.
+    `called` has the number of calls of each wrapper. `before` has the parameters as they were when counting began.
     """
     if not called:  # this strategy doesn't wrap the model
         return False
@@ -399,7 +414,7 @@ def _is_gone_around(
 def _each_alone(
     prover: ComparingRank, numbers: NumberTypes, shards: Sequence[Any], before: Tensors, after: Tensors
 ) -> bool:
-    """Return whether, on all ranks, every parameter is as one rank's samples alone would make it."""
+    """Return whether, on all ranks, every parameter has the value that training on one rank's samples alone gives."""
     if prover.processes < 2:
         return False
     ends = []
@@ -425,11 +440,11 @@ def _each_alone(
 
 
 def _lockstep(prover: ComparingRank, numbers: NumberTypes, shards: Sequence[Any]) -> Lockstep | None:
-    """Return the lockstep after its steps; None if the strategy aggregates nothing.
+    """Return the lockstep replicas after their steps; None if the strategy promises nothing.
 
     Raises:
-        _TypeUnfitError: a step fails in float64 on some rank, and may work in its own types.
-        UnequalRanksError: ranks would wait for one another.
+        _TypeUnfitError: a step fails in float64 on some rank, and may work in the class's own types.
+        UnequalRanksError: the replicas' steps differ so much that ranks would deadlock.
     """
     training = prover.training
     if training.strategy.promise(training.options) == "nothing":
@@ -456,7 +471,9 @@ def _why_not(
     shards: Sequence[Any],
     expected: Tensors | None,
 ) -> str:
-    """Return why replicas in one process cannot train on the whole batch as a single model does; empty if they can."""
+    """Return why a one-process strategy's results on shards cannot be compared with the whole batch; `""` if they
+    can.
+    """
     training = prover.training
     if expected is None or not training.strategy.one_process or training.case.world_size == 1:
         return ""
@@ -481,9 +498,9 @@ _STATE = (
 
 
 def _with_buffers_sent(prover: ComparingRank, numbers: NumberTypes, parts: Sequence[Any]) -> Tensors | None:
-    """Return the parameters after steps in which all replicas get the first one's buffers.
+    """Return the parameters after lockstep steps in which all replicas get the first replica's buffers.
 
-    None if that makes no difference, because no replica computes with buffers that its own samples change.
+    None if this makes no difference, because no replica computes with buffers that its samples change.
     """
     if len(parts) < 2:
         return None
@@ -505,9 +522,9 @@ def _with_buffers_sent(prover: ComparingRank, numbers: NumberTypes, parts: Seque
 
 
 class _SentBuffers:
-    """Copies the first replica's buffers of a module to all other replicas before each forward, as DDP does.
+    """Copies the first replica's buffers of a module to the other replicas before each forward pass, as DDP does.
 
-    As in DDP, buffers are not sent after a forward that records no gradients.
+    As in DDP, buffers are not copied if the previous forward pass recorded no gradients.
     """
 
     def __init__(self, replicas: Sequence[torch.nn.Module]) -> None:
@@ -531,10 +548,10 @@ class _SentBuffers:
 
 
 class Lockstep:
-    """Replicas of a model in one process, one for each shard, whose gradients are averaged after every backward.
+    """Replicas of a model in one process, one per shard, whose gradients are averaged after every backward pass.
 
-    Each replica has a thread. One thread runs at a time, to the end of its next backward, where it waits for the
-    others. Random draws come from the replica's own generator states, seeded as its rank's are.
+    Each replica has a thread, and one thread runs at a time. A thread runs to the end of its next backward pass, and
+    then waits for the others. Each replica draws random numbers from its own generator states, with its rank's seed.
     """
 
     def __init__(
@@ -548,9 +565,10 @@ class Lockstep:
         sends: bool = False,
         alike: bool = False,
     ) -> None:
-        """Take `seed`, which is added to the ranks' own seeds; if `alike`, all replicas have the first one's seed.
+        """Make the replicas: one model and its optimizers per shard.
 
-        If `sends`, all replicas have the first one's buffers in each forward.
+        `seed` is added to the ranks' seeds. If `alike`, all replicas use the first rank's seed. If `sends`, all
+        replicas get the first one's buffers before each forward pass. `on_step` is called after every step.
         """
         self._training, self._shards, self._on_step = training, shards, on_step
         self._models = [training.fresh_model(numbers.cast, FULL) for _ in shards]
@@ -559,23 +577,23 @@ class Lockstep:
                 _SentBuffers(replicas)
         self._optimizers: list[Any] = [training.make_optimizer(model.parameters()) for model in self._models]
         self._trained = trained(self._models[0]).keys()
-        """Names of the parameters trained at first; a step may freeze some."""
+        """Names of the parameters that are trainable at first; a step may freeze some."""
         names = {id(each): name for name, each in self._models[0].named_parameters()}
         together = [
             {names[id(each)] for group in one.param_groups for each in group["params"] if id(each) in names}
             for one in self._optimizers[0].all
         ]
         self.updated_together = [frozenset(own) for own in together]
-        """The names of each optimizer's parameters."""
+        """For each optimizer, the names of its parameters."""
         self._waits_for = [[UPDATES for _ in self._optimizers[0].all] for _ in shards]
-        """Updates that each optimizer of a replica still has to make."""
+        """For each replica, the number of updates that each of its optimizers still has to make."""
         for number, optimizers in enumerate(self._optimizers):
             for index, one in enumerate(optimizers.all):
                 one.register_step_post_hook(partial(_stepped, self._waits_for[number], index))
         self.made = 0
-        """Steps that each replica makes."""
+        """Number of steps that each replica makes."""
         self.exchanges = False
-        """True if a step has exchanged values between ranks."""
+        """True if a step has communicated with other ranks."""
         kept = random_state()
         self._random = []
         for number in range(len(shards)):
@@ -592,12 +610,14 @@ class Lockstep:
 
     @property
     def parameters(self) -> Tensors:
-        """Return the first replica's parameters, which all replicas should have; includes any that its steps froze."""
+        """Return the first replica's parameters, including any that its steps froze; all replicas should have the
+        same.
+        """
         return self._parameters_of(self._models[0])
 
     @property
     def stepped(self) -> list[bool]:
-        """Return, for each optimizer, whether any replica's has made an update."""
+        """Return, for each optimizer, whether it has made an update in any replica."""
         return [min(waits) < UPDATES for waits in zip(*self._waits_for, strict=True)]
 
     @property
@@ -607,7 +627,7 @@ class Lockstep:
 
     @property
     def drew(self) -> bool:
-        """Return whether a replica has drawn random numbers."""
+        """Return whether any replica has drawn random numbers."""
         return any(map(have_drawn, self._begun, self._random))
 
     @property
@@ -618,12 +638,12 @@ class Lockstep:
 
     @property
     def updates_alike(self) -> bool:
-        """Return whether all replicas made the same numbers of updates."""
+        """Return whether all replicas' optimizers made the same numbers of updates."""
         return all(each == self._waits_for[0] for each in self._waits_for)
 
     @property
     def counts(self) -> str:
-        """Return a digest of the numbers of steps, backwards and updates."""
+        """Return a digest of the numbers of steps, backward passes and updates, to compare between ranks."""
         numbers = (self.made, self._backwards, self._waits_for)
         return hashlib.sha256(repr(numbers).encode()).hexdigest()
 
@@ -632,10 +652,10 @@ class Lockstep:
         return trained(model)
 
     def run(self) -> None:
-        """Make `STEPS` steps, and more until every optimizer has made `UPDATES`, up to `MOST_STEPS` in all.
+        """Make `STEPS` steps, and more until every optimizer has made `UPDATES` updates, at most `MOST_STEPS`.
 
         Raises:
-            UnequalRanksError: the replicas made different numbers of backwards, or reached different parameters.
+            UnequalRanksError: the replicas made different numbers of backward passes, or reached different parameters.
         """
         kept = random_state()
         numbers: dict[int, int] = {}
@@ -687,13 +707,16 @@ class Lockstep:
                 self._next(number)
 
     def _makes_more(self, number: int, made: int) -> bool:
-        """Return whether replica `number` makes another step after `made` steps; the first replica decides for all."""
+        """Return whether replica `number` makes another step after `made` steps.
+
+        The first replica decides for all.
+        """
         if number == 0 and (made < STEPS or (max(self._waits_for[0]) > 0 and made < MOST_STEPS)):
             self.made = made + 1
         return made < self.made
 
     def _pass_on(self, number: int) -> None:
-        """End a replica's turn at the end of its backward; after the last replica's, all gradients are averaged."""
+        """End a replica's turn after its backward pass; after the last replica's turn, average all gradients."""
         with self._changed:
             self._random[number] = random_state()
             self._backwards[number] += 1
@@ -745,11 +768,11 @@ _UNEVEN = "the ranks' steps did not make equally many backwards: they would wait
 
 
 class UnequalRanksError(RuntimeError):
-    """The ranks' steps are too different to be made together."""
+    """The ranks' steps differ so much that ranks would wait for one another."""
 
 
 def _reached_by_some(replicas: Sequence[torch.nn.Module]) -> list[str]:
-    """Return the names of parameters that have a gradient in some replicas and none in others."""
+    """Return the names of parameters that have a gradient in some replicas but not in all."""
     models = [dict(model.named_parameters()) for model in replicas]
     return [
         name.removeprefix("network.")
@@ -759,14 +782,14 @@ def _reached_by_some(replicas: Sequence[torch.nn.Module]) -> list[str]:
 
 
 def _leaves_out_parts(replicas: Sequence[torch.nn.Module]) -> bool:
-    """Return whether a module that a strategy wraps has gradients in some replicas and none in others."""
+    """Return whether a separately wrapped module has gradients in some replicas but not in all."""
     together = zip(*(_parts_of(model) for model in replicas), strict=True)
     reached = [[any(each.grad is not None for each in part.parameters()) for part in one] for one in together]
     return any(len(set(one)) > 1 for one in reached)
 
 
 def _parts_of(model: Any) -> list[torch.nn.Module]:
-    """Return the modules that a strategy wraps separately."""
+    """Return the modules of a model that a strategy wraps separately."""
     parts: list[torch.nn.Module] = []
 
     def noted(part: torch.nn.Module) -> torch.nn.Module:
@@ -782,4 +805,4 @@ def _stepped(waits_for: list[int], index: int, *_: Any) -> None:
 
 
 class _StoppedError(Exception):
-    """Another replica has failed."""
+    """Another replica has failed, so this one stops."""

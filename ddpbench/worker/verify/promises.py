@@ -1,4 +1,4 @@
-"""Checks of strategies' promises against one process, with a function for each of `strategies.PROMISES`."""
+"""Compare strategies with one process; there is one check function for each of `strategies.PROMISES`."""
 
 from __future__ import annotations
 
@@ -41,44 +41,48 @@ from ddpbench.worker.verify.written import same
 FINAL_STEPS = 3
 COMPRESSED_STEPS = 3
 MOST_KEPT = 0.95
-"""The largest share of the gradients of `COMPRESSED_STEPS` on one batch that may be kept back after them, separately
-for matrices and vectors: PowerSGD sends the largest part of a matrix first, and the rest in turn. If more is kept,
-further steps follow whose own gradients are zero, since top-k may choose a few numbers last.
+"""Largest fraction of gradients that may be unsent after `COMPRESSED_STEPS` steps on one batch.
+
+The fraction is checked separately for matrices and vectors, because PowerSGD sends the largest part of a matrix first,
+and the rest in turn. If more is unsent, further steps follow with zero gradients, because top-k may send some numbers
+last.
 """
 LEAST_SENT = 1e-3
-"""The smallest share of kept gradients that steps with zero gradients must send, and by which these must shrink, by
-norm.
+"""Least fraction of the unsent gradients, by norm, that steps with zero gradients must send. The unsent gradients must
+shrink by at least this fraction.
 """
 MOST_LEFT = 0.5
-"""The largest share of the kept gradients that may be left after `MOST_SENDING` steps with zero gradients, if more than
-`MOST_KEPT` was kept. A hook that sends a thousandth of them per step leaves 82 %.
+"""Largest fraction of the unsent gradients that may be left after `MOST_SENDING` steps with zero gradients, if more
+than `MOST_KEPT` was unsent before. A hook that sends a thousandth of them per step leaves 82 %.
 """
 NOT_SHRUNK = 1 - 1e-7
-"""The remaining share from which nothing counts as taken off: sending `LEAST_SENT` of orthogonal parts takes off 5e-7.
+"""Unsent gradients count as not shrunk if more than this fraction of them is left. Sending `LEAST_SENT` of parts that
+are orthogonal to the rest shrinks the norm by 5e-7.
 """
 MOST_GROWN = 100.0
-"""Factor of growth from which kept gradients count as growing without end."""
+"""Unsent gradients that grow by more than this factor count as growing without limit."""
 MOST_SENDING = 200
-"""The most steps, with their own gradients set to zero, in which kept gradients have to be sent."""
+"""Number of steps with zero gradients within which unsent gradients must be sent."""
 SENT_ENOUGH = 0.1
-"""If all steps are made and at most this share of the other parts is kept, an unsent part is not just late."""
+"""If at most this fraction of the other parts is left after all steps, a part of which nothing was sent counts as never
+sent, rather than as late.
+"""
 MOST_STEPS_APART = 100
 
 
 def follows_updates(training: Training) -> bool:
-    """Return whether the steps after an update are compared as well, on separate batches.
+    """Return whether steps after the first update are compared too, on separate batches.
 
-    If ranks hold different things, or are sent what they hold, equal ranks don't prove those steps. A framework's loop
-    may change what the steps use, such as the learning rate, in the same way on all ranks, or train on the previous
-    batch. The first update of a framework's optimizer doesn't show its momentum. A user's own strategy or algorithm may
-    do any of these.
+    If ranks hold different parts, or receive parameters, equal replicas do not prove those steps. A framework's loop
+    may use a wrong learning rate on all ranks, or train on the previous batch. A framework's optimizer shows its
+    momentum only after the first update. A user's own strategy or algorithm may do any of these.
     """
     strategy, own = training.strategy, is_own(training)
     return own or not strategy.replicas_equal or strategy.sends_parameters or bool(strategy.framework)
 
 
 def compare(comparer: Comparer, own: tuple[Any, Any]) -> Iterator[Proof]:
-    """Train a fresh model on this rank's batch; yield its comparisons with one process, by the strategy's promise."""
+    """Train a fresh model on this rank's batch, and yield the proofs that the strategy's promise calls for."""
     prover, training, precision = comparer.prover, comparer.training, comparer.precision
     strategy = training.strategy
     promise: Promise = strategy.promise(training.options)
@@ -115,10 +119,10 @@ def compare(comparer: Comparer, own: tuple[Any, Any]) -> Iterator[Proof]:
 
 
 def _loss(comparer: Comparer, replica: Replica) -> Iterator[Proof]:
-    """Compare the first step's loss, averaged over ranks that know it, with one process's.
+    """Compare the first step's loss, averaged over ranks that know it, with one process's loss.
 
-    Times to a loss depend on it. Losses are not compared under autocast, which rounds them, nor if the model draws
-    random numbers.
+    Losses are compared because measured times to a target loss depend on them. They are not compared under autocast,
+    which rounds them, nor if the model draws random numbers.
     """
     prover, strategy = comparer.prover, comparer.training.strategy
     apart = prover.processes > 1 and not strategy.whole_batches and len(comparer.shards) == prover.processes
@@ -140,7 +144,7 @@ def _loss(comparer: Comparer, replica: Replica) -> Iterator[Proof]:
 
 
 def _refuse_waiting(comparer: Comparer, model: torch.nn.Module) -> None:
-    """Refuse a model of which ranks train different parts in a step, if the strategy's ranks wait for all parts.
+    """Refuse a model if its parameters in use differ between ranks and the strategy's ranks would wait for all of them.
 
     Raises:
         CannotTrainError: the strategy has no setting for such models; raised on all ranks.
@@ -159,7 +163,7 @@ def _refuse_waiting(comparer: Comparer, model: torch.nn.Module) -> None:
 
 
 def _nothing(comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any) -> Iterator[Proof]:
-    """Make a step, which has to work; there is nothing to compare."""
+    """Make one step, to see that it works; nothing is compared, because the strategy promises nothing."""
     comparer.one.seed(comparer.prover.rank)
     comparer.step(replica, batch)
     comparer.prover.on_step()
@@ -232,7 +236,9 @@ def _step(
     shards: Sequence[Any],
     each_step: EachStep | None,
 ) -> None:
-    """Make the replica's step on a batch; `each_step` compares its gradients with those of `shards`."""
+    """Make the replica's step on a batch without its update; `each_step` compares the gradients with those of
+    `shards`.
+    """
     if each_step:
         each_step.expect(shards)
     comparer.one.seed(comparer.prover.rank)
@@ -245,7 +251,7 @@ def _step(
 def _stepped(
     comparer: Comparer, replica: Replica, batch: Any, shards: Sequence[Any], each_step: EachStep | None
 ) -> set[str]:
-    """Make a step on this batch; return the names of the parameters that its update left out."""
+    """Make the replica's step and update on a batch; return the names of parameters that the update left out."""
     _step(comparer, replica, batch, shards, each_step)
     idle = replica.unused()
     comparer.update_replica(replica)
@@ -253,14 +259,17 @@ def _stepped(
 
 
 def _trains_apart(proof: Proof, comparer: Comparer) -> bool:
-    """Return whether to compare again with models that each see one rank's samples only: state may follow samples."""
+    """Return whether to compare again with models that each see only one rank's samples.
+
+    The model's state may depend on the samples that a model has seen.
+    """
     strategy, processes = comparer.training.strategy, comparer.prover.processes
     differs = not proof.passed or proof.error > ROUNDING
     return differs and processes == len(comparer.shards) > 1 and not strategy.whole_batches
 
 
 def _as_before(model: torch.nn.Module, before: Tensors) -> bool:
-    """Return whether all of a model's trained parameters still have these values."""
+    """Return whether all of a model's trained parameters still equal those in `before`."""
     return all(same(value, before[name]) for name, value in trained(model).items())
 
 
@@ -273,7 +282,7 @@ def _final(comparer: Comparer, replica: Replica) -> Iterator[Proof]:
 
 
 def _completeness(comparer: Comparer, whole: set[str], own: Tensors) -> Iterator[Proof]:
-    """If each rank holds a part of the parameters, yield the proof that every parameter is in some rank's part."""
+    """If ranks hold parts of the parameters, yield the proof that every parameter in `whole` belongs to some rank."""
     prover = comparer.prover
     if not prover.agreed(float(len(own) < len(whole))):
         return
@@ -289,18 +298,18 @@ def _completeness(comparer: Comparer, whole: set[str], own: Tensors) -> Iterator
 
 
 class _SameShards:
-    """The averaged gradients of one process over the ranks' shards, and their comparison with a rank's gradients."""
+    """Averages one process's gradients over the ranks' shards, and compares a rank's gradients with the average."""
 
     def __init__(self, comparer: Comparer, reference: torch.nn.Module) -> None:
         self._comparer, self._reference = comparer, reference
         self.expected: Tensors | None = None
-        """The averaged gradients; None if the strategy draws random numbers in a different order."""
+        """Averaged gradients of one process; None if the strategy draws random numbers in a different order."""
         self.hooked = bool(hooked_parameters(reference))
         self.at_once = False
-        """True if the strategy computes the whole batch's gradient at once, which is not the shards' mean."""
+        """True if the strategy computes the whole batch's gradient at once, and that differs from the shards' mean."""
 
     def proof(self, own: Tensors) -> Proof:
-        """Return the comparison with `own`, this rank's gradients."""
+        """Return the proof that `own`, this rank's gradients, equals the average."""
         comparer, training = self._comparer, self._comparer.training
         strategy, several = training.strategy, training.case.world_size > 1
         if comparer.model.draws and several and _draws_elsewhere(comparer):
@@ -323,7 +332,9 @@ class _SameShards:
         return proof
 
     def _is_of_whole_batch(self, own: Tensors) -> bool:
-        """Return whether `own` is one process's gradient over the whole batch. All ranks call it together."""
+        """Return whether `own` equals one process's gradient over the whole batch. All ranks must call this method
+        together.
+        """
         comparer = self._comparer
         batch, left_out = _joined(comparer, self._reference)
         if left_out:
@@ -341,7 +352,7 @@ class _SameShards:
 def _over_whole_batch(
     comparer: Comparer, reference: torch.nn.Module, own: Tensors, shards: _SameShards
 ) -> Proof:
-    """Return the comparison of `own` with one process's gradient over the whole batch at once."""
+    """Return the proof that `own`, this rank's gradients, equals one process's gradient over the whole batch."""
     batch, note = _joined(comparer, reference)
     whole: Tensors | None = None
     if not note:
@@ -399,7 +410,7 @@ _NOT_LINEAR = (
 
 
 def _is_mean(comparer: Comparer, batch: Any) -> bool:
-    """Return whether the shards' losses average to the whole batch's loss. All ranks call it together."""
+    """Return whether the mean of the shards' losses equals the whole batch's loss. All ranks must call it together."""
     losses = [comparer.one.loss(comparer.one.fresh(), number) for number in range(len(comparer.shards))]
     gap = abs(sum(losses) / len(losses) - comparer.one.loss_of(comparer.one.fresh(), batch))
     allowed = comparer.tolerances.gradient * max(map(abs, losses), default=0.0)
@@ -407,7 +418,10 @@ def _is_mean(comparer: Comparer, batch: Any) -> bool:
 
 
 def _joined(comparer: Comparer, reference: torch.nn.Module) -> tuple[Any, str]:
-    """Return all ranks' batches as one, and an empty text; if it cannot be compared, None and the reason."""
+    """Return all ranks' batches joined into one, and `""`.
+
+    If the joined batch's gradient cannot be compared, return None and the reason.
+    """
     if comparer.prover.gathers:
         return None, GATHERS
     if comparer.prover.packed:
@@ -423,7 +437,7 @@ def _joined(comparer: Comparer, reference: torch.nn.Module) -> tuple[Any, str]:
 
 
 def _draws_elsewhere(comparer: Comparer) -> bool:
-    """Return whether the strategy draws random numbers in a different order than a process for each shard."""
+    """Return whether the strategy draws random numbers in a different order than one process per shard would."""
     strategy = comparer.training.strategy
     return (strategy.one_process and not comparer.takes_turns) or strategy.whole_batches
 
@@ -435,11 +449,11 @@ _HOOKED = (
 
 
 class _WholeBatchError(Exception):
-    """A model trains on batches of one size only."""
+    """The model cannot compute a batch as large as all ranks' together."""
 
 
 def _of_whole_batch(comparer: Comparer, reference: torch.nn.Module, batch: Any) -> Tensors | None:
-    """Return one process's gradient over a step's whole batch; None if it is too large for some rank's GPU.
+    """Return one process's gradient over all ranks' joined batch; None if some rank's GPU has too little memory.
 
     Raises:
         _WholeBatchError: the model cannot compute a batch of this size on some rank.
@@ -477,7 +491,10 @@ def _of_whole_batch(comparer: Comparer, reference: torch.nn.Module, batch: Any) 
 
 
 def _delayed(comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any) -> Iterator[Proof]:
-    """Compare steps without updates in between, so that every step's true gradient is the same."""
+    """Check a compensated replica, which sends parts of its gradients in later steps.
+
+    Parameters are not updated between these steps, so that every step has the same true gradient.
+    """
     assert isinstance(replica, CompensatedReplica)
     prover = comparer.prover
     made = itertools.count()
@@ -519,9 +536,10 @@ def _delayed(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
 
 @contextmanager
 def _seeded_backward(comparer: Comparer, replica: Replica, step: int) -> Iterator[None]:
-    """Seed a step's draws from its first gradient on by rank and step; draws of forwards stay as they would be.
+    """Seed the random draws after a step's first gradient by rank and step, without changing the forward passes' draws.
 
-    So all steps have the true gradient of the same forward, and a strategy that draws what it sends draws it again.
+    All steps then have the same forward pass and true gradient, but a strategy that draws what to send has new draws in
+    every step.
     """
     model, kept, case = replica.job.model, _States(), comparer.training.case
     fresh = case.seed + 1 + comparer.prover.rank + (2 + step) * case.world_size
@@ -552,7 +570,7 @@ def _seeded_backward(comparer: Comparer, replica: Replica, step: int) -> Iterato
 
 @dataclass(slots=True)
 class _States:
-    """Generator states that a step's forwards and backwards have reached, each saved while the other runs."""
+    """Saved generator states of a step's forward passes and backward passes, which draw from separate states."""
 
     forward: Any = None
     backward: Any = None
@@ -577,21 +595,19 @@ _OTHERS_SENT = f"what is sent of what was kept, and what is left of it, are not 
 
 @dataclass(slots=True)
 class _Kept:
-    """Gradients that ranks keep back, to compare with what is left of them after steps with zero gradients of their
-    own.
-    """
+    """Gradients that ranks have not sent, to compare with what is left after steps with zero gradients."""
 
     comparer: Comparer
     replica: CompensatedReplica
     reference: torch.nn.Module
     whole: Tensors
-    """Sums of the true gradients over the steps."""
+    """Sum of the true gradients over the steps."""
     own: Tensors
-    """The part of the sums that this rank keeps back."""
+    """Part of the sum that this rank has not sent."""
     mean: Tensors
-    """The mean over ranks of what they keep back."""
+    """Mean over ranks of what they have not sent."""
     parts: dict[str, set[str]] = field(init=False)
-    """Names of the vectors and of the matrices, if any of them are kept back."""
+    """Parameter names under "vectors" and "matrices"; a kind of which all was sent is missing."""
 
     def __post_init__(self) -> None:
         vectors = {name for name, value in self.whole.items() if value.dim() < 2}
@@ -600,7 +616,10 @@ class _Kept:
         self.parts = {what: names for what, names in self.parts.items() if shares[what] > 0}
 
     def unsent(self, sent: Tensors) -> list[str]:
-        """Return the parts of which nothing was sent, or whose rest on a rank is unchanged; the same on all ranks."""
+        """Return which of "vectors" and "matrices" were not sent, given what was `sent`; the same on all ranks.
+
+        A kind counts as not sent if `sent` has almost nothing of it, or if what a rank keeps of it has not changed.
+        """
         left, allowed = kept_of(self.replica, self.whole), self.comparer.tolerances.gradient
         changes = {name: left[name] - value for name, value in self.own.items()}
 
@@ -617,19 +636,21 @@ class _Kept:
         return [what for what, is_idle in zip(self.parts, found, strict=True) if is_idle]
 
     def left(self) -> Tensors:
-        """Return what is kept now, on average over ranks."""
+        """Return what is still unsent now, as the mean over ranks."""
         return self.comparer.prover.average(kept_of(self.replica, self.whole))
 
     def shares(self, kept: Tensors, whole: Tensors) -> dict[str, float]:
-        """Return each part's share of `whole` that is in `kept`, the same on all ranks."""
+        """Return the norm of `kept` divided by the norm of `whole`, for vectors and for matrices; the same on all
+        ranks.
+        """
         shares = [_share(kept, whole, names) for names in self.parts.values()]
         return dict(zip(self.parts, self.comparer.prover.all_agreed(shares), strict=True))
 
     def shares_of_ranks(self) -> dict[str, float]:
-        """Return each part's share of gradients that ranks keep back, by root mean square over ranks.
+        """Return the fraction of their own gradients that ranks have not sent, as root mean square over ranks.
 
-        A mean doesn't tell this: ranks' gradients may cancel, so that the mean of what is kept exceeds the mean
-        gradient.
+        There is one value for vectors and one for matrices. Means over ranks would not do, because ranks' gradients may
+        cancel. The mean of what is unsent may then exceed the mean gradient.
         """
         gradients = self.comparer.one.gradient(self.reference, self.comparer.prover.rank)
         found: dict[str, float] = {}
@@ -643,15 +664,15 @@ class _Kept:
         return found
 
     def named(self, parts: Collection[str]) -> str:
-        """Return words for these parts; empty if they are all parts."""
+        """Return words such as " of vectors" for these kinds of parameters; `""` if they are all kinds."""
         return "" if len(parts) == len(self.parts) else f" of {' and '.join(parts)}"
 
 
 def _share_kept(kept: _Kept, step: Callable[[], Tensors], sent: Tensors | None) -> Proof:
-    """Return the proof that some of the gradients was sent and the rest will be, for matrices and vectors separately.
+    """Return the proof that part of the gradients was sent and the rest will be, for matrices and vectors separately.
 
-    What was sent and the rest add up to the whole for any rest, so their sum alone proves nothing. `sent` is
-    what `COMPRESSED_STEPS` further steps with zero gradients sent; None if such steps are impossible.
+    What was sent and what was not always add up to the true gradients, so the sum alone proves nothing. `sent` is what
+    `COMPRESSED_STEPS` further steps with zero gradients sent; None if such steps are impossible.
     """
     comparer, compared = kept.comparer, _SHARE_KEPT
     prover, tolerance = comparer.prover, comparer.tolerances.gradient
@@ -698,10 +719,10 @@ def _share_kept(kept: _Kept, step: Callable[[], Tensors], sent: Tensors | None) 
 def _fault_of_sending(
     kept: _Kept, unsent: list[str], held: dict[str, float], *, late: bool, made: int
 ) -> tuple[str, bool]:
-    """Return why kept gradients may never be sent, empty if they are, and whether that is the strategy's fault.
+    """Return why unsent gradients may never be sent (`""` if they will be), and whether the strategy is at fault.
 
-    Nothing of the `unsent` parts was sent in `made` steps; `late` says that most of the other parts was. Of the `held`
-    parts, too large a share is left.
+    `unsent` has the kinds of parameters of which `made` steps sent nothing. If `late`, most of the other kinds was
+    sent. `held` has the kinds of which too large a fraction is left, with that fraction.
     """
     if unsent and late:
         return _NEVER_SENT.format(what=kept.named(unsent), made=made), True
@@ -718,9 +739,9 @@ def _fault_of_sending(
 def _sent_of_kept(
     comparer: Comparer, replica: CompensatedReplica, step: Callable[[], Tensors], count: int
 ) -> Tensors | None:
-    """Make `count` steps with their own gradients set to zero; return the sums of what they send, all kept from before.
+    """Make `count` steps with zero gradients; return the sum of what they send, all of it left over from earlier steps.
 
-    None if the strategy trains parameters other than the model's, whose gradients then are not zero.
+    None if the strategy trains parameters other than the model's, whose gradients are then not zero.
     """
     zeroed: list[None] = []
 
@@ -741,7 +762,7 @@ def _sent_of_kept(
 
 
 def _share(kept: Tensors, whole: Tensors, names: Collection[str]) -> float:
-    """Return the norm of these tensors in `kept` as a share of their norm in `whole`; 0 if that norm is 0."""
+    """Return the norm of the named tensors in `kept`, divided by their norm in `whole`; 0 if that divisor is 0."""
     of_whole = float(norm([whole[name] for name in names])) if names else 0.0
     return float(norm([kept[name] for name in names])) / of_whole if of_whole > 0 else 0.0
 
@@ -749,9 +770,9 @@ def _share(kept: Tensors, whole: Tensors, names: Collection[str]) -> float:
 def _averaged(
     comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any
 ) -> Iterator[Proof]:
-    """Compare steps up to the second averaging with the steps of separate models in one process.
+    """Check a strategy whose ranks train separately and average parameters periodically.
 
-    Between averagings, ranks train apart.
+    Steps up to the second averaging are compared with those of separate models in one process.
     """
     assert isinstance(replica, PeriodicReplica)
     prover, training = comparer.prover, comparer.training
@@ -796,9 +817,10 @@ def _averaged(
 
 
 def _ordered(comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any) -> Iterator[Proof]:
-    """Compare with a replay of the server's log: gradients at their versions of the parameters, applied in its order.
+    """Check a strategy whose server applies gradients one at a time, by replaying the server's log in one process.
 
-    A worker's parameters are compared as they are right after its last update.
+    Each gradient is computed from the version of the parameters that the log names. A worker's parameters are compared
+    as they are after its last update.
     """
     assert isinstance(replica, OrderedReplica)
     prover, training = comparer.prover, comparer.training

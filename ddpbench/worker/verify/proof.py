@@ -1,4 +1,4 @@
-"""The proof before timing, which compares a strategy's gradients with those of one process on the same shards."""
+"""Prove before timing that a strategy computes the same as one process on the same shards."""
 
 from __future__ import annotations
 
@@ -28,14 +28,16 @@ from ddpbench.worker.verify.values import Tensors, dense
 from ddpbench.workloads import is_import_path
 
 _MOST_TOGETHER = 1 << 22
-"""Most numbers in one message of several values; a message for each small value would take most of a proof's time."""
+"""Largest number of elements in a message that combines several tensors. Sending each small tensor separately would
+take most of a proof's time.
+"""
 
 
 class Prover:
-    """A rank's part in the proof of a case."""
+    """Makes one rank's part of the proof of a case."""
 
     def __init__(self, training: Training, control: Control, on_step: Callable[[], None]) -> None:
-        """Take `on_step`, which is called after every forward and backward, as a sign of life."""
+        """Take `on_step`, which is called after every forward and backward pass to show that the rank is alive."""
         self.training = training
         self.control = control
         self.on_step = on_step
@@ -44,23 +46,23 @@ class Prover:
         self.group = getattr(control, "group", None)
         self.gathers = self.packed = False
         self._waits = False
-        """True if the loss waits for the other ranks, so that all ranks have to compute it together."""
+        """True if the loss waits for other ranks, so that all ranks must compute it together."""
         self.proves_double = True
-        """True while the case is compared in float64, in which some models cannot compute."""
+        """True if the case is also compared in float64; False once the model is known not to work in float64."""
         self.unrepeatable = ""
         self.fault_of_model = ""
-        """Sentence on what in the model made a comparison fail."""
+        """Sentence on the fault of the model that made a comparison fail; empty if there is none."""
 
     def blame(self, fault: str) -> None:
-        """Note that a comparison failed because of the model."""
+        """Store the fault of the model that made a comparison fail."""
         self.fault_of_model = fault
 
     def run(self) -> Iterator[Proof | Costs]:
-        """Yield the comparisons one by one, float64 first, and the costs at the end; every rank yields the same.
+        """Yield the proofs one by one, float64 first, and then the costs; every rank yields the same.
 
-        float64 proves the algorithm, in full precision rather than the case's. The trained types follow, under the
-        case's autocast if it has one. GPUs compute without TF32, which torch uses in convolutions and a script may use
-        in matrix products. It would round a shard's gradient and the whole batch's differently by more than is allowed.
+        float64 proves the algorithm, without autocast. The trained number types follow, under the case's autocast if
+        there is one. On GPUs, TF32 is off, because it would round a shard's gradient and the whole batch's by different
+        amounts, larger than the tolerance.
         """
         if self.training.device.type == "cuda":  # this process times nothing
             torch.backends.cudnn.allow_tf32 = False
@@ -109,11 +111,11 @@ class Prover:
         return Drawn(batch, self._shards(batch))
 
     def _shards(self, batch: tuple[Any, Any]) -> list[Any]:
-        """Return the parts of a step's batch that have separate mean losses, the same on every rank.
+        """Return the parts of a step's batch whose mean losses are computed separately, the same on every rank.
 
         Raises:
-            ValueError: shares are dealt wrongly, or all hold the same samples; raised on all ranks.
-            CannotTrainError: samples are packed, so that the strategy cannot divide a batch.
+            ValueError: a part of the batch has no rank, or all ranks have the same samples; raised on all ranks.
+            CannotTrainError: samples are packed into rows, so that the strategy cannot split a batch.
         """
         case, strategy = self.training.case, self.training.strategy
         shares = self._shares(batch)
@@ -136,8 +138,9 @@ class Prover:
         return [part for share in shares for part in chunk(share, each)]
 
     def _shares(self, batch: tuple[Any, Any]) -> list[Any]:
-        """Return the shares into which a step's samples are dealt, in order; a rank that takes all has its own batch
-        already.
+        """Return the different batches that ranks get in a step, in order.
+
+        If a single rank takes all samples, this is its own batch.
         """
         takers = _takers(self.training) if self.processes > 1 else [0]
         if len(takers) == 1:
@@ -147,7 +150,9 @@ class Prover:
         return [map_tensors(lambda value: value.to(device), gathered[rank]) for rank in takers]
 
     def _no_float64(self, shard: Any) -> str:
-        """Return why a user's own workload cannot be computed in float64; empty if it can."""
+        """Return why a user's own workload cannot compute in float64; `""` if it can, or if the workload is a shipped
+        one.
+        """
         if not is_import_path(self.training.case.workload):
             return ""
         problem = ""
@@ -166,7 +171,9 @@ class Prover:
         return f"the workload computes in {own} only, so float64 is not compared ({problem})"
 
     def _own_autocast(self, shard: Any) -> str:
-        """Return the type of the autocast that a user's own loss enters itself on any rank; empty if there is none."""
+        """Return the coarsest autocast type (bf16 before fp16) that a user's own loss enters on any rank; `""` if there
+        is none.
+        """
         if not is_import_path(self.training.case.workload) or self.training.precision.name != "full":
             return ""
         dtype = None if self.training.dtype is None else torch.float32
@@ -178,7 +185,7 @@ class Prover:
         return names[round(self.agreed(float(names.index(widest(seen)))))]
 
     def _exchanges(self, shard: Any) -> bool:
-        """Return whether a user's own loss, or its backward, exchanges values between ranks, on any rank."""
+        """Return whether a user's own loss, or its backward pass, communicates between ranks on any rank."""
         training = self.training
         if self.processes == 1 or not is_import_path(training.case.workload) or training.workload.owns_step:
             return False
@@ -190,9 +197,9 @@ class Prover:
     def gradient(
         self, model: torch.nn.Module, shard: Any, precision: PrecisionPolicy, parts: int = 1
     ) -> Tensors:
-        """Return the gradient of one process's step by parameter, zero for parameters that took no part.
+        """Return the gradient of one process's step by parameter name; zeros for parameters that took no part.
 
-        With several parts it is the mean of the parts' gradients, as in a step that accumulates them.
+        If `parts` > 1, the shard is split, and the result is the mean of the parts' gradients, as with accumulation.
         """
         model.zero_grad(set_to_none=True)
         loss_of = precision.loss(self.training.workload.loss)
@@ -210,11 +217,14 @@ class Prover:
         }
 
     def agreed(self, value: float) -> float:
-        """Return the largest of all ranks' values."""
+        """Return the largest of all ranks' values. All ranks must call this method together."""
         return self.all_agreed([value])[0]
 
     def all_agreed(self, values: Sequence[float]) -> list[float]:
-        """Return the largest value of all ranks at each index, with one message; all ranks must pass equally many."""
+        """Return, for each index, the largest of all ranks' values, exchanged in one message.
+
+        All ranks must call this method together, with the same number of values.
+        """
         if self.processes == 1 or not values:
             return list(values)
         largest = torch.tensor(values, dtype=torch.float64)
@@ -222,7 +232,7 @@ class Prover:
         return [float(each) for each in largest]
 
     def average(self, values: Tensors) -> Tensors:
-        """Return the mean of all ranks' values, on every rank; several small values share a message."""
+        """Return the mean over ranks of each tensor, on every rank. All ranks must call this method together."""
         if self.processes == 1:
             return values
         averages: Tensors = {}
@@ -235,10 +245,10 @@ class Prover:
         return averages
 
     def _flops(self, inputs: Any, targets: Any) -> float | None:
-        """Return the floating-point operations of a sample's forward and backward, as torch counts them on rank 0.
+        """Return the floating-point operations per sample of a forward and backward pass, as torch counts them.
 
-        They are counted for a batch and divided by its samples, since BatchNorm refuses a single sample. None on the
-        other ranks, or if torch cannot count them.
+        Operations are counted for a batch and divided by the number of samples, because BatchNorm refuses a single
+        sample. None on ranks that need not count them, or if torch cannot count them.
         """
         if self.rank != 0 and not (self.gathers or self._waits):
             return None
@@ -266,7 +276,10 @@ class Prover:
 
 
 def _together(values: Tensors) -> Iterator[list[str]]:
-    """Yield groups of successive names with values of one type that fit into a message, or one larger value alone."""
+    """Yield groups of successive names whose tensors have one type and fit into one message together.
+
+    A tensor that is too large for a message is in a group alone.
+    """
     names: list[str] = []
     numbers = 0
     for name, value in values.items():
@@ -280,15 +293,15 @@ def _together(values: Tensors) -> Iterator[list[str]]:
 
 
 def _compares_later(training: Training) -> bool:
-    """Return whether steps on further batches are compared, for which their samples are needed."""
+    """Return whether the proof compares steps on further batches, whose samples are then needed."""
     return training.strategy.promise(training.options) == "gradients" and follows_updates(training)
 
 
 def _takers(training: Training) -> list[int]:
-    """Return, for each share of a step's samples, the first training rank that takes it.
+    """Return, for each separate batch of a step, the first training rank that gets it.
 
     Raises:
-        ValueError: a share of a step's samples has no rank.
+        ValueError: the strategy assigns a batch to no rank.
     """
     case, strategy = training.case, training.strategy
     trainers = range(case.world_size - strategy.trainers(case.world_size), case.world_size)
@@ -304,10 +317,10 @@ def _takers(training: Training) -> list[int]:
 
 
 def _check_shares(training: Training, shares: Sequence[Any]) -> None:
-    """Refuse shares that all hold the same samples, since an average of equal gradients proves nothing.
+    """Refuse batches that are all equal, because an average of equal gradients proves nothing.
 
     Raises:
-        ValueError: all shares are equal; raised on all ranks.
+        ValueError: all batches are equal; raised on all ranks.
     """
     if not training.shards_itself or len(shares) == 1:
         return

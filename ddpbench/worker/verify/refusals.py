@@ -1,7 +1,7 @@
-"""Recognise torch's messages that a strategy cannot train a model, and say them in terms of this package's settings.
+"""Recognise torch's messages that a strategy cannot train a model, and reword them with this package's settings.
 
-Every model is tried in one process before a proof. A refusal by torch in the proof is therefore due to the strategy,
-and its case is skipped, as if it had been known to be impossible. Any other error in a proof is a failure.
+Every model is tried in one process before a proof. If torch refuses the model in the proof, the strategy is therefore
+the reason, and the case is skipped. Any other error in a proof is a failure.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _REFUSING = tuple(
         "fx",
     )
 )
-"""The parts of torch that look at a model. A `raise` or `assert` in them says that the model cannot be trained like
-that; errors from elsewhere, such as the network, say nothing about the model.
+"""Paths of the parts of torch that examine models. An exception from a `raise` or `assert` in these parts means that
+the model cannot be trained in this way. Errors from elsewhere, such as the network, say nothing about the model.
 """
 _KINDS = (ValueError, TypeError, RuntimeError, NotImplementedError, AssertionError)
 _WAITS = "Expected to have finished reduction in the prior iteration"
@@ -63,7 +63,7 @@ _SHARDED = (
         "torch.autograd.grad was asked for the gradient of a parameter that FSDP had exchanged for a gathered one",
     ),
 )
-"""Messages of torch's kernels about a model under FSDP that passed FSDP's own checks, and their meaning."""
+"""Messages of torch's kernels about models that passed FSDP's own checks, and what the messages mean under FSDP."""
 _NO_SCALAR = "grad can be implicitly created only for scalar outputs"
 _FUNCTIONAL = "must override the setup_context staticmethod"
 _REFUSES = ("raise ", "assert ")
@@ -71,7 +71,7 @@ _MOST_NAMES = 3
 
 
 def refusal(error: BaseException, training: Training) -> str:
-    """Return why the strategy cannot train the model, if an exception in a proof says so; otherwise empty."""
+    """Return why the strategy cannot train the model, if the exception means that; otherwise `""`."""
     name, text = training.strategy.name, text_of(error)
     reason = next((str(each) for each in _chain(error) if isinstance(each, CannotTrainError)), "")
     if not reason and is_import_path(training.case.strategy) and users_line(error):
@@ -96,12 +96,12 @@ def refusal(error: BaseException, training: Training) -> str:
 
 
 def _may_be_of_samples(error: BaseException) -> bool:
-    """Return whether a kernel, and not the network, may raise this error if parts of a batch do not fit together."""
+    """Return whether an error may come from parts of a batch that do not fit together, rather than from the network."""
     return isinstance(error, (*_KINDS, IndexError)) and not isinstance(error, torch.distributed.DistError)
 
 
 def _reason(error: BaseException, text: str, training: Training) -> str:
-    """Return the reason if one of torch's known messages gives it; otherwise empty."""
+    """Return why the model cannot be trained, if the text has one of torch's known messages; otherwise `""`."""
     if _TWICE in text:
         return _twice(training)
     if _WAITS in text and _setting(training, "find_unused_parameters") is None:
@@ -115,7 +115,7 @@ def _reason(error: BaseException, text: str, training: Training) -> str:
 
 
 def failure(error: BaseException, training: Training | None) -> str:
-    """Return words for an exception, in which torch's advice names this package's settings."""
+    """Return words for an exception, in which advice from torch names this package's settings instead of torch's."""
     text = text_of(error)
     if training is None:
         return exception_words(error)
@@ -145,7 +145,7 @@ def _assigned(setting: str, assignment: re.Match[str]) -> str:
 
 
 def _unused(training: Training, text: str) -> str:
-    """Return a sentence on the parameters that DDP waits for, from its message, and what to do about it."""
+    """Return a sentence on the unused parameters that DDP's message names, with advice on what to set."""
     found = _WITHOUT.search(text)
     known = training.trained_names
     names = [known[number] for number in map(int, found[1].split()) if number < len(known)] if found else []
@@ -162,9 +162,9 @@ def _unused(training: Training, text: str) -> str:
 
 
 def waits_for(training: Training, names: Sequence[str]) -> str:
-    """Return a sentence that DDP waits for these parameters, which the losses of some ranks or steps do not use.
+    """Return a sentence that DDP waits for these parameters, which some ranks' or steps' losses do not use.
 
-    Empty if the strategy does not use DDP, or lets DDP search for unused parameters.
+    `""` if the strategy does not use DDP, or if DDP is set to search for unused parameters.
     """
     setting = _setting(training, "find_unused_parameters")
     fixed = bool(getattr(training.options, "static_graph", False))
@@ -192,7 +192,9 @@ def _more(names: Sequence[str]) -> list[str]:
 
 
 def _of_shards(training: Training, meaning: str, error: BaseException) -> str:
-    """Return why FSDP cannot train a model in these shards, and what may train it instead."""
+    """Return why FSDP cannot train a model whose parameters are sharded, and which strategy or setting may work
+    instead.
+    """
     if "DTensor" in text_of(error) and _by_step(error):
         return (
             "fsdp cannot train this model: its step computes with parameters outside a forward, together with tensors "
@@ -217,20 +219,22 @@ def _twice(training: Training) -> str:
 
 
 def _setting(training: Training, key: str) -> str | None:
-    """Return the experiment's name of a DDP option that is off; empty if it is on, None if the strategy lacks it."""
+    """Return a DDP option's name in experiment files if it is off; `""` if it is on, None if the strategy has no such
+    option.
+    """
     if key not in type(training.options).model_fields:
         return None
     return "" if getattr(training.options, key) else _option(training, key)
 
 
 def _option(training: Training, key: str) -> str:
-    """Return the name of a strategy's option as it is written in an experiment."""
+    """Return the name of a strategy's option as written in an experiment file."""
     owner = training.case.strategy
     return f"options.{toml_text(owner) if is_import_path(owner) else owner}.{key}"
 
 
 def _raised_in_torch(error: BaseException) -> bool:
-    """Return whether an exception comes from a `raise` or `assert` in a part of torch that looks at models."""
+    """Return whether an exception comes from a `raise` or `assert` in a part of torch that examines models."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -243,13 +247,13 @@ def _raised_in_torch(error: BaseException) -> bool:
 
 
 def _by_step(error: BaseException) -> bool:
-    """Return whether an exception was raised neither in a module's call nor in a backward."""
+    """Return whether an exception was raised neither in a module's call nor in a backward pass."""
     names = {frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)}
     return not names & {"_call_impl", "_engine_run_backward"}
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an exception and its causes, each of which led to the one before."""
+    """Yield an exception, its cause, the cause's cause, and so on."""
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:

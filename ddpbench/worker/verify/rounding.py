@@ -1,22 +1,24 @@
-"""Decide whether rounding alone explains how averaged gradients differ from exact ones: in scale, by rank, and in size.
+"""Decide whether rounding alone explains the difference between averaged and exact gradients.
 
-A hook rounds each rank's gradient g_r to a type of unit roundoff u, and perhaps the n - 1 partial sums. A number's
-errors are at most u of it, and independent: as uniform ones in ±u they have a variance of u²/3, and types that round
-to nearest have less. With q² the mean over ranks of g_r², and a partial sum of k ranks at most k n q² in square, the
-error e of the average g has in each number a variance of at most v = n u² q² / 3:
+The difference is judged in three respects: scale, each rank's weight, and size. A communication hook rounds each rank's
+gradient g_r to a type of unit roundoff u, and perhaps the n - 1 partial sums too. The rounding error of a number is at
+most u times the number, and errors are independent. Errors uniform in ±u have a variance of u²/3, and types that round
+to nearest have less. Let q² be the mean over ranks of g_r². A partial sum of k ranks has a square of at most k n q².
+Each number of the average g then has an error e with a variance of at most v = n u² q² / 3, because
 
     (n q² + n q² (2 + ... + n)) / n² = q² (n + 1) / 2 for n > 1, and q² for n = 1: at most n q².
 
-- Scale: the factor that fits the result best to g is 1 + <e, g> / |g|². Errors are averaged out in it, to a deviation
-  of √(Σ v g²) / |g|². Rounding toward zero also shrinks all numbers: by half of a last place on average, which is u/2
-  of a number just above a power of two, and u/4 of one just below. So u/2 is allowed, and `DEVIATIONS`. It is
-  allowed once: hooks that round each partial sum toward zero exceed it at 4 ranks.
-- Each rank's weight: the part d of a rank's gradient that is orthogonal to g cancels in the average. A rank whose
-  weight is w instead of 1, while all weights are 1 on average, puts (w - 1) / (n - 1) times d into it, if the ranks'
-  parts are independent. The deviation is √(Σ v d²) / |d|²; u/2 is allowed as well, for ranks whose numbers shrink by
-  other shares.
-- Size: the root of Σ v, and u/2 of |g|, together bound |e|. Only types so coarse that parameters are not compared are
-  held to it: where gradients are smaller than a type's normal numbers, as fp16's, its errors are larger than u.
+- Scale: the factor that best fits the result to g is 1 + <e, g> / |g|². Errors average out in this factor, to a
+  standard deviation of √(Σ v g²) / |g|². Rounding toward zero also shrinks all numbers by half of a last place on
+  average, which is u/2 of a number just above a power of two, and u/4 of a number just below one. So an error of
+  u/2 plus `DEVIATIONS` standard deviations is allowed. The u/2 is allowed once, so hooks that round each partial sum
+  toward zero exceed the bound at 4 ranks.
+- Each rank's weight: the part d of a rank's gradient that is orthogonal to g cancels in the average. Suppose that one
+  rank has the weight w instead of 1, and that all weights are 1 on average. Then (w - 1) / (n - 1) times d remains in
+  the average, if the ranks' parts d are independent. The standard deviation is √(Σ v d²) / |d|². Again u/2 is added,
+  because ranks' numbers may shrink by different fractions.
+- Size: |e| is at most the root of Σ v plus u/2 of |g|. This bound is applied only to types so coarse that parameters
+  are not compared. Where gradients are smaller than a type's normal numbers, as in fp16, errors are larger than u.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ OF_ROUNDING: tuple[ComparedQuantity, ...] = (
     "gradients, size of rounding",
 )
 DEVIATIONS = 4
-"""Standard deviations of averaged rounding errors that are allowed; normally distributed errors exceed 4 in 6 of
-100,000.
+"""Allowed number of standard deviations of averaged rounding errors. Normally distributed errors exceed 4 standard
+deviations in 6 of 100,000 cases.
 """
 LARGEST_BIAS = 0.5
 """Largest mean error of one rounding, in unit roundoffs u."""
@@ -44,7 +46,7 @@ LARGEST_BIAS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """The distance of a result from exact gradients in one respect, and its bound."""
+    """Deviation of a strategy's gradients from exact ones in one respect, and how much of it is allowed."""
 
     compared: ComparedQuantity
     error: float
@@ -52,30 +54,30 @@ class Deviation:
 
     @property
     def share(self) -> float:
-        """Return the error as a share of what is allowed."""
+        """Return the error divided by the allowed error; infinite if the error is not finite."""
         return self.error / self.allowed if math.isfinite(self.error) else math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The rounding of what a hook sends."""
+    """The rounding by a communication hook of the gradients that it sends."""
 
     ranks: int
     roundoff: float
     """Unit roundoff u of the type in which gradients are sent."""
     floor: float
-    """Allowed error of a whole gradient without this rounding."""
+    """Allowed relative error of a gradient without this rounding."""
     coarse: bool
-    """True if the type is so coarse that parameters are not compared; then the size of errors is."""
+    """True if the type is so coarse that parameters cannot be compared, so that the size of errors is checked too."""
 
 
 def deviations(
     sent: Sent, result: Tensors, own: Tensors, exact: Tensors, squares: Tensors
 ) -> list[Deviation]:
-    """Return how far `result`, an average over ranks, is from `exact`, and how much of that rounding explains.
+    """Return how far `result`, a strategy's average over ranks, deviates from `exact`, and how much rounding explains.
 
-    `own` is this rank's gradient, and `squares` the mean over ranks of the gradients' squared numbers. Empty if `exact`
-    is 0.
+    `own` is this rank's gradient, and `squares` is the mean over ranks of their squared gradients. The list is empty if
+    `exact` is all zero.
     """
     total: dict[str, float] = dict.fromkeys(
         ("gg", "eg", "ee", "q", "qgg", "dg", "dd", "ed", "qdg", "qdd"), 0.0
@@ -109,5 +111,5 @@ def deviations(
 
 
 def real(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor in double precision, each complex number as two real ones."""
+    """Return a tensor in double precision, with each complex number as two real ones."""
     return torch.view_as_real(wide(tensor)) if tensor.is_complex() else wide(tensor)

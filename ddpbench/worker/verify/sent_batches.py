@@ -1,8 +1,8 @@
-"""Batches that ranks send each other as pickles, which are unpickled only once it is certain that a rank sent them.
+"""Exchange pickled batches between ranks; a batch is unpickled only if it certainly comes from a rank of the launch.
 
-Every message is authenticated (HMAC-SHA256) with the launch's secret, which only this user can read, and with random
-numbers of all ranks, the message's number and its sender, so that a stranger can neither write a message nor have an
-older one, or another rank's, taken for it.
+Every message is authenticated (HMAC-SHA256) with the launch's secret, which only this user can read. The code also
+covers random numbers from all ranks, the message's number and its sender. So an outsider cannot forge a message, replay
+an older one, or pass off one rank's message as another's.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ddpbench.text_safety import on_one_line
 _RANDOM_BYTES = 16
 _MAC_BYTES = 32
 _LONGEST = 1 << 10
-"""Most characters of a rank's sentence on its batch."""
+"""Largest length of a rank's sentence on a problem, in characters."""
 _NO_SECRET = (
     "its ranks send each other pickled batches for the proof, and have no secret by which to recognise each other's: "
     "start them by ddpbench sweep, or as ddpbench plan prints, with DDPBENCH_KEY or a job.key that only you can "
@@ -42,13 +42,13 @@ _NO_SECRET = (
 def gather_batches(
     own: Any, group: dist.ProcessGroup | None, device: torch.device | None = None
 ) -> list[Any]:
-    """Return every rank's batch in the order of ranks; all ranks call it.
+    """Return every rank's batch, in the order of ranks. All ranks must call this function together.
 
-    Tensors arrive with their strides. Those on another rank's CPU arrive on the CPU, all others on `device`.
+    Tensors keep their strides. Tensors that were on the sender's CPU arrive on the CPU, all others on `device`.
 
     Raises:
         CannotTrainError: a rank has no secret, or a batch cannot be pickled or unpickled; raised on all ranks.
-        ForeignMessageError: a message is not from a rank of this launch.
+        ForeignMessageError: a message does not come from a rank of this launch.
     """
     exchange = _Exchange(group)
     data, problem = _pickled(own)
@@ -64,7 +64,7 @@ def gather_batches(
 
 
 class _Exchange:
-    """Exchanges bytes between ranks, each of which knows that they are from that rank of this launch, and not older."""
+    """Exchanges authenticated bytes between the ranks of a launch; forged and replayed messages are refused."""
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:
         self.rank = dist.get_rank(group)
@@ -81,10 +81,11 @@ class _Exchange:
         self._drawn = b"".join(drawn)
 
     def gather(self, own: bytes, most: int) -> list[bytes]:
-        """Return every rank's bytes, at most `most`, in the order of ranks; all ranks call it.
+        """Return every rank's bytes, at most `most` each, in the order of ranks. All ranks must call this method
+        together.
 
         Raises:
-            ForeignMessageError: a message is longer, or not from a rank of this launch.
+            ForeignMessageError: a message is too long, or does not come from a rank of this launch.
         """
         self._number += 1
         sealed = self._mac(self.rank, own) + own
@@ -95,7 +96,7 @@ class _Exchange:
         ]
 
     def agree(self, problem: str) -> None:
-        """Raise the first rank's problem on all ranks, if a rank has one; all ranks call it.
+        """Raise the first rank's `problem` on all ranks, if any rank has one. All ranks must call this method together.
 
         Raises:
             CannotTrainError: a rank has a problem.
@@ -116,7 +117,7 @@ class _Exchange:
 
 
 def _pickled(batch: Any) -> tuple[bytes, str]:
-    """Return a batch as bytes, and why it cannot be pickled, or an empty text."""
+    """Return a batch pickled to bytes, and `""`; if it cannot be pickled, incomplete bytes and the reason."""
     seen: list[Any] = [None]
 
     class Noting(pickle.Pickler):
@@ -142,7 +143,7 @@ def _unpickled(data: bytes, device: torch.device | None) -> Any:
 
 
 def _tried(act: Callable[[], Any]) -> tuple[Any, str]:
-    """Return what `act` returns, and the words of what it raises, such as the class of a user's object."""
+    """Call `act`; return its result and `""`, or None and words for the exception that it raised."""
     try:
         return act(), ""
     except MemoryError:

@@ -1,4 +1,4 @@
-"""Allowed errors: tolerances by number type and precision."""
+"""Allowed errors of comparisons, by number type and precision."""
 
 from __future__ import annotations
 
@@ -12,47 +12,53 @@ from ddpbench.worker.training.types import NumberTypes
 from ddpbench.worker.verify.values import Tensors, norm, wide
 
 TOLERANCES: dict[torch.dtype, float] = {torch.float64: 1e-10, torch.float32: 1e-4}
-"""Allowed error of a gradient, which comes from a different order of addition: in float32, of the few hundred thousand
-terms of a reduction.
+"""Allowed relative error of a gradient, by number type. Errors come from a different order of addition, in float32 of
+the few hundred thousand terms of a reduction.
 """
 SMALL_GRADIENT = 1e-3
-"""A parameter's error is relative to its own gradient's norm, or to this share of the whole gradient's norm if that is
-larger. For example, a gradient that is zero in exact arithmetic (attention's key bias) is all rounding.
+"""Least scale of a parameter's relative error, as a fraction of the norm of all gradients together. The scale is
+otherwise the norm of the parameter's own gradient. A gradient that is zero in exact arithmetic, such as that of
+attention's key bias, consists of rounding errors only.
 """
 CHANGE_TOLERANCES: dict[torch.dtype, float] = {torch.float64: 1e-6, torch.float32: 0.05}
-"""Allowed error of an update's change, as one vector over all parameters. Adam divides a gradient by its own size, so
-in float32 a gradient that is all rounding (attention's key bias) moves its parameters as far as any other, in either
-direction. An update left out, or made from a different rank's gradient, is wrong by a tenth and more.
+"""Allowed relative error of the change that updates make, as one vector over all parameters, by number type. Adam
+divides a gradient by its own size. So in float32 a gradient of rounding errors only (attention's key bias) moves its
+parameters as far as any other gradient, in either direction. An update that is left out, or made from another rank's
+gradient, is wrong by a tenth or more.
 """
 NARROW_CHANGE_TOLERANCE = 0.5
-"""Like `CHANGE_TOLERANCES`, in bfloat16 and float16, and under an autocast of the class's own, if float64 cannot be
-computed. An update from the same gradients rounds alike on every rank, and an update left out is wrong by 1.
+"""Like `CHANGE_TOLERANCES`, for bfloat16, float16 and a class's own autocast, used if float64 cannot be computed.
+Updates from the same gradients are rounded equally on every rank, and an update that is left out is wrong by 1.
 """
 AUTOCAST_ROUNDOFFS = 16
-"""Allowed error of a gradient under autocast, in unit roundoffs u of the type it computes in: 2^-4 for bf16 (u = 2^-8),
-2^-7 for fp16 (u = 2^-11). A step rounds every layer's outputs, slopes and gradients to u. A batch that is cut
-differently rounds different sums, independently, so errors add up as a random walk: about u √(2L) for L layers, and √n
-more if the gradients of n shards nearly cancel. 16 covers L = 32 at n = 4. A strategy that forgets to average, or
-leaves out a rank, is wrong by a half or more.
+"""Allowed relative error of a gradient under autocast, in unit roundoffs u of autocast's type: 2^-4 for bf16 (u =
+2^-8), 2^-7 for fp16 (u = 2^-11). A step rounds every layer's outputs, slopes and gradients to u. If a batch is split
+differently, different sums are rounded, independently, so errors add up as a random walk. The error is about u √(2L)
+for L layers, and √n times as large if the gradients of n shards nearly cancel. 16 covers L = 32 at n = 4. A strategy
+that forgets to average, or leaves out a rank, is wrong by a half or more.
 """
 COMPRESSED_ROUNDOFFS = 8
-"""Allowed error of gradients that are sent in a narrower type, in its unit roundoffs u. Each rank's share is rounded to
-the type, and so is each of n - 1 partial sums, independently. The error is about u √n, and more if shares nearly
-cancel. 8 covers n = 16 with a margin.
+"""Allowed relative error of gradients that are sent in a narrower type, in that type's unit roundoffs u. Each of the n
+ranks' gradients is rounded to the type, and so is each of n - 1 partial sums, independently. The error is about u √n,
+and more if the ranks' gradients nearly cancel. 8 covers n = 16 with a margin.
 """
 MOST_COMPRESSED = 0.4
-"""The largest allowed error of such gradients. Half of the sum, one of two ranks left out, or no gradient at all are
-wrong by a half and more, so a tolerance that large would prove nothing.
+"""Upper limit of the allowed relative error of gradients sent in a narrower type. Half of the sum, one of two ranks
+left out, or no gradient at all are wrong by a half or more, so a tolerance that large would prove nothing.
 """
 COMPRESSED_CHANGE_ROOTS = 4
-"""Allowed error of an update's change, in units of √u, if gradients are sent in such a type: 0.25 for bf16, 0.09 for
-fp16. Adam reverses the updates of gradients smaller than the rounding of their sum, a share of about u.
+"""Allowed relative error of the change that updates make if gradients are sent in a type of unit roundoff u, in units
+of √u: 0.25 for bf16, 0.09 for fp16. Adam may reverse the updates of gradients that are smaller than the rounding errors
+of their sum, which are about a fraction u of the gradients.
 """
 MOST_COMPRESSED_CHANGE = 0.5
-"""Limit of `COMPRESSED_CHANGE_ROOTS`'s error: beyond it, the change is not compared. An update left out is wrong by 1.
+"""Upper limit of the error allowed by `COMPRESSED_CHANGE_ROOTS`. If the allowed error would be larger, changes are not
+compared, because an update that is left out is wrong by only 1.
 """
 AUTOCAST_SMALL_GRADIENT = 0.1
-"""`SMALL_GRADIENT` under autocast, where a gradient that should vanish is rounding of that size."""
+"""`SMALL_GRADIENT` under autocast, where a gradient that is zero in exact arithmetic has rounding errors of this
+size.
+"""
 
 
 def relative_error(
@@ -61,9 +67,10 @@ def relative_error(
     small: float = SMALL_GRADIENT,
     whole: torch.Tensor | None = None,
 ) -> float:
-    """Return the largest error over parameters, relative as `SMALL_GRADIENT` says; infinite if shapes differ.
+    """Return the largest relative error of any parameter's tensor; infinite if shapes differ.
 
-    `whole` is the whole gradient's norm, if `reference` is a part of it.
+    An error is divided by the norm of the parameter's `reference`, or by `small` times `whole` if that is larger.
+    `whole` is the norm of all parameters together (default: of `reference`).
     """
     if [gradient.shape for gradient in own] != [gradient.shape for gradient in reference]:
         return float("inf")
@@ -78,45 +85,50 @@ def relative_error(
 
 
 class Tolerances:
-    """Allowed errors in one number type and precision."""
+    """Allowed relative errors in one number type and precision."""
 
     def __init__(self, numbers: NumberTypes, precision: PrecisionPolicy, own_autocast: str = "") -> None:
-        """Take `own_autocast`, the type of an autocast that the workload's loss enters itself: bf16, fp16, or empty."""
+        """Take `own_autocast`, the type of an autocast that the workload's own loss enters: bf16, fp16, or empty."""
         dtype = numbers.narrowest
         narrow = torch.finfo(dtype).eps / 2 if dtype not in TOLERANCES else 0.0
         of_autocast = max(precision.unit_roundoff, roundoff_of(own_autocast))
         roundoff = max(of_autocast, narrow)
         self.gradient = AUTOCAST_ROUNDOFFS * roundoff or TOLERANCES[dtype]
-        """The largest relative error of a gradient."""
+        """Largest allowed relative error of a gradient."""
         self.unwidened = self.gradient
-        """`gradient` as it is without the rounding of transfers."""
+        """Value of `gradient` before `widen`."""
         self.change = CHANGE_TOLERANCES.get(dtype)
-        """The largest relative error of an update's change; None if the type doesn't resolve it."""
+        """Largest allowed relative error of the change that updates make; None if the number type is too coarse for
+        that.
+        """
         self.rounds = of_autocast > 0
-        """True under an autocast."""
+        """True if the case or the workload's loss uses autocast."""
         self._small = AUTOCAST_SMALL_GRADIENT if roundoff else SMALL_GRADIENT
         self._sent_roundoff = 0.0
 
     def widen(self, sent_roundoff: float) -> None:
-        """Allow for gradients that are sent in a type of this unit roundoff."""
+        """Raise the allowed errors for gradients that are sent in a type with this unit roundoff."""
         self.gradient = max(self.gradient, min(COMPRESSED_ROUNDOFFS * sent_roundoff, MOST_COMPRESSED))
         self._sent_roundoff = sent_roundoff
         self._small = max(self._small, AUTOCAST_SMALL_GRADIENT)
 
     def change_after(self, change: float) -> float:
-        """Return the allowed error, at least `change`, of updates from gradients that were sent in `widen`'s type.
+        """Return the allowed relative error of the change that updates make from gradients with `widen`'s rounding.
 
-        Infinite if it would prove nothing.
+        The result is at least `change`; infinite if a comparison would prove nothing.
         """
         allowed = max(change, COMPRESSED_CHANGE_ROOTS * math.sqrt(self._sent_roundoff))
         return allowed if allowed <= MOST_COMPRESSED_CHANGE else math.inf
 
     def error(self, own: Tensors, expected: Tensors) -> float:
-        """Return the largest relative error over this rank's tensors; infinite if `expected` lacks one."""
+        """Return the largest relative error of any tensor of `own`; infinite if `expected` lacks one of the names."""
         return self.worst(own, expected)[0]
 
     def worst(self, own: Tensors, expected: Tensors) -> tuple[float, str]:
-        """Return what `error` returns, and the name of the tensor that has it."""
+        """Return the largest relative error of any tensor of `own`, and that tensor's name.
+
+        The error is infinite if `expected` lacks a name.
+        """
         if unknown := own.keys() - expected.keys():
             return math.inf, min(unknown)
         whole = norm(list(expected.values()))

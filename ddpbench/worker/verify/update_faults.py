@@ -1,4 +1,7 @@
-"""Faults of updates that draw random numbers, keep state, differ by rank, are rounded, or combine all parameters."""
+"""Find why an update cannot be compared with one process's.
+
+Updates may draw random numbers, keep state, differ by rank, be rounded, or combine all parameters.
+"""
 
 from __future__ import annotations
 
@@ -22,27 +25,27 @@ DRAWS_IN_UPDATE = (
     "the update draws random numbers, others on each rank: to keep replicas equal, draw them from a generator that is "
     "seeded alike on all ranks"
 )
-"""Reason why ranks that make the same update end differently."""
+"""Why ranks that make the same update end with different parameters."""
 DRAWS_IN_PARTS = (
     "the update draws random numbers, and each rank draws its own for its part of the parameters: not comparable with "
     "one process"
 )
-"""Reason why ranks that each update a part end differently from one process."""
+"""Why ranks that each update a part of the parameters end with other values than one process."""
 
 OF_ITS_SAMPLES = (
     "the class makes other updates on each rank from the same gradients: it computes them with what loss() kept of its "
     "rank's samples, which no strategy averages"
 )
-"""Reason why updates differ by rank although no code reads the rank."""
+"""Why updates differ by rank although the code does not read the rank."""
 OF_REPLICA = (
     "the class computes its update with what loss() kept of samples, and replicas in threads compute their losses in "
     "any order: not comparable with one process"
 )
-"""Reason why replicas that share an object update differently from time to time."""
+"""Why replicas that share an object may update differently each time."""
 
 
 class UpdateFaults:
-    """Faults of updates, each looked for once; all ranks must ask for them together."""
+    """Finds faults of a model's updates. Each is searched for once; all ranks must call the methods together."""
 
     def __init__(self, one: OneProcess) -> None:
         self._one, self._prover = one, one.prover
@@ -52,17 +55,17 @@ class UpdateFaults:
         self._rounds: str | None = None
 
     def found(self, *, exactly: bool = False) -> str:
-        """Return a sentence on why an update cannot be compared; empty if one process repeats the update.
+        """Return a sentence on why updates cannot be compared; `""` if one process can repeat them.
 
-        Updates of two ranks may differ by as much as a comparison allows or, if `exactly`, not at all. All ranks call
-        it together; the result is computed once.
+        Updates of two ranks may differ by as much as a comparison allows; if `exactly`, they must be equal. The result
+        is computed once. All ranks must call this method together.
         """
         if self._found is None:
             self._found = self._repeated()
         return self._found or self.by_rank(exactly=exactly)
 
     def by_rank(self, *, exactly: bool = False) -> str:
-        """Return a sentence if updates were found to differ by rank; otherwise empty."""
+        """Return a sentence if `found` saw that updates differ by rank; otherwise `""`. `exactly` is as in `found`."""
         allowed = CHANGE_TOLERANCES.get(self._one.numbers.narrowest, NARROW_CHANGE_TOLERANCE)
         allowed = 0.0 if exactly else allowed
         if self._gap > allowed:
@@ -71,7 +74,10 @@ class UpdateFaults:
         return OF_ITS_SAMPLES if several and self._gap_by_samples > allowed else ""
 
     def _repeated(self) -> str:
-        """Return a sentence if updates differ from time to time, or by seed; note how far they differ by rank."""
+        """Return a sentence if repeated updates differ from each other or depend on the seed; otherwise `""`.
+
+        Also measures how far updates differ by rank, for `by_rank`.
+        """
         gradient = self._prover.average(self._one.seeded_gradient(self._one.fresh()))
         before = trained(self._one.fresh())
         outside = OutsideState(owner_of(self._one.training, self._one.fresh()))
@@ -104,9 +110,10 @@ class UpdateFaults:
         return DRAWS_IN_UPDATE if elsewhere else ""
 
     def waits(self, model: torch.nn.Module) -> bool:
-        """Return whether a user's update of `model` differs by rank while the ranks' parts of it wait for one another.
+        """Return whether a user's update of `model` would deadlock, because ranks update parts of it differently.
 
-        An example is an update in which one rank alone takes the norm of all gradients. All ranks call it together.
+        An example is an update in which only one rank computes the norm of all gradients. All ranks must call this
+        method together.
         """
         acts = callable(getattr(owner_of(self._one.training, model), "before_update", None))
         if not acts or self._one.training.strategy.whole_state or not self.in_parts():
@@ -114,18 +121,25 @@ class UpdateFaults:
         return self.found() == f"the update {by_rank('parameters')}"
 
     def _keeps_apart(self) -> bool:
-        """Return whether what a user's `loss` keeps may differ by rank or replica."""
+        """Return whether what a user's `loss` stores may differ between ranks or replicas."""
         training = self._one.training
         several = len(self._one.shards) > 1 and not training.strategy.whole_batches
         return several and is_import_path(training.case.workload)
 
     def _apart(self, one: Tensors, other: Tensors, before: Tensors) -> float:
-        """Return the largest distance on any rank between these parameters, as a share of what updates changed."""
+        """Return the distance between the parameters `one` and `other`, divided by the distance between `one` and
+        `before`.
+
+        The result is the largest of all ranks' values; infinite if `one` equals `before` but not `other`.
+        """
         gap, whole = (float(norm([one[name] - each[name] for name in each])) for each in (other, before))
         return self._prover.agreed(gap / whole if whole else math.inf) if gap else self._prover.agreed(0.0)
 
     def _made_by(self, rank: int, gradient: Tensors, shard: int = 0) -> torch.nn.Module:
-        """Return a fresh model after updates from this gradient, seeded as `rank`'s, each made after a shard's loss."""
+        """Return a fresh model after a few updates from `gradient`, with `rank`'s seeds.
+
+        The loss of shard number `shard` is computed before each update.
+        """
         model = self._one.fresh()
         optimizer = self._one.training.make_optimizer(model.parameters())
         for _ in range(3):  # a schedule may start with a learning rate of zero
@@ -144,7 +158,10 @@ class UpdateFaults:
         )
 
     def _after_loss(self) -> torch.nn.Module:
-        """Return a fresh model, after a loss if ranks compute it apart: its update may need what the loss has kept."""
+        """Return a fresh model whose loss was computed once, because an update may need what the loss stores.
+
+        The loss is not computed if it communicates between ranks or if the class makes its own step.
+        """
         model = self._one.fresh()
         if not self._prover.gathers and not self._one.training.workload.owns_step:
             self._one.call_loss(model)
@@ -158,9 +175,10 @@ class UpdateFaults:
         return bool(self._prover.agreed(float(drawn)))
 
     def of_rounding(self, error: float) -> str:
-        """Return a sentence if updates compute in a type narrower than the parameters; otherwise empty.
+        """Return a sentence if updates compute in a coarser number type than the parameters'; otherwise `""`.
 
-        They are not examined if rounding cannot explain an error as large as `error`.
+        If rounding cannot explain a relative error as large as `error`, updates are not examined and the result is
+        `""`.
         """
         if error > NARROW_CHANGE_TOLERANCE:
             return ""
@@ -178,13 +196,17 @@ class UpdateFaults:
 
     @property
     def divided(self) -> bool:
-        """Return whether ranks each update a part, so that an update computed over all parameters is wrong."""
+        """Return whether each rank updates a part of the parameters, so that an update must not depend on all of
+        them.
+        """
         training = self._one.training
         parts = training.case.strategy in SHIPPED and not training.strategy.whole_state and self.in_parts()
         return training.strategy.sends_parameters or parts
 
     def computed_together(self) -> str:
-        """Return the name of a class that computes an update over several parameters together; empty if none does."""
+        """Return the name of an optimizer class that updates some parameters depending on others; `""` if there is
+        none.
+        """
         # A class that makes its steps itself has no loss from which to compute a gradient.
         owns_step = self._one.training.workload.owns_step
         gradient = None if owns_step else self._one.average(self._one.fresh())

@@ -1,4 +1,4 @@
-"""Gradients and parameters by name, and the parameters that a model trains."""
+"""Functions on gradients and parameters stored by name, and on the parameters that a model trains."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import torch
 from ddpbench.strategies.trees import tensors
 
 Tensors = dict[str, torch.Tensor]
-"""Gradients or parameters by the model's names."""
+"""Gradients or parameters by their names in the model."""
 
 
 def dense(gradient: torch.Tensor) -> torch.Tensor:
-    """Return a gradient as a dense tensor; an embedding's may hold only the rows of a batch."""
+    """Return a gradient as a dense tensor; an embedding's gradient may be sparse."""
     return gradient.to_dense() if gradient.is_sparse else gradient
 
 
 def wide(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor's numbers in double precision."""
+    """Return a copy of a tensor in double precision (complex128 if it is complex)."""
     return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 
 def norm(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the norm of all these tensors as one vector."""
+    """Return the Euclidean norm of all tensors together, as if they were one vector."""
     if not tensors:
         return torch.zeros((), dtype=torch.float64)
     norms = [torch.linalg.vector_norm(wide(each)) for each in tensors]
@@ -38,19 +38,20 @@ def are_finite(values: Tensors) -> bool:
 
 
 def infinite_of(values: Tensors) -> list[str]:
-    """Return the names of the tensors whose numbers are not all finite."""
+    """Return the names of the tensors that contain NaN or an infinity."""
     return [name for name, each in values.items() if not bool(torch.isfinite(each).all())]
 
 
 def has_numbers(batch: Any) -> bool:
-    """Return whether all floating-point values of a batch are finite."""
+    """Return whether all floating-point values in a batch are finite."""
     return all(bool(torch.isfinite(each).all()) for each in tensors(batch) if each.is_floating_point())
 
 
 def mean(parts: Iterable[Tensors]) -> Tensors:
-    """Return the mean of tensors by name, adding one part at a time so that a generator's are not all in memory.
+    """Return the mean of each tensor over all parts, by name.
 
-    A name that some parts lack, such as that of a parameter frozen midway, is left out.
+    Parts are added up one at a time, so that a generator's parts are never all in memory. A name that some part lacks,
+    such as a parameter that was frozen midway, is left out.
     """
     total: Tensors = {}
     count = 0
@@ -61,29 +62,29 @@ def mean(parts: Iterable[Tensors]) -> Tensors:
 
 
 def trained_names(model: torch.nn.Module) -> set[str]:
-    """Return the names of the parameters that a model trains."""
+    """Return the names of a model's trainable parameters."""
     return {name for name, each in model.named_parameters() if each.requires_grad}
 
 
 def trained(model: torch.nn.Module) -> Tensors:
-    """Return copies of a model's trained parameters."""
+    """Return copies of a model's trainable parameters, by name."""
     return {name: each.detach().clone() for name, each in model.named_parameters() if each.requires_grad}
 
 
 def thaw(model: torch.nn.Module, names: Collection[str]) -> None:
-    """Unfreeze parameters that steps may have frozen, so that they are compared."""
+    """Make the parameters with these names trainable again, so that parameters frozen by a step are compared too."""
     for name, each in model.named_parameters():
         if name in names:
             each.requires_grad_(True)
 
 
 def has_batch_statistics(model: torch.nn.Module) -> bool:
-    """Return whether some of a model's layers depend on the whole batch, as BatchNorm does."""
+    """Return whether a model has BatchNorm layers, whose output depends on the entire batch."""
     return any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in model.modules())
 
 
 def share_memory(model: torch.nn.Module) -> bool:
-    """Return whether two parameters of a model share memory; in a copy of the model, they would not."""
+    """Return whether two parameters of a model share memory, which a copy of the model would not preserve."""
     places = [
         each.untyped_storage().data_ptr() for each in model.parameters() if each.layout == torch.strided
     ]

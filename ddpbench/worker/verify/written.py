@@ -1,4 +1,4 @@
-"""Parameters that a model's own forward writes to, as nn.Embedding(max_norm=...) does."""
+"""Find parameters that a model's own forward pass overwrites, as nn.Embedding(max_norm=...) does."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ddpbench.worker.verify.optimizers import in_words
 
 
 def written_by(model: torch.nn.Module, compute: Callable[[], object]) -> list[str]:
-    """Return the names of the model's parameters whose values `compute` changes."""
+    """Call `compute`, and return the names of the model's parameters whose values the call changed."""
     before = {name: each.detach().clone() for name, each in model.named_parameters()}
     compute()
     return changed_since(before, model)
 
 
 def changed_since(before: dict[str, torch.Tensor], model: torch.nn.Module) -> list[str]:
-    """Return the names of the model's parameters whose values have changed."""
+    """Return the names of the model's parameters whose values differ from those in `before`."""
     return [
         name
         for name, each in model.named_parameters()
@@ -31,7 +31,7 @@ def same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def writes_sentence(names: Sequence[str]) -> str:
-    """Return a sentence that a model's forward writes to these parameters."""
+    """Return a sentence that the model's forward pass overwrites these parameters."""
     which = f" ({in_words(names)})" if names else ""
     return (
         f"the model's forward writes into its own parameters{which}, as nn.Embedding(max_norm=...) does: each rank "
@@ -40,6 +40,8 @@ def writes_sentence(names: Sequence[str]) -> str:
 
 
 def late_sentence(names: Sequence[str]) -> str:
-    """Return a sentence that these parameters began to train after the first step; empty if there are none."""
+    """Return a sentence that these parameters became trainable only after the model was wrapped; `""` if `names` is
+    empty.
+    """
     what = f"{in_words(names)} begin to train after the model was wrapped"
     return f"{what}, and only gradients of those that trained then are averaged" if names else ""
