@@ -1,4 +1,5 @@
-"""The life of a launch: fork servers, ranks, the watchdog, the order, time estimates and how launches end.
+"""Run launches: fork servers, ranks, the watchdog, launch order, time estimates and outcomes.
 
-Both the controlling side and slots started by another launcher use this package. It imports neither of them, nor torch.
+Both the controlling side and the plan slots that another launcher starts use this package. It imports neither of them,
+nor torch.
 """

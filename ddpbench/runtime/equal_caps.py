@@ -1,4 +1,6 @@
-"""Find bucket caps that put a model's gradients into the same buckets, and run only one case for all of them."""
+"""Find bucket caps (DDP's bucket_cap_mb) that divide a model's gradients into the same buckets, and run one case for
+all.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,16 @@ from ddpbench.spec import Case, PlannedCase, grouping
 from ddpbench.spec.buckets import bucket_bytes, caps_worth, equal_words
 
 Gradients = Callable[[Case], Sequence[int] | None]
-"""A function that returns the bytes of each gradient of a case, in the order they become ready; None if unknown."""
+"""Function that returns the size of each gradient of a case (bytes), in the order in which gradients become ready; None
+if unknown.
+"""
 
 
 def without_equal(cases: Sequence[PlannedCase], gradients: Gradients) -> list[PlannedCase]:
-    """Replace each set of cases that differ only in their bucket cap and have equal buckets by one case.
+    """Return the cases with one representative for each set that differs only in the bucket cap and has equal buckets.
 
-    This is the set's case with DDP's default cap, or else its first; its `stands_for` lists the other caps. A case
-    stays as it is if its gradients are not known before the launch.
+    The representative is the case with DDP's default cap, or else the set's first case. Its `stands_for` lists the
+    other caps. A case whose gradients are unknown before the launch stays as it is.
     """
     known: dict[grouping.GroupKey, Sequence[int] | None] = {}
     kept: dict[str, PlannedCase] = {entry.case.case_id: entry for entry in cases}
@@ -37,7 +41,9 @@ def without_equal(cases: Sequence[PlannedCase], gradients: Gradients) -> list[Pl
 
 
 def _groups(cases: Sequence[PlannedCase]) -> list[list[PlannedCase]]:
-    """Group the cases that differ only in their bucket caps and may have the same buckets; leave out single cases."""
+    """Return lists of cases that differ only in their bucket caps and may have the same buckets; single cases are left
+    out.
+    """
     groups: dict[grouping.GroupKey, list[PlannedCase]] = {}
     for entry in cases:
         options = entry.case.options
@@ -50,7 +56,7 @@ def _groups(cases: Sequence[PlannedCase]) -> list[list[PlannedCase]]:
 
 
 def open_words(cases: Sequence[PlannedCase]) -> str:
-    """Return a sentence if only a rank can find out which bucket caps are equal; empty if that is already known."""
+    """Return a sentence if equal bucket caps can only be found by running a rank; `""` if they are already known."""
     if all(replayed_gradients(members[0].case) for members in _groups(cases)):
         return ""
     return "bucket caps that make the same buckets are found before the timed launches, and run once"
@@ -59,7 +65,10 @@ def open_words(cases: Sequence[PlannedCase]) -> str:
 def _alike(
     members: Sequence[PlannedCase], sizes: Sequence[int]
 ) -> list[tuple[PlannedCase, list[PlannedCase]]]:
-    """Return, for each set of members with the same buckets, the case that represents it and the other cases."""
+    """Return, for each set of cases with the same buckets, the case that represents the set, and the other cases.
+
+    `sizes` has the bytes of each gradient, in the order in which gradients become ready.
+    """
     by_buckets: dict[tuple[int, ...], list[PlannedCase]] = {}
     for entry in members:
         by_buckets.setdefault(bucket_bytes(sizes, entry.case.bucket_cap_mb, entry.case.shrink), []).append(
@@ -80,7 +89,7 @@ def _alike(
 
 
 def as_stored(cases: Sequence[PlannedCase], stored: StoredPlan | None) -> list[PlannedCase]:
-    """Return the cases with the same representatives as in the stored plan of a resumed run, if there is one."""
+    """Return the cases with the representatives that a resumed run's stored plan has; all cases if `stored` is None."""
     if stored is None:
         return list(cases)
     standing = {entry.case.case_id: entry for entry in stored.cases if entry.stands_for}
@@ -99,7 +108,7 @@ def as_stored(cases: Sequence[PlannedCase], stored: StoredPlan | None) -> list[P
 
 
 def replayed_gradients(case: Case) -> list[int] | None:
-    """Return the bytes of each gradient of a replay, in its profile's order; None for other workloads."""
+    """Return the size of each gradient of a replay (bytes), in the order of its profile; None for other workloads."""
     replay = replay_of(case)
     if replay is None:
         return None
@@ -108,7 +117,7 @@ def replayed_gradients(case: Case) -> list[int] | None:
 
 
 def sentences(cases: Sequence[PlannedCase]) -> list[str]:
-    """Return a sentence for each set of bucket caps of which only one is run."""
+    """Return one sentence for each set of bucket caps of which only one is run."""
     lines: dict[str, None] = {}
     for entry in cases:
         if entry.stands_for:

@@ -1,4 +1,4 @@
-"""Estimate how long each case's launches will take, before anything has run."""
+"""Estimate how long the launches of each case will take, before any launch."""
 
 from __future__ import annotations
 
@@ -17,21 +17,23 @@ from ddpbench.workloads.work import work_of
 
 SERVER_START_S = 2.5
 LAUNCH_OVERHEAD_S = 0.4
-"""Time to start a launch, build its model and end it, seconds."""
+"""Time to start a launch, build its model and end the launch (s)."""
 LAUNCHER_START_S = 4.0
-"""Extra time if a launcher starts the ranks, since each rank then imports torch, seconds."""
+"""Extra time if a launcher starts the ranks, because each rank then imports torch (s)."""
 RAY_S = 12.0
-"""Extra time under Ray, which first starts its servers, then ranks that import torch and Ray, seconds."""
+"""Extra time under Ray, which first starts its servers, and then ranks that import torch and Ray (s)."""
 _STARTING_ANEW = {
     **dict.fromkeys(("spawn", "torchrun", "srun", "mpiexec"), LAUNCHER_START_S),
     "ray": RAY_S,
 }
-"""Extra time by launcher, seconds. A plan's slots use fork servers instead; their first launches correct the guess."""
+"""Extra time by launcher (s). For a plan's slots, which use fork servers, it is too long until the first launches have
+been timed.
+"""
 FRAMEWORK_S = 3.0
-"""Extra time for ranks that a launcher starts and that import a framework, seconds."""
+"""Extra time for ranks that a launcher starts and that import a framework (s)."""
 PROOF_S = 0.7
 WARMUP_AND_INSTRUMENTED = 0.5
-"""Time of warm-up and instrumented steps, as a share of the timed steps."""
+"""Time of warm-up and instrumented steps, as a fraction of the timed steps' time."""
 RECOVERY_S = {
     "uninterrupted": 8.0,
     "exception": 12.0,
@@ -41,68 +43,74 @@ RECOVERY_S = {
     "SIGSTOP": 44.0,
     "leave": 40.0,
 }
-"""Approximate time that recovery adds to a launch, by what fails in it, seconds.
+"""Approximate time that recovery from a planned failure adds to a launch (s), by the setting `recovery`.
 
-This includes torchrun's start-up, but not the time-outs of collectives.
+Torchrun's start-up is included, but time-outs of collectives are not.
 """
 EVALUATION = 0.3
-"""Time of evaluation and its warm-up, as a share of the timed steps."""
+"""Time of evaluation and its warm-up, as a fraction of the timed steps' time."""
 CHECKPOINTS_S = 1.0
 LOADER_START_S = 2.5
-"""Time to start a rank's loader workers, seconds; they are forked from a process that imports torch first."""
+"""Time to start a rank's loader workers (s), which are forked from a process that first imports torch."""
 REPLAY_STEPS = 22
-"""Number of untimed steps in a replay's launch: one-time work, warm-up, instrumented steps."""
+"""Number of untimed steps in a replay's launch, for one-time work, warm-up and instrumented steps."""
 REPLAY_TIMED = 4
 """Minimum number of timed steps in a replay's launch."""
 EMULATED_RANK_S = 0.35
-"""Extra time per rank if nodes are emulated, so that all ranks share one machine's cores, seconds."""
+"""Extra time per rank if nodes are emulated, because all ranks then share one machine's cores (s)."""
 CROWDED_RANK_S = 0.2
-"""Seconds that each rank adds to a launch or proof if ranks share cores. Measured with 8 and 16 ranks on two cores."""
+"""Time that each rank adds to a launch or proof if ranks share cores (s), measured with 8 and 16 ranks on two cores."""
 PROOF_TRANSFERS = 10
 """Approximate number of gradient transfers in a proof, counting a transfer of float64 as two of float32."""
 PROOF_STEPS = 8
 """Number of steps that a replay's proof computes, in float32 and float64 together."""
 PROOF_S_PER_BYTE = 3e-8
-"""Extra time of a proof per rank and gradient byte, for comparing the gradients, seconds."""
+"""Extra time of a proof for comparing gradients (s per rank and gradient byte)."""
 
 
 OTHER_STEPS = 36
-"""Minimum number of untimed steps in a launch that computes: one-time work, warm-up, instrumented steps."""
+"""Minimum number of untimed steps in a launch that is not a replay, for one-time work, warm-up and instrumented
+steps.
+"""
 TIMED_STEPS = 11
-"""Minimum number of timed steps in a launch that computes."""
+"""Minimum number of timed steps in a launch that is not a replay."""
 TRIED_PROOF_STEPS = 24
 TRIED_PROOF_STEPS_PER_RANK = 6
-"""Steps that each rank adds to the length of a computing workload's proof, expressed in timed steps.
+"""Time that each rank adds to the proof of a workload that is not a replay, in units of a timed step.
 
-A proof uses float64, which is slow, and every rank computes all ranks' shards. Measured with a small CNN on two cores:
-30 steps with one rank, 36 with two.
+A proof uses float64, which is slow, and every rank computes all ranks' shards. A small CNN on two cores took the time
+of 30 steps with one rank, and of 36 with two.
 """
 PROOF_MODELS = 2
-"""Number of times that a proof makes the data and the model."""
+"""Number of times that a proof builds the data and the model."""
 
 
 FLOPS_PER_S = {"cpu": 1e11, "cuda": 1e14}
-"""Assumed floating-point operations per second of a thread or a GPU. Few are faster, so estimates are lower bounds."""
+"""Assumed floating-point operations per second of a thread or a GPU. Few are faster, so estimated times are lower
+bounds.
+"""
 MADE_S_PER_PARAMETER = 1e-8
-"""Time to make a model with random parameters, seconds per parameter."""
+"""Time to build a model with random parameters (s per parameter)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tried:
-    """Times measured when trying a user's own workload in one rank, with its smallest local batch."""
+    """Times measured by trying a user's own workload in one rank, with its smallest local batch."""
 
     made_s: float
-    """Time to import the workload's file and make its data and model, seconds."""
+    """Time to import the workload's file and build its data and model (s)."""
     step_s: float
     local_batch: int
 
     def step_of(self, case: Case) -> float:
-        """Return an upper bound of a step's time with the case's local batch, assuming proportionality, seconds."""
+        """Return an upper bound of the time of a step with the case's local batch (s), assuming time proportional to
+        samples.
+        """
         return self.step_s * max(1.0, case.local_batch / self.local_batch)
 
 
 def _expected(case: Case) -> Tried | None:
-    """Estimate a shipped workload's times from its model's size; None for other workloads."""
+    """Return estimated times of a shipped workload, from its model's size; None for other workloads."""
     work = work_of(case)
     if work is None:
         return None
@@ -112,36 +120,38 @@ def _expected(case: Case) -> Tried | None:
 
 
 def is_unknown(case: Case, tried: Tried | None) -> bool:
-    """Return whether nothing is known about a case's step time, because a user's own workload was not tried."""
+    """Return whether the step time of a case cannot be estimated, because a user's own workload was not tried."""
     return tried is None and replay_of(case) is None and work_of(case) is None
 
 
 def about(budget: Budget) -> str:
-    """Return the word before an estimate: `about`, or `at most` if launches train to a target loss."""
+    """Return the word to put before a time estimate: "at most" if launches train to a target loss, otherwise
+    "about".
+    """
     return "about" if budget.target_loss is None else "at most"
 
 
 def server_starts_s(rounds: int, cases: Iterable[Case], *, shared: bool) -> float:
-    """Return the time to start the fork servers of `rounds` rounds, seconds.
+    """Return the estimated time to start the fork servers of `rounds` rounds (s).
 
-    Each round starts one server for every environment that its cases need. If sweeps share the machine (`shared`), the
-    first round's servers are used in all rounds.
+    Each round starts one server per set of environment variables that its cases need. If sweeps share the machine
+    (`shared`), the first round's servers are used in all rounds.
     """
     kinds = {json.dumps(dict(early_env(case)), sort_keys=True) for case in cases}
     return (min(rounds, 1) if shared else rounds) * len(kinds) * SERVER_START_S
 
 
 def crowded_ids(entries: Iterable[PlannedCase]) -> frozenset[str]:
-    """Return the ids of cases whose ranks share cores, except those on emulated nodes (see `EMULATED_RANK_S`)."""
+    """Return the ids of cases whose ranks share cores; cases on emulated nodes are left out (see `EMULATED_RANK_S`)."""
     return frozenset(
         entry.case.case_id for entry in entries if entry.oversubscribed and not entry.case.fabric
     )
 
 
 def launch_s(case: Case, budget: Budget, tried: Tried | None = None, *, crowded: bool = False) -> float:
-    """Return the estimated time of one launch, seconds; an upper bound if it trains to a target loss.
+    """Return the estimated time of one launch (s); an upper bound if the launch trains to a target loss.
 
-    `tried` holds the times of a user's own workload if it was tried. `crowded` is true if ranks share cores.
+    `tried` has the times of a user's own workload, if it was tried. `crowded` is true if ranks share cores.
     """
     extra_s = (
         crowded * CROWDED_RANK_S * case.world_size
@@ -170,7 +180,7 @@ def launch_s(case: Case, budget: Budget, tried: Tried | None = None, *, crowded:
 
 
 def proof_s(case: Case, tried: Tried | None = None, *, crowded: bool = False) -> float:
-    """Return the estimated time of a case's proof, seconds. See `launch_s` for the arguments."""
+    """Return the estimated time of a case's proof (s). The arguments are as in `launch_s`."""
     begun_s = PROOF_S + _launcher_start_s(case) + crowded * CROWDED_RANK_S * case.world_size
     replay, tried = replay_of(case), tried or _expected(case)
     if replay is None and tried is not None:
@@ -203,17 +213,17 @@ def replay_of(case: Case) -> Replay | None:
 
 
 def gradient_bytes(case: Case, replay: Replay) -> int:
-    """Return the total bytes of a replay's gradients before shrinking."""
+    """Return the total size of a replay's gradients before shrinking (bytes)."""
     return gradient_width(case) * sum(p.elements for p in replay.profile.parameters)
 
 
 def gradient_width(case: Case) -> int:
-    """Return the bytes of one gradient element in a replay of this case."""
+    """Return the size of one element of a replay's gradients (bytes)."""
     return 8 if case.dtype == "float64" else 4
 
 
 def _step_s(case: Case, replay: Replay) -> float:
-    """Return the time of a replay's step on the machine's clock, seconds."""
+    """Return the time of a replay's step on the machine's clock, including time dilation (s)."""
     profile = replay.profile
     sent_s = _transfer_s(case, replay)
     hidden_s = min(case.dilation * profile.backward_s.mean, sent_s) if case.schedule == "overlapped" else 0.0
@@ -221,13 +231,15 @@ def _step_s(case: Case, replay: Replay) -> float:
 
 
 def _computation_s(case: Case, replay: Replay) -> float:
-    """Return the time of a step without transfers, on the machine's clock, seconds."""
+    """Return the time of a replay's step without transfers, including time dilation (s)."""
     profile = replay.profile
     return case.dilation * (profile.forward_s.mean + profile.backward_s.mean + profile.optimizer_s.mean)
 
 
 def _transfer_s(case: Case, replay: Replay) -> float:
-    """Return the time to aggregate gradients once over emulated links, machine's clock, seconds; 0 without links."""
+    """Return the time to aggregate gradients once over emulated links, including time dilation (s); 0 without such
+    links.
+    """
     # An asynchronous server's link carries as many bytes as a master's.
     algorithm = "master" if case.algorithm == "async_server" else case.algorithm
     if not case.fabric or case.world_size == 1 or algorithm not in TIMES:

@@ -1,4 +1,4 @@
-"""The expected time of the rest of a sweep: estimates, corrected by the times that launches took so far."""
+"""Estimate how long the rest of a sweep will take, corrected by the times of the launches so far."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ddpbench.spec import Case, PlannedCase
 
 
 class Expected:
-    """Estimates how long the rest of a plan will take, in seconds, from guesses corrected by the launches so far."""
+    """Estimates how long the rest of a plan will take (s), corrected by the times of the launches so far."""
 
     def __init__(
         self, plan: Launches, done: Done, *, shared: bool, tried: Mapping[str, Tried] | None = None
     ) -> None:
         """Set up the estimates.
 
-        `shared` is true if sweeps share the machine, so that all rounds use the same fork servers. `tried` holds the
-        times of users' own workloads that were tried, by workload name with options.
+        `shared` is true if sweeps share the machine, so that all rounds use the same fork servers. `tried` has the
+        measured times of users' own workloads, by workload name with options.
         """
         self._budget, self._done, self._shared = plan.budget, done, shared
         self._tried = tried or {}
@@ -31,7 +31,7 @@ class Expected:
         self._cases = {entry.case.case_id: entry.case for entry in plan.runnable}
         self._crowded = crowded_ids(plan.runnable)
         self.server_start_s = server_starts_s(1, self._cases.values(), shared=shared)
-        """Time to start the fork servers of one round, seconds."""
+        """Estimated time to start the fork servers of one round (s)."""
 
     def note(self, case: Case, outcome: LaunchOutcome, took_s: float) -> None:
         """Record how long a measuring launch took, to correct later estimates."""
@@ -48,7 +48,10 @@ class Expected:
                 self.note(self._cases[case_id], outcome, outcome.wall_s)
 
     def launch_s(self, entry: PlannedCase) -> float:
-        """Return the mean time of the case's launches; if there are none, the estimate, corrected by other cases'."""
+        """Return the expected time of a launch of this case (s): the mean of its launches so far, if there are any.
+
+        Otherwise, the estimate is corrected by the ratio of other cases' measured times to their estimates.
+        """
         if own := self._own_s.get(entry.case.case_id):
             return own[0] / own[1]
         return self._guess_s(entry.case) * (self._took_s / self._guessed_s if self._guessed_s else 1.0)
@@ -58,31 +61,36 @@ class Expected:
         return launch_s(case, self._budget, tried, crowded=crowded)
 
     def proof_s(self, case: Case) -> float:
-        """Return the estimated time of the case's proof."""
+        """Return the estimated time of the case's proof (s)."""
         tried, crowded = self._tried.get(case.workload_with_options), case.case_id in self._crowded
         return proof_s(case, tried, crowded=crowded)
 
     def round_s(self, launches: Sequence[PlannedCase]) -> float:
-        """Return the time of one more round that launches each of these cases once."""
+        """Return the expected time of one more round that launches each of these cases once (s)."""
         return sum(self.launch_s(entry) for entry in launches) + self._starts_s(1)
 
     def left_s(self, number: int) -> float:
-        """Return the time of all proofs and launches left in the promised rounds, while round `number` is running."""
+        """Return the expected time of all proofs and launches left in the planned minimum of rounds (s).
+
+        Round `number` is running.
+        """
         return self._needed_s(max(self._rounds_min, number + 1), self._rounds_min - number - 1)
 
     def rounds_within(self, seconds: float, number: int) -> int:
-        """Return how many of the promised rounds can be complete within `seconds`, if round `number` is next."""
+        """Return how many of the planned minimum of rounds can be completed within `seconds`, if round `number` is
+        next.
+        """
         for rounds in range(self._rounds_min, 0, -1):
             if self.whole_s(rounds, number) <= seconds:
                 return rounds
         return 0
 
     def whole_s(self, rounds: int, number: int) -> float:
-        """Return the time still needed to complete `rounds` rounds and all proofs, if round `number` is next."""
+        """Return the expected time to complete `rounds` rounds and all proofs (s), if round `number` is next."""
         return self._needed_s(rounds, rounds - max(number, 1))
 
     def _needed_s(self, rounds: int, starts: int) -> float:
-        """Return the time still needed for `rounds` rounds, the proofs, and starting the servers `starts` times."""
+        """Return the expected time left for `rounds` rounds, all proofs, and `starts` starts of the servers (s)."""
         needed_s = sum(self.proof_s(case) for case in to_prove(self._done.unproved))
         needed_s += self._starts_s(starts)
         return needed_s + sum(
@@ -90,5 +98,5 @@ class Expected:
         )
 
     def _starts_s(self, rounds: int) -> float:
-        """Return the time to start fork servers for `rounds` more rounds; 0 if all rounds share the running ones."""
+        """Return the expected time to start fork servers for `rounds` more rounds (s); 0 if servers keep running."""
         return 0.0 if self._shared else max(0, rounds) * self.server_start_s

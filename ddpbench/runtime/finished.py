@@ -1,4 +1,4 @@
-"""Finished launches of a run: their outcomes, and whether their cases are worth launching again."""
+"""Find a run's finished launches, their outcomes, and whether their cases are worth launching again."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ddpbench.records.rundir import Purpose
 from ddpbench.spec import Case
 
 GIVE_UP_AFTER = 2
-"""Number of failures after which a case that never succeeded is not launched again."""
+"""Number of failed launches after which a case without a successful launch is not launched again."""
 LaunchKey = tuple[str, Purpose, int]
-"""A launch of a plan: case id, purpose, round."""
+"""Key of a launch in a plan: case id, purpose, round."""
 _STATUSES: tuple[Status, ...] = get_args(Status)
 _NOT_FINISHED, _OK = 0, 1 + _STATUSES.index("ok")
 
@@ -20,10 +20,10 @@ _NOT_FINISHED, _OK = 0, 1 + _STATUSES.index("ok")
 def finished_launches(
     run: RunDir, cases: Sequence[Case], run_id: str
 ) -> tuple[dict[LaunchKey, LaunchOutcome], set[LaunchKey]]:
-    """Return the outcomes that earlier sessions left in a run, and the launches whose records are damaged.
+    """Return the outcomes that earlier sessions left in a run, and the keys of launches whose records are damaged.
 
-    A folder with the records of a different launch is ignored. A successful launch without timed steps of every rank
-    counts as damaged too, since reports don't use its numbers.
+    A folder with the records of a different launch is ignored. A successful launch in which some rank recorded no timed
+    steps also counts as damaged, because reports do not use its numbers.
     """
     outcomes: dict[LaunchKey, LaunchOutcome] = {}
     damaged: set[LaunchKey] = set()
@@ -54,10 +54,13 @@ def _timed(records: LaunchRecords) -> bool:
 
 
 class Endings:
-    """The end of each launch of a plan, one byte each, allocated in advance so that memory does not grow in a sweep."""
+    """Stores how each launch of a plan ended, in one byte per launch.
+
+    The bytes are allocated in advance, so that memory does not grow during a sweep.
+    """
 
     def __init__(self, case_ids: Iterable[str], rounds: int) -> None:
-        """Allocate a byte for each launch. `rounds` is the plan's maximum; launches of later rounds are ignored."""
+        """Allocate the bytes. `rounds` is the plan's maximum; launches of later rounds are not stored."""
         self._ends = {case_id: bytearray(1 + rounds) for case_id in case_ids}
 
     def __len__(self) -> int:
@@ -65,20 +68,20 @@ class Endings:
         return sum(len(ends) - ends.count(_NOT_FINISHED) for ends in self._ends.values())
 
     def __getitem__(self, key: LaunchKey) -> Status | None:
-        """Return how a launch ended; None if it is not finished, or not in the plan."""
+        """Return how a launch ended; None if it is not finished or not in the plan."""
         case_id, purpose, number = key
         ends, at = self._ends.get(case_id, b""), _place(purpose, number)
         return _STATUSES[ends[at] - 1] if at < len(ends) and ends[at] else None
 
     def __setitem__(self, key: LaunchKey, status: Status | None) -> None:
-        """Record how a launch ended; None if it is to be done again."""
+        """Store how a launch ended; None if the launch is to be repeated."""
         case_id, purpose, number = key
         ends, at = self._ends.get(case_id), _place(purpose, number)
         if ends is not None and at < len(ends):
             ends[at] = _NOT_FINISHED if status is None else 1 + _STATUSES.index(status)
 
     def finished(self) -> Iterator[LaunchKey]:
-        """Yield the finished launches."""
+        """Yield the keys of the finished launches."""
         for case_id, ends in self._ends.items():
             if ends[0]:
                 yield case_id, "proof", 0
@@ -87,23 +90,25 @@ class Endings:
                     yield case_id, "measure", number
 
     def unfinished(self, case_id: str, rounds: int) -> int:
-        """Return how many launches of a case's first rounds are not finished."""
+        """Return how many of a case's launches in the first `rounds` rounds are not finished."""
         measured = self._ends.get(case_id, b"")[1 : 1 + rounds]
         return rounds - len(measured) + measured.count(_NOT_FINISHED)
 
     def given_up(self, case_id: str) -> bool:
-        """Return whether a case is not worth launching again, because its proof failed or it keeps failing."""
+        """Return whether a case will not be launched again, because its proof failed or all its launches so far
+        failed.
+        """
         if self[case_id, "proof", 0] not in (None, "ok"):
             return True
         measured = self._ends.get(case_id, b"")[1:]
         return not measured.count(_OK) and len(measured) - measured.count(_NOT_FINISHED) >= GIVE_UP_AFTER
 
     def is_ok(self, case_id: str, rounds_min: int) -> bool:
-        """Return whether the report counts a case as ok: proved, with at least `rounds_min` successful launches."""
+        """Return whether a case's proof succeeded and at least `rounds_min` of its launches, as reports require."""
         ends = self._ends.get(case_id, b"")
         return self[case_id, "proof", 0] == "ok" and ends.count(_OK, 1) >= rounds_min
 
 
 def _place(purpose: Purpose, number: int) -> int:
-    """Return a launch's index among its case's launches, 0 for the proof."""
+    """Return a launch's index among its case's launches: 0 for the proof, then the rounds."""
     return 0 if purpose == "proof" else 1 + number

@@ -1,4 +1,4 @@
-"""Judge an ended launch: find its status from what the watchdog saw and what the ranks recorded."""
+"""Decide how an ended launch went, from what the watchdog saw and what the ranks recorded."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from ddpbench.runtime.watchdog import Seen
 
 EXIT_NO_RECORD = 74  # os.EX_IOERR: the rank could not write its records
 _NO_MESSAGE = "did not go through"
-"""The end of a `collectives.transport.CollectiveError`'s text on a lost message."""
+"""End of the text of a `collectives.transport.CollectiveError` about a lost message."""
 _PEER_ERRORS = (
     _NO_MESSAGE,
     "connection closed by peer",
@@ -48,7 +48,9 @@ _PEER_ERRORS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchVerdict:
-    """A launch's status; if it is not ok, also a sentence on the cause, the failed rank and that rank's phase."""
+    """A launch's status; if the status is not ok, also the cause as a sentence, the failed rank and that rank's
+    phase.
+    """
 
     status: Status
     error: str = ""
@@ -57,7 +59,7 @@ class LaunchVerdict:
 
 
 def judge(records: LaunchRecords, seen: Seen, *, purpose: Purpose, oom: bool) -> LaunchVerdict:
-    """Return a launch's verdict: the first cause of failure that applies, in the order of the checks below, or ok.
+    """Return a launch's verdict: the first cause of failure that applies, in the order of the checks, or ok.
 
     `oom` is true if the kernel's out-of-memory killer struck during the launch.
 
@@ -82,7 +84,7 @@ def _check_written(directory: LaunchDir, seen: Seen) -> None:
     """Check that every rank could write its records.
 
     Raises:
-        LaunchError: a rank could not.
+        LaunchError: a rank could not write its records.
     """
     if EXIT_NO_RECORD in seen.codes.values():
         free = shutil.disk_usage(directory.path).free
@@ -91,7 +93,7 @@ def _check_written(directory: LaunchDir, seen: Seen) -> None:
 
 
 def _server_gone(seen: Seen, *, oom: bool) -> LaunchVerdict | None:
-    """Return the verdict if the fork server is gone, which ends its ranks too; else None."""
+    """Return a verdict if the fork server ended early, which also ends its ranks; otherwise None."""
     if not seen.server_gone:
         return None
     advice = "this machine ran out of memory: use a smaller batch or model" if oom else "use --retry-failed"
@@ -102,7 +104,10 @@ def _server_gone(seen: Seen, *, oom: bool) -> LaunchVerdict | None:
 
 
 def _hung(records: LaunchRecords, seen: Seen) -> LaunchVerdict | None:
-    """Return the verdict if no rank makes progress; it blames the first rank that waits for data, if one does."""
+    """Return a verdict if the watchdog saw no progress; otherwise None.
+
+    If a rank waits for data, the first such rank is blamed.
+    """
     if not seen.hang:
         return None
     rank, error = seen.hung_rank or 0, seen.hang
@@ -121,7 +126,7 @@ def _hung(records: LaunchRecords, seen: Seen) -> LaunchVerdict | None:
 
 
 def _rank_killed(records: LaunchRecords, seen: Seen, *, oom: bool) -> LaunchVerdict | None:
-    """Return the verdict if the first rank that failed was killed by a signal from outside."""
+    """Return a verdict if the first failed rank was killed by a signal; otherwise None."""
     killed = seen.first_bad
     if killed is None or seen.codes[killed] >= 0:
         return None
@@ -140,7 +145,10 @@ def _rank_killed(records: LaunchRecords, seen: Seen, *, oom: bool) -> LaunchVerd
 
 
 def _left_early(records: LaunchRecords, seen: Seen) -> LaunchVerdict | None:
-    """Return the verdict if a rank ended without recording why, and was the first or made the others fail."""
+    """Return a verdict if a rank ended without a record and that explains the failure; otherwise None.
+
+    That is so if this rank failed first, or if all other failures are lost connections.
+    """
     outcomes = _outcomes(records)
     left = [
         rank
@@ -165,7 +173,10 @@ def _left_early(records: LaunchRecords, seen: Seen) -> LaunchVerdict | None:
 
 
 def _said_what_failed(records: LaunchRecords) -> LaunchVerdict | None:
-    """Return the verdict if ranks recorded a failure: the earliest one that is not a lost connection, if any."""
+    """Return a verdict if ranks recorded failures; otherwise None.
+
+    The cause is the earliest failure that is not a lost connection, if there is such a failure.
+    """
     bad = [
         (rank, outcome)
         for rank, outcome in _outcomes(records).items()
@@ -185,7 +196,7 @@ def _said_what_failed(records: LaunchRecords) -> LaunchVerdict | None:
 
 
 def _ended_unrecorded(records: LaunchRecords, seen: Seen) -> LaunchVerdict | None:
-    """Return the verdict if a rank ended with a non-zero exit code and no record says why."""
+    """Return a verdict if a rank ended with a non-zero exit code; otherwise None. Called if no record has a cause."""
     bad = seen.first_bad
     if bad is None:
         return None
@@ -195,7 +206,7 @@ def _ended_unrecorded(records: LaunchRecords, seen: Seen) -> LaunchVerdict | Non
 
 
 def _silent(records: LaunchRecords, seen: Seen) -> LaunchVerdict | None:
-    """Return the verdict if a rank was ended before it could record its outcome."""
+    """Return a verdict if a rank has no recorded outcome, because it was ended before; otherwise None."""
     outcomes = _outcomes(records)
     silent = [rank for rank in range(seen.ranks) if outcomes.get(rank) is None]
     if not silent:
@@ -205,7 +216,7 @@ def _silent(records: LaunchRecords, seen: Seen) -> LaunchVerdict | None:
 
 
 def _not_whole(records: LaunchRecords, purpose: Purpose) -> LaunchVerdict | None:
-    """Return the verdict if all ranks ended well, but a proof compared nothing or records are damaged."""
+    """Return a verdict if all ranks ended well, but a proof compared nothing or records are damaged; otherwise None."""
     if purpose == "proof" and not any(rank.of(Proof) for rank in records.ranks):
         return LaunchVerdict(status="failed", error="the proof made no comparison")
     if records.damage:
@@ -215,7 +226,7 @@ def _not_whole(records: LaunchRecords, purpose: Purpose) -> LaunchVerdict | None
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Took:
-    """When a launch began and how long it took, seconds; `server_s` of that went into starting its fork server."""
+    """When a launch began and how long it took (s), including `server_s` to start its fork server."""
 
     started_utc: str
     wall_s: float
@@ -232,13 +243,13 @@ def conclude(
     noise: Noise,
     session: str = "",
 ) -> LaunchOutcome:
-    """Judge a launch whose ranks are all gone, and write its outcome.
+    """Judge a launch whose ranks have all ended, and write its outcome to the launch's directory.
 
     `session` is the id of the sweep that ran the launch; launches of different sessions are not paired.
 
     Raises:
         LaunchError: a rank could not write its records.
-        OSError: the outcome or a rank's records cannot be written for lack of space, so that no rank is to blame.
+        OSError: the disk is too full for the outcome or for a rank's records, so that no rank is to blame.
     """
     records = read_launch(directory)
     verdict = judge(records, seen, purpose=request.purpose, oom=oom)
@@ -274,7 +285,9 @@ def _outcomes(records: LaunchRecords) -> dict[int, RankOutcome | None]:
 
 
 def _missed(records: LaunchRecords) -> str:
-    """Return words on the message that some rank did not get: which collective, and from whom; empty if unknown."""
+    """Return words on a message that a rank did not receive, with the collective and the sender; `""` if there is
+    none.
+    """
     errors = (outcome.error for outcome in _outcomes(records).values() if outcome is not None)
     missed = next((error for error in errors if _NO_MESSAGE in error), "")
     start = missed.find("rank ")
@@ -286,7 +299,7 @@ def _is_peer_error(outcome: RankOutcome) -> bool:
 
 
 def last_log_line(directory: LaunchDir, rank: int | None) -> str:
-    """Return the last non-empty line of a rank's log, at most 500 characters; empty if there is none."""
+    """Return the last non-empty line of a rank's log, cut to 500 characters; `""` if there is none."""
     if rank is None:
         return ""
     filled = [line.strip() for line in log_end(directory, rank).splitlines() if line.strip()]
@@ -294,7 +307,7 @@ def last_log_line(directory: LaunchDir, rank: int | None) -> str:
 
 
 def log_end(directory: LaunchDir, rank: int) -> str:
-    """Return the end of a rank's log; empty if it cannot be read."""
+    """Return the last part of a rank's log; `""` if it cannot be read."""
     try:
         return read_end(directory.log(rank), _STACKS_BYTES).decode(errors="replace")
     except (OSError, UnreadableError):
@@ -302,15 +315,17 @@ def log_end(directory: LaunchDir, rank: int) -> str:
 
 
 _LOADING = re.compile(r'File "[^"]*ddpbench/worker/training/batches\.py", line \d+ in ')
-"""A stack frame of taking a batch, as faulthandler writes it; frames of exceptions have a comma after the number."""
+"""Pattern of a stack frame, as faulthandler writes it, in which a batch is loaded. Frames of exceptions do not match,
+because they have a comma after the line number.
+"""
 _FRAME = re.compile(r'File "([^"]+)", line (\d+) in ')
 _STACKS_BYTES = 1 << 18
 
 
 def waiting_for_data(directory: LaunchDir, rank: int) -> str | None:
-    """Return words on where in the user's code a rank waits for a batch, from the stacks in its log.
+    """Return words on the line of the user's code in which a rank waits for a batch, from the stacks in its log.
 
-    Empty if no frame is of the user's code; None if the stacks show no wait for a batch.
+    `""` if no frame is in the user's code; None if the stacks show no wait for a batch.
     """
     text = log_end(directory, rank)
     for stack in re.split(r"^(?:Current t|T)hread ", text, flags=re.MULTILINE)[1:]:
@@ -321,7 +336,9 @@ def waiting_for_data(directory: LaunchDir, rank: int) -> str | None:
 
 
 def measured_seconds(records: LaunchRecords) -> float:
-    """Return rank 0's time in warm-up, steps of every kind, checkpoints and loss curves, without waits, seconds."""
+    """Return the time that rank 0 spent in warm-up, steps, checkpoints and loss curves, without waits for a turn
+    (s).
+    """
     for rank in records.ranks:
         warmup, blocks = rank.last(Warmup), rank.of(Block)
         if rank.rank != 0 or warmup is None or not blocks:
@@ -336,11 +353,11 @@ def measured_seconds(records: LaunchRecords) -> float:
 
 
 def waited_seconds(records: LaunchRecords) -> float:
-    """Return how long a launch's ranks waited while a comparison's other side had the turn, seconds."""
+    """Return how long a launch's ranks waited for their turn in an alternating comparison, summed over ranks (s)."""
     return sum(_waited_ns(rank) for rank in records.ranks) / 1e9
 
 
 def _waited_ns(rank: RankRecords) -> int:
-    """Return how long a rank waited for the turn in warm-up and before its blocks of all phases, ns."""
+    """Return how long a rank waited for its turn, in warm-up and before its blocks (ns)."""
     warmups = sum(warmup.waited_ns for warmup in rank.of(Warmup))
     return warmups + sum(block.waited_ns for block in rank.of(Block))

@@ -1,7 +1,8 @@
-"""Ranks that torchrun, mp.spawn, srun, mpiexec or Ray starts on this machine, one launch at a time.
+"""Start ranks on this machine by torchrun, mp.spawn, srun, mpiexec or Ray, one launch at a time.
 
-`LaunchedRanks` has the interface of a fork server: it starts ranks, reports their ends and returns their pulses. Each
-rank is a separate `python -m ddpbench.worker`, which makes starting slower, since every rank imports everything.
+`LaunchedRanks` has the interface of a fork server: it starts ranks, reports their ends and returns their heartbeats.
+Each rank is a separate `python -m ddpbench.worker`. Starting is slower than with a fork server, because every rank
+imports everything.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ from ddpbench.spec import Case
 from ddpbench.strategies.frameworks.installed import missing
 
 RANKS_VARIABLE = "DDPBENCH_RANKS"
-"""The environment variable with the path of the file that `LaunchedRanks.launch` writes for its ranks.
+"""Environment variable with the path of the file that `LaunchedRanks.launch` writes for its ranks.
 
-The file holds each rank's environment, and the path of the shared page for pulses.
+The file has each rank's environment, and the path of the shared memory for heartbeats.
 """
 SAFE_PATH = "PYTHONSAFEPATH"
-"""Python's environment variable with the effect of `python -P`."""
+"""Environment variable of Python that has the effect of `python -P`."""
 _OWN = frozenset(
     {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "DDPBENCH_RENDEZVOUS"}
 )
@@ -65,26 +66,28 @@ _PLACES = {
 _PMI = ("HYDRA", "MPICH", "Intel(R) MPI", "MVAPICH")
 """Names that appear in the version text of an mpiexec that supports PMI."""
 START_S = {"ray": 180.0}
-"""Extra time until the first sign of life from a rank, by launcher, seconds: Ray first starts its own servers."""
+"""Extra time allowed until a rank's first sign of life, by launcher (s), because Ray first starts its own servers."""
 RESTARTS = 3
-"""Maximum number of restarts of failed ranks by torchrun, for one planned failure and two others."""
+"""Maximum number of restarts of failed ranks by torchrun: for one planned failure and two others."""
 _END_S = 10.0
 _PAGE = "ddpbench-page-"
-"""Prefix of the name of a launch's temporary folder, which holds the shared page, settings and the launcher's files."""
+"""Prefix of the name of a launch's temporary folder, which has the heartbeat file, settings and the launcher's
+files.
+"""
 _SHORT = 16
-"""Maximum length of the path of a temporary folder: Ray's socket paths add 91 characters and may have 107."""
+"""Maximum length of the temporary folder's path under Ray, whose socket paths add 91 characters and may have 107."""
 _STALE_S = 3600.0
-"""Age from which an unlocked temporary folder is removed, seconds; a sweep may not have locked a younger one yet."""
+"""Age from which an unlocked temporary folder is removed (s). A sweep may not yet have locked a younger folder."""
 
 
 def _program(launcher: str) -> str | None:
-    """Return the path of a launcher's program, next to this Python or on PATH; None if there is none."""
+    """Return the path of a launcher's program, next to this Python or on PATH; None if it is not found."""
     own = Path(sys.executable).parent / launcher
     return str(own) if own.is_file() else shutil.which(launcher)
 
 
 def check_launcher(launcher: str) -> None:
-    """Check that a launcher can start ranks here.
+    """Check that a launcher can start ranks on this machine.
 
     Raises:
         MachineError: it cannot; the message says what is missing.
@@ -108,10 +111,10 @@ def check_launcher(launcher: str) -> None:
 
 
 def _check_mpiexec(program: str) -> None:
-    """Check that an mpiexec tells its ranks their numbers by PMI, as MPICH's does.
+    """Check that an mpiexec supports PMI, by which ranks learn their numbers, as MPICH's does.
 
     Raises:
-        MachineError: it does not, or cannot be run.
+        MachineError: it does not, or it cannot be run.
     """
     needs = 'pip install "ddpbench[mpi]" brings one'
     try:
@@ -135,7 +138,9 @@ def _check_mpiexec(program: str) -> None:
 
 
 def command_of(launcher: str, ranks: int, worker: Sequence[str]) -> list[str]:
-    """Return the command that starts `ranks` ranks here. `worker` holds the arguments of `ddpbench.worker`."""
+    """Return the command by which a launcher starts `ranks` ranks here. `worker` has the arguments of
+    `ddpbench.worker`.
+    """
     python = sys.executable
     if launcher == "spawn":
         return [python, "-P", "-m", "ddpbench.worker.spawn", str(ranks), *worker]
@@ -156,7 +161,7 @@ def command_of(launcher: str, ranks: int, worker: Sequence[str]) -> list[str]:
 
 
 def elastic_command(case: Case, folder: Path, worker: Sequence[str]) -> list[str]:
-    """Return the command whose torchrun agents restart a case's ranks until they have recovered from failures."""
+    """Return the command that starts a case's ranks under torchrun agents, which restart failed ranks."""
     fewest = "1:" if case.recovery == "leave" else ""
     shape = [
         str(RESTARTS),
@@ -168,7 +173,7 @@ def elastic_command(case: Case, folder: Path, worker: Sequence[str]) -> list[str
 
 
 class LaunchedRanks:
-    """A launch by the case's launcher. Use it as a context manager, which ends all its processes on exit."""
+    """Ranks started by the case's launcher. As a context manager, it ends all their processes on exit."""
 
     start_s = 0.0
     reports_helper_times = False
@@ -196,31 +201,33 @@ class LaunchedRanks:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Return the process ids that ranks have reported; for a rank that has reported none yet, the launcher's."""
+        """Return the process ids that ranks have reported, by rank; the launcher's id for a rank that has not reported
+        yet.
+        """
         return tuple(noted_pid(self._words, rank) or self.pid for rank in range(self._ranks))
 
     def forget(self) -> None:
-        """Forget the ranks' processes, which have all ended."""
+        """Forget the ranks' process ids, because all ranks have ended."""
         self._ranks = 0
 
     @property
     def pid(self) -> int:
-        """Return the launcher's process id; before its start, this process's."""
+        """Return the launcher's process id; this process's id before the launcher is started."""
         return self._process.pid if self._process is not None else os.getpid()
 
     @property
     def is_stopped(self) -> bool:
-        """Return False: unlike a fork server, a launcher is not checked for being stopped."""
+        """Return False, because a launcher, unlike a fork server, is not checked for being stopped."""
         return False
 
     def give_up_stopped(self) -> None:
-        """Raise `ServerGoneError`; never called, since `is_stopped` is always False."""
+        """Raise `ServerGoneError`; never called, because `is_stopped` is always False."""
         raise ServerGoneError(f"{self._launcher} was stopped")
 
     def launch(self, envs: Sequence[Mapping[str, str]], directory: LaunchDir) -> bool:
-        """Start the launcher, which starts a rank for each environment; ranks read the request in the directory.
+        """Start the launcher, which starts one rank per environment; ranks read the request in `directory`.
 
-        Return False, since no work precedes the launch.
+        Return False, because nothing needs to be prepared before the launch.
 
         Raises:
             LaunchError: the launcher cannot be started.
@@ -278,7 +285,9 @@ class LaunchedRanks:
         return False
 
     def events(self, timeout_s: float) -> list[dict[str, Any]]:
-        """Return an `exited` event for each rank once the launcher has ended; until then, nothing."""
+        """Return one `exited` event per rank once the launcher has ended; an empty list if it has not ended in
+        `timeout_s`.
+        """
         assert self._process is not None
         deadline = time.monotonic() + timeout_s
         while True:
@@ -314,7 +323,9 @@ class LaunchedRanks:
         return read_pulse(self._words, rank)
 
     def signal_ranks(self, number: signal.Signals, pids: tuple[int, ...] | None = None) -> None:
-        """Send a signal to ranks; SIGKILL ends the launcher and all that it started."""
+        """Send a signal to all ranks, or to the processes in `pids`; SIGKILL ends the launcher and everything it
+        started.
+        """
         if number == signal.SIGKILL:
             self._end()
             return
@@ -324,7 +335,7 @@ class LaunchedRanks:
                     os.kill(pid, number)
 
     def _end(self) -> None:
-        """Ask the launcher to end, so that it also ends ranks that are not its descendants; then kill the rest."""
+        """Ask the launcher to end, so that it ends ranks that are not its descendants; then kill what is left."""
         process = self._process
         if process is None or process.returncode is not None:
             return
@@ -339,7 +350,7 @@ class LaunchedRanks:
         kill_all([*below, *descendants(process.pid), process.pid])
 
     def close(self) -> None:
-        """End all processes that are left, and remove the temporary folder."""
+        """End all remaining processes, and remove the temporary folder."""
         try:
             self._end()
             if self._process is not None and self._process.returncode is None:
@@ -363,7 +374,7 @@ class LaunchedRanks:
 
 
 def _remove_stale_pages() -> None:
-    """Remove this user's temporary folders that killed sweeps left and no process has locked."""
+    """Remove this user's temporary folders that killed sweeps left behind and that no process has locked."""
     folders = {_pages(launcher) for launcher in ("torchrun", "ray")}
     for path in [path for folder in folders for path in Path(folder).glob(f"{_PAGE}*")]:
         with contextlib.suppress(OSError):
@@ -379,6 +390,6 @@ def _remove_stale_pages() -> None:
 
 
 def _pages(launcher: str) -> str:
-    """Return the folder in which a launcher's temporary folders are made."""
+    """Return the folder in which temporary folders for this launcher are made."""
     usual = tempfile.gettempdir()
     return "/tmp" if launcher == "ray" and len(usual) > _SHORT and Path("/tmp").is_dir() else usual

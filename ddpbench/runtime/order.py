@@ -1,17 +1,17 @@
-"""The order in which each round launches the cases: random, and balanced over rounds. Pure arithmetic.
+"""Choose the order in which each round launches the cases: random, and balanced over rounds.
 
-A machine that drifts during a round slows the later launches of the round. If each case's positions have the same sum
-over the rounds, a drift that is linear within each round cancels in the mean of every log ratio. Two methods
-achieve that:
+A machine that drifts during a round slows the later launches of the round. Suppose that each case's positions have the
+same sum over the rounds. A drift that is linear within each round then cancels in the mean of every log ratio. Two
+methods make the sums equal:
 
-- a random order and its reverse: together every case has the position sum k - 1;
+- a random order and its reverse, in which every case has the position sum k - 1;
 - three orders with equal position sums, for an odd number of rounds. They exist if the number of cases k is odd; for
   even k the sums differ by 1, which is the least possible. A random search finds the orders; for many cases, they are
   constructed instead.
 
 So the orders are balanced after `rounds_min` rounds, and after every second round from then on. The effect of the case
-that ran just before is left to chance: orders are random, and in an order and its reverse no case follows the same one
-twice.
+that ran just before is left to chance, because orders are random. In an order and its reverse, no case follows the same
+case twice.
 """
 
 from __future__ import annotations
@@ -23,16 +23,20 @@ from itertools import islice
 from ddpbench.spec import Budget, PlannedCase
 
 MOST_SEARCHED = 40
-"""Maximum number of cases for the search; with more it would take over a second, so orders are constructed instead."""
+"""Maximum number of cases for which orders are searched. A search for more would take over a second, so their orders
+are constructed.
+"""
 _STEPS = 10_000
-"""Number of exchanges after which the search gives up."""
+"""Number of exchanges after which the search ends without a result."""
 
 Positions = list[int]
-"""Each case's position in a round, from 0."""
+"""Position of each case in a round, from 0, by the case's index."""
 
 
 def run_order(cases: Iterable[PlannedCase], budget: Budget) -> list[tuple[int, str]]:
-    """Return the round and case id of every launch of `rounds_max` rounds, without skipped cases."""
+    """Return the (round, case id) of every launch in `rounds_max` rounds, in launch order; skipped cases are left
+    out.
+    """
     assert budget.seed is not None
     ids = [entry.case.case_id for entry in cases if entry.skip_reason is None]
     orders = balanced_orders(ids, rounds_min=budget.rounds_min, rounds=budget.rounds_max, seed=budget.seed)
@@ -40,7 +44,7 @@ def run_order(cases: Iterable[PlannedCase], budget: Budget) -> list[tuple[int, s
 
 
 def balanced_orders(case_ids: Sequence[str], *, rounds_min: int, rounds: int, seed: int) -> list[list[str]]:
-    """Return the order of the case ids in each of `rounds` rounds; it depends only on the arguments."""
+    """Return, for each of `rounds` rounds, the case ids in launch order; the result depends only on the arguments."""
     rng = random.Random(f"{seed}")
     shuffled = rng.sample(case_ids, len(case_ids))
     return [
@@ -54,7 +58,10 @@ def _in_order(case_ids: Sequence[str], positions: Positions) -> list[str]:
 
 
 def _rounds(cases: int, rounds_min: int, rng: random.Random) -> Iterator[Positions]:
-    """Yield orders endlessly: three balanced ones if `rounds_min` is odd and above 1, then pairs of reverse orders."""
+    """Yield orders endlessly, in pairs of an order and its reverse.
+
+    If `rounds_min` is odd and above 1, three balanced orders come first.
+    """
     if rounds_min >= 3 and rounds_min % 2:
         three = list(_search(cases, rng) or construct_three(cases))
         rng.shuffle(three)
@@ -66,10 +73,10 @@ def _rounds(cases: int, rounds_min: int, rng: random.Random) -> Iterator[Positio
 
 
 def construct_three(cases: int) -> tuple[Positions, Positions, Positions]:
-    """Return three orders of k cases whose position sums are all 3(k-1)/2, or that plus or minus 1/2 if k is even.
+    """Return three orders of k cases that have equal position sums: 3(k-1)/2, or this ± 1/2 if k is even.
 
-    The first order counts up. The second is chosen so that the sums of both are all different; the third makes up the
-    rest. Most cases then follow the same case twice, so `_search` is better.
+    The first order counts up. The second is chosen so that the sums of the first two are all different, and the third
+    completes the sums. In these orders most cases follow the same case twice, so the orders of `_search` are better.
     """
     first = list(range(cases))
     half = (cases + 1) // 2
@@ -80,9 +87,9 @@ def construct_three(cases: int) -> tuple[Positions, Positions, Positions]:
 
 
 def _search(cases: int, rng: random.Random) -> tuple[Positions, Positions, Positions] | None:
-    """Search three balanced orders by random exchanges in the second, with the best third order each time.
+    """Search for three balanced orders by random exchanges in the second; each time, the third is the best possible.
 
-    Return None if there are too many cases or none were found.
+    Return None if there are too many cases or no orders are found.
     """
     if cases > MOST_SEARCHED:
         return None
@@ -104,9 +111,9 @@ def _search(cases: int, rng: random.Random) -> tuple[Positions, Positions, Posit
 
 
 def _third(first: Positions, second: Positions) -> tuple[Positions, list[int]]:
-    """Return the order that balances two others best, and a measure of each case's remaining imbalance.
+    """Return the third order that best balances two others, and a measure of each case's remaining imbalance.
 
-    The measure is 0 if the position sum is within 1/2 of the mean, else twice what exceeds that.
+    The measure is 0 if the case's position sum is within 1/2 of the mean, and otherwise twice the excess.
     """
     sums = [a + b for a, b in zip(first, second, strict=True)]
     third = [0] * len(sums)

@@ -1,4 +1,4 @@
-"""Have a fork server's child process examine the machine or a user's workload class."""
+"""Examine the machine or a user's workload class in a child process of a fork server."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from ddpbench.spec import Case
 _AS_KILLED: dict[int, str] = {
     signal.SIGKILL: ", as the kernel does where memory runs out: use a smaller batch or model"
 }
-"""The likely cause of each signal that may end a trial, to append to the message."""
+"""Likely cause of a signal that ends a trial, to append to the message, by the signal's number."""
 
 
 def probed(server: ServerProcess, folder: Path, *, log_stays: bool = True) -> dict[str, Any]:
-    """Return the facts that a rank with torch finds about this machine; see `ddpbench.worker.probe`.
+    """Return the facts that a process with torch finds about this machine; see `ddpbench.worker.probe`.
 
     Pass `log_stays=False` if the folder will be removed, so that the error does not refer to its log.
 
     Raises:
-        LaunchError: the probe failed.
+        LaunchError: the examination failed.
     """
     path = folder / "probe.json"
     code = server.probe(path, None, START_TIMEOUT_S)
@@ -43,15 +43,17 @@ def probed(server: ServerProcess, folder: Path, *, log_stays: bool = True) -> di
 def inspected(
     server: ServerProcess, case: Case, folder: Path, timeout_s: float, largest: Case | None = None
 ) -> dict[str, Any]:
-    """Return the facts that a rank finds when it tries a case's own workload; see `ddpbench.worker.verify.inspection`.
+    """Try a case's own workload in a rank, and return facts about it; see `ddpbench.worker.verify.inspection`.
 
-    If the trial fails, the dict's `problem` is a sentence on the failure.
+    If the trial fails, the dictionary has a sentence on the failure under `problem`.
     """
     return _tried(server, case, folder, timeout_s, "trying one step of it", largest=largest)
 
 
 def gradients_of(server: ServerProcess, case: Case, folder: Path, timeout_s: float) -> list[int] | None:
-    """Return the bytes of each gradient of a case, in the order they become ready; None if unknown."""
+    """Return the size of each gradient of a case (bytes), in the order in which gradients become ready; None if
+    unknown.
+    """
     path = folder / "probe.json"
     path.unlink(missing_ok=True)
     if server.probe(path, case.to_json(), timeout_s, order=True) != 0 or not path.exists():
@@ -61,7 +63,7 @@ def gradients_of(server: ServerProcess, case: Case, folder: Path, timeout_s: flo
 
 
 def stated_batch(server: ServerProcess, name: str, folder: Path) -> int | None:
-    """Return the local batch size that a user's workload class states; None if it states none or importing it fails.
+    """Return the local batch size that a user's workload class states; None if there is none or the import fails.
 
     Raises:
         WorkloadError: importing the class did not end in time.
@@ -83,10 +85,10 @@ def stated_batch(server: ServerProcess, name: str, folder: Path) -> int | None:
 def profiled(
     server: ServerProcess, case: Case, folder: Path, *, steps: int | None, cores: Sequence[int]
 ) -> dict[str, Any]:
-    """Profile a case's workload in a process on these cores; see `ddpbench.worker.rank.profiling` for the result.
+    """Profile a case's workload in a process on these cores, and return the profile as a dictionary.
 
-    If `steps` is None, profile as many steps as confidence intervals need. If profiling fails, the dict's `problem` is
-    a sentence on the failure.
+    See `ddpbench.worker.rank.profiling` for its keys. If `steps` is None, the number of steps is chosen by the widths
+    of confidence intervals. If profiling fails, the dictionary has a sentence on the failure under `problem`.
     """
     profile = {"steps": steps, "cores": list(cores)}
     return _tried(server, case, folder, math.inf, "profiling it", profile)

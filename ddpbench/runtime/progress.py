@@ -1,4 +1,4 @@
-"""The launches of a plan that are done, and those that are left."""
+"""Keep track of which launches of a plan are done and which are left."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from ddpbench.units import counted, format_seconds
 
 
 class Launches(Protocol):
-    """A plan of launches, either just made or read from its run directory."""
+    """Interface of a plan of launches, either new or read from a run directory."""
 
     @property
     def run_id(self) -> str:
-        """Return the run's id as its records have it; empty in runs of older versions."""
+        """Return the run's id, as in its records; `""` in runs of older versions."""
 
     @property
     def budget(self) -> Budget:
-        """Return the budget: how long and how often to launch."""
+        """Return the budget, which says how long and how often to launch."""
 
     @property
     def runnable(self) -> tuple[PlannedCase, ...]:
@@ -35,11 +35,11 @@ class Launches(Protocol):
 
     @property
     def order(self) -> Sequence[tuple[int, str]]:
-        """Return (round, case id) of every measuring launch, in launch order."""
+        """Return the (round, case id) of every measuring launch, in launch order."""
 
 
 def to_prove(entries: Iterable[PlannedCase]) -> list[Case]:
-    """Return the cases to prove: the first of each set of cases that have a proof in common."""
+    """Return the cases to prove: the first case of each set that can share a proof."""
     first: dict[str, Case] = {}
     for entry in entries:
         first.setdefault(entry.case.proof_key, entry.case)
@@ -47,7 +47,7 @@ def to_prove(entries: Iterable[PlannedCase]) -> list[Case]:
 
 
 class Done:
-    """The finished launches of a plan."""
+    """Keeps track of the finished launches of a plan."""
 
     def __init__(self, run: RunDir, plan: Launches) -> None:
         self._run, self._plan = run, plan
@@ -63,37 +63,39 @@ class Done:
         return {key: outcome for key, outcome in outcomes.items() if self.endings[key] is not None}
 
     def set_failed_aside(self) -> None:
-        """Set aside launches that were not ok or have damaged records, so that they are done again."""
+        """Move away the records of launches that were not ok or are damaged, so that these launches are repeated."""
         for key in list(self.endings.finished()):
             if self.endings[key] != "ok" or key in self._damaged:
                 self._run.set_aside(self._run.launch(*key))
                 self.endings[key] = None
 
     def finished(self, entry: PlannedCase, purpose: Purpose, number: int) -> bool:
-        """Return whether a launch is done."""
+        """Return whether a launch is finished."""
         return self.endings[entry.case.case_id, purpose, number] is not None
 
     @property
     def unproved(self) -> list[PlannedCase]:
-        """Return the cases whose proof is not done."""
+        """Return the cases whose proof has not run."""
         return [entry for entry in self._plan.runnable if not self.finished(entry, "proof", 0)]
 
     @property
     def worthwhile(self) -> list[PlannedCase]:
-        """Return the cases that are not given up (see `given_up`)."""
+        """Return the cases that are still worth launching (not `given_up`)."""
         return [entry for entry in self._plan.runnable if not self.given_up(entry)]
 
     def given_up(self, entry: PlannedCase) -> bool:
-        """Return whether a case is not worth launching again, because its proof failed or it keeps failing."""
+        """Return whether a case will not be launched again, because its proof failed or all its launches so far
+        failed.
+        """
         return self.endings.given_up(entry.case.case_id)
 
     def of_round(self, number: int) -> list[PlannedCase]:
-        """Return all cases of a round, done or not, in launch order."""
+        """Return all cases of round `number`, finished or not, in launch order."""
         known = {entry.case.case_id: entry for entry in self._plan.runnable}
         return [known[case_id] for at, case_id in self._plan.order if at == number]
 
     def left_of_round(self, number: int) -> list[PlannedCase]:
-        """Return the cases of a round that are still to be launched, in launch order."""
+        """Return the cases of round `number` that are still to be launched, in launch order."""
         return [
             entry
             for entry in self.of_round(number)
@@ -101,17 +103,17 @@ class Done:
         ]
 
     def unfinished(self, entry: PlannedCase, rounds: int) -> int:
-        """Return how many of a case's launches in the first `rounds` rounds are not done."""
+        """Return how many of a case's launches in the first `rounds` rounds are not finished."""
         return self.endings.unfinished(entry.case.case_id, rounds)
 
     def rounds_todo(self, rounds: int) -> int:
-        """Return how many launches in the first `rounds` rounds are still to be done, without cases given up."""
+        """Return how many launches in the first `rounds` rounds are still to be made, without cases given up."""
         return sum(self.unfinished(entry, rounds) for entry in self.worthwhile)
 
     def take_proof(self, entry: PlannedCase) -> bool:
-        """Copy a successful proof from a case with the same proof key; return whether there was one.
+        """Copy a successful proof within this run from a case with the same proof key; return whether there was one.
 
-        Such cases differ only in link rates, time dilation or settings of recovery. The copied records keep the name of
+        Such cases differ only in link rates, time dilation or recovery settings. The copied records keep the name of
         the case that was launched.
         """
         case_id = entry.case.case_id
@@ -124,9 +126,9 @@ class Done:
         return False
 
     def borrow_proof(self, entry: PlannedCase, lenders: Iterable[RunDir]) -> bool:
-        """Copy a successful proof of the same case from a different run with the same id; return whether there was one.
+        """Copy a successful proof of the same case from one of the runs `lenders`; return whether there was one.
 
-        Both runs must have the same machine, code, workload and torch, which a shared id alone does not ensure.
+        Both runs must have the same run id, machine, code, workload and torch.
         """
         case_id = entry.case.case_id
         for lender in lenders:
@@ -151,12 +153,12 @@ class Done:
 
 
 def _conditions(run: RunDir) -> dict[str, object]:
-    """Return the facts of a run's identity that its proofs depend on, apart from the cases."""
+    """Return the facts about a run's machine, code and packages that its proofs depend on."""
     return {key: value for key, value in read_machine(run)["identity"].items() if key != "experiment_digest"}
 
 
 def left_out_words(names: Namer, done: Done, budget: Budget) -> str:
-    """Return words on the promised launches that were not run before the budget was spent; empty if all were."""
+    """Return words on planned launches that were not run because the time budget was spent; `""` if all were run."""
     left = {
         entry.case: count for entry in done.worthwhile if (count := done.unfinished(entry, budget.rounds_min))
     }

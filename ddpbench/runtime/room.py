@@ -1,4 +1,4 @@
-"""Tell the user whether `budget.total` has room for the promised rounds, and tell again whenever that changes."""
+"""Tell the user whether the time budget allows all planned rounds, and again whenever that changes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ddpbench.units import counted, format_seconds
 
 
 class Room:
-    """Messages on how many of the promised rounds the budget has room for; at first it is assumed to be all."""
+    """Tells the user how many of the planned rounds fit into the time budget; at first, all are assumed to fit."""
 
     def __init__(self, budget: Budget, warn: Callable[[str], None], note: Callable[[str], None]) -> None:
         self._budget, self._warn, self._note = budget, warn, note
         self._told_rounds = budget.rounds_min
 
     def tell(self, when: str, left_s: float, number: int, done: Done, expected: Expected) -> None:
-        """Warn if the number of promised rounds that the budget has room for has changed since the last call.
+        """Warn the user if the number of planned rounds that fit into the budget has changed since the last call.
 
-        If there is now room for all of them, make a note instead. Round `number` is next, `left_s` the time left, and
-        `when` the beginning of the message.
+        If all rounds fit now, send a note instead of a warning. `left_s` is the time left in the budget, round `number`
+        is the next one, and the message begins with `when`.
         """
         budget = self._budget
         if number >= budget.rounds_min or not done.rounds_todo(budget.rounds_min):

@@ -1,4 +1,4 @@
-"""A running fork server, started by its guard process: start it, exchange messages with it, and end it."""
+"""Start a fork server with its guard process, exchange messages with the server, and end it."""
 
 from __future__ import annotations
 
@@ -25,26 +25,27 @@ from ddpbench.records.files import open_to_append, read_end
 
 START_TIMEOUT_S = 120.0
 STOPPED_LOOKS = 10
-"""Number of successive checks, a second apart, that must find a server stopped before it is given up.
+"""Number of successive checks, a second apart, that must find a server stopped before it is ended.
 
-Checks are counted rather than seconds, since this process may be stopped between two of them, along with its whole job.
+Checks are counted, and not seconds, because this process may itself be stopped between two checks.
 """
 _LOOK_S = 1.0
 _TAIL_BYTES = 1 << 16
 _HEARD_BYTES = 1 << 12
-"""Bytes read at once. With a larger buffer, each message would touch a different page of the heap."""
+"""Number of bytes read at once. A larger buffer would use a different page of the heap for each message."""
 
 
 class SpoiltError(LaunchError):
-    """A server cannot fork any more, because it has imported what a case needs."""
+    """The server can no longer fork, because of a module that it has imported for a case."""
 
 
 def start_server(
     env: Mapping[str, str], log: Path, page_fd: int, *, log_stays: bool, waiting: Callable[[], None]
 ) -> RunningServer:
-    """Start a fork server, wait until it is ready, and return it.
+    """Start a fork server, wait until it is ready, and return the connection to it.
 
-    `page_fd` is the descriptor of the shared memory for the ranks' pulses; the rest is as in `ServerProcess`.
+    `page_fd` is the file descriptor of the shared memory for the ranks' heartbeats. The other arguments are as in
+    `ServerProcess`.
 
     Raises:
         LaunchError: the server was not ready in time.
@@ -81,7 +82,7 @@ def start_server(
 
 
 class RunningServer:
-    """The connection to a fork server, and the guard process that forks and ends the server."""
+    """The connection to a fork server and to its guard process, which forks and ends the server."""
 
     def __init__(
         self,
@@ -93,7 +94,7 @@ class RunningServer:
         waiting: Callable[[], None],
         oom_before: int,
     ) -> None:
-        """Store the arguments; `oom_before` is the count of `oom_kills` from before the server was started."""
+        """Store the arguments; `oom_before` is the value of `oom_kills()` from before the server was started."""
         self._process, self._connection = process, connection
         self._log, self._log_stays, self._waiting = log, log_stays, waiting
         self._oom_before = oom_before
@@ -103,7 +104,7 @@ class RunningServer:
         self._stopped = 0
         self._looked_at = time.monotonic()
         self.has: set[tuple[str, str]] = set()
-        """Pairs of strategy and workload whose imports the server has made."""
+        """Pairs of strategy and workload whose modules the server has imported."""
 
     def await_ready(self) -> None:
         """Wait until the server reports that it is ready.
@@ -125,24 +126,26 @@ class RunningServer:
 
     @property
     def _tail(self) -> str:
-        """Return words to append to a message: the last line of the server's log, and the log's path if it stays."""
+        """Return words to append to a message: the last line of the server's log, and the log's path if the log
+        stays.
+        """
         return tail_of(self._log, where=self._log_stays)
 
     @property
     def alive(self) -> bool:
-        """Return whether the server can still be asked for ranks."""
+        """Return whether the server can still take requests."""
         return self._process.poll() is None
 
     @property
     def pid(self) -> int:
-        """Return the server's process id; before the guard has forked it, the guard's."""
+        """Return the server's process id; the guard's process id until the guard has forked the server."""
         return self._born_pid or self._process.pid
 
     def hear(self, timeout_s: float) -> list[dict[str, Any]]:
-        """Return the server's next events as soon as there are any; empty if there are none within `timeout_s`.
+        """Return the server's next events, waiting up to `timeout_s` for the first; an empty list if none came.
 
         Raises:
-            ServerGoneError: the server is gone. One that stayed stopped has been ended, with its ranks.
+            ServerGoneError: the server is gone. A server that stayed stopped has been ended, with its ranks.
         """
         if self._pending:
             pending, self._pending = self._pending, []
@@ -166,7 +169,10 @@ class RunningServer:
         return [json.loads(line) for line in lines]
 
     def _ended(self, code: int) -> str:
-        """Return words on how the server ended, since its log has none if the kernel killed it."""
+        """Return words on how the server ended, given its exit code.
+
+        The server's log does not say this if the kernel killed the server.
+        """
         if code >= 0:
             return f"ended with exit code {code}"
         killed = f"was killed by {signal_name(-code)}"
@@ -177,10 +183,11 @@ class RunningServer:
         return f"{killed}, as the kernel does where memory runs out, and batch systems at their limits"
 
     def _look(self) -> None:
-        """Check at most once a second whether the server is stopped, and give it up after `STOPPED_LOOKS` times.
+        """Check whether the server is stopped, at most once per second; after `STOPPED_LOOKS` such checks in a row, end
+        it.
 
         Raises:
-            ServerGoneError: the server is given up.
+            ServerGoneError: the server has been ended.
         """
         now = time.monotonic()
         if now - self._looked_at < _LOOK_S:
@@ -192,11 +199,11 @@ class RunningServer:
 
     @property
     def is_stopped(self) -> bool:
-        """Return whether the server is stopped: its ranks run on, but it starts no ranks and reports no ends."""
+        """Return whether the server is stopped by a signal, so that it starts no ranks and reports no ends."""
         return is_stopped(self.pid)  # the guard's before it has forked the server
 
     def give_up_stopped(self) -> NoReturn:
-        """End a server that is stopped, and its ranks.
+        """End a stopped server and its ranks.
 
         Raises:
             ServerGoneError: always.
@@ -209,7 +216,7 @@ class RunningServer:
         )
 
     def ask(self, awaited: str, **request: Any) -> dict[str, Any]:
-        """Send a request to the server and return its answer, the next event with the name `awaited`.
+        """Send a request to the server and return the answer, which is the next event with the name `awaited`.
 
         If waiting for the answer fails, the server is ended.
 
@@ -250,7 +257,9 @@ class RunningServer:
                     raise LaunchError(event["reason"])
 
     def end(self) -> None:
-        """Make the guard end all its descendants, and wait until it ends; after a time-out, kill them all directly."""
+        """Make the guard end the server and all ranks, and wait until the guard ends; after a time-out, kill all of
+        them.
+        """
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)  # a fork of this process may hold a copy
         self._connection.close()
@@ -264,7 +273,7 @@ class RunningServer:
 
 
 def tail_of(path: Path, *, where: bool = True) -> str:
-    """Return words to append to a sentence: the last line of a log and, if `where`, the log's path."""
+    """Return words to append to a sentence: the last line of the log at `path`, and the path itself if `where`."""
     try:
         text = read_end(path, _TAIL_BYTES).decode(errors="replace")
     except (OSError, UnreadableError):

@@ -1,4 +1,4 @@
-"""The controlling side of a fork server: start it, ask it for ranks, hear of their ends, end it."""
+"""Control a fork server: start it, have it fork ranks, receive their ends, and end it."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from ddpbench.spec import Case
 from ddpbench.workloads import is_import_path
 
 ASKED = "DDPBENCH_ASKED_NS"
-"""The environment variable with the time when a rank's launch was requested, ns of `perf_counter_ns`."""
+"""Environment variable with the time at which a rank's launch was requested, by `perf_counter_ns` (ns)."""
 _spoiling: set[tuple[str, str]] = set()
 """Pairs of strategy and workload (empty for users' own) whose imports make a server unable to fork.
 
-This depends on the installed packages. Once such a pair is known, its ranks make their imports themselves; a proof that
-runs first thus makes all rounds start alike.
+This depends on the installed packages. Once such a pair is known, its ranks import their modules themselves. Proofs run
+first and find the pairs, so that all rounds start in the same way.
 """
 
 
 class _Page:
-    """The shared memory in which ranks count their steps; they inherit its descriptor."""
+    """Shared memory in which ranks count their steps; ranks inherit its file descriptor."""
 
     def __init__(self) -> None:
         self.fd = os.memfd_create("ddpbench-heartbeat", os.MFD_CLOEXEC)
@@ -52,7 +52,7 @@ class _Page:
 
 
 class ServerProcess(AbstractContextManager["ServerProcess"]):
-    """A fork server and the ranks it forks. Use it as a context manager, which ends all these processes on exit."""
+    """A fork server and the ranks that it forks. As a context manager, it ends all these processes on exit."""
 
     reports_helper_times = True
 
@@ -66,7 +66,7 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
     ) -> None:
         """Start the server and wait until it is ready.
 
-        `waiting` is called about every second while the server starts, prepares ranks or runs a probe. Pass
+        `waiting` is called about every second while the server starts, prepares ranks or examines something. Pass
         `log_stays=False` if the log's folder will be removed, so that errors do not refer to the log.
         """
         self._waiting = waiting
@@ -83,7 +83,7 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
 
     @property
     def alive(self) -> bool:
-        """Return whether the server can still be asked for ranks."""
+        """Return whether the server can still take requests."""
         return self._running.alive
 
     @property
@@ -93,11 +93,11 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
 
     @property
     def is_stopped(self) -> bool:
-        """Return whether the server is stopped: its ranks run on, but it starts no ranks and reports no ends."""
+        """Return whether the server is stopped by a signal, so that it starts no ranks and reports no ends."""
         return self._running.is_stopped
 
     def give_up_stopped(self) -> NoReturn:
-        """End a server that is stopped, and its ranks.
+        """End a stopped server and its ranks.
 
         Raises:
             ServerGoneError: always.
@@ -105,19 +105,19 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
         self._running.give_up_stopped()
 
     def events(self, timeout_s: float) -> list[dict[str, Any]]:
-        """Return the server's next events as soon as there are any; empty if there are none within `timeout_s`.
+        """Return the server's next events, waiting up to `timeout_s` for the first; an empty list if none came.
 
-        Ends of an earlier launch's ranks are left out: a killed rank may sleep where no signal reaches it, and end
-        during a later launch that uses the same rank numbers.
+        Ends of an earlier launch's ranks are left out. A killed rank may sleep where no signal reaches it, and end only
+        during a later launch, which uses the same rank numbers.
 
         Raises:
-            ServerGoneError: the server is gone. One that stayed stopped has been ended, with its ranks.
+            ServerGoneError: the server is gone. A server that stayed stopped has been ended, with its ranks.
         """
         heard = self._running.hear(timeout_s)
         return [event for event in heard if event["event"] != "exited" or event["pid"] in self.pids]
 
     def _ask(self, awaited: str, **request: Any) -> dict[str, Any]:
-        """Return the server's answer to a request, and store the ids of the processes that it forked."""
+        """Return the server's answer to a request, and store the process ids of ranks forked for it in `pids`."""
         answer = self._running.ask(awaited, **request)
         self.pids = tuple(answer.get("pids", ()))
         return answer
@@ -128,10 +128,10 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
         directory: LaunchDir,
         request: LaunchRequest | None = None,
     ) -> bool:
-        """Fork a rank for each environment; `events` reports their ends, numbering them from 0.
+        """Fork one rank per environment; `events` later reports their ends, by rank number from 0.
 
-        If `request` is None, the ranks read the one in the directory. Return whether the server was first replaced or
-        made imports for the ranks, which takes time that is not part of the launch.
+        If `request` is None, the ranks read the request in `directory`. Return whether the server first had to import
+        modules or was replaced, whose time does not count as the launch's.
         """
         self._page.clear()  # otherwise an earlier launch's counts would be taken for this one's
         case = (request or LaunchRequest.read(directory.request)).case
@@ -148,9 +148,9 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
         return imported
 
     def _prepared(self, case: Case) -> bool:
-        """Make the server import what a case's ranks need, and return whether it did or was replaced.
+        """Make the server import the modules that a case's ranks need; return whether it did, or was replaced.
 
-        It is replaced, and the ranks import for themselves, if the imports make it unable to fork.
+        If the imports make the server unable to fork, it is replaced, and the ranks import the modules themselves.
         """
         strategy, workload = ("" if is_import_path(name) else name for name in (case.strategy, case.workload))
         needs = strategy, workload
@@ -177,9 +177,10 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
         order: bool = False,
         largest: Case | None = None,
     ) -> int | None:
-        """Have a rank write its findings to `path`; return its exit code, or None if it was killed after `timeout_s`.
+        """Have a rank examine something and write its findings to `path`; return the rank's exit code.
 
-        The other arguments say what to examine; see the functions in `ddpbench.runtime.probes`.
+        None if the rank was killed after `timeout_s`. The other arguments say what to examine; see the functions in
+        `ddpbench.runtime.probes`.
         """
         self._ask(
             "started",
@@ -208,14 +209,14 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
         return self._page.pulse(rank)
 
     def signal_ranks(self, number: signal.Signals, pids: tuple[int, ...] | None = None) -> None:
-        """Send a signal to ranks; SIGKILL reaches their loader workers too, since each rank leads a process group."""
+        """Send a signal to all ranks, or to the processes in `pids`; SIGKILL also reaches their loader workers."""
         send = os.killpg if number == signal.SIGKILL else os.kill
         for pid in self.pids if pids is None else pids:
             with contextlib.suppress(ProcessLookupError):
                 send(pid, number)
 
     def forget(self) -> None:
-        """Forget the ranks' processes, which have all ended."""
+        """Forget the ranks' process ids, because all ranks have ended."""
         self.pids = ()
 
     def close(self) -> None:

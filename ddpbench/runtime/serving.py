@@ -1,4 +1,4 @@
-"""Choose what starts a launch's ranks, a fork server or another launcher; both follow the protocol `Ranks`."""
+"""Choose what starts a launch's ranks: a fork server or another launcher, both with the interface `Ranks`."""
 
 from __future__ import annotations
 
@@ -16,53 +16,55 @@ from ddpbench.spec import Case
 
 
 class Ranks(Protocol):
-    """A launch's ranks as the code that watches them sees them. Their starter is a fork server or another launcher."""
+    """Interface to a launch's ranks, whichever starter they have: a fork server or another launcher."""
 
     reports_helper_times: bool
     """True if a rank's `exited` event includes the CPU time of its loader workers."""
 
     @property
     def start_s(self) -> float:
-        """Return the time that it took to start the fork server, seconds; 0 for another launcher."""
+        """Return the time that starting the fork server took (s); 0 for another launcher."""
 
     @property
     def pid(self) -> int:
-        """Return the process id of the starter."""
+        """Return the process id of the fork server or launcher."""
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Return the ranks' process ids, by rank."""
+        """Return the ranks' process ids, by rank number."""
 
     @property
     def is_stopped(self) -> bool:
-        """Return whether the starter is stopped, so that it cannot report ranks' ends."""
+        """Return whether the fork server or launcher is stopped by a signal, so that it cannot report ranks' ends."""
 
     def give_up_stopped(self) -> None:
-        """End a stopped starter.
+        """End a stopped fork server or launcher.
 
         Raises:
             ServerGoneError: always.
         """
 
     def launch(self, envs: Sequence[Mapping[str, str]], directory: LaunchDir) -> bool:
-        """Start a rank for each environment; return whether this took time that is not part of the launch."""
+        """Start one rank per environment; return whether time was spent on preparations, which do not count as the
+        launch.
+        """
 
     def events(self, timeout_s: float) -> list[dict[str, Any]]:
-        """Return the ranks' next events, waiting up to `timeout_s` for one."""
+        """Return the ranks' next events, waiting up to `timeout_s` for the first."""
 
     def pulse(self, rank: int) -> Pulse:
-        """Return a rank's heartbeat, which tells how far it has come."""
+        """Return a rank's heartbeat, which has its phase and its number of steps."""
 
     def signal_ranks(self, number: signal.Signals, pids: tuple[int, ...] | None = None) -> None:
         """Send a signal to all ranks, or to the processes in `pids`."""
 
     def forget(self) -> None:
-        """Forget the ranks' processes, which have all ended."""
+        """Forget the ranks' process ids, because all ranks have ended."""
 
 
 @contextmanager
 def ranks_for(case: Case, log: Path, forked: Callable[[], ServerProcess]) -> Iterator[Ranks]:
-    """Yield what starts a case's ranks: the fork server that `forked` returns, or the case's launcher."""
+    """Yield the object that starts a case's ranks: the fork server that `forked` returns, or the case's launcher."""
     if case.launcher == "local":
         yield forked()
         return

@@ -1,4 +1,4 @@
-"""Write `sessions.json`, which has an entry for each session of a run, with any launcher.
+"""Write a run's `sessions.json`, which has one entry per session.
 
 A session is the time during which one sweep command works in the run's directory.
 """
@@ -18,21 +18,24 @@ from ddpbench.units import utc_now
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A session of a sweep: the id that its launches record, and when it began."""
+    """The id of a session, which its launches record, and the time when the session began."""
 
     id: str
     started_utc: str
 
     @classmethod
     def begin(cls) -> Session:
-        """Return a session that begins now, with an id drawn at random."""
+        """Return a session that begins now, with a random id."""
         return cls(secrets.token_hex(6), utc_now())
 
 
 def note_session(
     run: RunDir, session: Session, *, wall_s: float, measured_s: float, launches: int, stop_reason: str
 ) -> str:
-    """Add the entry of a session that ends. If the file was damaged, replace it and return a sentence that says so."""
+    """Add the entry of an ended session to the run's `sessions.json`; return `""`.
+
+    If the file was damaged, replace it, and return a sentence on that.
+    """
     sessions: list[dict[str, Any]] = []
     problem = ""
     try:

@@ -1,4 +1,4 @@
-"""Try users' own workloads before any launch, each in a separate process and with its smallest batch."""
+"""Try users' own workloads before any launch, each in a separate process with its smallest local batch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def inspect_own(
     `before_each` is called before each trial.
 
     Raises:
-        WorkloadError: some workloads cannot be used; the message has a sentence for each problem.
+        WorkloadError: some workloads cannot be used; the message has one sentence per problem.
     """
     smallest: dict[str, Case] = {}
     largest: dict[str, Case] = {}
@@ -63,11 +63,11 @@ def inspect_own(
 
 
 _TRIED = ("workload", "workload_options_json")
-"""Settings that identify a trial."""
+"""Settings by which messages identify a trial."""
 
 
 def _with(cases: Sequence[Case], tried_: Mapping[str, Case]) -> str:
-    """Return words on the options with which a problem arose; empty if it arose with all options of the class."""
+    """Return words on the workload options with which a problem occurred; `""` if it occurred with all of the class."""
     every = {name for name, case in tried_.items() if cases and case.workload == cases[0].workload}
     if len(every) == len(cases):
         return ""
@@ -76,20 +76,20 @@ def _with(cases: Sequence[Case], tried_: Mapping[str, Case]) -> str:
 
 
 def _too_few(facts: Mapping[str, Any], largest: Case) -> str:
-    """Return words on why the class's samples are too few for the largest case; empty if they are enough."""
+    """Return words on why the workload has too few samples for the largest case; `""` if it has enough."""
     dealt = facts.get("dealt_samples")
     why = largest.too_few(dealt) if dealt is not None else ""
     return f"at {counted(largest.world_size, 'rank')} {why}" if why else ""
 
 
 def alone(case: Case) -> Case:
-    """Return the case's single-process baseline with its local batch and no loader workers."""
+    """Return the case's single-process baseline, with the case's local batch and without loader workers."""
     alone = case.baseline()
     return replace(alone, local_batch=case.local_batch, global_batch=case.local_batch, loader_workers=0)
 
 
 def tried(own: Mapping[str, Mapping[str, Any]]) -> dict[str, Tried]:
-    """Return the times that trials measured, by workload name with options, from the facts of `inspect_own`."""
+    """Return the times that trials measured, by workload name with options; `own` is the result of `inspect_own`."""
     return {
         name: Tried(made_s=facts["made_s"], step_s=facts["step_s"], local_batch=facts["local_batch"])
         for name, facts in own.items()
@@ -99,9 +99,9 @@ def tried(own: Mapping[str, Mapping[str, Any]]) -> dict[str, Tried]:
 def gradients_in_rank(
     server: ServerProcess, folder: Path, *, before_each: Callable[[], None] = lambda: None
 ) -> Gradients:
-    """Return a function that finds the sizes of a case's gradients in bytes, from a profile or a backward pass.
+    """Return a function that finds the sizes of a case's gradients (bytes), from a replay's profile or a backward pass.
 
-    The function calls `before_each` before it has a rank of the server compute the backward pass.
+    A rank of the server computes the backward pass. `before_each` is called before that.
     """
 
     def gradients(case: Case) -> Sequence[int] | None:
@@ -119,7 +119,7 @@ def gradients_in_rank(
 def within_own(
     entries: Sequence[PlannedCase], own: Mapping[str, Mapping[str, Any]]
 ) -> tuple[PlannedCase, ...]:
-    """Mark cases as skipped if the trial of their own workload showed that they cannot train its model.
+    """Mark cases as skipped if the trial of their own workload showed that their strategy cannot train its model.
 
     Raises:
         WorkloadError: all cases are skipped.
@@ -141,7 +141,7 @@ def within_own(
 
 
 def skipped_by_trial(before: Sequence[PlannedCase], after: Sequence[PlannedCase]) -> list[str]:
-    """Return a line for each case that `within_own` has newly marked as skipped, with its label and the reason."""
+    """Return one line per case that is skipped in `after` but not in `before`, with its label and the reason."""
     planned = {entry.case.case_id for entry in before if entry.skip_reason is None}
     names = Namer(entry.case for entry in after)
     return [
@@ -189,19 +189,21 @@ _NOT_IDENTIFYING = (
 
 
 def identifying(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts about a workload without those that only estimates and checks use."""
+    """Return the facts about a workload that belong to its identity, without those used only by estimates and
+    checks.
+    """
     return {key: value for key, value in facts.items() if key not in _NOT_IDENTIFYING}
 
 
 def _few(names: Sequence[str]) -> str:
-    """Return words with the first two names, and how many more there are."""
+    """Return the first two names as text, and how many more there are."""
     shown = [name.removeprefix("network.") for name in names[:2]]
     more = len(names) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
 def _types(facts: Mapping[str, Any]) -> str:
-    """Return words on the types of the parameters; empty if all are float32."""
+    """Return words on the parameters' number types; `""` if all are float32."""
     types = tuple(facts.get("types", ()))
     return "" if types in ((), ("float32",)) else f" ({series_of(types)})"
 
@@ -220,12 +222,12 @@ _IN_EVALUATION = (
 
 
 def summary_of(name: str, facts: Mapping[str, Any]) -> str:
-    """Return a line on a workload and the facts that its trial found."""
+    """Return text that describes a workload, with the facts that its trial found."""
     return f"workload {described(name, facts)}"
 
 
 def described(name: str, facts: Mapping[str, Any]) -> str:
-    """Return words on a workload and the facts that its trial found; each of the `changes` adds a line."""
+    """Return words on a workload with the facts that its trial found; each item of the fact `changes` adds a line."""
     samples = facts.get("samples")
     many = f", {samples:,} samples" if samples is not None else ""
     how = [

@@ -1,11 +1,11 @@
-"""A turnstile for the two sides of a comparison, which measure on the same cores: one computes, the other waits.
+"""A turnstile for the two sides of a comparison, which measure on the same cores: one computes while the other waits.
 
 The turnstile is a Unix socket, which every process of this host can reach from any network namespace. A side takes the
 turn before a launch and gives it back at the launch's end. In between, rank 0 offers the turn before each block of
-steps: if the other side waits for it, that side computes one block and then offers the turn in the same way. Before
-the first timed block the sides meet, so the one that has warmed up first waits for the other. Only launches with the
-same number (`place`) in a round meet; if one fails early, its side waits in its next launch. So blocks of both sides
-follow each other within a fraction of a second, and a disturbance of the machine hits both.
+steps. If the other side is waiting for the turn, it computes one block and then offers the turn in the same way. The
+sides meet before the first timed block, so the side that has warmed up first waits for the other. Only launches with
+the same number in a round (`place`) meet. If one of them fails early, its side waits in its next launch. So blocks of
+both sides follow each other within a fraction of a second, and a disturbance of the machine affects both.
 
 A request is a line with a verb and the side: `offer`, `meet`, `give`, or `take` with the launch's place. The turnstile
 answers with one byte when the side has the turn.
@@ -27,13 +27,13 @@ from pathlib import Path
 from ddpbench.removal import TemporaryFolder, remove_tree
 
 TURNSTILE = "DDPBENCH_TURNSTILE"
-"""The environment variable that tells a side's process the turnstile's path and its side: `PATH SIDE`."""
+"""Environment variable of a side's sweep process with the turnstile's path and the side's name: `PATH SIDE`."""
 TURN = "DDPBENCH_TURN"
-"""Like `TURNSTILE`, for the ranks of a launch whose blocks take turns with the other side's."""
+"""Like `TURNSTILE`, for the ranks of a launch whose blocks of steps alternate with the other side's."""
 IN_TURN = "go in turn"
-"""The command to a side's process before a round in which the sides take turns."""
+"""Command sent to a side's process before a round in which the sides alternate."""
 WHOLE = "launches are measured in turn, not blocks of their steps"
-"""The beginning of the message, before the reason, if complete launches take turns rather than blocks."""
+"""Beginning of the message, before the reason, if complete launches alternate instead of blocks of steps."""
 _FOLDER = "ddpbench-turns-"
 _GRANTED = b"."
 _LOOK_S = 1.0
@@ -45,7 +45,7 @@ class TurnstileGoneError(ConnectionError):
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A side that waits for the turn and, if `meets`, for the other side's launch to reach the meeting point."""
+    """A request of a side for the turn; if `meets`, the other side's launch must first reach the meeting point."""
 
     side: str
     connection: socket.socket
@@ -53,13 +53,13 @@ class _Waiting:
 
 
 class Turnstile:
-    """The server of a turnstile: a socket, and a thread that grants the turn to one side at a time."""
+    """The server of a turnstile: a socket, and a thread that gives the turn to one side at a time."""
 
     def __init__(self) -> None:
         """Open the turnstile's socket, and start the thread.
 
         Raises:
-            OSError: no socket can be made.
+            OSError: the socket cannot be made.
         """
         self._folder = TemporaryFolder(_FOLDER)
         self.path = self._folder.path / "turnstile"
@@ -69,11 +69,11 @@ class Turnstile:
         self._order: tuple[str, ...] = ()
         self._expected: set[str] = set()
         self._places: dict[str, int] = {}
-        """The place in the round of each side's last launch, by side; -1 before the first launch."""
+        """Place in the round of each side's last launch, by side; -1 before the first launch."""
         self._launched: set[str] = set()
-        """The sides with a running launch."""
+        """Sides with a running launch."""
         self._met: set[str] = set()
-        """The sides whose running launch has reached the meeting point."""
+        """Sides whose running launch has reached the meeting point."""
         self._stopping, self._stop = socket.socketpair()
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -89,17 +89,20 @@ class Turnstile:
         self._thread.start()
 
     def address(self, side: str) -> str:
-        """Return the value of `TURNSTILE` or `TURN` in a side's processes."""
+        """Return the value of the variable `TURNSTILE` or `TURN` for a side's processes."""
         return f"{self.path} {side}"
 
     def close(self) -> None:
-        """Close the turnstile; sides that wait get a `TurnstileGoneError`."""
+        """Close the turnstile; waiting sides get a `TurnstileGoneError`."""
         self._stop.close()
         self._thread.join()
         self._folder.remove()
 
     def begin(self, order: Sequence[str]) -> None:
-        """Begin a round: let sides take turns in this order, once each has asked for the turn or left (`leave`)."""
+        """Begin a round in which the sides take the turn in this order.
+
+        No turn is given until each side has asked for one or has left the round (`leave`).
+        """
         with self._lock:
             self._order, self._expected = tuple(order), set(order)
             self._holder, self._waiting = "", []
@@ -107,14 +110,16 @@ class Turnstile:
             self._launched, self._met = set(), set()
 
     def leave(self, side: str) -> None:
-        """Note that a side needs no more turns in this round: take the turn from it, and let nobody wait for it."""
+        """Record that a side needs no more turns in this round: take the turn from it, and stop other sides' waits for
+        it.
+        """
         with self._lock:
             self._expected.discard(side)
             self._places.pop(side, None)
             self._ended(side)
 
     def _ended(self, side: str) -> None:
-        """Note that a side's launch has ended: take the turn from it, and forget its requests and its meeting."""
+        """Record that a side's launch has ended: take the turn from it, and delete its requests and its meeting."""
         self._waiting = [entry for entry in self._waiting if entry.side != side]
         self._launched.discard(side)
         self._met.discard(side)
@@ -135,7 +140,7 @@ class Turnstile:
                 self._holder = ""
 
     def _may_go_on(self, entry: _Waiting) -> bool:
-        """Return whether a waiting side only needs the turn, and not also a launch to meet that is yet to arrive."""
+        """Return whether a waiting side needs only the turn, and not also the arrival of the other side's launch."""
         if not entry.meets:
             return True
         here = self._places.get(entry.side, -1)
@@ -165,9 +170,9 @@ class Turnstile:
                         ready.close()
 
     def _heard(self, connection: socket.socket) -> bool:
-        """Carry out a connection's request, and return whether the connection stays open.
+        """Read a request from a connection and process it; return whether the connection stays open.
 
-        Clients make no second request before they have an answer.
+        Clients send no second request before they have an answer.
         """
         try:
             text = connection.recv(1 << 10)
@@ -204,10 +209,10 @@ class Turnstile:
 
 
 class Turn:
-    """A process's connection to a turnstile, on behalf of its side."""
+    """A process's connection to a turnstile, for one side."""
 
     def __init__(self, address: str) -> None:
-        """Connect to the turnstile of `address`, the value of `TURNSTILE` or `TURN`.
+        """Connect to the turnstile at `address`, which is the value of `TURNSTILE` or `TURN`.
 
         Raises:
             TurnstileGoneError: the turnstile does not exist.
@@ -215,7 +220,7 @@ class Turn:
         path, _, self._side = address.rpartition(" ")
         self.address = address
         self.alone = False
-        """True if no other side takes turns with this one, so that its launches need not ask."""
+        """True if the other side takes no turns, so that launches of this side need not ask for one."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(_LOOK_S)
         try:
@@ -225,7 +230,7 @@ class Turn:
             raise TurnstileGoneError(f"nobody says whose turn it is at {path}: {error}") from None
 
     def take(self, waiting: Callable[[], None] = lambda: None, *, place: int = 0) -> int:
-        """Wait for the turn before the launch with the number `place` in the round; return how long it took, ns.
+        """Wait for the turn before the round's launch number `place`; return the time waited (ns).
 
         `waiting` is called about every second.
 
@@ -235,11 +240,19 @@ class Turn:
         return self._ask("take", waiting, f" {place}")
 
     def offer(self, waiting: Callable[[], None] = lambda: None) -> int:
-        """Let the other side have the turn if it waits for it, then wait for the turn again; otherwise like `take`."""
+        """Let the other side have the turn if it is waiting, and wait to get it back; return the time waited (ns).
+
+        `waiting` is called about every second.
+
+        Raises:
+            TurnstileGoneError: the turnstile has been closed.
+        """
         return self._ask("offer", waiting)
 
     def meet(self, waiting: Callable[[], None] = lambda: None) -> int:
-        """Like `offer`, but also wait until the other side's launch at the same place meets this one, or cannot."""
+        """Like `offer`, but also wait until the other side's launch at the same place calls `meet`, or no longer
+        can.
+        """
         return self._ask("meet", waiting)
 
     def give(self) -> None:
@@ -249,7 +262,7 @@ class Turn:
 
     @contextmanager
     def held(self, waiting: Callable[[], None] = lambda: None, *, place: int = 0) -> Iterator[None]:
-        """Take the turn, unless this side is `alone`, and give it back at the context's end."""
+        """Take the turn on entry, and give it back on exit; do neither if this side is `alone`."""
         if self.alone:
             yield
             return
@@ -260,7 +273,7 @@ class Turn:
             self.give()
 
     def remove(self) -> None:
-        """Remove the folder of a turnstile whose process was killed."""
+        """Remove the folder of the turnstile, for a turnstile whose process was killed."""
         folder = Path(self.address.rpartition(" ")[0]).parent
         if folder.name.startswith(_FOLDER):
             remove_tree(folder, private=True)
@@ -290,7 +303,7 @@ class Turn:
 
 
 def turn_from(name: str) -> Turn | None:
-    """Connect to the turnstile that an environment variable names, and remove the variable; None if it is not set.
+    """Connect to the turnstile named by an environment variable, and delete the variable; None if it is not set.
 
     Raises:
         TurnstileGoneError: the turnstile does not exist.

@@ -1,4 +1,4 @@
-"""The observations of a watchdog on a launch's ranks, and whether that is a reason to end them."""
+"""Record what a watchdog observes of a launch's ranks, and decide when to end the ranks."""
 
 from __future__ import annotations
 
@@ -8,38 +8,40 @@ from dataclasses import dataclass, field
 from ddpbench.records.heartbeat import PHASES, Pulse
 
 POLL_S = 0.2
-"""Time between two checks by a watchdog, seconds; each takes tens of microseconds on a core that ranks may be using."""
+"""Time between two checks by a watchdog (s). A check takes tens of microseconds of a core that ranks may be using."""
 REAP_S = 10.0
-"""Time to wait for reports of ranks' ends after killing them, seconds."""
+"""Time to wait for reports of ranks' ends after killing the ranks (s)."""
 GRACE_S = 3.0
-"""Time for the other ranks to end by themselves after one has failed, seconds."""
+"""Time that the other ranks have to end by themselves after one has failed (s)."""
 STACKS_S = 0.3
-"""Time for ranks to write their stacks into their logs, seconds."""
+"""Time that ranks have to write their stacks into their logs (s)."""
 _UNBORN = Pulse(0, "starting")
 
 
 @dataclass(slots=True)
 class Seen:
-    """A watchdog's knowledge of a running launch. `now` is always the watchdog's monotonic clock, seconds."""
+    """A watchdog's knowledge of a running launch. `now` is always the watchdog's monotonic clock (s)."""
 
     ranks: int
     alive_at: float
     still_s: float = 0.0
-    """Extra time that ranks may go without progress, for a launch that fails as planned, seconds."""
+    """Extra time that ranks may make no progress, in a launch with a planned failure (s)."""
     start_s: float = 0.0
-    """Extra time that the launcher may take until the first sign of life from a rank, seconds."""
+    """Extra time allowed until a rank's first sign of life, because some launchers start slowly (s)."""
     codes: dict[int, int] = field(default_factory=dict)
     cpu_s: float = 0.0
     pulses: dict[int, Pulse] = field(default_factory=dict)
     first_bad: int | None = None
     first_bad_at: float = 0.0
     early_at: float | None = None
-    """When a rank was first seen to have exited with code 0 before it had finished its work."""
+    """Time at which the watchdog first saw that a rank had exited with code 0 before finishing its work."""
     ended_by_us: set[int] = field(default_factory=set)
     ended_at: float | None = None
     hang: str = ""
     hang_advice: str = ""
-    """A template for the end of the message on a hang: `what` is what may take long. Empty if the cause is known."""
+    """Template for the end of the message on a hang, with a field `what` for what may take long. Empty if the cause is
+    known.
+    """
     hung_rank: int | None = None
     server_gone: str = ""
 
@@ -49,9 +51,9 @@ class Seen:
         return [rank for rank in range(self.ranks) if rank not in self.codes]
 
     def exited(self, rank: int, code: int, cpu_s: float, now: float) -> None:
-        """Record that a rank has ended; the code is minus the signal's number if it was killed.
+        """Record that a rank has ended; `code` is minus the signal's number if a signal killed it.
 
-        Call `beat` with the rank's last heartbeat first.
+        Before, call `beat` with the rank's last heartbeat.
         """
         self.codes[rank] = code
         self.cpu_s += cpu_s
@@ -68,7 +70,7 @@ class Seen:
             self.first_bad = rank  # the others failed because this one was killed, but were reported first
 
     def beat(self, rank: int, pulse: Pulse, now: float) -> None:
-        """Record a rank's current heartbeat; a change counts as a sign of life of the whole launch."""
+        """Record a rank's current heartbeat; a changed heartbeat is a sign of life of the launch."""
         if self.pulses.get(rank) != pulse:
             self.pulses[rank] = pulse
             self.alive_at = now
@@ -83,24 +85,27 @@ class Seen:
         return failed_at is not None and now - failed_at > GRACE_S
 
     def hangs(self, now: float, timeout_s: float) -> bool:
-        """Return whether no rank has shown life for the time-out plus extra times; False after `explain_hang`."""
+        """Return whether no rank has shown a sign of life for the time-out plus extra times; False after
+        `explain_hang`.
+        """
         unborn = all(pulse == _UNBORN for pulse in self.pulses.values())
         longer_s = self.still_s + (self.start_s if unborn else 0.0)
         return not self.hang and now - self.alive_at > timeout_s + longer_s
 
     def end(self, now: float) -> None:
-        """Record that all remaining ranks are being ended."""
+        """Record that the watchdog is ending all remaining ranks."""
         self.ended_by_us.update(self.left)
         self.ended_at = self.ended_at or now
 
     def unheard(self, now: float) -> bool:
-        """Return whether the wait for reports of the killed ranks' ends is over, so that their codes stay unknown."""
+        """Return whether to stop waiting for reports of killed ranks' ends, whose exit codes then stay unknown."""
         return self.ended_at is not None and now - self.ended_at > REAP_S
 
     def explain_hang(self, stopped: Sequence[int], timeout_s: float, setting: str) -> None:
-        """Record which rank holds the others up, and a message on it.
+        """Record which rank delays the others, and a message about it.
 
-        `stopped` lists ranks that a signal has stopped. `setting` is the setting that a user changes to wait longer.
+        `stopped` lists ranks that a signal has stopped. `setting` names the setting by which a user allows a longer
+        wait.
         """
         if stopped:
             self.hung_rank = stopped[0]
@@ -120,11 +125,11 @@ class Seen:
         )
 
     def where(self, rank: int) -> str:
-        """Return words on how far a rank has come: its phase and its number of steps."""
+        """Return words on a rank's progress: its phase and its number of steps."""
         pulse = self.pulse(rank)
         return f"in {pulse.phase} after {pulse.steps} steps"
 
 
 def _progress(pulse: Pulse) -> tuple[int, int]:
-    """Return a sort key for how far a rank has come: the index of its phase in `PHASES`, then its steps."""
+    """Return a sort key for a rank's progress: the index of its phase in `PHASES`, then its number of steps."""
     return (PHASES.index(pulse.phase) if pulse.phase in PHASES else len(PHASES), pulse.steps)
