@@ -125,10 +125,8 @@ class _TypeUnfitError(Exception):
 def _compared(
     prover: ComparingRank, numbers: NumberTypes, batch: Any, shards: Sequence[Any], parts: Sequence[Any]
 ) -> Iterator[Proof]:
-    """Yield the proofs in one number type.
-
-    `shards` are the shards of the reference's replicas. `parts` are the shards of all ranks or replicas of the
-    strategy.
+    """Yield the proofs in one number type; the reference trains on `shards`, the strategy's ranks or replicas on
+    `parts`.
     """
     training = prover.training
     with entered_autocasts() as autocasts:
