@@ -13,9 +13,10 @@ _COMPARED = ("backend", "launcher", "device")
 
 
 def unanswerable(experiment: Experiment, entries: Sequence[PlannedCase], devices: Devices) -> str:
-    """Return why these cases cannot give an answer here, and what to do; empty if they may.
+    """Return why these cases cannot answer the experiment's question here, and what to do; empty if they may.
 
-    Experiments with claims are not judged here: claims are decided pair by pair, and the dry run counts the pairs.
+    Experiments with claims are not judged here, because claims are decided pair by pair, and the dry run counts the
+    pairs.
     """
     if experiment.claims:
         return ""
@@ -52,7 +53,7 @@ def _is_measured_alone(case: Case) -> bool:
 
 
 def _lost(experiment: Experiment, planned: Sequence[Case], runnable: Sequence[Case]) -> str:
-    """Return words on a setting of `_COMPARED` of which only one value can run here; empty if there is none."""
+    """Return words on a backend, launcher or device axis with only one value that can run here; empty if none."""
     for name in (name for name in _COMPARED if name in experiment.axes):
         every, left = (
             list(dict.fromkeys(value for case in cases if (value := getattr(case, name))))

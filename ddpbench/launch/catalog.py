@@ -1,4 +1,4 @@
-"""The catalog that `spec` validates with: the tables of strategies and workloads, and users' classes."""
+"""The names that `spec` accepts in experiments: shipped strategies and workloads, and users' classes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ddpbench.workloads.shipped import PREFIX
 
 
 class _OwnOptions(BaseModel, extra="allow", frozen=True):
-    """Options of a user's class; only a rank knows their meaning."""
+    """Options of a user's class, unchecked, because only a rank imports the class that declares them."""
 
 
 def _nothing(_: Case) -> None:
@@ -35,7 +35,10 @@ def _nothing(_: Case) -> None:
 
 @contextmanager
 def _environment_kept() -> Iterator[None]:
-    """Restore variables that a user's file changes when imported, because the ranks of all cases would inherit them."""
+    """Restore environment variables at the end of the context, because importing a user's file may change them.
+
+    Otherwise the ranks of all cases would inherit the changes.
+    """
     before = dict(os.environ)
     try:
         yield
@@ -48,8 +51,8 @@ def _environment_kept() -> Iterator[None]:
 class TableCatalog:
     """The strategies of `ddpbench.strategies.TABLE`, the workloads of `ddpbench.workloads.TABLE`, and users' classes.
 
-    Users' files and profiles are first looked for in `folder`, the experiment's. `batches` has the batches that users'
-    classes state, by name.
+    Users' files and profiles are first looked for in `folder`, which holds the experiment. `batches` maps the names
+    of users' workloads to the local batches that their classes state.
     """
 
     def __init__(self, folder: Path | None = None, batches: Mapping[str, int] | None = None) -> None:
@@ -99,7 +102,7 @@ class TableCatalog:
     def options_table(self, name: str) -> str:
         try:
             return owner_of(name, self._folder)
-        except ValueError:  # the strategy or workload of that name reports it
+        except ValueError:  # reported where the strategy or workload of that name is checked
             return name
 
     def workload(self, name: str) -> WorkloadInfo:

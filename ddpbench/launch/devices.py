@@ -1,4 +1,4 @@
-"""The GPUs that torch can use here, and the cases that need more than these."""
+"""Find the GPUs that torch can use on this machine, and skip cases that need devices or programs it lacks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BF16_CAPABILITY = 8.0
 
 
 def usable_devices(hardware: Hardware) -> Devices:
-    """Return the devices that torch can use. A rank is asked only if the machine shows signs of a GPU."""
+    """Return the devices that torch can use. A process asks torch only if the machine shows signs of a GPU."""
     if not hardware.may_have_gpus:
         return hardware.devices(gpus=0)
     with GuardedFolder("ddpbench-") as path:
@@ -32,7 +32,9 @@ def usable_devices(hardware: Hardware) -> Devices:
 
 
 def check_devices(experiment: Experiment, devices: Devices) -> None:
-    """Refuse a requested backend, launcher or device if no requested one is usable here; others are skipped later.
+    """Refuse an experiment if none of its requested backends, launchers or devices is usable on this machine.
+
+    If only some are unusable, the cases that need them are skipped later.
 
     Raises:
         MachineError: none of the requested ones is usable here.
@@ -58,7 +60,10 @@ def check_devices(experiment: Experiment, devices: Devices) -> None:
 
 
 def missing_backend(backend: str) -> str:
-    """Return why ranks cannot use this backend here, and what to do; empty if they can, or if GPUs decide that."""
+    """Return why ranks cannot use this backend on this machine, and what to do.
+
+    Empty if they can, or if it depends on the GPUs, which are checked elsewhere.
+    """
     if backend == "ucc" and not has_ucc():
         return (
             'backend = "ucc": this build of torch has no UCC, which is in builds from source and in NVIDIA\'s '
@@ -68,7 +73,10 @@ def missing_backend(backend: str) -> str:
 
 
 def missing_launcher(launcher: str) -> str:
-    """Return why this launcher cannot start ranks here, and what to do; empty if it can, or if a job decides that."""
+    """Return why this launcher cannot start ranks on this machine, and what to do.
+
+    Empty if it can, or if this is only known in a Slurm job.
+    """
     return _refusal(lambda: check_launcher(launcher)) if launcher != "slurm" else ""
 
 
@@ -81,7 +89,7 @@ def _refusal(check: Callable[[], object]) -> str:
 
 
 def within_programs(entries: Sequence[PlannedCase]) -> list[PlannedCase]:
-    """Return the planned cases, in which a case is skipped, with a reason, if its backend or launcher is missing."""
+    """Return the planned cases. Those whose backend or launcher is missing here are skipped, with the reason."""
     runnable = [entry.case for entry in entries if entry.skip_reason is None]
     backends = {name: missing_backend(name) for name in {case.backend for case in runnable}}
     launchers = {name: missing_launcher(name) for name in {case.launcher for case in runnable}}
@@ -96,7 +104,7 @@ def within_programs(entries: Sequence[PlannedCase]) -> list[PlannedCase]:
 
 
 def within_gpus(entry: PlannedCase, devices: Devices) -> PlannedCase:
-    """Return the planned case, skipped with a reason if it needs more GPUs than the machine has."""
+    """Return the planned case; if it needs more GPUs than the machine has, it is marked as skipped, with the reason."""
     case = entry.case
     if entry.skip_reason is not None or case.device != "cuda" or case.world_size <= devices.gpus:
         return entry
@@ -106,7 +114,7 @@ def within_gpus(entry: PlannedCase, devices: Devices) -> PlannedCase:
 
 
 def within_precision(entry: PlannedCase, devices: Devices) -> PlannedCase:
-    """Return the planned case, skipped with a reason if its device or number type lacks its precision."""
+    """Return the planned case, marked as skipped with the reason if its device or number type lacks its precision."""
     case = entry.case
     if entry.skip_reason is not None or case.precision == "full":
         return entry

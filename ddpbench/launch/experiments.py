@@ -13,7 +13,10 @@ from ddpbench.text_safety import command
 
 
 def experiment_folders() -> list[Path]:
-    """Return the folders to search in order: `experiments` here, unless a different user made it, then the shipped."""
+    """Return the folders to search in order: `./experiments`, then the one that comes with ddpbench.
+
+    `./experiments` is left out if a different user made it.
+    """
     here, shipped = Path("experiments"), shipped_experiments()
     if not _reaches_here():
         return [shipped]
@@ -33,9 +36,9 @@ def known_experiments() -> dict[str, Path]:
 
 
 def is_not_meant(name: str) -> bool:
-    """Return whether a path named like an experiment is not what the user means, because a different user put it here.
+    """Return whether to ignore a path named like an experiment, because a different user may have put it there.
 
-    If the user may not enter the working directory, no path of this name is meant.
+    If the user may not enter the working directory, every such path is ignored.
     """
     return (is_decoy(name) or not _reaches_here()) and name in known_experiments()
 
@@ -46,10 +49,10 @@ def _reaches_here() -> bool:
 
 
 def find_experiment(name: str) -> Path:
-    """Return the file or run directory that a name means.
+    """Return the experiment file or run directory with that name.
 
     Raises:
-        RequestError: the name means neither.
+        RequestError: there is neither.
     """
     if is_not_meant(name):
         return known_experiments()[name]

@@ -1,4 +1,4 @@
-"""An experiment's cases on nodes where a different program starts the ranks, and the run directory that plans them."""
+"""Plan an experiment for nodes on which a different program, such as torchrun or Slurm, starts the ranks."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class JobShape:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedFor:
-    """An experiment resolved for nodes of a given shape, and its cases there, of which some may be skipped."""
+    """An experiment resolved for nodes of a given shape, and its cases there. Cases that do not fit are skipped."""
 
     experiment: Experiment
     cases: tuple[PlannedCase, ...]
@@ -67,8 +67,9 @@ def planned_for(
 ) -> PlannedFor:
     """Return the experiment's cases on nodes of this shape.
 
-    World sizes of `auto` become 1, 2, 4 ... up to the nodes' ranks. If the experiment does not say how many
-    nodes a case has, the case gets as few as have room for it. A case that does not fit is skipped, with a reason.
+    World sizes of `auto` become 1, 2, 4 ... up to the number of ranks that fit on the nodes. If the experiment does
+    not say how many nodes a case has, the case gets the fewest that have room for it. A case that does not fit is
+    skipped, with a reason.
 
     Raises:
         RequestError: the experiment is invalid, or none of its cases fits.
@@ -108,7 +109,7 @@ def planned_for(
 
 
 def write_run(run: RunDir, plan: Plan, machine: dict[str, Any]) -> None:
-    """Write a run directory with a plan, and with the known part of `machine.json`.
+    """Write a new run directory with the plan and `machine`, the part of machine.json that is known before the job.
 
     Raises:
         OutputError: the directory holds other files, or cannot be written (then nothing is left behind).
@@ -144,7 +145,7 @@ def _under_launcher(experiment: Experiment, launcher: Literal["torchrun", "slurm
 
 
 def _fitted(entry: PlannedCase, shape: JobShape, catalog: Catalog, *, free: bool) -> PlannedCase:
-    """Return the planned case on these nodes, on as few as possible if `free`; skip it if it does not fit."""
+    """Return the planned case on these nodes, on the fewest that suffice if `free`; skip it if it does not fit."""
     if entry.skip_reason is not None:
         return entry
     case, one_process = entry.case, catalog.strategy(entry.case.strategy).one_process

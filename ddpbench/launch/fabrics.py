@@ -1,4 +1,4 @@
-"""The emulated networks of a sweep, made and verified before its first launch and removed with it."""
+"""The emulated networks of a sweep: made and checked before the first launch, and removed at the end."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ MOST_AT_ONCE = 24
 
 
 def made_links(case: Case) -> Links:
-    """Return a case's links as emulated: slower than the case says, by its dilation and its shrink factor."""
+    """Return the links to emulate for a case: the case's links, slowed by its dilation and its shrink factor."""
     return Links.parse(case.fabric).slowed(dilation=case.dilation, shrink=case.shrink)
 
 
 def check_drawable(cases: Iterable[Case]) -> None:
-    """Refuse fabrics that no machine could make, before anything is started.
+    """Refuse emulated networks that no machine can make, before anything is started.
 
     Raises:
-        FabricError: a case's fabric has too many parts, or links that are too slow once slowed.
+        FabricError: a case's network has too many parts, or links that are too slow once slowed down.
     """
     from ddpbench.fabric.topology import draw
 
@@ -55,20 +55,20 @@ class Fabrics:
         self._stack = ExitStack()
 
     def make(self, cases: Iterable[Case]) -> None:
-        """Make and verify the fabrics of these cases, so that faults show before the cases are measured.
+        """Make and check the networks of these cases, so that faults show before anything is measured.
 
         Raises:
-            FabricError: a fabric cannot be made here, or does not carry the requested rate.
+            FabricError: a network cannot be made here, or does not carry the requested rate.
         """
         for case in cases:
             if case.fabric:
                 self._of(case)
 
     def placed(self, plan: LaunchPlan) -> LaunchPlan:
-        """Return the plan with each rank's namespace and rendezvous host; unchanged without a fabric.
+        """Return the launch with each rank's network namespace and rendezvous host; unchanged without emulated links.
 
         Raises:
-            FabricError: the fabric cannot be made here, or does not carry the requested rate.
+            FabricError: the network cannot be made here, or does not carry the requested rate.
         """
         case = plan.case
         if not case.fabric:
@@ -93,7 +93,7 @@ class Fabrics:
         return dataclasses.replace(plan, ranks=ranks)
 
     def lost(self, case: Case) -> str:
-        """Return how the network of a case was lost; empty while it exists, or if the case has none."""
+        """Return how the emulated network of a case was lost; empty if it still exists, or if the case has none."""
         if not case.fabric:
             return ""
         ended = self._standing[made_links(case), case.nodes, case.ranks_per_node].ended
@@ -137,7 +137,7 @@ class Fabrics:
         return fabric
 
     def _earlier(self) -> list[Any]:
-        """Return earlier sessions' records of fabrics that this session of a resumed sweep has not verified again."""
+        """Return records by earlier sessions of a resumed sweep, of networks that this one has not verified again."""
         try:
             recorded = parse_json(read_bytes(self._run.fabrics, MOST_NOTES))
         except (
@@ -176,10 +176,10 @@ class Fabrics:
 
 
 def _which(record: dict[str, Any]) -> list[Any]:
-    """Return the values that distinguish a recorded fabric from others in its run."""
+    """Return the values that distinguish a recorded network from the others of its run."""
     return [record.get(key) for key in ("links", "nodes", "ranks_per_node", "dilation", "shrink")]
 
 
 def _stands(fabric: Fabric) -> bool:
-    """Return whether ranks can still enter the fabric, whose process may have been killed."""
+    """Return whether ranks can still enter the network. Someone may have killed the process that holds it."""
     return Path(fabric.places[0].net_ns).exists()

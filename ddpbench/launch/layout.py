@@ -1,4 +1,4 @@
-"""Plan an experiment for nodes whose ranks a different launcher starts, and write its command lines. Starts nothing."""
+"""Plan an experiment for nodes on which torchrun or Slurm starts the ranks, and return the command lines to run."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Nodes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lines:
-    """The command lines that start a plan's launches, in three forms of which any one is enough."""
+    """The command lines that start a plan's launches, in three alternative forms."""
 
     static: tuple[str, ...]
     """For torchrun, one line per node, in the order of the nodes."""
@@ -86,7 +86,7 @@ class Planned:
 
 
 def launcher_lines(nodes: Nodes, run: RunDir) -> Lines:
-    """Return the command lines for these nodes. If a user runs the same line again, it resumes."""
+    """Return the command lines for these nodes. Running one of them again resumes the run."""
     count, each, first = len(nodes.names), nodes.ranks_per_node, nodes.names[0]
     loopback = all(name in _LOOPBACK for name in nodes.names)
     env = "GLOO_SOCKET_IFNAME=lo " if loopback else ""
@@ -110,11 +110,12 @@ def launcher_lines(nodes: Nodes, run: RunDir) -> Lines:
 
 
 def srun(nodes: int, ranks_per_node: int) -> str:
-    """Return the srun command that starts a slot per rank in a Slurm allocation, and ends all slots if one fails.
+    """Return the srun command that starts one process (a slot) per rank in a Slurm allocation.
 
-    Slots get the environment in which the command is run, even if the job was given a different one. They also get all
-    of the job's cores on their node and divide them among their ranks; if Slurm bound them, each slot would know only
-    its own. The command requests no cores per task, because from Slurm 22.05 on these would be all that the step gets.
+    If one slot fails, srun ends all. Slots get the environment in which the command is run, even if the job was given
+    a different one. Each slot also gets all of the job's cores on its node, and the slots divide them among their
+    ranks. If Slurm bound the slots to cores, each would know only its own. The command requests no cores per task,
+    because from Slurm 22.05 on the step would get no others.
     """
     return (
         f"srun --nodes={nodes} --ntasks={nodes * ranks_per_node} --ntasks-per-node={ranks_per_node} "
@@ -145,7 +146,7 @@ def plan_for(
 
 
 def lines_of(run: RunDir, **changes: Any) -> Lines:
-    """Return the command lines of a planned directory, with `changes` to the nodes that it was planned for.
+    """Return the command lines of a planned run directory; `changes` replace fields of its `Nodes`.
 
     Raises:
         RequestError: this is not a run directory, or not one planned for a launcher.
@@ -164,7 +165,7 @@ def lines_of(run: RunDir, **changes: Any) -> Lines:
         raise RequestError(
             f"{run.path} was measured by ddpbench sweep, which also resumes it; plan the experiment itself"
         ) from None
-    with contextlib.suppress(OSError, OutputError):  # the job reports it
+    with contextlib.suppress(OSError, OutputError):  # reported when the job runs
         check_own(run.path)
         make_job_key(run)  # an older version planned the run
     return launcher_lines(replace(planned, **changes), run)

@@ -10,7 +10,7 @@ from ddpbench.spec import PlannedCase
 
 
 class Listener:
-    """Receives every event and does nothing, as a base class of listeners."""
+    """Base class of listeners, which does nothing on any event."""
 
     names = Namer(())
     """Names of the plan's cases, once the plan is made."""
@@ -20,10 +20,10 @@ class Listener:
         self.names = plan.names
 
     def preparing(self, what: str) -> None:
-        """Handle the start of work other than a launch."""
+        """Handle the start of work other than a launch, described by `what`."""
 
     def looked_at(self, what: str) -> None:
-        """Handle a sentence on users' workloads that were tried, or on cases that a rank has excluded."""
+        """Handle a sentence on the trial of a user's workload, or on cases that a rank excluded."""
 
     def launch_started(self, entry: PlannedCase, what: str, done: int, total: int, left_s: float) -> None:
         """Handle the start of a launch: `what` is `proof` or `round 3`; `done` of `total` launches are done.
@@ -38,10 +38,10 @@ class Listener:
         """Handle the end of a launch; `samples_per_s` is None unless the launch measured and was ok."""
 
     def round_ended(self, number: int, half_widths: dict[str, float | None], stop_reason: str) -> None:
-        """Handle the end of a round; `stop_reason` is empty if a further round follows."""
+        """Handle the end of a round. `stop_reason` is empty if another round follows."""
 
     def note(self, text: str) -> None:
-        """Handle information for the user that is no cause for concern."""
+        """Handle information for the user that needs no action."""
 
     def warn(self, text: str) -> None:
         """Handle a warning, which is not a failure."""

@@ -1,4 +1,4 @@
-"""The memory that a case's ranks need together, predicted before anything is started."""
+"""Predicts the memory that all ranks of a case need together, before anything is started."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def needed_bytes(case: Case) -> int | None:
 
 
 def _gathered(case: Case) -> int:
-    """Return how many gradients from other ranks all ranks together keep at once."""
+    """Return how many other ranks' gradients are in memory at once, summed over all ranks."""
     ranks = case.world_size
     # In the proof of an asynchronous server, every rank keeps one version of its parameters per worker.
     known = {"master": ranks, "naive_ring": ranks * ranks, "async_server": ranks * ranks}
@@ -51,7 +51,7 @@ def _gathered(case: Case) -> int:
 
 
 def memory_limit() -> int:
-    """Return the memory of this machine, or of this control group if that is less, bytes."""
+    """Return the memory of this machine, or the limit of its control group if that is lower, bytes."""
     total: int = psutil.virtual_memory().total
     return min(total, memory_quota() or total)
 
@@ -70,7 +70,7 @@ def least_bytes(case: Case) -> int | None:
 
 
 def within_memory(entry: PlannedCase, limit: int) -> PlannedCase:
-    """Return the planned case, skipped with a reason if its ranks together would not fit into `limit` bytes."""
+    """Return the planned case, marked as skipped with a reason if all its ranks would not fit into `limit` bytes."""
     case = entry.case
     if entry.skip_reason is not None:
         return entry

@@ -1,4 +1,4 @@
-"""A plan of the launches of each round, in order, and of their ranks' environments and cores. Pure data."""
+"""Plan the launches of each round, in order, with their ranks' environments and cores. Starts nothing."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ FABRIC_INTERFACE = "eth0"
 
 
 def skip_reasons(entries: Sequence[PlannedCase]) -> str:
-    """Return one line for each of these cases, on why it cannot run."""
+    """Return one line for each of these cases that says why it cannot run."""
     names = Namer(entry.case for entry in entries)
     return "\n".join(f"  {names.full(entry.case)}: {entry.skip_reason}" for entry in entries)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedRank:
-    """A rank of a launch, described by the environment that is added to its parent's."""
+    """A rank of a launch: the environment variables that it gets in addition to its parent's."""
 
     env: dict[str, str]
 
@@ -98,7 +98,7 @@ class Plan:
 
     @property
     def names(self) -> Namer:
-        """Names of the cases, each distinguished from all others."""
+        """The cases' names, which are distinct."""
         return Namer(entry.case for entry in self.cases)
 
     def launch_s(self, case: Case) -> float:
@@ -121,8 +121,8 @@ class Plan:
     ) -> float:
         """Estimate how long this many rounds and the proofs before them take, seconds.
 
-        `left` has the number of launches left for each case id, and `proofs` the cases still to be proved; None stands
-        for all. `shared` says that sweeps share the machine, so that all rounds have the same fork servers.
+        `left` has the number of launches left by case id, and `proofs` the cases still to be proved; None means all.
+        `shared` says that other sweeps use the machine too, so that all rounds use the same fork servers.
         """
         cases = [entry.case for entry in self.runnable]
         launches_s = sum(
@@ -158,7 +158,7 @@ class Plan:
 
 
 def with_seed(experiment: Experiment, stored: StoredPlan | None = None) -> Experiment:
-    """Return the experiment with a seed: its own, else the resumed run's, else a new one."""
+    """Return the experiment with a seed for its launches' order: its own, else the resumed run's, else a random one."""
     if experiment.budget.seed is not None:
         return experiment
     seed = stored.budget.seed if stored is not None else None
@@ -167,10 +167,10 @@ def with_seed(experiment: Experiment, stored: StoredPlan | None = None) -> Exper
 
 
 def make_plan(experiment: Experiment, cases: Sequence[PlannedCase], stored: StoredPlan | None = None) -> Plan:
-    """Return a plan with every round in random order from the budget's seed, balanced (see `ddpbench.runtime.order`).
+    """Return a plan in which the order of each round is random, from the budget's seed, and balanced.
 
-    Without a seed, draw one and store it in the plan's experiment. A resumed run keeps its `stored` order unless it was
-    planned with different cases, which a sweep refuses.
+    The balance is described in `ddpbench.runtime.order`. Without a seed, one is drawn and stored in the plan's
+    experiment. A resumed run keeps its `stored` order unless its cases changed, and then the sweep refuses it.
 
     Raises:
         ExperimentError: there would be too many launches; raised before their order is made.
@@ -202,11 +202,11 @@ def plan_launch(
     catalog: Catalog,
     gpu_addresses: Sequence[str | None] = (),
 ) -> LaunchPlan:
-    """Place a case's ranks on cores, one or more each if there are enough; with GPUs, on cores near each rank's GPU.
+    """Return a case's launch. Each rank gets one or more cores if there are enough, near the rank's GPU if it has one.
 
-    If there are more ranks than cores, they share them in turn, by rank modulo the number of cores. Loader workers get
-    the remaining cores, one or more each if there are enough, otherwise all of these together; if none remain, they
-    share their rank's.
+    If there are more ranks than cores, rank r gets core r modulo the number of cores. Loader workers get the
+    remaining cores, one or more each if there are enough, otherwise all of these together. If no cores remain, they
+    use their rank's.
     """
     processes = 1 if catalog.strategy(case.strategy).one_process else case.world_size
     stands = deal(
@@ -252,7 +252,7 @@ def plan_launch(
 
 
 def _nearby(hardware: Hardware, processes: int, gpu_addresses: Sequence[str | None]) -> list[tuple[int, ...]]:
-    """Return the cores next to each rank's GPU; all cores for every rank if any of these, or the GPUs, are unknown."""
+    """Return, for each rank, the cores next to its GPU; all cores for every rank if some of this is unknown."""
     if not gpu_addresses:
         return [hardware.cores] * processes
     nearby = [numa_cores(gpu_addresses[rank % len(gpu_addresses)]) for rank in range(processes)]

@@ -1,4 +1,4 @@
-"""Measure a profile on request: validate, measure in a separate process, and write the file."""
+"""Measure a workload's profile: validate the request, measure in a separate process, and write the file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ddpbench.workloads.profile import Profile, parse_profile
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProfileRequest:
-    """The workload to profile and the output. If `steps` is None, the width of intervals decides their number."""
+    """The workload to profile, and where to write. If `steps` is None, the width of intervals decides their number."""
 
     workload: str
     device: str = "auto"
@@ -98,7 +98,7 @@ def _out(given: Path | None, case: Case) -> Path:
 
 
 def measure_profile(prepared: PreparedProfile) -> Profile:
-    """Measure and write the profile; leave nothing behind if interrupted.
+    """Measure and write the profile. If interrupted, no file is left behind.
 
     Raises:
         MachineError: a sweep holds this machine's cores.

@@ -1,7 +1,7 @@
-"""Generates `docs/settings.md`: every key of an experiment file, with type, limits and text from its declaration.
+"""Generates `docs/settings.md`: every key of an experiment file, with its type, limits and description.
 
-It is in `launch` because the page covers `spec` as well as the options of strategies and workloads. `make docs` writes
-the page.
+`make docs` writes the page. This module is in `launch` because the page covers `spec` as well as the options of
+strategies and workloads.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ have no options. For your own class see [Your own training loop](own-loop.md) an
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SettingKey:
-    """A key of an experiment file, in the texts of its row in the page."""
+    """A key of an experiment file, as the texts of its row in a table of the page."""
 
     name: str
     default: str
@@ -87,7 +87,7 @@ def keys(model: type[BaseModel]) -> list[SettingKey]:
 
 
 def sections() -> dict[str, list[SettingKey]]:
-    """Return the keys of each section except those of options, by heading."""
+    """Return the keys of each section by its heading, without the options of strategies and workloads."""
     return {
         "Top level": keys(Experiment),
         "[base]": keys(Base),
@@ -99,7 +99,7 @@ def sections() -> dict[str, list[SettingKey]]:
 
 
 def options() -> dict[SettingKey, list[str]]:
-    """Return the options of strategies and workloads, each with the names of those that have it."""
+    """Return the options, each with the names of the strategies and workloads that have it."""
     catalog = TableCatalog()
     models = {name: catalog.strategy(name).options for name in STRATEGIES}
     models |= {name: catalog.workload(name).options for name in WORKLOADS}
@@ -127,7 +127,7 @@ def _named(option: SettingKey, owners: Sequence[str]) -> str:
 
 
 def _table(listed: Mapping[str, SettingKey]) -> list[str]:
-    """Return the lines of a table of keys by their names; without a column of defaults if there are none."""
+    """Return the lines of a table of keys. The column of defaults is left out if no key has one."""
     defaults = any(key.default not in _EMPTY for key in listed.values())
     titles = ["key", *(["default"] if defaults else []), "values", "meaning"]
     rows = [titles]
@@ -139,7 +139,7 @@ def _table(listed: Mapping[str, SettingKey]) -> list[str]:
 
 
 def _sentences(model: type[BaseModel]) -> dict[str, str]:
-    """Return the text under each field's declaration, in this class or a base class, as one line, by field name."""
+    """Return the description below each field's declaration, as one line, by field name. Base classes are included."""
     sentences: dict[str, str] = {}
     for owner in reversed(model.__mro__):
         if issubclass(owner, BaseModel) and owner is not BaseModel:
@@ -202,7 +202,7 @@ def _type(kind: Any) -> str:
 def _values(kind: Any, metadata: Sequence[Any], meaning: str) -> str:
     """Return a type and its allowed values, such as `number, 0 to 1`.
 
-    Ranges of integers and literals have no type. The unit is left out if the meaning has it.
+    For ranges of integers and literals, the type is left out. The unit is left out if `meaning` has it.
     """
     if get_origin(kind) is Literal:
         return _listed(get_args(kind))

@@ -1,4 +1,4 @@
-"""Prove strategies correct without timing them, with every requested workload and world size."""
+"""Run the proofs that strategies are correct, without timing, for every requested workload and world size."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ProofVerdict:
 
     @property
     def unproved(self) -> str:
-        """Why a case that ran is not proved, such as a model's different order of random numbers; else empty."""
+        """Why a case that ran is not proved, such as its model's different order of random numbers; else empty."""
         if self.status != "ok":
             return ""
         return NOTHING_TO_PROVE if self.promise == "nothing" else why_unproved(self.proofs)
@@ -82,7 +82,7 @@ def name_of(case: Case) -> str:
 
 
 def registered_names(strategies: Iterable[str], workloads: Iterable[str]) -> dict[str, str]:
-    """Return those of the names that installed packages have registered, keyed by the paths that they stand for."""
+    """Return, by import path, those of these names that installed packages have registered."""
     asked = (("strategy", strategies), ("workload", workloads))
     found = {resolved(kind, name): name for kind, names in asked for name in names}
     return {path: name for path, name in found.items() if path != name}
@@ -125,8 +125,9 @@ def verification_cases(
 ) -> list[PlannedCase]:
     """Return the cases to prove: each strategy with all its algorithms and schedules, or with the named ones.
 
-    If neither is named, each strategy's variants, which differ in options, are added with their default algorithm and
-    schedule. An option among the `overrides` applies to its strategy or workload alone.
+    If neither algorithms nor schedules are named, each strategy's variants are added, which differ in options.
+    Variants use the default algorithm and schedule. An option in `overrides` applies only to its own strategy or
+    workload.
 
     Raises:
         ExperimentError: a name is unknown.
@@ -177,7 +178,7 @@ def _check_names(strategies: Sequence[str], workloads: Sequence[str], algorithms
 
 
 def _registered(what: str, name: str, problems: list[Problem]) -> bool:
-    """Return whether an installed package registers the name; also True for a name that adds to `problems`."""
+    """Return whether an installed package registers the name. On an error, add to `problems` and return True."""
     try:
         return resolved(what, name) != name
     except ValueError as error:
@@ -186,7 +187,7 @@ def _registered(what: str, name: str, problems: list[Problem]) -> bool:
 
 
 def _by_local_batch(workloads: Sequence[str]) -> list[tuple[list[str], int | None]]:
-    """Group the workloads by local batch, which is None for replays: their profiles give it."""
+    """Group the workloads by local batch. Replays are grouped under None, because their profiles set it."""
     replays = [name for name in workloads if name.startswith(PREFIX)]
     others = [name for name in workloads if name not in replays]
     return [(group, batch) for group, batch in ((others, 4), (replays, None)) if group]
@@ -201,7 +202,6 @@ def _variants(
     local_batch: int | None,
     overrides: Sequence[str],
 ) -> list[PlannedCase]:
-    """Return the cases of strategies' variants."""
     return [
         entry
         for name in strategies
@@ -230,7 +230,7 @@ def _cases(
     overrides: Sequence[str],
     options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[PlannedCase]:
-    """Return the cases of these workloads with this local batch, or with their own if it is None.
+    """Return the cases of these workloads with this local batch; None means each workload's own.
 
     `among` names the algorithms and the schedules; None stands for all that the strategies have.
     """
@@ -264,7 +264,7 @@ def _cases(
     devices = usable_devices(hardware)
 
     def another(case: Case) -> bool:
-        """Return whether a case has, where its strategy has a choice, a later algorithm or schedule than the first."""
+        """Return whether a case's strategy has algorithms, and its algorithm or schedule is not the first listed."""
         chosen = bool(catalog.strategy(case.strategy).algorithms)
         return chosen and (case.algorithm in by[1:] or case.schedule in when[1:])
 
@@ -282,13 +282,13 @@ def _cases(
 
 
 def _option_owner(override: str) -> str:
-    """Return the owner of an option that is set, such as `ddp` for `options.ddp.X=1`; empty for other settings."""
+    """Return the strategy or workload whose option is set, such as `ddp` for `options.ddp.X=1`; else empty."""
     keys = setting_keys(override.partition("=")[0].strip())
     return keys[1] if keys[0] == "options" and len(keys) > 1 else ""
 
 
 def _chosen(case: Case, strategy: Strategy[Any]) -> tuple[str, ...]:
-    """Return the algorithm and schedule, as far as the strategy offers a choice and they are not its defaults."""
+    """Return the algorithm and schedule, without those that are the strategy's defaults or its only choice."""
     choices = (
         (case.algorithm, strategy.algorithm, strategy.algorithms),
         (case.schedule, strategy.schedule, strategy.schedules),
@@ -346,10 +346,10 @@ def verify(
     hang_timeout_s: float = 120.0,
     on_logs: Callable[[Path], None] | None = None,
 ) -> list[ProofVerdict]:
-    """Run every case's proof on real ranks, on fork servers shared by cases with the same environment.
+    """Run every case's proof on real ranks; cases with the same environment share a fork server.
 
-    If a case failed, hung or ran out of memory, `on_logs` is called at the end with the folder of the ranks' logs, also
-    after an exception, and the folder is kept. Otherwise, or without `on_logs`, the folder is removed.
+    If a case failed, hung or ran out of memory, `on_logs` is called at the end with the folder of the ranks' logs,
+    also after an exception, and the folder is kept. Otherwise, or without `on_logs`, the folder is removed.
 
     Raises:
         MachineError: another command holds this machine's cores.

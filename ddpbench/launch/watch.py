@@ -30,7 +30,7 @@ RESTART_S = 40.0
 
 
 class LaunchRunner:
-    """Runs launches on ranks' launchers such as a fork server, and writes their outcomes."""
+    """Runs launches on a given launcher of ranks, such as a fork server, and writes each launch's outcome."""
 
     def __init__(
         self,
@@ -45,8 +45,8 @@ class LaunchRunner:
     ) -> None:
         """`hang_setting` names the setting for `hang_timeout_s`; `shared` says that other sweeps may run meanwhile.
 
-        `turn` is the turnstile that each block of steps waits for when two sides are measured alternately. `session`
-        and `run_id` are noted in every outcome, and `run_id` also by every rank.
+        `turn` is set if two sides are measured alternately; ranks then wait for it before each block of steps. Every
+        outcome notes `session` and `run_id`, and every rank also notes `run_id`.
         """
         self._run = run
         self._hang_timeout_s = hang_timeout_s
@@ -126,7 +126,7 @@ class LaunchRunner:
         )
 
     def _fresh(self, request: LaunchRequest) -> LaunchDir:
-        """Return the launch's new directory with its request in it; set an existing one aside."""
+        """Make the launch's directory with its request in it. If there is one already, rename that first."""
         directory = self._run.launch(request.case.case_id, request.purpose, request.round)
         if directory.path.exists():
             self._run.set_aside(directory)
@@ -135,7 +135,7 @@ class LaunchRunner:
         return directory
 
     def _noise_of(self, server: Ranks, plan: LaunchPlan) -> NoiseWatch:
-        """Return a new watch for load from other programs."""
+        """Return a new monitor of the load from other programs."""
         return NoiseWatch(
             plan.cores,
             lambda: [
@@ -147,7 +147,7 @@ class LaunchRunner:
         )
 
     def _turn_of(self, plan: LaunchPlan) -> dict[str, str]:
-        """Return the variable that makes ranks wait for the turnstile between blocks; empty if they need not wait."""
+        """Return the environment variable that makes ranks wait for their turn between blocks; empty if not needed."""
         turn = self._turn
         waits = (
             turn is not None and not turn.alone and plan.purpose == "measure" and not whole_because(plan.case)
@@ -189,7 +189,7 @@ class LaunchRunner:
         server.signal_ranks(signal.SIGKILL, tuple(server.pids[rank] for rank in seen.left))
 
     def _explain_hang(self, server: Ranks, seen: Seen) -> None:
-        """Note which rank the others wait for, and have every rank write its stacks into its log.
+        """Note which rank the others wait for, and make every rank write its stack traces into its log.
 
         Raises:
             ServerGoneError: the server is stopped, so that the ranks may have ended long ago.
@@ -205,9 +205,9 @@ class LaunchRunner:
 
 
 def whole_because(case: Case) -> str:
-    """Return why a case takes turns with another by entire launches, and not by blocks of steps.
+    """Return why the two sides of a case alternate by entire launches, and not by blocks of steps.
 
-    The text ends a sentence; it is empty if blocks are measured in turn.
+    The text ends a sentence; it is empty if they alternate by blocks.
     """
     if case.device != "cpu":
         return "both launches would hold a GPU's memory"
@@ -223,7 +223,7 @@ def whole_because(case: Case) -> str:
 
 
 def _unseen(plan: LaunchPlan, start: float) -> Seen:
-    """Return the view of a launch's ranks before any of them has started."""
+    """Return the initial state of the watch on a launch's ranks, before any of them has started."""
     recovers = plan.case.recovery != "off"
     return Seen(
         ranks=len(plan.ranks),
@@ -234,7 +234,7 @@ def _unseen(plan: LaunchPlan, start: float) -> Seen:
 
 
 def _remove_checkpoints(request: LaunchRequest, directory: LaunchDir) -> None:
-    """Remove checkpoints, which killed ranks could not remove."""
+    """Remove the checkpoints of a launch, because killed ranks could not remove them."""
     case = request.case
     if case.checkpoint or case.recovery != "off":
         with contextlib.suppress(OutputError):  # other users may be able to write there meanwhile

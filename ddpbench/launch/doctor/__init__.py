@@ -83,7 +83,7 @@ def _load_of(host: Host) -> CpuLoad | None:
 
 
 def carry_out(check: Check, host: Host, topic: str) -> list[CheckResult]:
-    """Run a check and return its findings with their topic set; an exception becomes a finding."""
+    """Run a check and return its findings with their topic set. An exception in the check becomes a finding."""
     findings: list[CheckResult] = []
     try:
         findings.extend(check(host))

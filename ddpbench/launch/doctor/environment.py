@@ -53,7 +53,7 @@ _OFF = ("", "0", "OFF", "FALSE", "PASSIVE", "WARN", "VERSION")
 
 
 def threads(host: Host) -> Iterator[CheckResult]:
-    """Report the thread variables that are set, and that ranks get other values instead."""
+    """Report thread variables (such as OMP_NUM_THREADS) that are set here, because ranks get other values instead."""
     given = [f"{name}={host.env[name]}" for name in SET_FOR_RANKS if name in host.env]
     if given:
         yield ok(
@@ -117,7 +117,7 @@ def files(host: Host) -> Iterator[CheckResult]:
 
 
 def sharing(host: Host) -> Iterator[CheckResult]:
-    """Report that concurrent sweeps are allowed, if they are."""
+    """Report if an environment variable allows several sweeps at the same time."""
     if host.env.get("DDPBENCH_SHARED_MACHINE") == "1":
         yield note(
             "DDPBENCH_SHARED_MACHINE",

@@ -123,7 +123,7 @@ def gpus(host: Host) -> Iterator[CheckResult]:
 
 
 def _no_sign_of_any(host: Host) -> CheckResult:
-    """Return the finding for a machine that shows no sign of an NVIDIA GPU."""
+    """Return the finding for a machine without any sign of an NVIDIA GPU."""
     if (host.dev_root / "kfd").exists():
         return note(
             "gpus",
@@ -134,10 +134,10 @@ def _no_sign_of_any(host: Host) -> CheckResult:
 
 
 def _settings(found: list[Gpu], *, chosen: bool) -> Iterator[CheckResult]:
-    """Report whether GPUs differ, lose their driver between launches, or are split into instances.
+    """Report whether GPUs differ, lose their driver between launches, or are split into instances (MIG).
 
-    `chosen` says that CUDA_VISIBLE_DEVICES selects GPUs; nvidia-smi does not report which, so that differences between
-    them are not checked.
+    `chosen` says that CUDA_VISIBLE_DEVICES selects some GPUs. Then differences between GPUs are not checked, because
+    nvidia-smi does not report which are selected.
     """
     if not chosen and len(kinds := dict.fromkeys(gpu.name for gpu in found)) > 1:
         yield note(
@@ -223,7 +223,7 @@ def links(host: Host) -> Iterator[CheckResult]:
 
 
 def _nearer(pairs: dict[tuple[str, str], str], far: list[tuple[str, str]]) -> str:
-    """Return advice for distant pairs, with a large set of GPUs that are all near each other, if there is one."""
+    """Return advice on GPU pairs with slow links: a large set of GPUs without such a pair, if there is one."""
     names = sorted({name for pair in pairs for name in pair}, key=lambda name: int(name[3:]))
     near = set(pairs) - set(far)
     near |= {(other, one) for one, other in near}
@@ -247,7 +247,6 @@ def _nearer(pairs: dict[tuple[str, str], str], far: list[tuple[str, str]]) -> st
 
 
 def _rank(word: str) -> int:
-    """Return a link name's position in `_LINKS`, from 0 for the fastest; unknown names come last."""
     return next((n for n, (pattern, _) in enumerate(_LINKS) if re.fullmatch(pattern, word)), len(_LINKS))
 
 
@@ -262,7 +261,7 @@ def _explained(word: str) -> str:
 
 
 def _some(names: list[str], all_pairs: int) -> str:
-    """Return words for some of the pairs: up to four names, or `all N pairs`."""
+    """Return up to four names joined as text, or `all N pairs` if the names are all pairs."""
     if len(names) == all_pairs and all_pairs > 1:
         return f"all {all_pairs} pairs"
     shown = ", ".join(names[:4])

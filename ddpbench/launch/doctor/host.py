@@ -48,7 +48,7 @@ class Reply:
 
     @property
     def last_words(self) -> str:
-        """The last line of the command's standard error, else of its output, else how it ended."""
+        """The last line of the command's standard error, else of its output, else words on how the command ended."""
         for text in (self.err, self.out):
             lines = [line.strip() for line in text.splitlines() if line.strip()]
             if lines:
@@ -78,7 +78,7 @@ class CpuLoad:
 
 @dataclass(frozen=True, slots=True)
 class TorchAnswer:
-    """Torch's report on itself (`ddpbench.worker.checkup`), or why there is none."""
+    """Torch's report on its build and devices (made by `ddpbench.worker.checkup`), or why there is none."""
 
     facts: dict[str, Any] | None
     failure: str = ""
@@ -112,7 +112,7 @@ def _disk(path: Path) -> Disk:
 
 @dataclass(kw_only=True)
 class Host:
-    """The machine as the checks see it, with one field per source. The defaults read the real machine."""
+    """The machine as the checks read it, with one replaceable field per source. The defaults read the real machine."""
 
     sys_root: Path = Path("/sys")
     proc_root: Path = Path("/proc")
@@ -139,14 +139,14 @@ class Host:
     _asked: dict[tuple[str, ...], Future[Reply]] = field(default_factory=dict)
 
     def begin(self, pool: ThreadPoolExecutor) -> None:
-        """Start slow commands in the pool, so that they run during the other checks."""
+        """Start slow commands in the thread pool, so that they run during the other checks."""
         self._asked[ASK_TORCH] = pool.submit(self.run, ASK_TORCH, TORCH_TIMEOUT_S)
         if self.which("nvidia-smi") is not None:
             for argv in (ASK_GPUS, ASK_GPU_LINKS):
                 self._asked[argv] = pool.submit(self.run, argv, COMMAND_TIMEOUT_S)
 
     def ask(self, *argv: str) -> Reply:
-        """Return a command's reply, from `begin` if it was started there, else by running it now."""
+        """Return a command's reply. Use the run that `begin` started if there is one, else run the command now."""
         begun = self._asked.get(argv)
         return begun.result() if begun is not None else self.run(argv, COMMAND_TIMEOUT_S)
 
@@ -173,7 +173,7 @@ class Host:
         return read_hardware(self.sys_root, self.proc_root, self.dev_root)
 
     def torch(self) -> TorchAnswer:
-        """Wait for torch's report on itself and return it."""
+        """Wait for torch's report on its build and devices, and return it."""
         reply = self.ask(*ASK_TORCH)
         if reply.code == 0:
             try:

@@ -1,4 +1,4 @@
-"""The cores' load from other programs, by two readings a moment apart, and anything else that would disturb a sweep."""
+"""Checks for other programs that would disturb a sweep: the cores' load now, and sweeps that claim cores."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def look(host: Host, cores: frozenset[int]) -> CpuTicks:
 
 
 def watch(host: Host) -> CpuLoad | None:
-    """Read twice, `BETWEEN_LOOKS_S` apart, and return the load; None if /proc/stat is empty.
+    """Measure the load of the cores over `BETWEEN_LOOKS_S` seconds; return None if /proc/stat is empty.
 
-    This process must be idle meanwhile: its own usage would count.
+    This process must be idle meanwhile, because its own CPU use would count.
     """
     cores = frozenset(host.hardware().cores)
     before = look(host, cores)
@@ -104,7 +104,7 @@ def others(host: Host) -> Iterator[CheckResult]:
 
 
 def sweeps(host: Host) -> Iterator[CheckResult]:
-    """Report whether a different sweep has claimed usable cores, according to the names of abstract sockets."""
+    """Report whether another sweep has claimed usable cores. Claims are abstract sockets, found by name."""
     usable = set(host.hardware().cores)
     text = host.read(host.proc_root / "net/unix")
     held = {int(number) for number in re.findall(r"@ddpbench-core-(\d+)", text)} & usable

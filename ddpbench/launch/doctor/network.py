@@ -1,4 +1,4 @@
-"""Checks of the network: interfaces, which of them the backends choose, the host's name, InfiniBand."""
+"""Checks of the network: its interfaces, the interfaces that backends choose, the host's name, InfiniBand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHOWN = 8
 
 
 def interfaces(host: Host) -> Iterator[CheckResult]:
-    """Report the interfaces with an address, and whether ranks on this host can meet."""
+    """Report the network interfaces that have an address, and whether ranks on this host can connect to each other."""
     found = host.interfaces()
     if not any(each.name == LOOPBACK and each.up and each.addresses for each in found):
         yield problem(
@@ -87,7 +87,7 @@ def host_name(host: Host) -> Iterator[CheckResult]:
 
 
 def gloo_choice(host: Host) -> tuple[list[Interface], str]:
-    """Return the interfaces that gloo would use on this host (none if it would fail), and why."""
+    """Return the interfaces that gloo would use on this host, and why. The list is empty if gloo would fail."""
     return gloo_choice_of(host.interfaces(), lambda: host.resolve(host.host_name), host.env)
 
 
@@ -117,11 +117,11 @@ def gloo(host: Host) -> Iterator[CheckResult]:
 
 
 def nccl_choice(host: Host) -> list[Interface]:
-    """Return the interfaces that nccl would use for its sockets.
+    """Return the interfaces that nccl would use for its sockets, chosen as in nccl's src/misc/socket.cc.
 
-    As ncclFindInterfaces in nccl's src/misc/socket.cc: running ones that match NCCL_SOCKET_IFNAME (prefixes; `=`
-    exact, `^` none of them) if it has two characters or more; else those named ib..., else any but docker, lo
-    and virbr, else docker, else lo.
+    Only running interfaces count. If NCCL_SOCKET_IFNAME has two characters or more, those that match it are used (it
+    lists prefixes; `=` means exact names, `^` excludes). Otherwise those named ib... are used, else any but docker,
+    lo and virbr, else docker, else lo.
     """
     running = [each for each in host.interfaces() if each.up and each.addresses]
     given = host.env.get("NCCL_SOCKET_IFNAME", "")

@@ -140,7 +140,7 @@ def strategies(host: Host) -> Iterator[CheckResult]:
 
 
 def workloads(host: Host) -> Iterator[CheckResult]:
-    """Report for each kind of device which workloads can train on it, with `single`, which needs the least."""
+    """Report for each kind of device which workloads can train on it, tested with the strategy `single`."""
     for way in ways(host):
         reasons = {
             name: why_not(host.catalog, way, strategy="single", workload=name)
@@ -150,7 +150,7 @@ def workloads(host: Host) -> Iterator[CheckResult]:
 
 
 def _listed(subject: str, way: Way, reasons: dict[str, str | None]) -> Iterator[CheckResult]:
-    """Report in one finding the names that can run, and in one per reason those that cannot."""
+    """Yield one finding with the names that can run, and one for each reason with the names that cannot."""
     names_of: dict[str | None, list[str]] = {}
     for name, reason in reasons.items():
         names_of.setdefault(reason, []).append(name)

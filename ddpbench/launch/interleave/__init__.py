@@ -1,1 +1,1 @@
-"""Measure two sides of a comparison in turn, round by round, each in a separate sweep."""
+"""Measure the two sides of a comparison alternately, round by round, each in a separate sweep."""

@@ -1,8 +1,9 @@
-"""Find the commit that made training slower, by a binary search whose comparisons are measured in turn.
+"""Find the commit that made training slower, by a binary search in which each commit is compared with the good end.
 
-The two ends are compared first. A commit then counts as slow if its ratio to the good end is shown to be above the
-geometric mean of 1 and the bad end's ratio, and as fast if its ratio is shown to be below. A commit that is undecided
-when its time is spent, or does not run, is skipped as by `git bisect skip`, and other commits are tried.
+The two ends of the range are compared first. A commit counts as slow if its ratio to the good end is shown to be
+above a threshold, and as fast if its ratio is shown to be below. The threshold is the geometric mean of 1 and the bad
+end's ratio. A commit that is undecided when its time is spent, or does not run, is skipped as by `git bisect skip`,
+and other commits are tried.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ class Measure(Protocol):
     """A function that compares two commits."""
 
     def __call__(self, good: str, other: str, limit: float | None, alpha: float) -> Change:
-        """Return how the other commit's step time compares with the good one's.
+        """Return how the other commit's step time compares with the good commit's.
 
-        Rounds end once the change's interval at confidence `1 - alpha` is entirely above or below `limit`, a fraction.
+        Rounds end once the change's interval at confidence `1 - alpha` is entirely above or below `limit`, a
+        fraction.
 
         Raises:
             DdpbenchError: a commit cannot be measured.
@@ -46,9 +48,9 @@ class TriedCommit:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SearchResult:
-    """The result of a search. `commits` is only the slow commit, or several that it may be if some were skipped.
+    """The result of a search. `commits` has the slow commit, or every commit that may be it if some were skipped.
 
-    `ratio` is the bad end's step time over the good one's, with its interval.
+    `ratio` is the bad end's step time divided by the good end's, with its interval.
     """
 
     commits: tuple[str, ...]
@@ -162,7 +164,7 @@ def _short(commit: str) -> str:
 
 
 def found_words(found: SearchResult) -> str:
-    """Return a sentence on a search's result."""
+    """Return a sentence that names the commit that a search found."""
     ratio = found.ratio
     value, low, high = (f"{100 * (one - 1):+.1f}" for one in (ratio.value, ratio.low, ratio.high) if one)
     change = f"{value} % ({low} to {high})"

@@ -1,4 +1,4 @@
-"""A comparison of two sides measured in turn, from the request to its result."""
+"""Measure two sides alternately and compare them, from the request to the result."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ class ComparisonListener(Protocol):
         """Handle the start of a comparison in the directory `out`."""
 
     def event(self, text: str) -> None:
-        """Handle an event, a sentence that is reported once."""
+        """Handle a sentence about an event. Each event is reported once."""
 
     def round_made(self, number: int, left_s: float) -> None:
         """Handle the end of a round, which both sides have run."""
 
 
 def differing(overrides: Sequence[str]) -> tuple[str, ...]:
-    """Return the fields of a case that a side's settings may change, and that matching of cases must ignore."""
+    """Return the fields of a case that one side's settings may change, and that matching of cases must ignore."""
     names = {field.name for field in fields(Case)}
     found: set[str] = set()
     for key in (key for text in overrides for key in whole_keys(text)):
@@ -89,7 +89,7 @@ def check_empty(out: Path) -> None:
 
 
 def interleave(asked: ComparisonRequest, listener: ComparisonListener) -> Changes:
-    """Measure both sides in turn until each case is decided or the time is spent; return the changes.
+    """Measure both sides alternately until each case is decided or the time is spent; return the changes.
 
     Raises:
         RequestError: a side's code is missing, or the side cannot start.
@@ -163,7 +163,7 @@ def _made(out: Path) -> Made:
 
 
 def _decided(change: Change, limit: float | None, *, rare: bool = True) -> bool:
-    """Return whether the verdict on a change is already decided, or further rounds could not decide it."""
+    """Return whether more rounds are useless, because a change is decided already or they could not decide it."""
     if change.verdict == "not comparable":
         return True
     if limit is None:

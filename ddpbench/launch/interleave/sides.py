@@ -1,4 +1,4 @@
-"""A side of a comparison, given by interpreter, folder or commit, and settings; and how its code is put in place."""
+"""The sides of a comparison: an interpreter, a folder or commit, and settings; and how a side's code is prepared."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _ASK_S = 120
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SideSpec:
-    """A side as the user describes it. An empty text stands for this process's value, such as its interpreter."""
+    """A side as the user describes it. An empty text means this process's own value, for example its interpreter."""
 
     name: str
     """`base` or `new`."""
@@ -107,7 +107,7 @@ def parse_side(name: str, words: Sequence[str]) -> SideSpec:
 
 
 def check_common(overrides: Sequence[str], sides: Sequence[SideSpec] = (), fewest: str = "--rounds") -> None:
-    """Refuse common settings that the comparison sets itself, or that one side sets differently.
+    """Refuse settings for both sides that the comparison sets itself, or that a single side also sets.
 
     Args:
         overrides: the settings of both sides.
@@ -136,7 +136,7 @@ def _refusal(key: str, fewest: str = "--rounds") -> str:
 
 
 def without_order(overrides: Sequence[str]) -> list[str]:
-    """Return the settings of both sides without the seed, which the comparison draws itself."""
+    """Return the settings of both sides without the seed of the launches' order, which the comparison draws itself."""
     return [text for text in overrides if sure_keys(text) != [_SEED]]
 
 
@@ -151,7 +151,7 @@ def check_apart(base: SideSpec, new: SideSpec) -> None:
 
 
 def _unnamed(side: SideSpec) -> SideSpec:
-    """Return the side without its name and with an absolute path, so that sides can be compared."""
+    """Return the side without its name and with an absolute path, so that equal sides compare equal."""
     return replace(side, name="", path=side.path and str(Path(side.path).resolve()))
 
 
@@ -162,7 +162,10 @@ def is_side_word(word: str) -> bool:
 
 
 def _is_folder(word: str) -> bool:
-    """Return whether a word without `=` names a folder, except a decoy that a different user named like a commit."""
+    """Return whether a word without `=` names a folder.
+
+    False for a folder that a different user may have named like a commit, to have its code run instead.
+    """
     return Path(word).is_dir() and not is_decoy(word)
 
 
@@ -170,7 +173,7 @@ def beside_this_code(words: Sequence[str]) -> tuple[SideSpec, SideSpec]:
     """Return the base side that the words describe, and a new side with the code in the working directory.
 
     If the base names a commit or folder, the new side's code is the repository around the working directory, or else
-    that directory. The words are checked, and nothing is written.
+    the working directory. The words are checked, and nothing is written.
 
     Raises:
         RequestError: a word cannot be understood, what it names does not exist, or both sides are the same.
@@ -187,7 +190,7 @@ def beside_this_code(words: Sequence[str]) -> tuple[SideSpec, SideSpec]:
 
 
 def check_there(spec: SideSpec) -> None:
-    """Check that what a side names exists; write nothing.
+    """Check that the commit, folder or interpreter of a side exists; write nothing.
 
     Raises:
         RequestError: the commit, folder or interpreter does not exist.
@@ -200,7 +203,7 @@ def check_there(spec: SideSpec) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Placed:
-    """A side whose code is in place. `folder` is the working directory of its processes; None stands for this one's."""
+    """A side with its code in a folder. `folder` is its processes' working directory; None means this process's."""
 
     spec: SideSpec
     python: str
@@ -211,7 +214,7 @@ class Placed:
 
     @property
     def notes(self) -> list[str]:
-        """Sentences on parts of the measured code that a reader might not expect."""
+        """Sentences on measured code that a reader might not expect, for example uncommitted changes."""
         notes = []
         if self.folder is not None and self.commit.endswith("+"):
             notes.append(
@@ -223,7 +226,7 @@ class Placed:
 
 
 def place(spec: SideSpec, experiment: Path, out: Path, other: SideSpec | None = None) -> Placed:
-    """Put a side's code in place; write a commit's files into a folder below `out`.
+    """Prepare a side's code: write the files of a commit into a folder below `out`, or use the named folder.
 
     If the experiment's file is in a compared repository, each side uses its own version.
 
@@ -293,7 +296,7 @@ def _repository(spec: SideSpec) -> Path:
 
 
 def _own_experiment(spec: SideSpec, experiment: Path, top: Path | None, folder: Path) -> Path:
-    """Return the side's own version of an experiment in the repository; an experiment elsewhere is shared.
+    """Return the experiment's file in the side's repository; return the given file if it is in no compared repository.
 
     An uncommitted experiment is copied into a commit's folder, so that its relative paths mean the side's files.
 
@@ -326,7 +329,7 @@ def _own_experiment(spec: SideSpec, experiment: Path, top: Path | None, folder: 
 
 
 def _check_workloads(spec: SideSpec, experiment: Path, folder: Path) -> None:
-    """Check that workload files named by an experiment are in the side's code, because shared ones would not differ.
+    """Check that an experiment's workload files are in the side's code. Files outside would be the same for both sides.
 
     Raises:
         RequestError: a file is outside the side's code.
@@ -407,7 +410,7 @@ def _lacking(python: str) -> str:
 
 
 def _top(folder: Path) -> Path | None:
-    """Return the root of the repository that holds a folder; None if none does."""
+    """Return the root of the repository that contains a folder; None if the folder is in no repository."""
     if shutil.which(GIT[0]) is None:
         return None
     done = _ask(folder, "rev-parse", "--show-toplevel")
@@ -415,13 +418,13 @@ def _top(folder: Path) -> Path | None:
 
 
 def _top_among(folder: Path, places: Sequence[Path]) -> Path | None:
-    """Return the root of a folder's repository, if one of `places` is in the same repository or a worktree of it."""
+    """Return the root of a folder's repository if it, or a worktree of it, also has one of `places`; else None."""
     own = _store(folder)
     return _top(folder) if own is not None and own in map(_store, places) else None
 
 
 def _store(folder: Path) -> Path | None:
-    """Return the folder in which a folder's repository, with its worktrees, stores commits; None without one."""
+    """Return the folder in which the repository around `folder` stores commits; None outside a repository."""
     try:
         return (folder / git(folder, "rev-parse", "--git-common-dir")).resolve()
     except RequestError:
@@ -436,7 +439,7 @@ def _is_tracked(top: Path, path: Path) -> bool:
 
 
 def git(folder: Path, *words: str, index: Path | None = None) -> str:
-    """Run git and return its output; with `index`, use that file in place of the user's index, which is not changed.
+    """Run git and return its output. With `index`, git uses that file instead of the user's index.
 
     Raises:
         RequestError: git refuses, or is not installed.
@@ -470,7 +473,7 @@ def _no_answer(folder: Path) -> RequestError:
 
 
 def why_no_repository(folder: Path) -> str:
-    """Return why git uses no repository around a folder, and what to do if there is one."""
+    """Return why git finds no usable repository around a folder; if one is there but refused, also what to do."""
     if shutil.which(GIT[0]) is None:
         return "git is not installed here, or not on PATH"
     said = _ask(folder, "rev-parse", "--git-dir").stderr
@@ -488,7 +491,7 @@ def why_no_repository(folder: Path) -> str:
 
 
 def commit_named(top: Path, name: str) -> str:
-    """Return the commit that a name means.
+    """Return the full id of the commit that a name means.
 
     Raises:
         RequestError: no commit has that name.
@@ -517,7 +520,7 @@ collect_ignore_glob = ["*"]
 
 
 def _hide(folder: Path) -> None:
-    """Hide the copies in this folder from pytest, git and linters of the repository that may hold it."""
+    """Hide this folder's copies of code from pytest, git and linters, because a repository may contain the folder."""
     write_atomically(folder / "conftest.py", _NOT_COLLECTED)
     write_atomically(folder / ".gitignore", "*\n")
 
@@ -529,7 +532,7 @@ _BLOCK = 4096
 
 
 def _check_size(top: Path, commit: str, spec: SideSpec) -> None:
-    """Refuse a commit too large for disk or memory: a few KB of identical nested folders can hold 10^9 files.
+    """Refuse a commit too large for disk or memory. A few KB of identical nested folders can stand for 10^9 files.
 
     Raises:
         RequestError: it has too many files or too many bytes, or git gives no answer.
@@ -584,7 +587,7 @@ def _listing(top: Path, commit: str) -> subprocess.Popen[bytes]:
 
 
 def _exported(top: Path, spec: SideSpec, out: Path) -> Path:
-    """Return a folder with the files of a side's commit, written unless it exists; leave the repository unchanged."""
+    """Return a folder with the files of a side's commit; write them if missing. The repository is not changed."""
     commit = _commit_named(top, spec)
     folder = out.resolve() / COPIES / commit[:12]
     if folder.is_dir():

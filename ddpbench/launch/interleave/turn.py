@@ -2,8 +2,8 @@
 
 The process reads `go`, `go in turn` or `stop` from standard input, one per line. It writes lines of JSON to standard
 output: what it is doing, when it is ready for a round, how each launch ended, and errors. If its environment names a
-turnstile, its launches can run at the same time as the other side's, which it says when it is ready. After
-`go in turn` its launches then wait at the turnstile for their turns.
+turnstile (a server that lets one side compute at a time), both sides' launches can run at the same time. The process
+says so when it is ready. After `go in turn`, its launches wait at the turnstile between blocks of steps.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ class _Telling(Listener):
 
 
 def _told_to_go(number: int, *, turn: Turn | None, cases: Sequence[PlannedCase]) -> bool:
-    """Report a round's cases, and which of them take turns by entire launches; return whether to start the round.
+    """Report that a round is ready, and which of its cases cannot alternate by blocks; return whether to run the round.
 
-    `cases` includes skipped ones, since sides, whose settings may differ, identify cases by their numbers among all.
+    `cases` includes skipped ones, because sides identify cases by their positions in the full list.
     """
     own = [(at, entry.case) for at, entry in enumerate(cases) if entry.skip_reason is None]
     whole = {at: why for at, case in own if (why := whole_because(case))}

@@ -1,4 +1,4 @@
-"""Two sides measured in turn: their order, when there are enough rounds, and the files in the comparison's directory.
+"""Two sides measured alternately: their order, when to stop, and the files in the comparison's directory.
 
 comparison.json   the request, the sides, and the order of turns
 base/  new/       run directories; rounds of the same number ran one after the other, or in alternating blocks of steps
@@ -99,7 +99,7 @@ class TurnsListener(Protocol):
     """Receives a comparison's progress."""
 
     def event(self, text: str) -> None:
-        """Handle an event, a sentence that is reported once."""
+        """Handle a sentence about an event. Each event is reported once."""
 
     def round_made(self, number: int, left_s: float) -> None:
         """Handle the end of a round, which both sides have run."""
@@ -107,7 +107,7 @@ class TurnsListener(Protocol):
 
 @dataclass
 class Turns:
-    """Two sides that take turns, and the directory of their comparison."""
+    """Two sides that are measured alternately, and the directory of their comparison."""
 
     sides: tuple[Placed, Placed]
     out: Path
@@ -133,8 +133,8 @@ class Turns:
     ) -> int:
         """Run rounds until `enough` returns True, or the time or the rounds are spent; return how many were run.
 
-        `rounds` are the fewest and the most. `enough` is called after each round from the fewest on. Rounds come in
-        pairs of opposite orders, and the order of each pair is random.
+        `rounds` has the smallest and the largest number of rounds. `enough` is called after each round from the
+        smallest number on. Rounds come in pairs of opposite orders, and the order of each pair is random.
 
         Raises:
             LaunchError: a side cannot continue; measurements are kept.
@@ -184,7 +184,7 @@ class Turns:
         return self.made
 
     def _opened(self) -> Turnstile | None:
-        """Return a new turnstile; if it cannot be made, report it, use entire launches as turns, and return None."""
+        """Create the turnstile. If that fails, report it, alternate by entire launches instead, and return None."""
         try:
             return Turnstile()
         except OSError as error:
@@ -193,7 +193,7 @@ class Turns:
             return None
 
     def _tell_whole(self) -> None:
-        """Report the cases that take turns by entire launches; if they are all, close the turnstile."""
+        """Report the cases that alternate by entire launches. If all do, close the turnstile."""
         words, of_all = why_whole(self._processes)
         if self._turnstile is None or not words:
             return
@@ -204,7 +204,7 @@ class Turns:
             self._turnstile = None
 
     def _make_round(self, first: int) -> list[bool]:
-        """Have both sides run a round, beginning with index `first`; return, in this order, if each has more rounds.
+        """Run a round on both sides, first on number `first`. Return, in this order, whether each has more rounds.
 
         Raises:
             LaunchError: a side cannot continue.
@@ -240,7 +240,7 @@ class Turns:
             raise OutputError(f"{self.out} cannot be written: {explain_os_error(error)}") from None
 
     def end(self, *, at_once: bool = False) -> None:
-        """End both sides' processes, during a launch only if `at_once`; keep finished launches."""
+        """End both sides' processes, and interrupt a running launch only if `at_once`. Finished launches stay."""
         processes, self._processes = self._processes, []
         for process in processes:
             process.ask_to_end(at_once=at_once)
@@ -253,7 +253,7 @@ class Turns:
 
 
 def too_short(total_s: float, left_s: float, round_s: float, fewest: int) -> str:
-    """Return words on the time being too short, judged by the first round; empty if it is enough."""
+    """Return a sentence if the time is too short for `fewest` rounds, judged by the first one; else an empty text."""
     rounds = 1 + max(0, math.floor(left_s / round_s)) if round_s > 0 else fewest
     if rounds >= fewest:
         return ""
@@ -266,7 +266,7 @@ def too_short(total_s: float, left_s: float, round_s: float, fewest: int) -> str
 
 
 class ReadySide(Protocol):
-    """A side that is ready for its first round, with what `why_whole` needs to know of it."""
+    """A side that is ready for its first round, as `why_whole` needs it."""
 
     at_turnstile: bool
     cases: Sequence[int]
@@ -278,7 +278,7 @@ class ReadySide(Protocol):
 
 
 def why_whole(sides: Sequence[ReadySide]) -> tuple[str, bool]:
-    """Return words on why sides take turns by entire launches, and whether in all cases; empty if in none."""
+    """Return words on why some cases alternate by entire launches (empty if none do), and whether all cases do."""
     for side in sides:
         if not side.at_turnstile:
             return f"{WHOLE}: {side.words} has no access to whose turn it is, as with an older ddpbench", True
@@ -294,7 +294,7 @@ def why_whole(sides: Sequence[ReadySide]) -> tuple[str, bool]:
 
 
 def side_environment(folder: Path | None) -> dict[str, str]:
-    """Return the environment of a side's processes, with its folder's code first on Python's path."""
+    """Return the environment of a side's processes, in which Python finds modules in the side's folder first."""
     code = [folder, folder / "src"] if folder is not None else []
     first = os.pathsep.join(str(one) for one in code if one.is_dir())
     env = child_environment()
@@ -303,7 +303,7 @@ def side_environment(folder: Path | None) -> dict[str, str]:
 
 
 class _Process:
-    """A side's sweep in a separate process, and the exchange of messages with it."""
+    """The process that runs a side's sweep, and the exchange of messages with it."""
 
     def __init__(
         self,
@@ -370,7 +370,7 @@ class _Process:
         self._heard.put(None)
 
     def _leave_turnstile(self) -> None:
-        """Leave the turnstile, even before the side's message is read, so that the other side does not wait."""
+        """Leave the turnstile, even before this side's message is read, so that the other side does not wait."""
         if self._turnstile is not None:
             self._turnstile.leave(self.name)
 
@@ -381,11 +381,11 @@ class _Process:
                 self._last_words = [*self._last_words[-_MOST_WORDS:], line.rstrip()]
 
     def await_ready(self, *, first: bool = False, other: _Process | None = None) -> bool:
-        """Wait until the side can start a round; return whether it has one. `other` is a side that works meanwhile.
+        """Wait until the side can start a round; return whether a round is left. The `other` side works meanwhile.
 
         Raises:
             SideError: the side cannot start (`first`).
-            LaunchError: the side cannot continue, or the `other` cannot, for which it may wait.
+            LaunchError: the side or `other` cannot continue.
         """
         while True:
             message = self._hear(first=first)
@@ -413,7 +413,7 @@ class _Process:
                 )
 
     def check_alive(self) -> None:
-        """End the side if it has been silent for too long; called while nothing reads its messages.
+        """End the side if it has been silent for too long. For times when nothing else reads its messages.
 
         Raises:
             LaunchError: the side was silent for too long.
@@ -445,7 +445,7 @@ class _Process:
         return SideError(self._placed.spec.name, sentence) if first else LaunchError(sentence)
 
     def _where(self) -> str:
-        """Abort the side; return words on the file and line at which it was, empty if it does not report them."""
+        """Abort the silent side; return words on the file and line that it was executing, empty if not reported."""
         with contextlib.suppress(OSError):
             resource.prlimit(self._process.pid, resource.RLIMIT_CORE, (0, 0))
         self._process.send_signal(signal.SIGABRT)  # on which Python prints its stack
@@ -455,7 +455,7 @@ class _Process:
         return f", at line {position[2]} of {position[1]}" if position else ""
 
     def make_round(self) -> bool:
-        """Have the side run a round, and wait until it has; return whether it has a further one.
+        """Let the side run a round, and wait for its end; return whether a round is left.
 
         Raises:
             LaunchError: the side cannot continue.
@@ -464,14 +464,14 @@ class _Process:
         return self.await_ready()
 
     def say(self, word: str) -> None:
-        """Send the side `go`, `IN_TURN` or `stop`."""
+        """Send the command `go`, `IN_TURN` or `stop` to the side."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError, ValueError):
             self._process.stdin.write(f"{word}\n")
             self._process.stdin.flush()
 
     def ask_to_end(self, *, at_once: bool) -> None:
-        """Ask the side to end after its launch, or `at_once`; continue a stopped process, which could not react."""
+        """Ask the side to end after its current launch, or `at_once`. A stopped process is continued, to react."""
         self.say("stop")
         if at_once:
             self._process.terminate()
@@ -494,7 +494,7 @@ class _Process:
         return True
 
     def end(self, until: float, *, signalled: bool) -> None:
-        """Wait until clock time `until` (monotonic) for the process to end, then kill it and its child processes.
+        """Wait for the process to end, until the monotonic clock reads `until`; then kill it and its child processes.
 
         Unless it was `signalled` before, it gets SIGTERM after half of the time.
         """

@@ -33,7 +33,7 @@ from ddpbench.spec import Case
 
 @dataclass(slots=True)
 class Merged:
-    """A finished merge, with a sentence on each thing that was not taken over."""
+    """A finished merge. `left_out` has a sentence on each thing that was not copied."""
 
     run: RunDir
     run_id: str
@@ -44,7 +44,10 @@ class Merged:
 
 
 def all_cases(sources: Sequence[Source]) -> dict[str, dict[str, Any]]:
-    """Return every case once, runnable if it was in any run, and oversubscribed only if it was in all these runs."""
+    """Return the plan entry of every case in any source, by case id.
+
+    A case is runnable if it was so in any source, and oversubscribed only if it was so in all that have it.
+    """
     cases: dict[str, dict[str, Any]] = {}
     for source in sources:
         for entry in source.plan["cases"]:
@@ -65,7 +68,7 @@ def cases_taken(source: Source, cases: Mapping[str, Mapping[str, Any]]) -> froze
 
 
 def _is_crowded(own: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
-    """Return whether a case had too few cores in this source, but enough in a different one."""
+    """Return whether a case had too few cores in this source, but enough in another source of the merge."""
     return bool(own["oversubscribed"] and not entry["oversubscribed"])
 
 
@@ -136,9 +139,9 @@ def _found(directory: LaunchDir, address: Address) -> _Found:
 
 
 def _copy_launch(found: _Found, number: int, merged: Merged, sessions: Sessions = UNKNOWN) -> None:
-    """Copy a launch under a new round number, and note its session, from `sessions` if the launch does not name one.
+    """Copy a launch under a new round number: its request, outcome, and ranks' records and logs.
 
-    Copies the request, the outcome, and the ranks' records and logs, all changed to name their new round and run.
+    All copies name the new round and run. If the launch names no session, its session is taken from `sessions`.
     """
     source, outcome = found.directory, found.outcome
     target = merged.run.launch(found.address.case_id, found.address.purpose, number)
@@ -171,7 +174,7 @@ def _change(path: Path, changes: Mapping[str, Any]) -> None:
 
 
 def _readdress(path: Path, found: _Found, number: int, run_id: str) -> str:
-    """Make a rank's first record name its new round and run; return why not if it is a different launch's."""
+    """Change a rank's first record to name its new round and run; return why not if it is a different launch's."""
     first, newline, rest = path.read_bytes().partition(b"\n")
     try:
         start = record_from_json(first)
@@ -195,7 +198,7 @@ def _readdress(path: Path, found: _Found, number: int, run_id: str) -> str:
 
 
 def copy_proofs(sources: Sequence[Source], cases: Mapping[str, Any], merged: Merged) -> None:
-    """Copy one proof per case: a failed one if there is any, so that no merge hides it."""
+    """Copy one proof per case: a failed one if any source has one, so that merging hides no failure."""
     for case_id, entry in cases.items():
         case = Case.from_json(entry)
         proofs = [

@@ -41,7 +41,9 @@ def merge(paths: Sequence[Path], out: Path) -> Merged:
 
 @contextlib.contextmanager
 def merging(paths: Sequence[Path], out: Path) -> Iterator[Merged]:
-    """Merge runs into one run directory, and hold it during the `with` body, which may remove it.
+    """Merge runs into one run directory, and yield the result. The directory is locked during the context.
+
+    The `with` body may remove the directory again.
 
     Raises:
         RequestError: fewer than two different runs, too many, or something that is not a run directory.
@@ -72,7 +74,7 @@ def merging(paths: Sequence[Path], out: Path) -> Iterator[Merged]:
 
 
 def _made(sources: Sequence[Source], folder: MadeFolder, out: Path) -> Merged:
-    """Make a run directory under a temporary name, and rename it to `out` once complete. Raises as `merging` does."""
+    """Write the merged run under a temporary name, and rename it to `out` once complete. Raises as `merging` does."""
     run = RunDir(folder.itself)
     try:
         with errors_naming(folder.itself, out):
@@ -88,7 +90,7 @@ def _made(sources: Sequence[Source], folder: MadeFolder, out: Path) -> Merged:
 
 
 def refuse_merged(run: RunDir) -> None:
-    """Refuse to resume a merged directory, because it holds several sweeps, none of which can continue there.
+    """Refuse to resume a merged run, because its sweeps ran elsewhere and none can continue in its directory.
 
     Raises:
         RequestError: the directory was merged.
@@ -151,7 +153,7 @@ def _write(sources: Sequence[Source], run: RunDir, out: Path) -> Merged:
 
 
 def _budget(sources: Sequence[Source], rounds: int) -> dict[str, Any]:
-    """Return one budget for all runs, within an experiment's limits; the plan's `merged` has each run's own."""
+    """Return one budget for the merged run, within an experiment's limits; the plan's `merged` has each run's own."""
     budgets = [source.stored.budget for source in sources]
     asked = max(budget.rounds_min for budget in budgets)
     return {
@@ -164,7 +166,7 @@ def _budget(sources: Sequence[Source], rounds: int) -> dict[str, Any]:
 
 
 def _claims(sources: Sequence[Source]) -> list[PlannedClaim]:
-    """Return the claims of all runs, each once, with the pairs of cases that any run has for the claim."""
+    """Return the claims of all runs, each once, with every pair of cases that any run has for the claim."""
     claims: dict[PlannedClaim, dict[tuple[str, str], None]] = {}
     history: dict[PlannedClaim, dict[Past, None]] = {}
     for source in sources:
@@ -178,7 +180,7 @@ def _claims(sources: Sequence[Source]) -> list[PlannedClaim]:
 
 
 def _machine(sources: Sequence[Source]) -> dict[str, Any]:
-    """Return machine.json's content: identity from the largest allocation, and a context that names the merged runs."""
+    """Return the merged machine.json: the largest allocation's identity, and facts that name the merged runs."""
     largest = max(
         sources,
         key=lambda source: (
@@ -235,7 +237,7 @@ def _cores(source: Source) -> int:
 
 
 def _experiments(sources: Sequence[Source], out: Path) -> str:
-    """Return the runs' experiments as comments, because none of them is the merged directory's experiment."""
+    """Return the runs' experiment files as comments, because none of them describes the merged run."""
     parts = [f"# {out} was merged from {len(sources)} runs and cannot be resumed. Their experiments:\n"]
     for source in sources:
         lines = ("(not readable)" if source.experiment is None else source.experiment).splitlines()

@@ -1,8 +1,7 @@
-"""The runs that a merge joins: what is read of each, and whether their results belong together.
+"""Read the runs to be merged, and check that their results belong together.
 
-Machines and programs must be of the same kind, so that every key of `identity` must agree except those in
-`ALLOCATION`. These say how many nodes, cores and GPUs and how large a quota a run had, and which cases its experiment
-has.
+Machines and programs must be alike: every key of `identity` must agree except those in `ALLOCATION`, which say how
+many nodes, cores and GPUs and how large a quota a run had, and which cases its experiment has.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ class Source:
         return "plan" if "planned_nodes" in self.context else "sweep"
 
     def merged_runs(self, first_round: int, rounds: int, cases: frozenset[str]) -> list[MergedRun]:
-        """Return the run, or all runs that it was merged from, as a merge notes them.
+        """Return the notes on this run for the merged run; if it was merged itself, the notes on its own sources.
 
         Args:
             first_round: the run's first round in the merged run.
@@ -113,7 +112,7 @@ class Source:
 
     @property
     def sources(self) -> set[str]:
-        """The names that `workload_digest` covers: workloads and users' strategies of the run's cases."""
+        """The names of the cases' workloads and users' strategies, whose source code `workload_digest` covers."""
         return set(sources_named(entry.case for entry in self.stored.cases))
 
 
@@ -225,7 +224,7 @@ def _differences(first: Source, other: Source) -> list[tuple[str, object, object
 
 
 def devices_of(value: Any) -> list[Any]:
-    """Return the cores or GPUs of a machine, or of all nodes if they are listed by host."""
+    """Return the list of cores or GPUs in a machine's record; if the record lists them by host, those of all hosts."""
     if isinstance(value, Mapping):
         return [one for own in value.values() for one in own or ()]
     return list(value or ())

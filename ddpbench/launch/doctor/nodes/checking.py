@@ -1,4 +1,4 @@
-"""`ddpbench doctor --nodes`: this node's part of the check, and on the first node the findings."""
+"""`ddpbench doctor --nodes`: run one node's part of the check; on the first node, also return the findings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ASK_S = 30.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeSeat:
-    """This node's number, the number of nodes, and the address of the first one."""
+    """This node's number, the number of nodes, and the first node's address."""
 
     number: int
     count: int
@@ -39,10 +39,10 @@ class NodeSeat:
 
 
 def seat_of(names: str, host: Host, env: Mapping[str, str] = os.environ) -> NodeSeat:
-    """Return this process's seat, from a launcher's variables, else from this node's position in `names`.
+    """Return this node's number among the nodes, from a launcher's variables, else from its position in `names`.
 
     Raises:
-        RequestError: `names` has fewer than two names, or does not tell this node's number.
+        RequestError: `names` has fewer than two names, or this node's number cannot be determined.
     """
     if names == SLURM and "SLURM_JOB_NODELIST" not in env:
         raise RequestError(
@@ -148,7 +148,7 @@ def own_node(seat: NodeSeat, host: Host) -> Node:
 
 
 def _address(interface: Interface, why: str) -> str:
-    """Return the interface's address at which gloo would listen: the one at the end of `why`, else the first."""
+    """Return the address at which gloo would listen: the one that `why` ends with, else the interface's first."""
     return next((one for one in interface.addresses if why.endswith(f" {one}")), interface.addresses[0])
 
 

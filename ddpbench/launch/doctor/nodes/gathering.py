@@ -1,9 +1,8 @@
 """Exchange between nodes: the first listens; the others send their descriptions, and later their measurements.
 
-Each connection carries unencrypted lines of JSON with numbers and names, which are never executed.
-
-Slots meet in a torch store instead (`worker/slot/meeting.py`), torchrun's if it has one. The doctor cannot use a
-store, because it also checks hosts whose torch is broken or missing, and a store does not report a peer that hangs up.
+Each connection carries unencrypted lines of JSON with numbers and names, which are never executed. Ranks of a sweep
+find each other through a torch store instead (`worker/slot/meeting.py`). The doctor cannot use a store, because it
+also checks hosts whose torch is broken or missing, and a store does not report a peer that hangs up.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ _NODE, _NODES, _PAIRS = TypeAdapter(Node), TypeAdapter(list[Node]), TypeAdapter(
 
 
 class _Line:
-    """A connection for lines of JSON with an untrusted peer, which may send anything or nothing."""
+    """A connection that carries lines of JSON. The peer is untrusted: it may send anything or nothing."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -128,9 +127,10 @@ def rounds_of(count: int) -> list[list[tuple[int, int]]]:
 def take_part(
     me: Node, count: int, first: tuple[str, int], *, waiting: Callable[[str], None] = lambda _: None
 ) -> tuple[list[Node], list[NodePair]]:
-    """Join the check; return all nodes, and the pairs: all of them on node 0, those tried by this node on others.
+    """Join the check; return all nodes, and the measured pairs.
 
-    `first` is the address and port at which node 0 listens.
+    Node 0 returns all pairs; every other node returns those that it tried. `first` is the address and port at which
+    node 0 listens.
 
     Raises:
         LaunchError: a node cannot listen, or the nodes do not come together within `JOIN_S`.
@@ -197,7 +197,7 @@ def _joined(
     *,
     waiting: Callable[[str], None],
 ) -> tuple[dict[int, Node], dict[int, _Line]]:
-    """Wait for the other nodes; return all nodes and the others' connections, both by number.
+    """Wait for the other nodes. Return all nodes by number, and the connections to the others by number.
 
     Raises:
         LaunchError: a node did not come in time.
@@ -281,12 +281,12 @@ def _follow(
 
 
 def _answer_s(count: int) -> float:
-    """Return how long all nodes together may take to try all pairs, s."""
+    """Return the time limit within which all nodes together try all pairs, s."""
     return JOIN_S + count * 4 * PATIENCE_S
 
 
 def _try_all(me: Node, nodes: Sequence[Node], listener: socket.socket) -> list[NodePair]:
-    """Try this node's pairs round by round and return the results; a pair's lower number connects and measures."""
+    """Measure this node's pairs round by round and return the results. The node with the lower number connects."""
     found: list[NodePair] = []
     with ExitStack() as stack:
         early = _Early(listener, stack, range(me.number))
@@ -300,9 +300,9 @@ def _try_all(me: Node, nodes: Sequence[Node], listener: socket.socket) -> list[N
 
 
 class _Early:
-    """Connections that arrived before their round, keyed by the connecting node's number.
+    """Connections that other nodes made before their round began here, keyed by the connecting node's number.
 
-    Other nodes may already be in a later round.
+    Other nodes may already be in a later round than this one.
     """
 
     def __init__(self, listener: socket.socket, stack: ExitStack, expected: range) -> None:
@@ -310,7 +310,7 @@ class _Early:
         self._came: dict[int, socket.socket] = {}
 
     def of(self, number: int) -> socket.socket | None:
-        """Return a node's connection, after waiting for it if necessary; None if it does not come in time."""
+        """Return a node's connection, and wait for it if necessary; None if the node does not connect in time."""
         deadline = time.monotonic() + _TURNS * PATIENCE_S
         while number not in self._came:
             self._listener.settimeout(max(0.01, deadline - time.monotonic()))
@@ -360,7 +360,7 @@ def _connect(me: Node, other: Node) -> NodePair:
 
 
 def _await(other: Node, me: Node, early: _Early) -> list[NodePair]:
-    """Serve the connecting node, which then reports the pair; return the pair with a problem if no connection comes."""
+    """Answer the connecting node's measurements; that node reports them. If it does not connect, return the problem."""
     connection = early.of(other.number)
     if connection is None:
         return [
@@ -373,7 +373,7 @@ def _await(other: Node, me: Node, early: _Early) -> list[NodePair]:
 
 
 def _once(pairs: Sequence[NodePair]) -> list[NodePair]:
-    """Return each pair once: with measurements if there are any, else with the connecting node's problem."""
+    """Return each pair once: with measurements if any node has them, else with the connecting node's problem."""
     found: dict[tuple[int, int], NodePair] = {}
     for pair in pairs:
         known = found.get((pair.a, pair.b))

@@ -1,4 +1,4 @@
-"""The tests between two nodes over one connection: message latency and rate."""
+"""The tests between two nodes over one connection: latency, data rates, and the offset of clocks."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class NodePair:
 
 
 def serve(connection: socket.socket) -> None:
-    """Answer the peer's calls in `measure`.
+    """Answer the peer, which runs `measure` at the other end of the connection.
 
     Raises:
         OSError: the connection broke.
@@ -76,7 +76,7 @@ def serve(connection: socket.socket) -> None:
 
 
 def measure(connection: socket.socket, a: int, b: int) -> NodePair:
-    """Return the measurements by node `a`, which is this side, of its connection to node `b`.
+    """Measure the connection to node `b` from this side, node `a`.
 
     Raises:
         OSError: the connection broke.
@@ -122,7 +122,7 @@ def _received(connection: socket.socket, count: int, deadline: float) -> bytes:
 
 
 def _send_stream(connection: socket.socket, deadline: float) -> float:
-    """Send for `STREAM_S`; return the rate at which the peer received, bit/s."""
+    """Send data for `STREAM_S` seconds; return the rate at which the peer received it, bit/s."""
     end = time.perf_counter() + STREAM_S
     while time.perf_counter() < end:
         connection.sendall(b"\x01" + _BLOCK)
