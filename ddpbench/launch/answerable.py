@@ -9,14 +9,13 @@ from ddpbench.strategies.traits import traits_of
 from ddpbench.units import counted, series_of
 
 _COMPARED = ("backend", "launcher", "device")
-"""Settings with values that a machine may lack. Cases that exchange nothing may have an empty value."""
+"""Settings whose values may be unavailable on a machine. A case that exchanges nothing may have an empty value."""
 
 
 def unanswerable(experiment: Experiment, entries: Sequence[PlannedCase], devices: Devices) -> str:
-    """Return why these cases cannot answer the experiment's question here, and what to do; empty if they may.
+    """Return why these cases cannot answer the experiment's question on this machine, with advice; empty if they can.
 
-    Experiments with claims are not judged here, because claims are decided pair by pair, and the dry run counts the
-    pairs.
+    The text is also empty for an experiment with claims, because each claim is decided by its own pairs of cases.
     """
     if experiment.claims:
         return ""
@@ -53,7 +52,10 @@ def _is_measured_alone(case: Case) -> bool:
 
 
 def _lost(experiment: Experiment, planned: Sequence[Case], runnable: Sequence[Case]) -> str:
-    """Return words on a backend, launcher or device axis with only one value that can run here; empty if none."""
+    """Return words for an axis (backend, launcher or device) of which only one of several values can run here.
+
+    The text is empty if there is no such axis.
+    """
     for name in (name for name in _COMPARED if name in experiment.axes):
         every, left = (
             list(dict.fromkeys(value for case in cases if (value := getattr(case, name))))

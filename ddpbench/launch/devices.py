@@ -15,11 +15,11 @@ from ddpbench.runtime.server import ServerProcess
 from ddpbench.spec import OWN_TYPES, Case, Devices, Experiment, PlannedCase
 
 BF16_CAPABILITY = 8.0
-"""The lowest compute capability of GPUs that multiply in bf16 themselves; torch emulates it on others."""
+"""The lowest compute capability of GPUs with bf16 arithmetic in hardware; on others torch emulates it."""
 
 
 def usable_devices(hardware: Hardware) -> Devices:
-    """Return the devices that torch can use. A process asks torch only if the machine shows signs of a GPU."""
+    """Return the devices that torch can use. Torch is started, in a new process, only if there are signs of a GPU."""
     if not hardware.may_have_gpus:
         return hardware.devices(gpus=0)
     with GuardedFolder("ddpbench-") as path:
@@ -32,12 +32,12 @@ def usable_devices(hardware: Hardware) -> Devices:
 
 
 def check_devices(experiment: Experiment, devices: Devices) -> None:
-    """Refuse an experiment if none of its requested backends, launchers or devices is usable on this machine.
+    """Check that this machine has at least one of the experiment's backends, and of its launchers and devices.
 
-    If only some are unusable, the cases that need them are skipped later.
+    If only some of them are missing, the cases that need them are skipped later.
 
     Raises:
-        MachineError: none of the requested ones is usable here.
+        MachineError: all backends, all launchers or all devices of the experiment are missing.
     """
     base, axes = experiment.base, experiment.axes
     backends = axes.get("backend", [base.backend])
@@ -62,7 +62,7 @@ def check_devices(experiment: Experiment, devices: Devices) -> None:
 def missing_backend(backend: str) -> str:
     """Return why ranks cannot use this backend on this machine, and what to do.
 
-    Empty if they can, or if it depends on the GPUs, which are checked elsewhere.
+    The text is empty if they can. It is also empty for backends that depend on GPUs, which are checked elsewhere.
     """
     if backend == "ucc" and not has_ucc():
         return (
@@ -75,7 +75,7 @@ def missing_backend(backend: str) -> str:
 def missing_launcher(launcher: str) -> str:
     """Return why this launcher cannot start ranks on this machine, and what to do.
 
-    Empty if it can, or if this is only known in a Slurm job.
+    The text is empty if it can, and also for `slurm`, because only a job can tell.
     """
     return _refusal(lambda: check_launcher(launcher)) if launcher != "slurm" else ""
 
@@ -89,7 +89,7 @@ def _refusal(check: Callable[[], object]) -> str:
 
 
 def within_programs(entries: Sequence[PlannedCase]) -> list[PlannedCase]:
-    """Return the planned cases. Those whose backend or launcher is missing here are skipped, with the reason."""
+    """Return the planned cases, with a skip reason for those whose backend or launcher is missing on this machine."""
     runnable = [entry.case for entry in entries if entry.skip_reason is None]
     backends = {name: missing_backend(name) for name in {case.backend for case in runnable}}
     launchers = {name: missing_launcher(name) for name in {case.launcher for case in runnable}}
@@ -104,7 +104,7 @@ def within_programs(entries: Sequence[PlannedCase]) -> list[PlannedCase]:
 
 
 def within_gpus(entry: PlannedCase, devices: Devices) -> PlannedCase:
-    """Return the planned case; if it needs more GPUs than the machine has, it is marked as skipped, with the reason."""
+    """Return the planned case, with a skip reason if it needs more GPUs than the machine has."""
     case = entry.case
     if entry.skip_reason is not None or case.device != "cuda" or case.world_size <= devices.gpus:
         return entry
@@ -114,7 +114,7 @@ def within_gpus(entry: PlannedCase, devices: Devices) -> PlannedCase:
 
 
 def within_precision(entry: PlannedCase, devices: Devices) -> PlannedCase:
-    """Return the planned case, marked as skipped with the reason if its device or number type lacks its precision."""
+    """Return the planned case, with a skip reason if its `precision` is not possible with its device or dtype."""
     case = entry.case
     if entry.skip_reason is not None or case.precision == "full":
         return entry

@@ -15,7 +15,7 @@ from ddpbench.text_safety import command
 def experiment_folders() -> list[Path]:
     """Return the folders to search in order: `./experiments`, then the one that comes with ddpbench.
 
-    `./experiments` is left out if a different user made it.
+    `./experiments` is left out if a different user made it, or if this user may not enter the working directory.
     """
     here, shipped = Path("experiments"), shipped_experiments()
     if not _reaches_here():
@@ -26,7 +26,7 @@ def experiment_folders() -> list[Path]:
 
 
 def known_experiments() -> dict[str, Path]:
-    """Return the file of every experiment that needs no path, by name."""
+    """Return the files of the experiments that can be given by name alone, by name."""
     paths: dict[str, Path] = {}
     for folder in experiment_folders():
         for path in sorted(folder.glob("*.toml")):
@@ -36,9 +36,10 @@ def known_experiments() -> dict[str, Path]:
 
 
 def is_not_meant(name: str) -> bool:
-    """Return whether to ignore a path named like an experiment, because a different user may have put it there.
+    """Return whether a name means a known experiment even if there is a file or folder with that name.
 
-    If the user may not enter the working directory, every such path is ignored.
+    This is so if a different user may have put the file or folder there, or if this user may not enter the working
+    directory.
     """
     return (is_decoy(name) or not _reaches_here()) and name in known_experiments()
 
@@ -49,7 +50,7 @@ def _reaches_here() -> bool:
 
 
 def find_experiment(name: str) -> Path:
-    """Return the experiment file or run directory with that name.
+    """Return the experiment file or run directory that a name or path means.
 
     Raises:
         RequestError: there is neither.

@@ -54,7 +54,7 @@ class JobShape:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedFor:
-    """An experiment resolved for nodes of a given shape, and its cases there. Cases that do not fit are skipped."""
+    """An experiment with its values of `auto` resolved for some nodes, and its cases, skipped if they do not fit."""
 
     experiment: Experiment
     cases: tuple[PlannedCase, ...]
@@ -128,7 +128,7 @@ def write_run(run: RunDir, plan: Plan, machine: dict[str, Any]) -> None:
 
 
 def _devices(experiment: Experiment, here: Devices, shape: JobShape) -> Devices:
-    """Return the devices that `auto` resolves against: one per rank that fits on the nodes."""
+    """Return the devices from which `auto` is resolved: a GPU or enough cores for each rank that fits on the nodes."""
     base = experiment.base
     kind = here.kind if base.device == "auto" else base.device
     return Devices(
@@ -145,14 +145,17 @@ def _under_launcher(experiment: Experiment, launcher: Literal["torchrun", "slurm
 
 
 def _fitted(entry: PlannedCase, shape: JobShape, catalog: Catalog, *, free: bool) -> PlannedCase:
-    """Return the planned case on these nodes, on the fewest that suffice if `free`; skip it if it does not fit."""
+    """Return the planned case as it runs on these nodes, with a skip reason if it does not fit.
+
+    If `free`, the experiment leaves the number of nodes open, and the case gets the fewest that have room for it.
+    """
     if entry.skip_reason is not None:
         return entry
     case, one_process = entry.case, catalog.strategy(entry.case.strategy).one_process
     if free and not one_process:
         case = _on_fewest(case, shape)
     reason = _reason(case, shape, one_process=one_process)
-    # The fact whether ranks share cores is known only on the nodes: the leading slot fills it in.
+    # Only the nodes know whether ranks share cores; the first process there fills this in.
     return replace(entry, case=case, skip_reason=reason, oversubscribed=False)
 
 

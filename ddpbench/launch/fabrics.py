@@ -26,7 +26,7 @@ MOST_AT_ONCE = 24
 
 
 def made_links(case: Case) -> Links:
-    """Return the links to emulate for a case: the case's links, slowed by its dilation and its shrink factor."""
+    """Return the links to emulate for a case, which are its links slowed by its dilation and its shrink factor."""
     return Links.parse(case.fabric).slowed(dilation=case.dilation, shrink=case.shrink)
 
 
@@ -44,7 +44,7 @@ def check_drawable(cases: Iterable[Case]) -> None:
 
 
 class Fabrics:
-    """Makes the emulated networks of cases, and removes them all at the end of its context."""
+    """Makes the emulated networks of cases; a context manager that removes them all at the end."""
 
     def __init__(self, run: RunDir, preparing: Callable[[str], None]) -> None:
         """`preparing` is called with words on the current work."""
@@ -137,7 +137,7 @@ class Fabrics:
         return fabric
 
     def _earlier(self) -> list[Any]:
-        """Return records by earlier sessions of a resumed sweep, of networks that this one has not verified again."""
+        """Return earlier sessions' records of networks that this session of a resumed sweep has not made again."""
         try:
             recorded = parse_json(read_bytes(self._run.fabrics, MOST_NOTES))
         except (
@@ -181,5 +181,5 @@ def _which(record: dict[str, Any]) -> list[Any]:
 
 
 def _stands(fabric: Fabric) -> bool:
-    """Return whether ranks can still enter the network. Someone may have killed the process that holds it."""
+    """Return whether ranks can still enter the network; False if the process that holds it was killed."""
     return Path(fabric.places[0].net_ns).exists()

@@ -24,13 +24,13 @@ from ddpbench.text_safety import command, quoted, shortened
 
 DEFAULT_PORT = 29500
 SLURM_PLACE = "RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID NODE_RANK=$SLURM_NODEID"
-"""Variables of a slot, set from those that srun sets for each task and expanded by the task's shell."""
+"""Environment variables of a rank's process, set from the variables that srun sets for each task."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Nodes:
-    """The nodes to plan for; ranks meet at the first node's address."""
+    """The nodes to plan for. Ranks meet at `port` of the first node."""
 
     names: tuple[str, ...]
     ranks_per_node: int = 1
@@ -113,9 +113,8 @@ def srun(nodes: int, ranks_per_node: int) -> str:
     """Return the srun command that starts one process (a slot) per rank in a Slurm allocation.
 
     If one slot fails, srun ends all. Slots get the environment in which the command is run, even if the job was given
-    a different one. Each slot also gets all of the job's cores on its node, and the slots divide them among their
-    ranks. If Slurm bound the slots to cores, each would know only its own. The command requests no cores per task,
-    because from Slurm 22.05 on the step would get no others.
+    a different one. Slurm binds no slot to cores, because slots divide all of the job's cores on their node among
+    their ranks. The command requests no cores per task, because from Slurm 22.05 on the step would get no others.
     """
     return (
         f"srun --nodes={nodes} --ntasks={nodes * ranks_per_node} --ntasks-per-node={ranks_per_node} "

@@ -20,25 +20,29 @@ class Listener:
         self.names = plan.names
 
     def preparing(self, what: str) -> None:
-        """Handle the start of work other than a launch, described by `what`."""
+        """Handle the start of work other than a launch, which `what` describes."""
 
     def looked_at(self, what: str) -> None:
-        """Handle a sentence on the trial of a user's workload, or on cases that a rank excluded."""
+        """Handle a sentence (`what`) on the trial of a user's workload, or on cases that a rank excluded."""
 
     def launch_started(self, entry: PlannedCase, what: str, done: int, total: int, left_s: float) -> None:
-        """Handle the start of a launch: `what` is `proof` or `round 3`; `done` of `total` launches are done.
+        """Handle the start of a launch, the proof or a measurement of a case.
 
-        `left_s` estimates how long the rest of the promised rounds takes, from the launches so far.
+        `what` is `proof` or, for example, `round 3`. `done` of `total` launches are done. `left_s` is the estimated
+        time that the rest of the promised rounds takes, seconds.
         """
 
     def pulse(self, entry: PlannedCase, pulse: Pulse, samples_per_s: float | None) -> None:
-        """Handle a heartbeat of the running launch, sent a few times per second."""
+        """Handle a heartbeat of the running launch, sent a few times per second, with its throughput if known."""
 
     def launch_ended(self, entry: PlannedCase, outcome: LaunchOutcome, samples_per_s: float | None) -> None:
         """Handle the end of a launch; `samples_per_s` is None unless the launch measured and was ok."""
 
     def round_ended(self, number: int, half_widths: dict[str, float | None], stop_reason: str) -> None:
-        """Handle the end of a round. `stop_reason` is empty if another round follows."""
+        """Handle the end of a round, with the half-widths of the cases' intervals by case id.
+
+        `stop_reason` is empty if another round follows.
+        """
 
     def note(self, text: str) -> None:
         """Handle information for the user that needs no action."""

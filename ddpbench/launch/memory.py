@@ -22,7 +22,7 @@ The proof has models, gradients and buckets in float32 and in float64, the strat
 with ResNet-50's 102 MB under DDP: 18.6 at 2 ranks and 18.4 at 4. The measured steps afterwards take about 3.
 """
 MASTER_COPIES = 2
-"""Memory for the gradients that a master gathers from each rank, in float64, as a multiple of the gradient bytes."""
+"""Memory for each rank's gradients where one rank gathers them in float64, as a multiple of the gradient bytes."""
 RANK_BYTES = 30 * 2**20
 """Memory of a rank besides its models and gradients, bytes."""
 SERVER_BYTES = 300 * 2**20
@@ -32,7 +32,7 @@ MOST = 0.9
 
 
 def needed_bytes(case: Case) -> int | None:
-    """Estimate the most memory that all ranks of a replay take together, bytes; None for other workloads."""
+    """Estimate the peak memory of all ranks of a replay together, bytes; None for other workloads."""
     replay = replay_of(case)
     if replay is None:
         return None
@@ -43,7 +43,7 @@ def needed_bytes(case: Case) -> int | None:
 
 
 def _gathered(case: Case) -> int:
-    """Return how many other ranks' gradients are in memory at once, summed over all ranks."""
+    """Return how many copies of other ranks' gradients are in the memory of all ranks at once."""
     ranks = case.world_size
     # In the proof of an asynchronous server, every rank keeps one version of its parameters per worker.
     known = {"master": ranks, "naive_ring": ranks * ranks, "async_server": ranks * ranks}
@@ -51,16 +51,16 @@ def _gathered(case: Case) -> int:
 
 
 def memory_limit() -> int:
-    """Return the memory of this machine, or the limit of its control group if that is lower, bytes."""
+    """Return the memory of this machine, or the limit of this process's control group if that is lower, bytes."""
     total: int = psutil.virtual_memory().total
     return min(total, memory_quota() or total)
 
 
 def least_bytes(case: Case) -> int | None:
-    """Estimate the least memory that all ranks of a case take together, bytes; None on GPUs or if the size is unknown.
+    """Estimate a lower bound on the memory of all ranks of a case together, bytes; None on GPUs or if it is unknown.
 
-    This counts parameters, gradients and optimizer state, without activations. Strategies that shard these, or train
-    in one process, have them only once.
+    The bound counts parameters, gradients and optimizer state, without activations. They are counted once for
+    strategies that shard them or train in one process, and once per rank for all others.
     """
     held = state_bytes(case) if case.device == "cpu" else None
     if held is None:
@@ -70,7 +70,7 @@ def least_bytes(case: Case) -> int | None:
 
 
 def within_memory(entry: PlannedCase, limit: int) -> PlannedCase:
-    """Return the planned case, marked as skipped with a reason if all its ranks would not fit into `limit` bytes."""
+    """Return the planned case, with a skip reason if its ranks together need more memory than `limit` bytes allow."""
     case = entry.case
     if entry.skip_reason is not None:
         return entry

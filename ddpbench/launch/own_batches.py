@@ -1,4 +1,4 @@
-"""The batches that users' classes state, read in a rank, because only ranks import users' classes."""
+"""The batch sizes that users' classes state, read in a rank, because only ranks import users' classes."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from ddpbench.text_safety import shortened
 from ddpbench.workloads import is_import_path
 
 _NAMES = ("batch", "default_batch")
-"""Names of the attribute that states the batch, in a plain class and in one derived from `Workload`."""
+"""Names of the attribute that states the batch size, in a plain class and in one derived from `Workload`."""
 _BATCHLESS_BASES = ("Workload", "object")
 
 
 def own_names(experiment: Experiment) -> list[str]:
-    """Return the user's workloads that an experiment names."""
+    """Return the import paths of the user's workloads in an experiment."""
     return [
         name for name in experiment.axes.get("workload", [experiment.base.workload]) if is_import_path(name)
     ]
 
 
 def stated_batches(names: Iterable[str]) -> dict[str, int]:
-    """Return the stated batches of users' workloads, by name; start no process if no class can state one.
+    """Return the batch sizes that users' workloads state, by name. No process is started if no class can state one.
 
-    A class that cannot be imported states none; a later inspection reports what is wrong with it.
+    A class that cannot be imported is left out; a later inspection reports what is wrong with it.
 
     Raises:
-        WorkloadError: a class states a batch that no case can have.
+        WorkloadError: a class states a batch size that no case can have.
     """
     able = [name for name in names if may_state_batch(name)]
     if not able:
@@ -58,7 +58,7 @@ def stored_batches(stored: StoredPlan | None) -> dict[str, int]:
 
 
 def may_state_batch(name: str) -> bool:
-    """Return whether a class may state a batch, according to its file's text; also True if the text does not tell."""
+    """Return whether a class may state a batch size, judged by the text of its file; True if the text does not tell."""
     attribute = name.rpartition(":")[2]
     tree = tree_of(name)
     if tree is None:
@@ -71,13 +71,13 @@ def may_state_batch(name: str) -> bool:
 
 
 def _batchless(base: ast.expr) -> bool:
-    """Return whether a base class is known to state no batch."""
+    """Return whether a base class is known to state no batch size."""
     base = base.value if isinstance(base, ast.Subscript) else base
     return isinstance(base, ast.Name) and base.id in _BATCHLESS_BASES
 
 
 def _set_later(tree: ast.Module, attribute: str) -> bool:
-    """Return whether the module sets the class's batch outside the class body."""
+    """Return whether the module sets the class's batch size outside the class body."""
     return any(
         isinstance(node, ast.Attribute)
         and isinstance(node.ctx, ast.Store)
@@ -89,7 +89,7 @@ def _set_later(tree: ast.Module, attribute: str) -> bool:
 
 
 def batch_notes(experiment: Experiment, batches: Mapping[str, int]) -> list[str]:
-    """Return a sentence on each batch stated by a user's class, on how it is used or overruled."""
+    """Return sentences on how the batch sizes that users' classes state are used, or overruled by the experiment."""
     base, axes = experiment.base, experiment.axes
     local = axes.get("local_batch", [base.local_batch])
     whole = axes.get("global_batch", [base.global_batch])

@@ -46,7 +46,9 @@ def resolved(kind: str, name: str) -> str:
 
 
 def located_among(kind: str, name: str, folders: Iterable[Path], advice: str) -> str:
-    """Like `located`, with the first of these folders that has the file of a workload or strategy (`kind`).
+    """Return the name as `located` does, but look for a relative path in these folders, in their order.
+
+    `kind` is `workload` or `strategy`.
 
     Raises:
         RequestError: no folder has the file; the message lists the folders and gives the advice.
@@ -64,7 +66,7 @@ def located_among(kind: str, name: str, folders: Iterable[Path], advice: str) ->
 
 
 def _file_of(name: str) -> tuple[str, str]:
-    """Split a name into its file, a profile's or a module's, and the rest; both are empty if it names no file."""
+    """Split a name into its profile or Python file, and its class; both texts are empty if it names no file."""
     if name.startswith(PREFIX):
         profile = name.removeprefix(PREFIX)
         return (profile if is_path(profile) else ""), ""
@@ -77,7 +79,7 @@ def _named(name: str, path: Path, attribute: str) -> str:
 
 
 def _found(name: str, folders: Iterable[Path]) -> Path | None:
-    """Return a relative path's file in the first folder that has it; None if none has, or for an absolute path."""
+    """Return the file at a relative path, in the first folder that has it; None if none has, or if it is absolute."""
     if Path(name).is_absolute():
         return None
     for folder in folders:
@@ -90,7 +92,7 @@ def _found(name: str, folders: Iterable[Path]) -> Path | None:
 
 
 def _nowhere(kind: str, name: str, folders: Sequence[Path], advice: str) -> str:
-    """Return the message that no folder has the file, with the advice or the path that was probably meant."""
+    """Return the message that no folder has the file, with the path that was probably meant, or else the advice."""
     places = " or ".join(dict.fromkeys(str((folder / name).resolve()) for folder in folders))
     near = (meant_path(path, Path.is_file) for path in (Path(name), *(folder / name for folder in folders)))
     meant = next(filter(None, near), "")
@@ -218,7 +220,7 @@ def _check_values(kind: str, found: Sequence[str], given: Sequence[str]) -> None
 
 
 def _whole(kind: str, name: str) -> str:
-    """Return a name's unique form, with its file's absolute path, or with the size of a shipped workload."""
+    """Return the unique form of a name, with the absolute path of its file, or with the size of a shipped workload."""
     head, attribute = _file_of(name)
     if head:
         return _named(name, Path(head).resolve(), attribute)
@@ -241,7 +243,7 @@ def _check_apart(found: Sequence[str], given: Sequence[str]) -> None:
 
 
 def _setting(name: str, own_folder: Path) -> str:
-    """Return the name of an axis or a setting; in `options.OWNER.KEY` the owner is named as by `owner_of`."""
+    """Return the name of a setting; in `options.OWNER.KEY`, OWNER is replaced by the name from `owner_of`."""
     if not name.startswith("options."):
         return name
     owner, dot, key = name.removeprefix("options.").rpartition(".")
@@ -249,7 +251,7 @@ def _setting(name: str, own_folder: Path) -> str:
 
 
 def owner_of(owner: str, own_folder: Path | None) -> str:
-    """Return the name of an options table: a strategy's resolved name, or a workload's file or module.
+    """Return the resolved name of an options table, which is a strategy's name, or a workload's file or module.
 
     Raises:
         ValueError: several packages have registered the name, or the registered object is not a class.

@@ -29,19 +29,19 @@ FABRIC_INTERFACE = "eth0"
 
 
 def skip_reasons(entries: Sequence[PlannedCase]) -> str:
-    """Return one line for each of these cases that says why it cannot run."""
+    """Return a line for each of these cases, with its name and the reason for which it is skipped."""
     names = Namer(entry.case for entry in entries)
     return "\n".join(f"  {names.full(entry.case)}: {entry.skip_reason}" for entry in entries)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedRank:
-    """A rank of a launch: the environment variables that it gets in addition to its parent's."""
+    """A rank of a launch, with the environment variables that are set for it."""
 
     env: dict[str, str]
 
     def command(self, run: RunDir, case_id: str, what: str) -> str:
-        """Return a shell command line that runs the rank."""
+        """Return a shell command line that runs the rank. `what` is `proof` or a round's number."""
         env = [f"{key}={quoted(value)}" for key, value in sorted(self.env.items()) if value]
         unset = [command("-u", key) for key, value in sorted(self.env.items()) if not value]
         argv = [sys.executable, "-P", "-m", "ddpbench.worker", str(run.path), case_id, what]
@@ -50,13 +50,13 @@ class PlannedRank:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchPlan:
-    """A complete launch: the ranks to start, with their environment and cores."""
+    """A planned launch: its case, purpose and round, and its ranks with their environment and cores."""
 
     case: Case
     purpose: Purpose
     round: int
     server_env: dict[str, str]
-    """Variables that must be set before a rank's process imports anything. Launches with equal ones share a server."""
+    """Variables that must be set before a rank imports anything. Launches with equal ones share a fork server."""
     ranks: tuple[PlannedRank, ...]
     cores: tuple[int, ...]
     """The cores that the launch's ranks and their loader workers may use."""
@@ -71,7 +71,7 @@ class Plan:
     order: tuple[tuple[int, str], ...]
     """(round, case id) of every launch, in run order."""
     run_id: str = ""
-    """The id in the run's records, by which records of a different run are recognized; empty for older runs."""
+    """The id that all records of the run have, so that a different run's are recognized; empty for older runs."""
     tried: Mapping[str, Tried] = field(default_factory=dict)
     """Results of trials of users' workloads, by name with options, which estimates use."""
     claims: tuple[PlannedClaim, ...] = ()
@@ -98,7 +98,7 @@ class Plan:
 
     @property
     def names(self) -> Namer:
-        """The cases' names, which are distinct."""
+        """The object that names the plan's cases distinctly."""
         return Namer(entry.case for entry in self.cases)
 
     def launch_s(self, case: Case) -> float:
@@ -121,8 +121,8 @@ class Plan:
     ) -> float:
         """Estimate how long this many rounds and the proofs before them take, seconds.
 
-        `left` has the number of launches left by case id, and `proofs` the cases still to be proved; None means all.
-        `shared` says that other sweeps use the machine too, so that all rounds use the same fork servers.
+        `left` is the number of launches left by case id, and `proofs` are the cases still to be proved; None means
+        all. `shared` says that other sweeps use the machine too, so that all rounds use the same fork servers.
         """
         cases = [entry.case for entry in self.runnable]
         launches_s = sum(
@@ -132,7 +132,7 @@ class Plan:
         return launches_s + server_starts_s(rounds, cases, shared=shared) + proofs_s
 
     def left_s(self, done: Done, *, shared: bool) -> float:
-        """Estimate how long the rest of the promised rounds and the remaining proofs take, seconds."""
+        """Estimate how long the rest of the first `rounds_min` rounds and the remaining proofs take, seconds."""
         promised, proofs = self.budget.rounds_min, to_prove(done.unproved)
         left = {entry.case.case_id: done.unfinished(entry, promised) for entry in done.worthwhile}
         rounds = max([*left.values(), 1 if proofs else 0], default=0)
@@ -202,11 +202,11 @@ def plan_launch(
     catalog: Catalog,
     gpu_addresses: Sequence[str | None] = (),
 ) -> LaunchPlan:
-    """Return a case's launch. Each rank gets one or more cores if there are enough, near the rank's GPU if it has one.
+    """Plan a launch of a case, with cores for its ranks and loader workers.
 
-    If there are more ranks than cores, rank r gets core r modulo the number of cores. Loader workers get the
-    remaining cores, one or more each if there are enough, otherwise all of these together. If no cores remain, they
-    use their rank's.
+    Each rank gets one or more cores if there are enough, near the rank's GPU if it has one. If there are more ranks
+    than cores, rank r gets core r modulo the number of cores. Loader workers get the remaining cores, one or more each
+    if there are enough, otherwise all of these together. If no cores remain, they use their rank's.
     """
     processes = 1 if catalog.strategy(case.strategy).one_process else case.world_size
     stands = deal(
@@ -252,7 +252,7 @@ def plan_launch(
 
 
 def _nearby(hardware: Hardware, processes: int, gpu_addresses: Sequence[str | None]) -> list[tuple[int, ...]]:
-    """Return, for each rank, the cores next to its GPU; all cores for every rank if some of this is unknown."""
+    """Return the cores next to each rank's GPU, by rank. If any are unknown, every rank gets all cores."""
     if not gpu_addresses:
         return [hardware.cores] * processes
     nearby = [numa_cores(gpu_addresses[rank % len(gpu_addresses)]) for rank in range(processes)]

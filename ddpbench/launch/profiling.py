@@ -31,7 +31,7 @@ from ddpbench.workloads.profile import Profile, parse_profile
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProfileRequest:
-    """The workload to profile, and where to write. If `steps` is None, the width of intervals decides their number."""
+    """The workload to profile, and the file to write. If `steps` is None, steps are measured for about 5 s."""
 
     workload: str
     device: str = "auto"
@@ -43,7 +43,7 @@ class ProfileRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreparedProfile:
-    """A validated request, for which nothing has been started."""
+    """A validated request, for which nothing has been measured yet."""
 
     case: Case
     hardware: Hardware
@@ -52,7 +52,7 @@ class PreparedProfile:
 
 
 def prepare_profile(request: ProfileRequest) -> PreparedProfile:
-    """Validate the request as an experiment of one case.
+    """Validate the request, which stands for an experiment with one case, and measure nothing.
 
     Raises:
         RequestError: the request cannot be met; the message says why.
@@ -98,7 +98,7 @@ def _out(given: Path | None, case: Case) -> Path:
 
 
 def measure_profile(prepared: PreparedProfile) -> Profile:
-    """Measure and write the profile. If interrupted, no file is left behind.
+    """Measure the profile, write it to its file and return it. If interrupted, no file is left behind.
 
     Raises:
         MachineError: a sweep holds this machine's cores.

@@ -31,7 +31,7 @@ from ddpbench.workloads import TABLE as WORKLOADS
 
 _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number"}
 _EMPTY = ("", '""', "[]", "{}")
-"""Defaults in TOML of keys that are as good as unset."""
+"""Defaults, in TOML, that mean the same as an unset key."""
 _INTRODUCTION = """\
 # Settings of an experiment file
 
@@ -61,7 +61,7 @@ have no options. For your own class see [Your own training loop](own-loop.md) an
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SettingKey:
-    """A key of an experiment file, as the texts of its row in a table of the page."""
+    """A key of an experiment file, with the texts of its row in a table of the page."""
 
     name: str
     default: str
@@ -74,7 +74,7 @@ class SettingKey:
 
 
 def keys(model: type[BaseModel]) -> list[SettingKey]:
-    """Return a section's keys in the order of their declaration.
+    """Return the keys of a section (or of options) from its model, in the order of their declaration.
 
     Raises:
         ValueError: a field has no text under its declaration.
@@ -87,7 +87,7 @@ def keys(model: type[BaseModel]) -> list[SettingKey]:
 
 
 def sections() -> dict[str, list[SettingKey]]:
-    """Return the keys of each section by its heading, without the options of strategies and workloads."""
+    """Return the keys of each section, by the section's heading, without the options of strategies and workloads."""
     return {
         "Top level": keys(Experiment),
         "[base]": keys(Base),
@@ -99,7 +99,7 @@ def sections() -> dict[str, list[SettingKey]]:
 
 
 def options() -> dict[SettingKey, list[str]]:
-    """Return the options, each with the names of the strategies and workloads that have it."""
+    """Return all options of strategies and workloads, each with the names of those that have it."""
     catalog = TableCatalog()
     models = {name: catalog.strategy(name).options for name in STRATEGIES}
     models |= {name: catalog.workload(name).options for name in WORKLOADS}
@@ -139,7 +139,7 @@ def _table(listed: Mapping[str, SettingKey]) -> list[str]:
 
 
 def _sentences(model: type[BaseModel]) -> dict[str, str]:
-    """Return the description below each field's declaration, as one line, by field name. Base classes are included."""
+    """Return the texts below the fields' declarations, as one line each, by field name, with those of base classes."""
     sentences: dict[str, str] = {}
     for owner in reversed(model.__mro__):
         if issubclass(owner, BaseModel) and owner is not BaseModel:
@@ -175,7 +175,7 @@ def _key(name: str, field: FieldInfo, meaning: str) -> SettingKey:
 
 
 def _alternatives(annotation: Any, metadata: Sequence[Any]) -> Iterator[tuple[Any, list[Any]]]:
-    """Yield each type that a value may have, except `None`, with the metadata that limits or describes it."""
+    """Yield each type that an annotation allows, except `None`, with the metadata that limits or describes it."""
     if get_origin(annotation) is Annotated:
         inner, *more = get_args(annotation)
         flat = [one for item in more for one in (item.metadata if isinstance(item, FieldInfo) else [item])]

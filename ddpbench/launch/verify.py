@@ -36,18 +36,18 @@ from ddpbench.user_files import short_name
 from ddpbench.workloads.shipped import PREFIX
 
 NOTHING_TO_PROVE = "it aggregates nothing, so that there is nothing to prove"
-"""Why a strategy whose ranks train separately has nothing to prove."""
+"""The reason for which a strategy whose ranks train separately is not proved."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProofVerdict:
-    """The result of a case's proof. `proofs` holds every comparison made."""
+    """The result of a case's proof. `proofs` has all comparisons with the reference that were made."""
 
     strategy: str
     algorithm: str
     schedule: str
     chosen: tuple[str, ...]
-    """The algorithm and schedule, as far as they differ from the strategy's defaults."""
+    """The algorithm and the schedule, without those that are the strategy's defaults."""
     options: str
     """Options that differ from their defaults, such as `compression=fp16`."""
     promise: str
@@ -60,12 +60,12 @@ class ProofVerdict:
 
     @property
     def name(self) -> str:
-        """The strategy with the chosen algorithm, schedule and options, as in the first column of the table."""
+        """The strategy's name with the algorithm, schedule and options that differ from its defaults."""
         return " ".join(filter(None, [self.strategy, *self.chosen, self.options]))
 
     @property
     def unproved(self) -> str:
-        """Why a case that ran is not proved, such as its model's different order of random numbers; else empty."""
+        """Why a case that ran without error is not proved; empty if it is proved, or did not run to its end."""
         if self.status != "ok":
             return ""
         return NOTHING_TO_PROVE if self.promise == "nothing" else why_unproved(self.proofs)
@@ -82,7 +82,7 @@ def name_of(case: Case) -> str:
 
 
 def registered_names(strategies: Iterable[str], workloads: Iterable[str]) -> dict[str, str]:
-    """Return, by import path, those of these names that installed packages have registered."""
+    """Return those of these names that installed packages have registered, by the import paths that they stand for."""
     asked = (("strategy", strategies), ("workload", workloads))
     found = {resolved(kind, name): name for kind, names in asked for name in names}
     return {path: name for path, name in found.items() if path != name}
@@ -91,10 +91,10 @@ def registered_names(strategies: Iterable[str], workloads: Iterable[str]) -> dic
 def owned_overrides(
     overrides: Sequence[str], strategies: Iterable[str], workloads: Iterable[str]
 ) -> list[str]:
-    """Return the overrides, with an option's bare name expanded to name the strategy or workload that has it.
+    """Return the overrides, in which an option's bare name is expanded to name the strategy or workload that has it.
 
     Raises:
-        ExperimentError: lists options of other strategies and workloads, and bare names that several of these have.
+        ExperimentError: an option belongs to none of these strategies and workloads, or a bare name to several.
     """
     asked = [
         *(Owner("strategy", name) for name in strategies),
@@ -178,7 +178,7 @@ def _check_names(strategies: Sequence[str], workloads: Sequence[str], algorithms
 
 
 def _registered(what: str, name: str, problems: list[Problem]) -> bool:
-    """Return whether an installed package registers the name. On an error, add to `problems` and return True."""
+    """Return whether an installed package has registered the name. On an error, add it to `problems`; return True."""
     try:
         return resolved(what, name) != name
     except ValueError as error:
@@ -187,7 +187,7 @@ def _registered(what: str, name: str, problems: list[Problem]) -> bool:
 
 
 def _by_local_batch(workloads: Sequence[str]) -> list[tuple[list[str], int | None]]:
-    """Group the workloads by local batch. Replays are grouped under None, because their profiles set it."""
+    """Return groups of workloads with the local batch of each; None for replays, whose profiles set it."""
     replays = [name for name in workloads if name.startswith(PREFIX)]
     others = [name for name in workloads if name not in replays]
     return [(group, batch) for group, batch in ((others, 4), (replays, None)) if group]
@@ -282,13 +282,13 @@ def _cases(
 
 
 def _option_owner(override: str) -> str:
-    """Return the strategy or workload whose option is set, such as `ddp` for `options.ddp.X=1`; else empty."""
+    """Return the owner of the option that an override sets, such as `ddp` for `options.ddp.X=1`; empty if none."""
     keys = setting_keys(override.partition("=")[0].strip())
     return keys[1] if keys[0] == "options" and len(keys) > 1 else ""
 
 
 def _chosen(case: Case, strategy: Strategy[Any]) -> tuple[str, ...]:
-    """Return the algorithm and schedule, without those that are the strategy's defaults or its only choice."""
+    """Return the names of a case's algorithm and schedule, without those that are defaults or have no alternative."""
     choices = (
         (case.algorithm, strategy.algorithm, strategy.algorithms),
         (case.schedule, strategy.schedule, strategy.schedules),
@@ -324,7 +324,10 @@ _POINT_TO_LOGS: tuple[Status, ...] = ("failed", "hung", "oom")
 
 @contextmanager
 def _folder(verdicts: Sequence[ProofVerdict], on_logs: Callable[[Path], None] | None) -> Iterator[Path]:
-    """Yield a new folder for records and logs; keep it if `on_logs` is called with its path."""
+    """Yield a new folder for records and logs, which is removed at the end unless someone should read the logs.
+
+    If a case failed, or an error names a file in the folder, the folder is kept and `on_logs` is called with its path.
+    """
     guarded = GuardedFolder("ddpbench-verify-")
     named = False
     with guarded as folder:
@@ -346,7 +349,7 @@ def verify(
     hang_timeout_s: float = 120.0,
     on_logs: Callable[[Path], None] | None = None,
 ) -> list[ProofVerdict]:
-    """Run every case's proof on real ranks; cases with the same environment share a fork server.
+    """Run the proof of every case on real ranks, call `on_verdict` after each, and return all verdicts.
 
     If a case failed, hung or ran out of memory, `on_logs` is called at the end with the folder of the ranks' logs,
     also after an exception, and the folder is kept. Otherwise, or without `on_logs`, the folder is removed.

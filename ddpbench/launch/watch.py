@@ -30,7 +30,7 @@ RESTART_S = 40.0
 
 
 class LaunchRunner:
-    """Runs launches on a given launcher of ranks, such as a fork server, and writes each launch's outcome."""
+    """Runs launches in a run directory, watches their ranks, and writes each launch's outcome."""
 
     def __init__(
         self,
@@ -43,10 +43,17 @@ class LaunchRunner:
         run_id: str = "",
         turn: Turn | None = None,
     ) -> None:
-        """`hang_setting` names the setting for `hang_timeout_s`; `shared` says that other sweeps may run meanwhile.
+        """Keep the settings of all launches.
 
-        `turn` is set if two sides are measured alternately; ranks then wait for it before each block of steps. Every
-        outcome notes `session` and `run_id`, and every rank also notes `run_id`.
+        Args:
+            run: the run directory.
+            hang_timeout_s: the time without progress after which a launch counts as hung, seconds.
+            hang_setting: the name of the setting for `hang_timeout_s`, for messages.
+            shared: other sweeps may run at the same time.
+            session: the id of this session, for the outcomes.
+            run_id: the id of the run, for the records.
+            turn: the connection to the turnstile at which ranks wait before each block of steps, in a comparison of
+                two interleaved sides; else None.
         """
         self._run = run
         self._hang_timeout_s = hang_timeout_s
@@ -67,7 +74,11 @@ class LaunchRunner:
         on_pulse: Callable[[Pulse], None] = lambda _: None,
         lost: Callable[[], str] = str,
     ) -> LaunchOutcome:
-        """Run one launch and return its outcome. `lost` returns what the launch needs and has lost, or an empty text.
+        """Run one launch and return its outcome.
+
+        `server` starts the ranks. `server_share_s` is the part of its start-up time that is charged to this launch,
+        seconds. `lost` returns words on something that the launch needs and that was lost, such as its emulated
+        network; empty if nothing was.
 
         Raises:
             LaunchError: no rank can be started, or their records cannot be written.
@@ -126,7 +137,7 @@ class LaunchRunner:
         )
 
     def _fresh(self, request: LaunchRequest) -> LaunchDir:
-        """Make the launch's directory with its request in it. If there is one already, rename that first."""
+        """Make the launch's directory with its request in it. An existing directory of that name is renamed first."""
         directory = self._run.launch(request.case.case_id, request.purpose, request.round)
         if directory.path.exists():
             self._run.set_aside(directory)
@@ -135,7 +146,7 @@ class LaunchRunner:
         return directory
 
     def _noise_of(self, server: Ranks, plan: LaunchPlan) -> NoiseWatch:
-        """Return a new monitor of the load from other programs."""
+        """Return a new monitor of the load that other programs put on the launch's cores."""
         return NoiseWatch(
             plan.cores,
             lambda: [
@@ -147,7 +158,7 @@ class LaunchRunner:
         )
 
     def _turn_of(self, plan: LaunchPlan) -> dict[str, str]:
-        """Return the environment variable that makes ranks wait for their turn between blocks; empty if not needed."""
+        """Return the environment variable with which ranks wait for their turn before each block; empty if none waits."""
         turn = self._turn
         waits = (
             turn is not None and not turn.alone and plan.purpose == "measure" and not whole_because(plan.case)
@@ -205,9 +216,9 @@ class LaunchRunner:
 
 
 def whole_because(case: Case) -> str:
-    """Return why the two sides of a case alternate by entire launches, and not by blocks of steps.
+    """Return why the two sides of a comparison alternate by entire launches of this case, and not by blocks of steps.
 
-    The text ends a sentence; it is empty if they alternate by blocks.
+    The text is a clause; it is empty if the sides alternate by blocks.
     """
     if case.device != "cpu":
         return "both launches would hold a GPU's memory"

@@ -49,7 +49,7 @@ _HARMLESS = {
 }
 """Variables that only name versions and folders, and those checked under a different topic."""
 _OFF = ("", "0", "OFF", "FALSE", "PASSIVE", "WARN", "VERSION")
-"""Values without effect."""
+"""Values, in upper case, with which a variable has no effect that needs a finding."""
 
 
 def threads(host: Host) -> Iterator[CheckResult]:
@@ -104,7 +104,7 @@ def variables(host: Host) -> Iterator[CheckResult]:
 
 
 def files(host: Host) -> Iterator[CheckResult]:
-    """Report configuration files of nccl, which act like variables."""
+    """Report configuration files of nccl, whose settings act like environment variables."""
     own = [Path(host.env["HOME"]) / ".nccl.conf"] if host.env.get("HOME") else []
     for path in (host.etc_root / "nccl.conf", *own):
         lines = [line for line in host.read(path).splitlines() if line.strip() and not line.startswith("#")]
@@ -117,7 +117,7 @@ def files(host: Host) -> Iterator[CheckResult]:
 
 
 def sharing(host: Host) -> Iterator[CheckResult]:
-    """Report if an environment variable allows several sweeps at the same time."""
+    """Report that DDPBENCH_SHARED_MACHINE=1 allows several sweeps at the same time, if it is set."""
     if host.env.get("DDPBENCH_SHARED_MACHINE") == "1":
         yield note(
             "DDPBENCH_SHARED_MACHINE",

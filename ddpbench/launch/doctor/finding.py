@@ -1,4 +1,4 @@
-"""The result of a check, one per thing checked, with advice unless it is ok."""
+"""The results of checks: a level and a description for each thing checked, with advice unless the level is ok."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ CheckLevel = Literal["ok", "note", "problem"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckResult:
-    """The result for one thing checked.
+    """The result for one thing that was checked (`subject`), with a description of its state (`found`).
 
-    `ok`: nothing to do. `note`: training runs, but it or its numbers could be better.
-    `problem`: some training that ddpbench offers fails here; with `blocks`, all of it.
+    Level `ok` means that there is nothing to do. `note` means that training runs, but it or its numbers could be
+    better. `problem` means that some training fails on this machine, or all training if `blocks` is set.
     """
 
     topic: str = ""
@@ -35,10 +35,10 @@ def ok(subject: str, found: str) -> CheckResult:
 
 
 def note(subject: str, found: str, advice: str) -> CheckResult:
-    """Return a finding of level note: training runs, but could be better."""
+    """Return a finding of level note, for training that runs but could be better."""
     return CheckResult(subject=subject, level="note", found=found, advice=advice)
 
 
 def problem(subject: str, found: str, advice: str, *, blocks: bool = False) -> CheckResult:
-    """Return a finding of level problem: some training fails, or all of it with `blocks`."""
+    """Return a finding of level problem, for some training that fails; `blocks` means that all training fails."""
     return CheckResult(subject=subject, level="problem", found=found, advice=advice, blocks=blocks)

@@ -21,7 +21,7 @@ _LINKS = (
     (r"NODE", "PCIe through several host bridges of one NUMA node"),
     (r"SYS|SOC", "PCIe and the processors' own link between NUMA nodes"),
 )
-"""The link names of `nvidia-smi topo -m`, fastest first."""
+"""Patterns of the link names in `nvidia-smi topo -m`, each with its meaning, fastest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +136,8 @@ def _no_sign_of_any(host: Host) -> CheckResult:
 def _settings(found: list[Gpu], *, chosen: bool) -> Iterator[CheckResult]:
     """Report whether GPUs differ, lose their driver between launches, or are split into instances (MIG).
 
-    `chosen` says that CUDA_VISIBLE_DEVICES selects some GPUs. Then differences between GPUs are not checked, because
-    nvidia-smi does not report which are selected.
+    `chosen` says that CUDA_VISIBLE_DEVICES is set. Then differences between GPUs are not checked, because nvidia-smi
+    does not report which GPUs the variable selects.
     """
     if not chosen and len(kinds := dict.fromkeys(gpu.name for gpu in found)) > 1:
         yield note(
@@ -163,7 +163,7 @@ def _settings(found: list[Gpu], *, chosen: bool) -> Iterator[CheckResult]:
 
 
 def _compute_mode(gpu: Gpu) -> Iterator[CheckResult]:
-    """Report a compute mode in which the GPU refuses processes."""
+    """Report a compute mode with which the GPU accepts no process, or only one at a time."""
     if gpu.compute_mode == "Prohibited":
         yield problem(
             "compute mode",
@@ -223,7 +223,10 @@ def links(host: Host) -> Iterator[CheckResult]:
 
 
 def _nearer(pairs: dict[tuple[str, str], str], far: list[tuple[str, str]]) -> str:
-    """Return advice on GPU pairs with slow links: a large set of GPUs without such a pair, if there is one."""
+    """Return advice on the GPU pairs in `far`, which have slow links.
+
+    It names a large set of GPUs without such a pair, if there is one.
+    """
     names = sorted({name for pair in pairs for name in pair}, key=lambda name: int(name[3:]))
     near = set(pairs) - set(far)
     near |= {(other, one) for one, other in near}
@@ -261,7 +264,7 @@ def _explained(word: str) -> str:
 
 
 def _some(names: list[str], all_pairs: int) -> str:
-    """Return up to four names joined as text, or `all N pairs` if the names are all pairs."""
+    """Return the names of GPU pairs as text: `all N pairs` if they are all, else the first four and how many more."""
     if len(names) == all_pairs and all_pairs > 1:
         return f"all {all_pairs} pairs"
     shown = ", ".join(names[:4])

@@ -40,7 +40,7 @@ ASK_GPU_LINKS = ("nvidia-smi", "topo", "-m")
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A command's result. `code` is None if it could not be started or took too long."""
+    """A command's exit code and output. `code` is None if the command could not be started or took too long."""
 
     code: int | None
     out: str = ""
@@ -68,12 +68,12 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class CpuLoad:
-    """CPU use between two readings: busy time in cores, and the fraction of time stolen by the host."""
+    """CPU use over an interval: the mean number of busy cores, and the fraction of time stolen by the hypervisor."""
 
     busy_cores: float
     stolen_share: float
     users: tuple[tuple[str, float], ...]
-    """The busiest processes and the cores each uses, including other users' and those on other cores."""
+    """The busiest processes, by name, and how many cores each uses. They may be other users', or on other cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def _disk(path: Path) -> Disk:
 
 @dataclass(kw_only=True)
 class Host:
-    """The machine as the checks read it, with one replaceable field per source. The defaults read the real machine."""
+    """The machine as the checks read it: each field is a source of facts. By default, the real machine is read."""
 
     sys_root: Path = Path("/sys")
     proc_root: Path = Path("/proc")
@@ -184,9 +184,10 @@ class Host:
         return TorchAnswer(None, reply.last_words, reply.code)
 
     def group_numbers(self, controller: str, unified: str, legacy: str) -> list[int]:
-        """Return a limit of this process's control group and of its parents, from file `unified` (v2) or `legacy` (v1).
+        """Return the numbers in one file of this process's control group and of its parent groups, innermost first.
 
-        `max` and unreadable values are left out.
+        The file is called `unified` in control groups v2, and `legacy` in v1, where it belongs to `controller`. The
+        value `max` and unreadable files are left out.
         """
         numbers: list[int] = []
         for line in self.read(self.proc_root / "self/cgroup").splitlines():

@@ -13,11 +13,11 @@ from ddpbench.text_safety import command
 from ddpbench.units import format_bytes
 
 SHARED_MEMORY_BYTES = 2**30
-"""Free space below which a note is reported, bytes: a few loader workers' batches fill Docker's default, 64 MiB."""
+"""Free space below which a note is reported, bytes. Docker's default of 64 MiB is full after a few batches."""
 FILES_BESIDE = 256
 """Files that a rank opens besides its sockets, with some margin."""
 SOCKETS_A_PEER = 4
-"""Sockets from a rank to each other rank: two gloo groups, each with up to one socket per direction."""
+"""Sockets from a rank to each other rank, which has two gloo groups with up to one socket per direction each."""
 THREADS_A_RANK = 64
 """Threads per rank, for computation, gloo, nccl and loader workers."""
 DISK_BYTES = 2**30
@@ -64,7 +64,7 @@ def open_files(host: Host) -> Iterator[CheckResult]:
 
 
 def locked_memory(host: Host) -> Iterator[CheckResult]:
-    """Report how much memory may be locked; InfiniBand locks its buffers."""
+    """Report how much memory a process may lock, because nccl locks its buffers for InfiniBand."""
     soft, _ = host.limit(resource.RLIMIT_MEMLOCK)
     if soft == resource.RLIM_INFINITY:
         yield ok("locked memory", "unlimited")

@@ -1,4 +1,4 @@
-"""Checks for other programs that would disturb a sweep: the cores' load now, and sweeps that claim cores."""
+"""Checks for other programs that would disturb a sweep, by the cores' present load and other sweeps' claims."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from ddpbench.launch.doctor.host import CpuLoad, Host
 
 BETWEEN_LOOKS_S = 0.3
 BUSY_CORES = 0.1
-"""Report use by others above this many cores."""
+"""CPU use by other programs above which they are reported, cores."""
 STEAL_SHARE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class CpuTicks:
-    """Clock ticks so far: busy, stolen by the host and total on the usable cores, and those of each process."""
+    """Clock ticks since the system started: busy, stolen and total ones of some cores, and those of each process.
+
+    `processes` has the ticks by process id and name.
+    """
 
     busy: int
     stolen: int
@@ -27,7 +30,7 @@ class CpuTicks:
 
 
 def look(host: Host, cores: frozenset[int]) -> CpuTicks:
-    """Read the clock ticks of the given cores and of all processes from /proc."""
+    """Read the clock ticks of the given cores and of all other processes from /proc."""
     busy = stolen = total = 0
     for line in host.read(host.proc_root / "stat").splitlines():
         name, *fields = line.split()
@@ -104,7 +107,7 @@ def others(host: Host) -> Iterator[CheckResult]:
 
 
 def sweeps(host: Host) -> Iterator[CheckResult]:
-    """Report whether another sweep has claimed usable cores. Claims are abstract sockets, found by name."""
+    """Report whether another sweep has claimed usable cores. A claim is an abstract socket named after the core."""
     usable = set(host.hardware().cores)
     text = host.read(host.proc_root / "net/unix")
     held = {int(number) for number in re.findall(r"@ddpbench-core-(\d+)", text)} & usable

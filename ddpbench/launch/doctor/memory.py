@@ -9,12 +9,12 @@ from ddpbench.launch.doctor.host import Host
 from ddpbench.units import format_bytes
 
 RANK_BYTES = 2**29
-"""Rough memory of a rank besides its model: torch, its buffers, a loader."""
+"""Rough memory of a rank's process besides its model, bytes."""
 SWAP_IN_USE_BYTES = 2**26
 
 
 def memory(host: Host) -> Iterator[CheckResult]:
-    """Report the memory for ranks: the available memory, within the control group's limit."""
+    """Report the memory that is available to ranks, within the control group's limit."""
     system = _meminfo(host)
     limits = host.group_numbers("memory", "memory.max", "memory.limit_in_bytes")
     if "MemAvailable" not in system:

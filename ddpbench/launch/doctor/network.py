@@ -11,7 +11,7 @@ from ddpbench.machine.interfaces import LOOPBACK, Interface, faster_than, owner_
 from ddpbench.machine.interfaces import gloo_choice as gloo_choice_of
 
 SHOWN = 8
-"""The most interfaces to describe, because a host of containers has dozens."""
+"""The most interfaces to describe, because a host that runs containers has dozens."""
 
 
 def interfaces(host: Host) -> Iterator[CheckResult]:
@@ -87,12 +87,12 @@ def host_name(host: Host) -> Iterator[CheckResult]:
 
 
 def gloo_choice(host: Host) -> tuple[list[Interface], str]:
-    """Return the interfaces that gloo would use on this host, and why. The list is empty if gloo would fail."""
+    """Return the interfaces that gloo would use on this host (none if gloo would fail), and words on why."""
     return gloo_choice_of(host.interfaces(), lambda: host.resolve(host.host_name), host.env)
 
 
 def gloo(host: Host) -> Iterator[CheckResult]:
-    """Report the interface that gloo would choose."""
+    """Report the interface that gloo would choose, and whether a faster one exists."""
     chosen, why = gloo_choice(host)
     names = ", ".join(each.name for each in chosen)
     given = host.env.get("GLOO_SOCKET_IFNAME", "")
@@ -119,9 +119,9 @@ def gloo(host: Host) -> Iterator[CheckResult]:
 def nccl_choice(host: Host) -> list[Interface]:
     """Return the interfaces that nccl would use for its sockets, chosen as in nccl's src/misc/socket.cc.
 
-    Only running interfaces count. If NCCL_SOCKET_IFNAME has two characters or more, those that match it are used (it
-    lists prefixes; `=` means exact names, `^` excludes). Otherwise those named ib... are used, else any but docker,
-    lo and virbr, else docker, else lo.
+    Only running interfaces with an address count. If NCCL_SOCKET_IFNAME has two characters or more, nccl uses the
+    interfaces that match it (it lists prefixes; `=` means exact names, `^` excludes). Otherwise nccl uses those named
+    ib..., else any but docker, lo and virbr, else docker, else lo.
     """
     running = [each for each in host.interfaces() if each.up and each.addresses]
     given = host.env.get("NCCL_SOCKET_IFNAME", "")

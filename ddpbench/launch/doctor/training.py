@@ -1,4 +1,4 @@
-"""Checks of which backends, devices, strategies and workloads can train here, and the verdict."""
+"""Checks of the backends, devices, strategies and workloads that can train on this machine, and the verdict."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODELS = ("mlp", "two_branch")
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way to train here: a kind of device, the backend for it, and the number of ranks with one device each."""
+    """A way to train on this machine: a kind of device, its backend, and how many ranks can have a device each."""
 
     device: str
     backend: str
@@ -84,7 +84,7 @@ def backends(host: Host) -> Iterator[CheckResult]:
 
 
 def devices(host: Host) -> Iterator[CheckResult]:
-    """Report the kinds of devices, with the number of ranks that can have one each."""
+    """Report the kinds of devices, and for each kind how many ranks can have such a device each."""
     facts = host.torch().facts
     for way in ways(host):
         unit = "GPU" if way.device == "cuda" else "core"
@@ -150,7 +150,7 @@ def workloads(host: Host) -> Iterator[CheckResult]:
 
 
 def _listed(subject: str, way: Way, reasons: dict[str, str | None]) -> Iterator[CheckResult]:
-    """Yield one finding with the names that can run, and one for each reason with the names that cannot."""
+    """Yield a finding on the names without a reason, which can run, and one for each reason on the names with it."""
     names_of: dict[str | None, list[str]] = {}
     for name, reason in reasons.items():
         names_of.setdefault(reason, []).append(name)
@@ -165,7 +165,7 @@ def _listed(subject: str, way: Way, reasons: dict[str, str | None]) -> Iterator[
 
 
 def features(host: Host) -> Iterator[CheckResult]:
-    """Report parts of torch that builds may lack and some kinds of training need."""
+    """Report whether this build of torch has `torch.distributed.rpc`."""
     facts = host.torch().facts
     if facts is None or not facts["distributed"]:
         return

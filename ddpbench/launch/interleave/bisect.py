@@ -29,7 +29,7 @@ class Measure(Protocol):
         """Return how the other commit's step time compares with the good commit's.
 
         Rounds end once the change's interval at confidence `1 - alpha` is entirely above or below `limit`, a
-        fraction.
+        fraction. If `limit` is None, they end once the change's verdict is clear.
 
         Raises:
             DdpbenchError: a commit cannot be measured.
@@ -38,7 +38,7 @@ class Measure(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TriedCommit:
-    """A commit that was measured or skipped."""
+    """A commit that was measured or skipped. `ratio` is its step time divided by the good end's."""
 
     commit: str
     verdict: Literal["fast", "slow", "skipped"]
@@ -164,7 +164,7 @@ def _short(commit: str) -> str:
 
 
 def found_words(found: SearchResult) -> str:
-    """Return a sentence that names the commit that a search found."""
+    """Return words for the commits that a search found, and for the change over the whole range."""
     ratio = found.ratio
     value, low, high = (f"{100 * (one - 1):+.1f}" for one in (ratio.value, ratio.low, ratio.high) if one)
     change = f"{value} % ({low} to {high})"

@@ -58,7 +58,10 @@ class ComparisonListener(Protocol):
 
 
 def differing(overrides: Sequence[str]) -> tuple[str, ...]:
-    """Return the fields of a case that one side's settings may change, and that matching of cases must ignore."""
+    """Return the names of the fields of `Case` that these settings of one side may change.
+
+    Cases of both sides that differ only in these fields are compared with each other.
+    """
     names = {field.name for field in fields(Case)}
     found: set[str] = set()
     for key in (key for text in overrides for key in whole_keys(text)):
@@ -163,7 +166,7 @@ def _made(out: Path) -> Made:
 
 
 def _decided(change: Change, limit: float | None, *, rare: bool = True) -> bool:
-    """Return whether more rounds are useless, because a change is decided already or they could not decide it."""
+    """Return whether more rounds are useless, because the change is decided, or because no round could decide it."""
     if change.verdict == "not comparable":
         return True
     if limit is None:

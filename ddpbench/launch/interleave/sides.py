@@ -1,4 +1,4 @@
-"""The sides of a comparison: an interpreter, a folder or commit, and settings; and how a side's code is prepared."""
+"""The sides of a comparison, each with an interpreter, a folder or commit, and settings; prepares each side's code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WORDS = (
 )
 _KINDS = ("ref", "path", "python", "set", "env")
 _PATHS = ("/", "./", "../", "~")
-"""Beginnings of words that mean a folder, even if it does not exist, because no commit's name starts with them."""
+"""Beginnings of words that mean a folder even if the folder does not exist, because no commit's name has them."""
 _TIMES = {
     "budget.rounds_min": "use {fewest}",
     "budget.rounds_max": "use --total",
@@ -48,7 +48,7 @@ _ASK_S = 120
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SideSpec:
-    """A side as the user describes it. An empty text means this process's own value, for example its interpreter."""
+    """A side as the user describes it. Empty values mean this process's own code and interpreter."""
 
     name: str
     """`base` or `new`."""
@@ -112,7 +112,7 @@ def check_common(overrides: Sequence[str], sides: Sequence[SideSpec] = (), fewes
     Args:
         overrides: the settings of both sides.
         sides: the sides.
-        fewest: the command's flag for the fewest rounds, or for what determines them.
+        fewest: the command's flag for the smallest number of rounds, which an error message names.
 
     Raises:
         RequestError: there is such a setting.
@@ -156,15 +156,15 @@ def _unnamed(side: SideSpec) -> SideSpec:
 
 
 def is_side_word(word: str) -> bool:
-    """Return whether a word describes a side, such as `ref=main`, or a folder that is not a run directory."""
+    """Return whether a word describes a side, such as `ref=main`, or names a folder that is not a run directory."""
     key, equals, _ = word.partition("=")
     return bool(equals and key in _KINDS) or (_is_folder(word) and not RunDir(Path(word)).plan.is_file())
 
 
 def _is_folder(word: str) -> bool:
-    """Return whether a word without `=` names a folder.
+    """Return whether a word names a folder that is trusted.
 
-    False for a folder that a different user may have named like a commit, to have its code run instead.
+    False if a different user may have made the folder, with a commit's name, to have its code run instead.
     """
     return Path(word).is_dir() and not is_decoy(word)
 
@@ -226,9 +226,10 @@ class Placed:
 
 
 def place(spec: SideSpec, experiment: Path, out: Path, other: SideSpec | None = None) -> Placed:
-    """Prepare a side's code: write the files of a commit into a folder below `out`, or use the named folder.
+    """Prepare a side's code, and return the side with its folder.
 
-    If the experiment's file is in a compared repository, each side uses its own version.
+    The files of a commit are written into a folder below `out`; a named folder is used as it is. If the experiment's
+    file is in a compared repository, each side uses its own version of the file.
 
     Args:
         spec: the side.
@@ -418,13 +419,16 @@ def _top(folder: Path) -> Path | None:
 
 
 def _top_among(folder: Path, places: Sequence[Path]) -> Path | None:
-    """Return the root of a folder's repository if it, or a worktree of it, also has one of `places`; else None."""
+    """Return the root of the repository around a folder if one of `places` is in the same repository; else None.
+
+    Worktrees of a repository count as the same repository.
+    """
     own = _store(folder)
     return _top(folder) if own is not None and own in map(_store, places) else None
 
 
 def _store(folder: Path) -> Path | None:
-    """Return the folder in which the repository around `folder` stores commits; None outside a repository."""
+    """Return the folder that git shares among all worktrees of the repository around `folder`; None outside one."""
     try:
         return (folder / git(folder, "rev-parse", "--git-common-dir")).resolve()
     except RequestError:
@@ -520,7 +524,7 @@ collect_ignore_glob = ["*"]
 
 
 def _hide(folder: Path) -> None:
-    """Hide this folder's copies of code from pytest, git and linters, because a repository may contain the folder."""
+    """Hide the files of commits in this folder from pytest and git, because the folder may be in a repository."""
     write_atomically(folder / "conftest.py", _NOT_COLLECTED)
     write_atomically(folder / ".gitignore", "*\n")
 
@@ -532,10 +536,12 @@ _BLOCK = 4096
 
 
 def _check_size(top: Path, commit: str, spec: SideSpec) -> None:
-    """Refuse a commit too large for disk or memory. A few KB of identical nested folders can stand for 10^9 files.
+    """Check that a commit's files are not too many and not too large to be written to disk.
+
+    A few KB of identical nested folders can stand for 10^9 files.
 
     Raises:
-        RequestError: it has too many files or too many bytes, or git gives no answer.
+        RequestError: the commit has too many files or too many bytes, or git gives no answer.
     """
     taken = 0
     for count, size in enumerate(_sizes(top, commit), start=1):
@@ -551,7 +557,7 @@ def _sizes(top: Path, commit: str) -> Iterator[int]:
     """Yield the bytes of each file of a commit, and 0 for each folder.
 
     Raises:
-        RequestError: git gives no answer, cannot list all of them, or is not installed.
+        RequestError: git gives no answer, cannot list all files, or is not installed.
     """
     with _listing(top, commit) as listing:
         timer = threading.Timer(_ASK_S, listing.kill)

@@ -1,9 +1,10 @@
 """`python -m ddpbench.launch.interleave.turn`: one side's sweep, which runs a round on request.
 
 The process reads `go`, `go in turn` or `stop` from standard input, one per line. It writes lines of JSON to standard
-output: what it is doing, when it is ready for a round, how each launch ended, and errors. If its environment names a
-turnstile (a server that lets one side compute at a time), both sides' launches can run at the same time. The process
-says so when it is ready. After `go in turn`, its launches wait at the turnstile between blocks of steps.
+output: what it is doing, when it is ready for a round, how each launch ended, and errors. Its environment may name a
+turnstile, which is a server that lets one side compute at a time. If the process can reach the turnstile, it says so
+when it is ready for a round. After `go in turn`, launches of both sides run at the same time and wait at the turnstile
+between blocks of steps.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ _MOST_WORDS = 400
 
 
 TurnKind = Literal["blocks", "launches"]
-"""The unit in which sides take turns: blocks of steps of concurrent launches, or entire launches."""
+"""The unit in which two sides are interleaved: blocks of steps of concurrent launches, or entire launches."""
 
 
 class StoredSide(BaseModel, strict=True):
@@ -74,9 +74,9 @@ class Stored(BaseModel, strict=True):
     order: list[Literal["base", "new"]] = []
     """The side that went first in each round."""
     turns: TurnKind = "launches"
-    """The unit in which sides took turns: blocks of steps, at least in some cases, or entire launches."""
+    """The unit in which the sides were interleaved: `blocks` of steps, at least in some cases, or entire launches."""
     foreign: list[Annotated[float, Field(ge=0, allow_inf_nan=False)]] = []
-    """The fraction of the cores' time that other programs used, by round; older versions did not measure it."""
+    """The fraction of the cores' time that other programs used in each round; empty in files of older versions."""
 
 
 def read_comparison(path: Path) -> Stored:
@@ -107,7 +107,7 @@ class TurnsListener(Protocol):
 
 @dataclass
 class Turns:
-    """Two sides that are measured alternately, and the directory of their comparison."""
+    """A running comparison of two sides, which are measured alternately."""
 
     sides: tuple[Placed, Placed]
     out: Path
@@ -184,7 +184,7 @@ class Turns:
         return self.made
 
     def _opened(self) -> Turnstile | None:
-        """Create the turnstile. If that fails, report it, alternate by entire launches instead, and return None."""
+        """Open a turnstile and return it; None if that fails, which is reported. Entire launches then alternate."""
         try:
             return Turnstile()
         except OSError as error:
@@ -204,7 +204,9 @@ class Turns:
             self._turnstile = None
 
     def _make_round(self, first: int) -> list[bool]:
-        """Run a round on both sides, first on number `first`. Return, in this order, whether each has more rounds.
+        """Run a round on both sides, starting with side number `first`.
+
+        Returns, in the order in which the sides ran, whether each has a further round.
 
         Raises:
             LaunchError: a side cannot continue.
@@ -278,7 +280,7 @@ class ReadySide(Protocol):
 
 
 def why_whole(sides: Sequence[ReadySide]) -> tuple[str, bool]:
-    """Return words on why some cases alternate by entire launches (empty if none do), and whether all cases do."""
+    """Return why some cases alternate by entire launches (empty if none do), and whether all cases do."""
     for side in sides:
         if not side.at_turnstile:
             return f"{WHOLE}: {side.words} has no access to whose turn it is, as with an older ddpbench", True
@@ -318,12 +320,12 @@ class _Process:
         self.name = placed.spec.name
         self.words = placed.spec.words
         self.cases: Sequence[int] = ()
-        """The cases of the side's rounds, by their numbers among all cases."""
+        """The cases that the side measures, as indices into the list of all planned cases."""
         self.whole: Mapping[str, str] = {}
-        """Why a case takes turns by entire launches, by the case's number."""
+        """Reasons why cases alternate by entire launches, by the cases' indices."""
         self.heard_at = time.monotonic()
         self.at_turnstile = False
-        """True if the side measures only while the turnstile gives it the turn; older versions do not."""
+        """True if the side asks the turnstile before it measures; False if it cannot, as in older versions."""
         env = side_environment(placed.folder)
         if turnstile is not None:
             env[TURNSTILE] = turnstile.address(self.name)
@@ -370,7 +372,7 @@ class _Process:
         self._heard.put(None)
 
     def _leave_turnstile(self) -> None:
-        """Leave the turnstile, even before this side's message is read, so that the other side does not wait."""
+        """Tell the turnstile that this side needs no more turns in this round, so that the other does not wait."""
         if self._turnstile is not None:
             self._turnstile.leave(self.name)
 
@@ -381,7 +383,9 @@ class _Process:
                 self._last_words = [*self._last_words[-_MOST_WORDS:], line.rstrip()]
 
     def await_ready(self, *, first: bool = False, other: _Process | None = None) -> bool:
-        """Wait until the side can start a round; return whether a round is left. The `other` side works meanwhile.
+        """Wait until the side can start a round; return whether a round is left.
+
+        The `other` side may run a round meanwhile, and is then checked for being alive.
 
         Raises:
             SideError: the side cannot start (`first`).
@@ -413,7 +417,7 @@ class _Process:
                 )
 
     def check_alive(self) -> None:
-        """End the side if it has been silent for too long. For times when nothing else reads its messages.
+        """End the side if it has been silent for too long. Used while no other method waits for its messages.
 
         Raises:
             LaunchError: the side was silent for too long.
@@ -471,7 +475,7 @@ class _Process:
             self._process.stdin.flush()
 
     def ask_to_end(self, *, at_once: bool) -> None:
-        """Ask the side to end after its current launch, or `at_once`. A stopped process is continued, to react."""
+        """Ask the side to end after its current launch, or `at_once`. Continue stopped processes so that they react."""
         self.say("stop")
         if at_once:
             self._process.terminate()

@@ -1,7 +1,7 @@
-"""The cases and launches of a merged run: every case once, and launches copied under new round numbers.
+"""The cases and launches of a merged run, which has every case once, and launches copied under new round numbers.
 
-Rounds of different runs get different numbers, as each run's continue from the previous run's. Verdicts thus only
-compare launches that one session ran in one round.
+Each run's round numbers continue from the previous run's. Rounds of different runs thus have different numbers, and
+verdicts only compare launches that one session ran in one round.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from ddpbench.spec import Case
 
 @dataclass(slots=True)
 class Merged:
-    """A finished merge. `left_out` has a sentence on each thing that was not copied."""
+    """The result of a merge. `launches` counts copied launches; `left_out` has sentences on what was not copied."""
 
     run: RunDir
     run_id: str
     launches: int = 0
     left_out: list[str] = field(default_factory=list)
     remove: Callable[[], None] = lambda: None
-    """Removes the new run, even if a different folder now has its name."""
+    """Removes the new run. If it was renamed and a different folder has its name, that folder stays."""
 
 
 def all_cases(sources: Sequence[Source]) -> dict[str, dict[str, Any]]:
     """Return the plan entry of every case in any source, by case id.
 
-    A case is runnable if it was so in any source, and oversubscribed only if it was so in all that have it.
+    A case is runnable if it was runnable in any source. It is oversubscribed only if it was so in each of these.
     """
     cases: dict[str, dict[str, Any]] = {}
     for source in sources:
@@ -61,21 +61,24 @@ def all_cases(sources: Sequence[Source]) -> dict[str, dict[str, Any]]:
 
 
 def cases_taken(source: Source, cases: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
-    """Return the ids of a source's cases whose finished launches `copy_case` takes."""
+    """Return the ids of a source's cases whose finished launches `copy_case` copies; `cases` is from `all_cases`."""
     return frozenset(
         own["case_id"] for own in source.plan["cases"] if not _is_crowded(own, cases[own["case_id"]])
     )
 
 
 def _is_crowded(own: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
-    """Return whether a case had too few cores in this source, but enough in another source of the merge."""
+    """Return whether a case was oversubscribed in its source (`own`), but not in the merged run (`entry`)."""
     return bool(own["oversubscribed"] and not entry["oversubscribed"])
 
 
 def copy_case(
     source: Source, case_id: str, entry: Mapping[str, Any], offset: int, merged: Merged
 ) -> list[int]:
-    """Copy a case's finished launches under new round numbers (`offset` added); return their numbers in the source."""
+    """Copy a case's finished launches from a source into the merged run, with `offset` added to their round numbers.
+
+    Returns the launches' round numbers in the source.
+    """
     own = next((one for one in source.plan["cases"] if one["case_id"] == case_id), None)
     if own is None:
         return []
@@ -120,13 +123,13 @@ def _launches(count: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A launch's folder and outcome, and whether the outcome belongs to a different case or round (`mixed_up`)."""
+    """A launch in a source. `mixed_up` is True if its outcome belongs to a different launch than its folder."""
 
     directory: LaunchDir
     address: Address
     finished: bool
     outcome: LaunchOutcome | None
-    """None if missing or damaged; a damaged outcome is still copied, and reported when the merged run is read."""
+    """None if missing or damaged. A damaged outcome is still copied, and is reported when the merged run is read."""
     mixed_up: bool
 
 
@@ -139,9 +142,9 @@ def _found(directory: LaunchDir, address: Address) -> _Found:
 
 
 def _copy_launch(found: _Found, number: int, merged: Merged, sessions: Sessions = UNKNOWN) -> None:
-    """Copy a launch under a new round number: its request, outcome, and ranks' records and logs.
+    """Copy a launch's request, outcome, records and logs into the merged run, as round `number`.
 
-    All copies name the new round and run. If the launch names no session, its session is taken from `sessions`.
+    The copies name the new round and run. If the outcome names no session, the session is taken from `sessions`.
     """
     source, outcome = found.directory, found.outcome
     target = merged.run.launch(found.address.case_id, found.address.purpose, number)
@@ -174,7 +177,10 @@ def _change(path: Path, changes: Mapping[str, Any]) -> None:
 
 
 def _readdress(path: Path, found: _Found, number: int, run_id: str) -> str:
-    """Change a rank's first record to name its new round and run; return why not if it is a different launch's."""
+    """Change the first record in a rank's file so that it names the new round and run.
+
+    Returns why not if the record belongs to a different launch; else an empty text.
+    """
     first, newline, rest = path.read_bytes().partition(b"\n")
     try:
         start = record_from_json(first)
@@ -198,7 +204,7 @@ def _readdress(path: Path, found: _Found, number: int, run_id: str) -> str:
 
 
 def copy_proofs(sources: Sequence[Source], cases: Mapping[str, Any], merged: Merged) -> None:
-    """Copy one proof per case: a failed one if any source has one, so that merging hides no failure."""
+    """Copy one proof per case, which is a failed one if any source has one, so that merging hides no failure."""
     for case_id, entry in cases.items():
         case = Case.from_json(entry)
         proofs = [
@@ -216,5 +222,5 @@ def copy_proofs(sources: Sequence[Source], cases: Mapping[str, Any], merged: Mer
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Write a JSON object to a file."""
+    """Write a JSON object to a file, in place of any file or link at that path."""
     write_anew(path, field_lines(data))

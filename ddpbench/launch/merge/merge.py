@@ -41,9 +41,9 @@ def merge(paths: Sequence[Path], out: Path) -> Merged:
 
 @contextlib.contextmanager
 def merging(paths: Sequence[Path], out: Path) -> Iterator[Merged]:
-    """Merge runs into one run directory, and yield the result. The directory is locked during the context.
+    """Merge runs into one run directory, `out`, and yield the result.
 
-    The `with` body may remove the directory again.
+    The body of the `with` statement may remove the directory again with the result's `remove`.
 
     Raises:
         RequestError: fewer than two different runs, too many, or something that is not a run directory.
@@ -74,7 +74,7 @@ def merging(paths: Sequence[Path], out: Path) -> Iterator[Merged]:
 
 
 def _made(sources: Sequence[Source], folder: MadeFolder, out: Path) -> Merged:
-    """Write the merged run under a temporary name, and rename it to `out` once complete. Raises as `merging` does."""
+    """Write the merged run into a folder with a temporary name, and rename it to `out` once complete."""
     run = RunDir(folder.itself)
     try:
         with errors_naming(folder.itself, out):
@@ -153,7 +153,10 @@ def _write(sources: Sequence[Source], run: RunDir, out: Path) -> Merged:
 
 
 def _budget(sources: Sequence[Source], rounds: int) -> dict[str, Any]:
-    """Return one budget for the merged run, within an experiment's limits; the plan's `merged` has each run's own."""
+    """Return a budget for the merged run, within the limits of an experiment's settings.
+
+    The plan's `merged` has each run's own budget.
+    """
     budgets = [source.stored.budget for source in sources]
     asked = max(budget.rounds_min for budget in budgets)
     return {
@@ -180,7 +183,10 @@ def _claims(sources: Sequence[Source]) -> list[PlannedClaim]:
 
 
 def _machine(sources: Sequence[Source]) -> dict[str, Any]:
-    """Return the merged machine.json: the largest allocation's identity, and facts that name the merged runs."""
+    """Return the content of the merged run's machine.json.
+
+    Its identity is the runs' common one, with the cores and GPUs of the largest run. Its context names the runs.
+    """
     largest = max(
         sources,
         key=lambda source: (
@@ -224,7 +230,7 @@ def _machine(sources: Sequence[Source]) -> dict[str, Any]:
 
 
 def _each_once(sources: Sequence[Source], what: Literal["question", "scope"]) -> str:
-    """Join the runs' questions or scopes (`what`), without repeats; older merged runs contribute their joined text."""
+    """Return the runs' questions or scopes (`what`), each once, joined by spaces."""
     said: list[str] = []
     for source in sources:
         originals = [str(origin[what] or "") for origin in source.origins if what in origin]
@@ -237,7 +243,7 @@ def _cores(source: Source) -> int:
 
 
 def _experiments(sources: Sequence[Source], out: Path) -> str:
-    """Return the runs' experiment files as comments, because none of them describes the merged run."""
+    """Return the text of the merged run's experiment.toml, which holds the runs' experiments as comments."""
     parts = [f"# {out} was merged from {len(sources)} runs and cannot be resumed. Their experiments:\n"]
     for source in sources:
         lines = ("(not readable)" if source.experiment is None else source.experiment).splitlines()

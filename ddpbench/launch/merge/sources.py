@@ -27,10 +27,10 @@ from ddpbench.workloads import is_import_path
 from ddpbench.workloads.shipped import PREFIX
 
 ALLOCATION = ("cores", "physical_cores", "cpu_quota", "slots", "experiment_digest")
-"""Keys of `identity` that may differ.
+"""Keys of `identity` that may differ between the runs of a merge.
 
-`gpus` may differ in their number, but not in kind. `workload_digest` is one digest of all of a run's workloads. If
-runs have different workloads, it is compared only if they share a user's class or a replay.
+Two other keys may differ in part. `gpus` may differ in number, but not in kind. `workload_digest` is a digest of all
+of a run's workloads. If runs have different workloads, it is compared only if they share a user's class or a replay.
 """
 
 
@@ -45,7 +45,7 @@ class Source:
     """The validated plan of the run."""
     sessions: Sequence[Any]
     fingerprints: frozenset[str]
-    """Digests of the run, or of each run that it was merged from."""
+    """Digests that identify the run, or each run that it was merged from."""
     experiment: str | None
     """The experiment's text; None if it cannot be read."""
     origins: Sequence[Mapping[str, Any]]
@@ -71,18 +71,18 @@ class Source:
 
     @property
     def started_by(self) -> Starter:
-        """The command that continues the run."""
+        """The ddpbench command that continues the run."""
         if "submitted_nodes" in self.context:
             return "submit"
         return "plan" if "planned_nodes" in self.context else "sweep"
 
     def merged_runs(self, first_round: int, rounds: int, cases: frozenset[str]) -> list[MergedRun]:
-        """Return the notes on this run for the merged run; if it was merged itself, the notes on its own sources.
+        """Return the entries for this run, or for the runs that it was merged from, in the merged run's plan.
 
         Args:
             first_round: the run's first round in the merged run.
-            rounds: how many of the run's rounds the merge took.
-            cases: the cases whose launches the merge took, if there were any.
+            rounds: how many of the run's rounds were copied.
+            cases: the ids of the cases whose launches were copied, if there were any.
         """
         if self.stored.merged:
             return [
@@ -163,7 +163,7 @@ def read(path: Path) -> Source:
 
 
 def check_different(sources: Sequence[Source]) -> None:
-    """Refuse a run that is given twice.
+    """Check that no run is given twice, also not as part of a merged run.
 
     Raises:
         RequestError: a run is given twice.
@@ -182,10 +182,10 @@ def check_different(sources: Sequence[Source]) -> None:
 
 
 def check_alike(sources: Sequence[Source]) -> None:
-    """Compare every run with the first, and name all differences.
+    """Check that the runs were measured on the same kind of machine, by the same programs.
 
     Raises:
-        IdentityError: there are differences.
+        IdentityError: a run differs from the first; the message names all differences.
     """
     first = sources[0]
     lines = [
@@ -224,7 +224,7 @@ def _differences(first: Source, other: Source) -> list[tuple[str, object, object
 
 
 def devices_of(value: Any) -> list[Any]:
-    """Return the list of cores or GPUs in a machine's record; if the record lists them by host, those of all hosts."""
+    """Return the cores or GPUs in a value of machine.json as one list; the value may be a list, or lists by host."""
     if isinstance(value, Mapping):
         return [one for own in value.values() for one in own or ()]
     return list(value or ())

@@ -84,14 +84,14 @@ _NEVER = frozenset(
         *("IGNORE_PBS", "QUIET"),
     ]
 )
-"""Variables that would change what every submission relies on, which are never passed on."""
+"""Ends of the names of SBATCH_ variables that are never passed on, because every submission relies on the default."""
 
 
 def environment(script: Path | None) -> dict[str, str]:
-    """Return this process's environment without variables that would override the script's options.
+    """Return this process's environment without the variables that would override the options in a script.
 
-    These are the variables that a job sets for its steps, and SBATCH_ variables, except for options that the script
-    leaves open, such as a login's account.
+    The result has no SLURM_ variables except SLURM_CONF, because a job may have set them. It has no SBATCH_ variables
+    for options that the script sets, but keeps those for other options, such as a user's default account.
     """
     text = script.read_text(encoding="utf-8") if script is not None else ""
     names = re.findall(r"^#SBATCH --([a-z0-9-]+)", text, flags=re.MULTILINE)
@@ -105,7 +105,7 @@ def environment(script: Path | None) -> dict[str, str]:
 
 
 def _asked(argv: Sequence[str], script: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end; `script` is the script that it submits.
+    """Run a command of Slurm to its end and return its result; `script` is the script that it submits, if any.
 
     Raises:
         UnreachableError: the command cannot be run, or does not answer within `ASK_S`.
@@ -123,7 +123,7 @@ def _asked(argv: Sequence[str], script: Path | None = None) -> subprocess.Comple
 
 
 def _complaint(done: subprocess.CompletedProcess[str]) -> str:
-    """Return the command's error output as one sentence."""
+    """Return what a command printed on its standard error, on one line."""
     text = done.stderr or done.stdout
     lines = [re.sub(r"^\w+: (error: )?", "", line.strip()) for line in text.splitlines()]
     return "; ".join(dict.fromkeys(filter(None, lines))) or f"exit code {done.returncode}"
@@ -172,10 +172,12 @@ def _limit(text: str) -> float | None:
 
 
 def check_room(known: Sequence[Partition], asked: str | None, most_nodes: int, time_s: float) -> None:
-    """Check that the requested partitions (comma-separated; None for the default) have enough nodes, for long enough.
+    """Check that a requested partition can run a job on `most_nodes` nodes for `time_s` seconds.
+
+    `known` are the cluster's partitions. `asked` has the requested ones, separated by commas; None means the default.
 
     Raises:
-        RequestError: a partition is unknown, or can never have that many nodes or that long a job.
+        RequestError: a partition is unknown, or none has that many nodes or that long a time limit.
     """
     by_name = {one.name: one for one in known}
     names = asked.split(",") if asked else [one.name for one in known if one.default]
@@ -201,7 +203,7 @@ def check_room(known: Sequence[Partition], asked: str | None, most_nodes: int, t
 
 
 def would_run(script: Path) -> str:
-    """Have sbatch check a script without submitting it; return the partition in which it would run, if reported.
+    """Have sbatch check a script without submitting it; return the partition of the job, or an empty text if unknown.
 
     Raises:
         RequestError: sbatch refuses the script; the message has sbatch's reason.
@@ -236,7 +238,9 @@ def _refused(script: Path, done: subprocess.CompletedProcess[str]) -> None:
 
 
 def states(jobs: Mapping[str, Path]) -> dict[str, JobState]:
-    """Return Slurm's state of each job, by id. The scripts tell jobs from later ones with the same id.
+    """Return the state of each job in Slurm, by id.
+
+    `jobs` maps ids to scripts. The script distinguishes a job from a later job to which Slurm gave the same id.
 
     Raises:
         UnreachableError: Slurm does not answer.
@@ -252,7 +256,9 @@ def states(jobs: Mapping[str, Path]) -> dict[str, JobState]:
 
 
 def strays(scripts: Collection[Path], known: Collection[str]) -> dict[Path, str]:
-    """Return the ids of active jobs of these scripts that are not known, because their submitter was killed, by script.
+    """Return the ids of active jobs of these scripts that are not in `known`, by script.
+
+    There are such jobs if the submitting process was killed before it recorded them.
 
     Raises:
         UnreachableError: Slurm does not answer.
@@ -266,12 +272,12 @@ def strays(scripts: Collection[Path], known: Collection[str]) -> dict[Path, str]
 
 
 def _place(script: Path | str) -> str:
-    """Return a script's resolved path, because a login's folder may have several names."""
+    """Return a script's path without symbolic links, because Slurm may report the path by a different name."""
     return os.path.realpath(script)
 
 
 def _queue() -> dict[str, tuple[JobState, str]]:
-    """Return the user's jobs that Slurm still knows, by id, each with its state and script."""
+    """Return the state and the script of each of the user's jobs that squeue lists, by id."""
     done = _asked(["squeue", "-h", "-t", "all", "-o", "%i|%T|%N|%r|%o", f"--user={os.getuid()}"])
     if done.returncode:
         raise UnreachableError(f"squeue: {_complaint(done)}")

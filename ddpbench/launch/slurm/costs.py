@@ -1,4 +1,4 @@
-"""Costs of a submission's jobs in launches, node hours and GPU hours, before any job is submitted."""
+"""Costs of a submission's jobs in launches, node hours and GPU hours, estimated before any job is submitted."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ _COUNT = re.compile(r"(?:[A-Za-z][\w.-]*:)?(\d{1,6})", re.ASCII)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SizeCosts:
-    """Costs of the jobs on one number of nodes. `least` and `most` count launches, in the fewest and the most rounds.
+    """Costs of the jobs on one number of nodes.
 
-    `estimated_s` is the estimated time of all these launches, and `limit_s` the time limit of one job, in seconds.
+    `least` and `most` are the numbers of launches in the fewest and the most rounds. `estimated_s` is the estimated
+    time of the most launches, up to the budget, and `limit_s` the time limit of one job, both in seconds.
     """
 
     name: str
@@ -41,7 +42,7 @@ class SizeCosts:
 
     @property
     def hours(self) -> tuple[float, float]:
-        """The estimated hours for which the jobs hold their nodes, and the most hours for which they may."""
+        """The hours for which the jobs hold their nodes, as estimated and at most."""
         return self.estimated_s / 3600, max(self.estimated_s, self.jobs * self.limit_s) / 3600
 
     def sentence(self) -> str:
@@ -55,7 +56,7 @@ class SizeCosts:
 
 
 def costs_of(submission: Submission) -> list[SizeCosts]:
-    """Return the costs of each size of a submission, including launches that are already measured.
+    """Return the costs of a submission for each number of nodes, including launches that are already measured.
 
     Raises:
         RequestError: an existing run cannot be read.
@@ -87,7 +88,7 @@ def total(costs: Sequence[SizeCosts]) -> str:
 
 
 def gpus_per_node(request: Request, shape: JobShape, cases: Sequence[Case]) -> float:
-    """Return the GPUs that a job requests per node; one per rank if no option says so."""
+    """Return how many GPUs a job requests per node; one per rank if no option says so, or 0 for cases on CPUs."""
     if (value := request.value("gpus-per-node")) is not None:
         return _count(value)
     if (value := request.value("gpus-per-task")) is not None:
@@ -102,7 +103,7 @@ def gpus_per_node(request: Request, shape: JobShape, cases: Sequence[Case]) -> f
 
 
 def _gpus_in(value: str) -> int | None:
-    """Return the GPUs in a list such as `gpu:a100:8,nvme:1`; None if it lists no GPU."""
+    """Return the number of GPUs in a list of resources such as `gpu:a100:8,nvme:1`; None if it lists no GPU."""
     counts = [int(match[1] or 1) for part in value.split(",") if (match := _GPUS.fullmatch(part.strip()))]
     return sum(counts) if counts else None
 
@@ -114,7 +115,7 @@ def _count(value: str) -> int:
 
 
 def _hours(costs: Sequence[SizeCosts]) -> str:
-    """Return words on node hours and, if GPUs are requested, GPU hours, both as estimated and at most."""
+    """Return the total node hours, and GPU hours if GPUs are requested, as text, both as estimated and at most."""
     kinds = {
         "node hours": [float(one.nodes) for one in costs],
         "GPU hours": [one.nodes * one.gpus_per_node for one in costs],

@@ -1,7 +1,8 @@
-"""Runs on the nodes' own disks, for clusters without a shared directory: sent in the job's script, fetched with srun.
+"""Run directories on the nodes' own disks, for clusters without a shared directory.
 
-A job unpacks its run on every node, except over newer files. The slots gather all records on one node
-(`worker/slot`). The records are fetched from that node while the job runs, and once more when it has ended.
+A run directory is sent in its job's script. The job unpacks it on every node, except over newer files. The job's
+processes gather all records on one node (`worker/slot`). The records are fetched from that node with srun, while the
+job runs and once more when it has ended.
 
 The disk may be writable for every user, such as `/tmp`. The folder's name is drawn at random when the submission is
 made. The folder is made with mode 700, and is checked on every node before anything is read or written in it.
@@ -31,7 +32,7 @@ MARK = "# The run directory:"
 MOST_ARCHIVE = 2_900_000
 """Largest archive, bytes: Slurm refuses scripts above 4 MB (`max_script_size`), and base64 turns 3 bytes into 4."""
 IMMEDIATE_S = 60
-"""Seconds that a fetch after a job may wait for the nodes before it is put off."""
+"""Seconds that a fetch after a job's end may wait for the nodes to be free before it is put off."""
 FETCH_S = 300.0
 """Time limit of a fetch, seconds."""
 _MOST_FETCHED = 1 << 32
@@ -64,19 +65,22 @@ _CHECK = r"""own_folder() {  # whether nobody else can write in the folder, or p
         done
     done
 }"""
-"""Bash function that checks a folder. Others may write to a parent folder if it has the sticky bit, as /tmp has."""
+"""Bash function that checks that nobody else can write to a folder or replace it.
+
+A parent folder may be writable for others if it has the sticky bit, as /tmp has.
+"""
 
 
 def place(local: str, key: str, nodes: int) -> str:
-    """Return the folder of a run on each of its `nodes` nodes, as a shell word that the node expands.
+    """Return a run directory's path on the disks of its `nodes` nodes, as a shell word that the nodes' shells expand.
 
-    `local` is a folder checked by `Request`, and `key` the random part of the name.
+    `local` is the parent folder, which `Request` has checked, and `key` the random part of the name.
     """
     return f'"{local}/ddpbench-{key}-nodes-{nodes}"'
 
 
 def unpacking(where: str, nodes: int) -> list[str]:
-    """Return the script's lines that unpack the run directory on each node."""
+    """Return the lines of a job's script that unpack the run directory on each node; `where` is from `place`."""
     one_each = f"srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --export=ALL --mpi=none"
     unpack = (
         f'; run={where}; make_folder "$run" && base64 -d | '
@@ -125,7 +129,7 @@ def archive(run: Path) -> str:
 
 
 def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Return an archive entry without user names; None, to leave it out, unless it is a file or folder."""
+    """Return a file's or folder's entry without its owner; None, which leaves the entry out, for anything else."""
     if not (entry.isfile() or entry.isdir()):
         return None
     entry.uid = entry.gid = 0
@@ -134,7 +138,10 @@ def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 def _srun(job_id: str | None, nodes: str, count: int, request: Request) -> list[str]:
-    """Return the srun command for nodes of a running job (`job_id`), or for the same nodes after its end (None)."""
+    """Return the start of an srun command that runs one process on each of `count` nodes.
+
+    `job_id` is the running job that has the nodes; None if the job has ended.
+    """
     line = [
         "srun",
         "--quiet",
@@ -181,7 +188,10 @@ class RefusedFolderError(LaunchError):
 
 
 def fetch(run: Path, where: str, nodes: str, count: int, request: Request, *, job_id: str | None) -> None:
-    """Fetch the records of a job on these nodes into `run`; `job_id` is None once the job has ended.
+    """Fetch a job's records from its nodes' disks into the run directory `run`.
+
+    `where` is the folder there, from `place`. `nodes` is Slurm's list of the `count` nodes. `job_id` is None once the
+    job has ended.
 
     Raises:
         UnreachableError: the nodes cannot be asked now, or none of them answered.
@@ -207,7 +217,7 @@ def fetch(run: Path, where: str, nodes: str, count: int, request: Request, *, jo
 
 
 def _unpack(run: Path, data: bytes) -> None:
-    """Write the fetched files, except over newer files here.
+    """Unpack fetched records (`data`, an archive) into the run directory, except over newer files.
 
     Raises:
         UnreachableError: the archive was cut short in transfer.

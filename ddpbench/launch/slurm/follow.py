@@ -36,12 +36,12 @@ FETCH_EVERY_S = 60.0
 """Seconds between fetches from nodes' own disks during a job, and so the most that is lost with a node."""
 AGAIN_S = 10.0
 FETCH_TRIES = 5
-"""Seconds between fetches after the job has ended, and how often they are tried."""
+"""Seconds between attempts to fetch records after the job has ended, and the number of attempts."""
 _LAST_LINES = 5
 _MOST_OUTPUT = 1 << 26
 _BUDGET = "budget"
 _CARRIED_OUT = frozenset({"rounds_max", _BUDGET, "no case can be measured"})
-"""Reasons to stop, in a session's notes, after which nothing is left to do, or nothing that the budget pays for."""
+"""Stop reasons of sessions after which nothing is left to measure within the budget."""
 _GO_ON = frozenset({"TIMEOUT", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "DEADLINE", "REVOKED", GONE})
 """States of jobs that Slurm ended through no fault of the jobs."""
 
@@ -52,8 +52,8 @@ FollowStep = Literal["wait", "submit", "done", "give up"]
 class RunProgress:
     """The progress of a run: how many launches and proofs are `finished`, and how many `sessions` it had.
 
-    `carried_out`: since the last job was submitted, a session has run everything that the budget pays for. `left_out`:
-    the budget then left promised launches out.
+    `carried_out` is True if, since the last job was submitted, a session ended with nothing left to measure within
+    the budget. `left_out` is True if the budget was then too small for all launches of the fewest rounds.
     """
 
     finished: int
@@ -82,10 +82,10 @@ def progress_of(size: SubmittedSize) -> RunProgress:
 def next_step(
     last: SubmittedJob | None, state: JobState | None, progress: RunProgress, *, first: bool, again: bool
 ) -> FollowStep:
-    """Return the next step for one size.
+    """Return the next step for the jobs on one number of nodes (a size of the submission).
 
-    `last` is the last submitted job, and `state` its state in Slurm. `first` says that this call looks at the size for
-    the first time; `again`, that a job is wanted to rerun failed launches although the plan was carried out.
+    `last` is the last submitted job, and `state` its state in Slurm. `first` is True when the running command decides
+    on this size for the first time. `again` is True if a job is to rerun failed launches.
     """
     if last is None:
         return "submit"
@@ -102,7 +102,7 @@ class SubmissionListener(Protocol):
     """Receives the progress of a submission."""
 
     def state(self, size: SubmittedSize, words: str, launches: int) -> None:
-        """Handle a size's state, in words, and its number of measured launches, each time it is looked at."""
+        """Handle the state of a size, in words, with its number of measured launches, each time it was checked."""
 
     def event(self, sentence: str) -> None:
         """Handle an event, given as a sentence, which is reported once."""
@@ -110,13 +110,13 @@ class SubmissionListener(Protocol):
 
 @dataclass
 class Follower:
-    """A running call of `ddpbench submit`. `given_up` has the reasons for abandoning sizes, by number of nodes."""
+    """Submits the jobs of a submission and follows them. `given_up` has reasons for giving up, by number of nodes."""
 
     submission: Submission
     scripts: Mapping[int, str]
     listener: SubmissionListener
     retrying: Mapping[int, str] = field(default_factory=dict)
-    """Scripts of jobs that rerun failed launches; each is submitted once, if its size has failed launches."""
+    """Scripts of jobs that rerun failed launches, by number of nodes. Each is submitted once if launches failed."""
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
     given_up: dict[int, str] = field(default_factory=dict)
@@ -125,7 +125,7 @@ class Follower:
     _inactive: dict[int, float] = field(default_factory=dict)
     _done: set[int] = field(default_factory=set)
     _fetched: dict[tuple[int, bool], float] = field(default_factory=dict)
-    """When a size's records were last fetched from nodes' own disks, during its job (True) and after it (False)."""
+    """Clock times of the last fetches, by number of nodes and whether the job was running."""
     _tried: dict[int, int] = field(default_factory=dict)
     _away: bool = False
     """True if Slurm did not answer the last request, which has then been reported."""
@@ -190,7 +190,7 @@ class Follower:
                 self.sleep(pause)
 
     def _adopt(self, *only: SubmittedSize) -> None:
-        """Note active jobs of all scripts, or of the given sizes' scripts, that were submitted but never noted."""
+        """Record active jobs that were submitted but not recorded, of the given sizes, or of all if none is given."""
         sizes = {size.script: size for size in only or self.submission.sizes}
         known = {job.job_id for size in self.submission.sizes for job in size.jobs}
         for script, job_id in control.strays(list(sizes), known).items():
@@ -208,9 +208,10 @@ class Follower:
         return control.states(jobs)
 
     def _fetch(self, size: SubmittedSize, state: JobState | None) -> bool:
-        """Fetch a job's records from its nodes' own disks, now and then while it runs, and once it has ended.
+        """Fetch the last job's records from its nodes' own disks if that is due.
 
-        Returns whether the next step can be decided.
+        It is due about every minute while the job runs, and once it has ended. Returns whether the next step for this
+        size can be decided.
         """
         nodes, last, runs = size.shape.nodes, size.jobs[-1], state is not None and state.active
         if state is not None and state.nodes and state.nodes != last.nodes:
@@ -241,7 +242,7 @@ class Follower:
         return True
 
     def _unfetched(self, size: SubmittedSize, state: JobState | None, error: UnreachableError) -> bool:
-        """Report that an ended job's records could not be fetched; return whether they are lost for good."""
+        """Report that an ended job's records could not be fetched. Return True if they are lost for good."""
         nodes, last = size.shape.nodes, size.jobs[-1]
         self._tried[nodes] = self._tried.get(nodes, 0) + 1
         kept = f"{size.name}: records of job {last.job_id} are still on {last.nodes}: {error}"
@@ -257,7 +258,7 @@ class Follower:
         return False
 
     def _lost(self, size: SubmittedSize, why: str) -> None:
-        """Report that an ended job's measurements since the last fetch are lost, and fetch no more."""
+        """Report that an ended job's measurements since the last fetch are lost, and fetch no more of this job."""
         job = size.jobs[-1].job_id
         self.listener.event(
             f"{size.name}: what job {job} measured since its records were fetched last is lost: {why}"

@@ -1,4 +1,4 @@
-"""The request of a submission to Slurm, and the checks made before Slurm sees it."""
+"""The request for a submission to Slurm, and the checks that are made before Slurm sees it."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def slurm_time(seconds: float) -> str:
 def options_of(
     named: Sequence[tuple[str, str | None]], given: Sequence[str], *, exclusive: bool
 ) -> tuple[Option, ...]:
-    """Return sbatch's options: first those that ddpbench has flags for, then those of `--sbatch`."""
+    """Return sbatch's options: first those in `named`, whose value is not None, then those `given` as text."""
     own = [Option(name=name, value=value) for name, value in named if value is not None]
     return (
         *own,

@@ -18,14 +18,14 @@ FIRST_PORT, PORTS = 20_000, 12_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slots:
-    """The parts of the command that starts a job's slots, one slot per rank."""
+    """The parts of the command that starts the processes of a job (slots), one per rank."""
 
     python: str
     again: str
-    """The command that follows the job, for a comment in the script."""
+    """The ddpbench command that follows the job, which the script has in a comment."""
     retry_failed: bool = False
     local: str = ""
-    """The folder of the run on each node's own disk, as a shell word, if no directory is shared; else empty.
+    """The run directory on each node's own disk, as a shell word; empty if the nodes share a directory.
 
     If it is not empty, the caller appends the packed run directory to the script.
     """
@@ -92,7 +92,7 @@ def _options(
     time_s: float,
     local: bool,
 ) -> list[tuple[str, str | None]]:
-    """Return sbatch's options, in which the user's replace those of the same name."""
+    """Return sbatch's options for a script. The user's options replace ddpbench's of the same name."""
     options: list[tuple[str, str | None]] = [
         ("job-name", name),
         ("nodes", str(shape.nodes)),

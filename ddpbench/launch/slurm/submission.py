@@ -41,10 +41,10 @@ _START_S = 300.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SubmittedJob:
-    """A submitted job, and how many launches and proofs were finished and sessions noted when it was submitted.
+    """A submitted job. `launches` and `sessions` are how many its run had finished when the job was submitted.
 
-    If no directory is shared, `nodes` are those on which the job was last seen, and `fetched` says whether its final
-    records have been fetched.
+    Proofs count as launches. If no directory is shared, `nodes` are those on which the job was last seen, and `fetched`
+    says whether its final records have been fetched.
     """
 
     job_id: str
@@ -56,7 +56,7 @@ class SubmittedJob:
 
 @dataclass(kw_only=True, slots=True)
 class SubmittedSize:
-    """A number of nodes, with its run and its submitted jobs in order of submission."""
+    """The jobs on one number of nodes: their run, and the submitted jobs in order of submission."""
 
     shape: JobShape
     run: RunDir
@@ -71,15 +71,15 @@ class SubmittedSize:
 
     @property
     def name(self) -> str:
-        """The size in a sentence, such as `2 nodes`."""
+        """The number of nodes in words, such as `2 nodes`."""
         return "1 node" if self.shape.nodes == 1 else f"{self.shape.nodes} nodes"
 
     def launches(self) -> int:
-        """Return how many measuring launches have an outcome."""
+        """Return how many launches have ended, without proofs."""
         return sum(1 for path in self._outcomes() if not path.parent.name.startswith("proof"))
 
     def finished(self) -> int:
-        """Return how many launches and proofs have an outcome, except those that were set aside."""
+        """Return how many launches and proofs have ended, without those that were set aside to be repeated."""
         return len(self._outcomes())
 
     def _outcomes(self) -> list[Path]:
@@ -91,7 +91,7 @@ class SubmittedSize:
         ]
 
     def promised(self) -> int:
-        """Return how many measuring launches the plan promises, which are those of its fewest rounds."""
+        """Return how many launches the plan has in its fewest rounds, without proofs."""
         plan = read_plan(self.run)
         return plan.budget.rounds_min * sum(entry.skip_reason is None for entry in plan.cases)
 
@@ -115,14 +115,14 @@ def new_key() -> str:
 
 @dataclass(kw_only=True, slots=True)
 class Submission:
-    """A directory of jobs, existing or yet to be written. `asked` is the request from which it was planned."""
+    """A submission, whose directory exists or is yet to be written. `asked` records what the user requested."""
 
     path: Path
     sizes: list[SubmittedSize]
     asked: Mapping[str, Any]
     request: Request
     key: str = field(default_factory=new_key)
-    """Random part of the names of folders on the nodes' own disks, so that other users cannot make them first."""
+    """Random part of the names of folders on the nodes' own disks, which other users cannot guess."""
     plans: Mapping[int, Plan] = field(default_factory=dict)
     """Plans yet to be written, by number of nodes; empty if the submission exists."""
     notes: tuple[str, ...] = ()
@@ -174,7 +174,7 @@ class Submission:
 def plan_submission(
     source: Path, request: Request, *, overrides: Sequence[str] = (), out: Path | None = None
 ) -> Submission:
-    """Plan the submission of an experiment, or open an existing one in its directory; write nothing.
+    """Plan the submission of an experiment, or read it if the directory already holds it; write nothing.
 
     A case runs in the smallest allocation that has enough nodes. The base case of a speed-up also runs in each
     allocation that has a case of its curve, so that both come from the same nodes and rounds.
@@ -227,7 +227,7 @@ def plan_submission(
 
 
 def _check_device(request: Request, planned: PlannedFor, overrides: Sequence[str]) -> None:
-    """Check that jobs that request GPUs would use them; on a login node without GPUs, device `auto` means CPUs.
+    """Check that jobs that request GPUs would use them, because on a login node device `auto` may mean CPUs.
 
     Raises:
         RequestError: GPUs are requested, all cases use CPUs, and no override sets base.device.
@@ -264,7 +264,10 @@ def _check_same(found: Submission, asked: Mapping[str, Any]) -> None:
 
 
 def _cases_of(nodes: int, sizes: Sequence[int], planned: PlannedFor) -> list[PlannedCase]:
-    """Return cases whose smallest allocation has `nodes` nodes, and their base cases; the largest has skipped ones."""
+    """Return the cases to run on `nodes` nodes, and their base cases.
+
+    A case runs on the smallest number of nodes in `sizes` that has room for it. Skipped cases belong to the largest.
+    """
 
     def home(entry: PlannedCase) -> int:
         if entry.skip_reason is not None:
@@ -280,13 +283,13 @@ def _cases_of(nodes: int, sizes: Sequence[int], planned: PlannedFor) -> list[Pla
 def time_limit_s(total_s: float, estimated_s: float) -> float:
     """Return the time limit of a job, seconds: twice the estimate of its launches, plus time to start up.
 
-    The job ends by itself when `budget.total` (`total_s`, seconds) is spent, so that more would be useless.
+    The doubled estimate is limited to `budget.total` (`total_s`, seconds), after which the job ends by itself.
     """
     return _START_S + min(total_s, 2 * estimated_s)
 
 
 def write_submission(submission: Submission) -> None:
-    """Write the directory with its runs and their plans; of an existing submission only submission.json.
+    """Write the submission's directory with its runs and plans. If the submission exists, write only submission.json.
 
     Raises:
         OutputError: a file cannot be written.
@@ -299,10 +302,12 @@ def write_submission(submission: Submission) -> None:
 
 
 def current(submission: Submission) -> Submission:
-    """Return the submission as now stored in its (locked) directory, with the given one's request to Slurm.
+    """Return the submission as it is stored now, with the request of the given one. The directory must be locked.
+
+    A new submission, which is not stored yet, is returned unchanged.
 
     Raises:
-        RequestError: the submission is new, and the directory has meanwhile become a different submission's.
+        RequestError: the submission is new, and a different one has meanwhile been stored in the directory.
         IdentityError: the directory's file is damaged.
     """
     if not SubmissionDir(submission.path).is_there:
@@ -315,7 +320,7 @@ def current(submission: Submission) -> Submission:
 
 
 def plan_of(submission: Submission, size: SubmittedSize) -> Plan | StoredPlan:
-    """Return the plan for one size: the one yet to be written, or that of its existing run.
+    """Return the plan for one number of nodes, which is yet to be written or is read from the existing run.
 
     Raises:
         RequestError: an existing run cannot be read.
@@ -324,7 +329,7 @@ def plan_of(submission: Submission, size: SubmittedSize) -> Plan | StoredPlan:
 
 
 def time_of(submission: Submission, size: SubmittedSize, plan: Plan | StoredPlan) -> float:
-    """Return the time limit of a size's job, seconds: the requested one, else one from the estimate."""
+    """Return the time limit of a job, seconds, as requested, or else as `time_limit_s` gives it."""
     given = submission.request.time_s
     return time_limit_s(plan.budget.total, size.estimated_s) if given is None else given
 
@@ -345,7 +350,10 @@ def needs(submission: Submission) -> dict[int, float]:
 
 
 def _cpus(cases: Sequence[Case]) -> int | None:
-    """Return the cores for a rank's threads and loader workers; None with GPUs, where Slurm's default is better."""
+    """Return the most cores that a rank of these cases needs; None with GPUs, where Slurm's default is better.
+
+    A rank needs a core for each of its threads and loader workers.
+    """
     if any(case.device == "cuda" for case in cases):
         return None
     return max((case.threads_per_rank + case.loader_workers for case in cases), default=None)
@@ -380,12 +388,12 @@ def scripts(submission: Submission, *, retry_failed: bool = False) -> dict[int, 
 
 
 def local_place(submission: Submission, size: SubmittedSize) -> str:
-    """Return the folder of a size's run on the nodes' own disks, as a shell word that the nodes expand."""
+    """Return the path of a run directory on the nodes' own disks, as a shell word that the nodes' shells expand."""
     return disks.place(submission.request.local, submission.key, size.shape.nodes)
 
 
 def write_script(size: SubmittedSize, text: str) -> None:
-    """Write a job's script into its run, followed by the packed run if the script ends with the mark for it.
+    """Write a job's script into its run directory. If it ends with `disks.MARK`, append the packed run directory.
 
     Raises:
         OutputError: the script cannot be written, or the run cannot be read.
@@ -399,7 +407,7 @@ def write_script(size: SubmittedSize, text: str) -> None:
 
 
 def write_scripts(submission: Submission, texts: Mapping[int, str]) -> None:
-    """Write each size's script into its run.
+    """Write the scripts, given by number of nodes, into their run directories.
 
     Raises:
         OutputError: a script cannot be written, or a run cannot be read.

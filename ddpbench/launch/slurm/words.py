@@ -1,4 +1,4 @@
-"""Values in a job's script. Only this module checks that each is one line, and quotes it as one word."""
+"""Checks and quotes the values in a job's script, so that each stays on one line and is one word."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def for_sbatch(what: str, value: str) -> str:
 
 
 def job_output(run_dir: str) -> str:
-    """Return the path of a job's output file in sbatch's notation, in the run directory with the job's id in its name.
+    """Return the path of a job's output file in the run directory, in sbatch's notation, with `%j` for the job's id.
 
     Raises:
         RequestError: the path has a backslash. Slurm would drop it, ignore `%j`, and print to a different folder.
@@ -63,9 +63,9 @@ def for_shell(what: str, value: str) -> str:
 
 
 def job_name(experiment: str, nodes: int) -> str:
-    """Return a job's name in the queue, made of the experiment's file name and the number of nodes.
+    """Return a job's name in Slurm's queue, such as `strategies-4`, from the experiment's name and the number of nodes.
 
-    In the file name, characters other than letters, digits and `._-` become hyphens.
+    Characters other than letters, digits and `._-` become hyphens.
     """
     stem = _NOT_IN_A_NAME.sub("-", experiment)[:_LONGEST_NAME].strip("-.")
     return f"{stem or 'ddpbench'}-{nodes}"

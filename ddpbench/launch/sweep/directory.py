@@ -1,4 +1,4 @@
-"""A sweep's run directory while the sweep works in it: new or checked for a resume, and locked."""
+"""The run directory of a running sweep, which is new, or checked before it is resumed, and locked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ddpbench.text_safety import command
 
 @contextmanager
 def own_directory(prepared: Prepared, claim: AbstractContextManager[object]) -> Iterator[Made]:
-    """Enter `claim`, lock the run directory, and yield a record of what this sweep creates there.
+    """Check a run directory to resume, enter `claim`, lock the directory, and yield a record of what is created in it.
 
     Raises:
         RequestError: the output cannot be used, or belongs to a different machine or experiment.
@@ -40,7 +40,7 @@ def _locked(run: RunDir) -> AbstractContextManager[None]:
 
 
 def _begin(run: RunDir, made: Made) -> None:
-    """Note, once the directory is locked, what in it is not this sweep's.
+    """Record which entries of a new sweep's locked directory were there before, so that they are not removed.
 
     Raises:
         OutputError: the directory has become a different sweep's.
@@ -55,7 +55,7 @@ def _begin(run: RunDir, made: Made) -> None:
 
 @contextmanager
 def _writing(prepared: Prepared, made: Made) -> Iterator[None]:
-    """Turn a failed write before the plan exists into an invalid request, and remove what was written."""
+    """If the `with` body raises an OSError before a plan exists, remove what was created and raise an OutputError."""
     run = prepared.run
     try:
         yield

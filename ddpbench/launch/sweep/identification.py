@@ -1,4 +1,4 @@
-"""The identity of a run's directory, machine, experiment and cases, written once and compared when a run is resumed."""
+"""The identity of a run: its machine, experiment and cases, written once and compared when the run is resumed."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ from ddpbench.spec.differences import settings_apart
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
-    """Facts found by a rank with torch before the first launch."""
+    """Facts that a process with torch has found before the first launch."""
 
     gpu_addresses: list[str | None]
     plan: Plan
-    """The cases to run, with only one of several bucket caps that make the same buckets."""
+    """The plan, in which only one of several bucket caps that make the same buckets is run."""
     tried: dict[str, Tried]
     """Results of trials of users' workloads, by name with options."""
 
 
 def check_resumable(prepared: Prepared) -> None:
-    """Refuse to resume a run under different conditions, as far as these are known before torch is started.
+    """Check that a run is resumed on the same machine with the same experiment, as far as this is known without torch.
 
     Raises:
-        IdentityError: the conditions differ, or the run's files are damaged.
+        IdentityError: the machine or experiment differs, or the run's files are damaged.
     """
     run, plan = prepared.run, prepared.plan
     if not prepared.resumes:
@@ -79,7 +79,10 @@ def check_resumable(prepared: Prepared) -> None:
 
 
 def _apart(prepared: Prepared, toml: str) -> dict[str, str]:
-    """Return what may explain a changed digest, by its name: changed settings, or the workloads' sources."""
+    """Return words that may explain why a digest has changed, by the digest's name.
+
+    They name the changed settings for the experiment's digest, and the source files for the workloads' digest.
+    """
     before = ""
     with contextlib.suppress(OSError, DdpbenchError):  # the file is read only for the message
         before = read_text(prepared.run.experiment, MOST_NOTES)
@@ -134,7 +137,10 @@ def identify(
 def _settled(
     prepared: Prepared, server: ServerProcess, own: Mapping[str, Mapping[str, Any]], listener: Listener
 ) -> Plan:
-    """Return the plan after a rank's findings: one bucket cap per set of buckets, and failing classes skipped."""
+    """Return the plan without users' classes that failed a trial and with one bucket cap per distinct set of buckets.
+
+    `own` has the results of the trials of users' classes.
+    """
     plan = prepared.plan
     cases: Sequence[PlannedCase] = within_own(plan.cases, own)
     for line in skipped_by_trial(plan.cases, cases):
@@ -152,7 +158,7 @@ def _settled(
 
 
 def _check_cases(run: RunDir, plan: Plan) -> None:
-    """Compare the cases planned now with those planned before, by ids, which are made from their contents.
+    """Check that a plan has the cases of the run's stored plan. Cases are compared by their ids.
 
     Raises:
         IdentityError: the cases differ.

@@ -1,4 +1,4 @@
-"""Run a sweep's launches one at a time, each placed on the machine and its network, in turn with the other side's."""
+"""Run a sweep's launches, each placed on the machine and its network, perhaps interleaved with another side's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ddpbench.spec import Case, PlannedCase
 
 
 class Launching:
-    """Runs a sweep's launches and notes them in its progress."""
+    """Runs a sweep's launches, one at a time, and records them in the sweep's progress."""
 
     def __init__(
         self,
@@ -76,7 +76,10 @@ class Launching:
         )
 
     def start_server(self, entry: PlannedCase, number: int, servers: Servers) -> None:
-        """Start the server for a round's launch while the other side starts one too, as neither side measures yet."""
+        """Start the fork server for a round's first launch if the sweep is a side of a comparison.
+
+        Neither side measures yet, so that both can start servers at the same time.
+        """
         if self._turn is not None and entry.case.launcher == "local":
             servers.of(self.plan(entry.case, "measure", number).server_env)
 
@@ -89,7 +92,7 @@ class Launching:
         *,
         sharing: Sequence[PlannedCase] = (),
     ) -> None:
-        """Run one launch. Launches of `sharing` with the same server share the cost of the server's start-up."""
+        """Run one launch and report it. `sharing` are the launches among which a server's start-up time is divided."""
         case = entry.case
         self._progress.tell_launch(entry, purpose, number)
         with ExitStack() as stack:

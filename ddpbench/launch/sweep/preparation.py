@@ -1,4 +1,4 @@
-"""The request for a sweep and its validation: everything that can be refused is refused before anything is started."""
+"""The request for a sweep, and its validation, which refuses all that it can before anything is started."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class SweepRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
-    """A validated request: every check that can refuse it has passed, and nothing has been started."""
+    """A validated request for a sweep, of which nothing has been started."""
 
     experiment: Experiment
     plan: Plan
@@ -67,14 +67,14 @@ class Prepared:
     run: RunDir
     resumes: bool
     draws_seed: bool
-    """True if the seed of the order was drawn now, so that a new run of the experiment gets a different one."""
+    """True if the seed of the launches' order was drawn at random, so that a new run gets a different one."""
     retry_failed: bool
     notes: tuple[str, ...] = ()
     """Sentences on what is not run as requested, with reasons, and other remarks."""
 
 
 def _places(request: SweepRequest) -> tuple[Path, Path | None]:
-    """Return the experiment's file, and the run directory; None for a new one with a default name.
+    """Return the experiment's file, and the run directory, or None if a new directory gets a default name.
 
     Raises:
         RequestError: a file does not exist, or the run cannot be resumed.
@@ -99,7 +99,7 @@ def _places(request: SweepRequest) -> tuple[Path, Path | None]:
 
 
 def prepare(request: SweepRequest) -> Prepared:
-    """Read, validate and plan a request; start only probes, of torch if there may be GPUs, and of users' classes.
+    """Read, validate and plan a request. The only processes started are probes of the GPUs and of users' classes.
 
     Raises:
         RequestError: the request cannot be met; the message says why.
@@ -158,10 +158,10 @@ def prepare(request: SweepRequest) -> Prepared:
 
 
 def _check_checkpoint_dirs(cases: Sequence[PlannedCase]) -> None:
-    """Refuse a missing or unwritable directory for checkpoints before anything is measured.
+    """Check the directories for checkpoints of these cases.
 
     Raises:
-        OutputError: it is missing or unwritable, or other users can replace what is in it.
+        OutputError: one is missing or cannot be written, or other users can replace what is in it.
     """
     for name in dict.fromkeys(entry.case.checkpoint_dir for entry in cases):
         if name and not (Path(name).is_dir() and os.access(name, os.W_OK | os.X_OK)):
@@ -175,7 +175,7 @@ def _check_checkpoint_dirs(cases: Sequence[PlannedCase]) -> None:
 
 
 def _check_launcher(experiment: Experiment, source: Path) -> None:
-    """Refuse to sweep an experiment whose ranks a different launcher must start.
+    """Check that a sweep can start the ranks of an experiment itself.
 
     Raises:
         RequestError: Slurm must start the ranks, or the user must start them on several nodes.

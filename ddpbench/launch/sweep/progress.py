@@ -1,4 +1,4 @@
-"""The progress of a sweep: which launches are done, how long the rest should take, and reports of both."""
+"""The progress of a sweep: the launches that are done, the expected time of the rest, and reports of both."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ddpbench.text_safety import command
 
 @dataclass(slots=True)
 class SweepResult:
-    """The end of a sweep, with the reason, times and warnings."""
+    """The result of a sweep's session: why it stopped, its times in seconds, its number of launches, and warnings."""
 
     run: RunDir
     stop_reason: str = ""
@@ -36,12 +36,12 @@ class SweepResult:
 
 
 class Progress:
-    """The finished launches of a plan, the expected time of the rest, and the budget left for them."""
+    """Keeps track of the finished launches of a plan, the expected time of the rest, and the budget left for them."""
 
     def __init__(
         self, prepared: Prepared, listener: Listener, clock: Callable[[], float], *, shared: bool
     ) -> None:
-        """`shared` says that other sweeps may run at the same time. The clock's zero is arbitrary."""
+        """`shared` says that other sweeps may run at the same time. `clock` returns seconds from any zero point."""
         self._run, self._resumes = prepared.run, prepared.resumes
         self._listener, self._clock, self._shared = listener, clock, shared
         self._budget = prepared.experiment.budget
@@ -66,12 +66,12 @@ class Progress:
         return self.rule.left_s(self.started)
 
     def read_outcomes(self) -> None:
-        """In a resumed run, take over which launches earlier sessions finished, and how long they took."""
+        """If the run is resumed, read which launches earlier sessions finished, and how long they took."""
         if self._resumes:
             self.expected.note_finished(self.done.read())
 
     def finished_for(self) -> str:
-        """Return the reason for which a resumed run has no launch left; empty if one is left."""
+        """Return why a resumed run has nothing left to measure; empty if something is left, or for a new run."""
         self.read_outcomes()
         if not self._resumes or self.done.unproved:
             return ""
@@ -86,7 +86,7 @@ class Progress:
     def note(
         self, entry: PlannedCase, purpose: Purpose, number: int, outcome: LaunchOutcome, took_s: float
     ) -> None:
-        """Note that a launch ended, how, and how long it took."""
+        """Record the end of a launch, with its outcome and how long it took, seconds."""
         if purpose == "measure":
             self.expected.note(entry.case, outcome, took_s)
         self.done.endings[entry.case.case_id, purpose, number] = outcome.status
@@ -100,7 +100,10 @@ class Progress:
         self._tell_room("as estimated", self._budget.total, 0)
 
     def tell_room(self, when: str, number: int) -> None:
-        """Report if the remaining budget has room for more or fewer rounds than promised; round `number` is next."""
+        """Report if the remaining budget has room for more or fewer rounds than `rounds_min`.
+
+        `when` is the beginning of the report, such as `after round 3`. Round `number` is next.
+        """
         self._tell_room(when, self.left_s, number)
 
     def _tell_room(self, when: str, left_s: float, number: int) -> None:
@@ -115,7 +118,7 @@ class Progress:
         self._listener.launch_started(entry, what, done, total, self.expected.left_s(number))
 
     def tell_left_out(self) -> None:
-        """Warn about promised rounds that were left out, if the sweep ended because the budget is spent."""
+        """Warn about launches of the first `rounds_min` rounds that were left out because the budget is spent."""
         if self.result.stop_reason != "budget":
             return
         left = left_out_words(self.plan.names, self.done, self._budget)

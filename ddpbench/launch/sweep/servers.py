@@ -1,4 +1,4 @@
-"""The fork servers of a sweep, and the round that each server's start-up is charged to."""
+"""The fork servers of a sweep, and the round to which each server's start-up time is charged."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from ddpbench.spec import PlannedCase
 
 
 class Servers(AbstractContextManager["Servers"]):
-    """Fork servers by environment, each started on first use and ended with the context or before."""
+    """A context manager for fork servers, one per environment, which are started on first use."""
 
     def __init__(self, log: Path, *, log_stays: bool = True) -> None:
-        """`log_stays` says that errors may name the log; False if the log's folder is going to be removed."""
+        """`log_stays` says that errors may name the file `log`; False if its folder will be removed soon."""
         self._log, self._log_stays = log, log_stays
         self._stack = ExitStack()
         self._running: dict[str, ServerProcess] = {}
         self._first_round: dict[Ranks, int] = {}
 
     def of(self, env: Mapping[str, str]) -> ServerProcess:
-        """Return the environment's server; start one if none runs."""
+        """Return the server with this environment, after starting it if it is not running."""
         key = json.dumps(dict(env), sort_keys=True)
         if key not in self._running or not self._running[key].alive:
             self._running[key] = self._stack.enter_context(self._started(env))
@@ -43,7 +43,7 @@ class Servers(AbstractContextManager["Servers"]):
         return ServerProcess(env, self._log, log_stays=self._log_stays)
 
     def charged_s(self, server: Ranks, number: int) -> float:
-        """Return how much of a server's start-up is charged to round `number`, s: all if it is the server's first."""
+        """Return the start-up time that is charged to round `number`, seconds. It is 0 after the server's first round."""
         if not server.start_s:  # a different launcher, which serves one launch
             return 0.0
         return server.start_s if self._first_round.setdefault(server, number) == number else 0.0
@@ -69,10 +69,10 @@ class Servers(AbstractContextManager["Servers"]):
 
 
 class LastingServers(Servers):
-    """Fork servers shared by several sweeps, with a set for each round, so that rounds still have separate servers.
+    """Fork servers that several sweeps share. Each round has its own set of servers, as in a single sweep.
 
-    Use it as a context around the sweeps, and call `rewind` before each. A server keeps the environment and working
-    directory of its start, so that sweeps with different ones get separate sets.
+    Use it as a context around the sweeps, and call `rewind` before each. Sweeps with a different environment or
+    working directory get separate sets, because a server keeps those with which it was started.
     """
 
     def __init__(self, log: Path, *, log_stays: bool = True) -> None:
@@ -82,7 +82,7 @@ class LastingServers(Servers):
         self._sets: dict[tuple[str, int], dict[str, ServerProcess]] = {}
 
     def rewind(self) -> None:
-        """Go back to the first round's set, for this process's present environment and working directory."""
+        """Go back to the first round's set of servers for this process's environment and working directory."""
         now = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         self._given = json.dumps([str(Path.cwd()), now], sort_keys=True)
         self._go_to(0)
@@ -104,6 +104,9 @@ class LastingServers(Servers):
 
 
 def launches_of_one_server(entry: PlannedCase, todo: Sequence[PlannedCase]) -> int:
-    """Return how many of a round's launches share this one's fork server, because they have the same environment."""
+    """Return how many launches of a round (`todo`) use the same fork server as `entry`, including `entry` itself.
+
+    Launches with the same environment share a fork server.
+    """
     env = early_env(entry.case)
     return sum(other.case.launcher == "local" and early_env(other.case) == env for other in todo)

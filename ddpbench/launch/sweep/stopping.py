@@ -1,4 +1,4 @@
-"""The rule that ends a sweep: its time is spent, or the promised rounds are done and intervals are narrow."""
+"""The rule that ends a sweep when its time is spent, or when enough rounds are done and intervals are narrow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddpbench.spec import Budget
 
 
 class StoppingRule:
-    """Decides before each round whether to run it. The clock's zero is arbitrary."""
+    """Decides before each round whether to run it. `clock` returns seconds from any zero point."""
 
     def __init__(
         self,
@@ -34,9 +34,10 @@ class StoppingRule:
         return started + self._budget.total - self._clock()
 
     def reason(self, number: int, started: float) -> str:
-        """Return why not to run round `number` of a sweep that started at clock time `started`; empty to run it.
+        """Return why round `number` is not to be run in a sweep that started at clock time `started`; empty to run it.
 
-        A round is run if all of it fits into the remaining budget; a session's first round is run in any case.
+        The reason is `budget` if the round does not fit into the remaining time. Of the first `rounds_min` rounds, a
+        session's first one is run even then.
         """
         if number < self._budget.rounds_min:
             todo = self._done.left_of_round(number)

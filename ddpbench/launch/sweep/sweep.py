@@ -25,7 +25,7 @@ from ddpbench.spec import PlannedCase
 
 
 class Sweep:
-    """Runs a prepared request: decides the order of launches and when to stop."""
+    """Runs a prepared request, and decides which launch is next and when to stop."""
 
     def __init__(
         self,
@@ -38,11 +38,17 @@ class Sweep:
         servers: Servers | None = None,
         lenders: Sequence[RunDir] = (),
     ) -> None:
-        """`gate` decides before each round whether to run it, in place of the stopping rule.
+        """Prepare to run a sweep, perhaps as a side of a comparison.
 
-        The gate's owner has claimed the cores. The gate may wait while the other side measures; with `turn`, sides
-        also alternate between blocks of steps. `servers` may be shared by several sweeps; None makes separate ones.
-        `lenders` are runs with the same id whose proofs of the same cases count for this one too.
+        Args:
+            prepared: the validated request.
+            listener: receives the sweep's events.
+            clock: returns seconds from any zero point.
+            gate: decides before each round whether to run it, in place of the stopping rule. It may wait while the
+                other side measures. The sweep then claims no cores.
+            turn: the connection to the turnstile at which launches wait for the other side; None without one.
+            servers: fork servers shared with other sweeps; None starts separate ones.
+            lenders: runs with the same id, whose proofs of the same cases also count for this run.
         """
         self._gate, self._servers, self._lenders = gate, servers, lenders
         self._prepared, self._listener, self._clock = prepared, listener, clock
@@ -64,11 +70,11 @@ class Sweep:
 
     @property
     def planned(self) -> tuple[PlannedCase, ...]:
-        """All planned cases; more of them may be skipped once the first processes have described the machine."""
+        """All planned cases. More of them may be skipped once the first process has described the machine."""
         return self._progress.plan.cases
 
     def run(self) -> SweepResult:
-        """Run until the sweep is to stop; after an interruption, finished launches stay and the rest can be resumed.
+        """Run the sweep to its end and return the result. After an interruption, the run can be resumed.
 
         Raises:
             RequestError: the output cannot be used, or belongs to a different machine or experiment.
@@ -89,7 +95,7 @@ class Sweep:
         return self.result
 
     def _take_back(self, made: Made, error: BaseException) -> None:
-        """Remove the files of a new run that has measured nothing, if they would make the next try resume it."""
+        """After an error, remove the files of a new run that has measured nothing, so that the next try starts anew."""
         if isinstance(error, KeyboardInterrupt):
             self.result.stop_reason = "interrupted"
         elif self._prepared.resumes:
@@ -115,7 +121,7 @@ class Sweep:
             self._progress.warn(problem)
 
     def _claims_nothing(self) -> bool:
-        """Return whether to claim no cores, because they may be shared, or the gate's owner has claimed them."""
+        """Return whether this sweep claims no cores, because they may be shared, or there is a gate."""
         return self._shared or self._gate is not None
 
     def _work(self) -> None:
@@ -176,10 +182,10 @@ class Sweep:
         return "rounds_max"
 
     def _round(self, number: int, servers: Servers) -> bool:
-        """Run a round's unfinished launches, and end their servers, so that the next round gets new ones.
+        """Run a round's unfinished launches, then end their fork servers, so that the next round gets new ones.
 
-        If sweeps share the cores, the servers stay, because starting one takes seconds and no number counts anyway.
-        Returns False if a launch was left out because it would end after the budget is spent.
+        The servers stay if other sweeps share the cores, because numbers do not count then, and starting a server takes
+        seconds. Returns False if a launch was left out because it would end after the budget is spent.
         """
         progress = self._progress
         todo = progress.done.left_of_round(number)

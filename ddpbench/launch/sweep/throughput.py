@@ -1,4 +1,4 @@
-"""A launch's throughput during and after the launch, for progress lines; `analysis` computes the table's."""
+"""The throughput of a launch during and after it, for progress lines. `analysis` computes that of the table."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ddpbench.spec import Case, PlannedCase
 
 
 class ThroughputSoFar:
-    """Turns a rank's step counts into throughput so far, and reports it to the listener."""
+    """Computes a running launch's throughput from the step counts in heartbeats, and reports it to a listener."""
 
     def __init__(self, entry: PlannedCase, listener: Listener) -> None:
         self._entry, self._listener = entry, listener
         self._first: tuple[float, int] | None = None
 
     def pulse(self, pulse: Pulse) -> None:
-        """Report a rank's heartbeat to the listener, with samples per second since the first report of timed steps."""
+        """Report a heartbeat to the listener, with samples per second since the first heartbeat in timed steps."""
         now = time.monotonic()
         rate: float | None = None
         if pulse.phase == "timed steps":
@@ -31,7 +31,10 @@ class ThroughputSoFar:
 
 
 def launch_throughput(run: RunDir, case: Case, number: int) -> float | None:
-    """Return samples per second by rank 0's clock; None without timed blocks. The table's come from `analysis`."""
+    """Return the throughput of a case's launch in round `number`, samples per second, by the clock of rank 0.
+
+    None if rank 0 has recorded no timed block.
+    """
     for rank in read_launch(run.launch(case.case_id, "measure", number)).ranks:
         blocks = [block for block in rank.of(Block) if block.phase == "timed"]
         if rank.rank == 0 and blocks:

@@ -1,4 +1,4 @@
-"""`ddpbench doctor --nodes`: run one node's part of the check; on the first node, also return the findings."""
+"""`ddpbench doctor --nodes`, which runs this node's part of the check; on the first node, it returns the findings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ASK_S = 30.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeSeat:
-    """This node's number, the number of nodes, and the first node's address."""
+    """This node's number from 0, the number of nodes (`count`), and the first node's name or address."""
 
     number: int
     count: int
@@ -43,6 +43,7 @@ def seat_of(names: str, host: Host, env: Mapping[str, str] = os.environ) -> Node
 
     Raises:
         RequestError: `names` has fewer than two names, or this node's number cannot be determined.
+        LaunchError: Slurm does not report the job's nodes.
     """
     if names == SLURM and "SLURM_JOB_NODELIST" not in env:
         raise RequestError(
@@ -88,7 +89,11 @@ def _addresses_of(name: str) -> list[str]:
 
 
 def _slurm_addresses(env: Mapping[str, str]) -> list[str]:
-    """Return the addresses at which Slurm reaches a job's nodes, since their names may not resolve."""
+    """Return the addresses of a job's nodes as Slurm knows them, because the nodes' names may not resolve.
+
+    Raises:
+        LaunchError: Slurm does not report the nodes.
+    """
 
     def asked(*words: str) -> str:
         try:
@@ -148,7 +153,10 @@ def own_node(seat: NodeSeat, host: Host) -> Node:
 
 
 def _address(interface: Interface, why: str) -> str:
-    """Return the address at which gloo would listen: the one that `why` ends with, else the interface's first."""
+    """Return the address at which gloo would listen.
+
+    This is the address that `why` (gloo's reason for the interface) ends with, else the interface's first.
+    """
     return next((one for one in interface.addresses if why.endswith(f" {one}")), interface.addresses[0])
 
 
@@ -170,7 +178,7 @@ def check_nodes(
 
     Raises:
         RequestError: see `seat_of`.
-        LaunchError: the nodes do not come together.
+        LaunchError: gloo cannot use any interface of this node, or the nodes do not reach each other in time.
     """
     host = host or Host()
     seat = seat_of(names, host)

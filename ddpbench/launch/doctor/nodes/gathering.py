@@ -1,4 +1,4 @@
-"""Exchange between nodes: the first listens; the others send their descriptions, and later their measurements.
+"""Exchange between nodes: the first node listens, and the others send it their descriptions and measurements.
 
 Each connection carries unencrypted lines of JSON with numbers and names, which are never executed. Ranks of a sweep
 find each other through a torch store instead (`worker/slot/meeting.py`). The doctor cannot use a store, because it
@@ -28,7 +28,7 @@ JOIN_S = 120.0
 _MOST_LINE = 1 << 20
 _HELLO = b"ddpbench doctor\n"
 _TURN = b"\x01"
-"""Sent to a node whose turn has come."""
+"""Sent to a node that has connected, when its pair is to be measured."""
 _TURNS = 4
 """Multiple of `PATIENCE_S` to wait for a node that may itself be waiting for unreachable ones."""
 _Read = TypeVar("_Read")
@@ -41,7 +41,10 @@ def _address(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
-    """A node's description of itself: host, gloo's interface and why gloo uses it, and the address for other nodes."""
+    """A node's description of itself: its host, gloo's interface and why gloo uses it, and the interface's address.
+
+    Other nodes connect to `address` and `port`.
+    """
 
     number: Annotated[int, Field(ge=0, lt=MOST_NODES)]
     host: Words
@@ -53,7 +56,7 @@ class Node:
     """Other usable interfaces, each as `eth0 10.0.0.2`."""
     speed_mbps: Annotated[int, Field(ge=0, lt=2**40)] = 0
     faster: Words = ""
-    """Text on an interface that claims at least twice the rate; empty if there is none."""
+    """Text on an interface that claims at least twice the rate of gloo's; empty if there is none."""
     versions: tuple[Words, ...] = ()
 
     @property
@@ -113,7 +116,10 @@ class _Line:
 
 
 def rounds_of(count: int) -> list[list[tuple[int, int]]]:
-    """Return all pairs of `count` nodes, in rounds in which each node is in at most one pair (the circle method)."""
+    """Return all pairs of the nodes 0 to `count - 1`, as rounds in which each node is in at most one pair.
+
+    The rounds are made by the circle method of tournaments.
+    """
     ring: list[int | None] = [*range(count), *([None] if count % 2 else [])]
     rounds = []
     for _ in range(len(ring) - 1):
@@ -127,13 +133,13 @@ def rounds_of(count: int) -> list[list[tuple[int, int]]]:
 def take_part(
     me: Node, count: int, first: tuple[str, int], *, waiting: Callable[[str], None] = lambda _: None
 ) -> tuple[list[Node], list[NodePair]]:
-    """Join the check; return all nodes, and the measured pairs.
+    """Exchange descriptions with the other nodes and measure this node's links; return all nodes and measured pairs.
 
-    Node 0 returns all pairs; every other node returns those that it tried. `first` is the address and port at which
-    node 0 listens.
+    Node 0 returns all pairs; every other node returns the pairs in which it connected. `first` is the address and port
+    at which node 0 listens. `waiting` is called with words on the nodes that are missing.
 
     Raises:
-        LaunchError: a node cannot listen, or the nodes do not come together within `JOIN_S`.
+        LaunchError: this node cannot listen, node 0 is lost, or the nodes do not all join within `JOIN_S`.
     """
     with ExitStack() as stack:
         listener = stack.enter_context(_listener(me.address))
@@ -197,7 +203,7 @@ def _joined(
     *,
     waiting: Callable[[str], None],
 ) -> tuple[dict[int, Node], dict[int, _Line]]:
-    """Wait for the other nodes. Return all nodes by number, and the connections to the others by number.
+    """Wait until all other nodes have connected. Return all nodes, and the connections to the others, by node number.
 
     Raises:
         LaunchError: a node did not come in time.
@@ -233,7 +239,7 @@ def _joined(
 
 
 def _introduced(line: _Line, deadline: float) -> Node | None:
-    """Return the node that the peer describes; None if the peer sends no valid description."""
+    """Return the node that the peer describes; None if no valid description arrives by the deadline."""
     try:
         return line.next_message(_NODE, deadline) if line.read(deadline, len(_HELLO)) == _HELLO else None
     except (OSError, ValueError):
@@ -281,12 +287,15 @@ def _follow(
 
 
 def _answer_s(count: int) -> float:
-    """Return the time limit within which all nodes together try all pairs, s."""
+    """Return the time limit for all nodes together to measure all their pairs, seconds."""
     return JOIN_S + count * 4 * PATIENCE_S
 
 
 def _try_all(me: Node, nodes: Sequence[Node], listener: socket.socket) -> list[NodePair]:
-    """Measure this node's pairs round by round and return the results. The node with the lower number connects."""
+    """Measure this node's pairs, round by round. In each pair, the node with the lower number connects.
+
+    Returns the results of pairs in which this node connects, and of pairs whose other node did not connect.
+    """
     found: list[NodePair] = []
     with ExitStack() as stack:
         early = _Early(listener, stack, range(me.number))
@@ -300,17 +309,14 @@ def _try_all(me: Node, nodes: Sequence[Node], listener: socket.socket) -> list[N
 
 
 class _Early:
-    """Connections that other nodes made before their round began here, keyed by the connecting node's number.
-
-    Other nodes may already be in a later round than this one.
-    """
+    """Accepted connections from other nodes, by node number. Some nodes connect early, as they are a round ahead."""
 
     def __init__(self, listener: socket.socket, stack: ExitStack, expected: range) -> None:
         self._listener, self._stack, self._expected = listener, stack, expected
         self._came: dict[int, socket.socket] = {}
 
     def of(self, number: int) -> socket.socket | None:
-        """Return a node's connection, and wait for it if necessary; None if the node does not connect in time."""
+        """Return a node's connection, after waiting for it if necessary; None if the node does not connect in time."""
         deadline = time.monotonic() + _TURNS * PATIENCE_S
         while number not in self._came:
             self._listener.settimeout(max(0.01, deadline - time.monotonic()))
@@ -360,7 +366,10 @@ def _connect(me: Node, other: Node) -> NodePair:
 
 
 def _await(other: Node, me: Node, early: _Early) -> list[NodePair]:
-    """Answer the connecting node's measurements; that node reports them. If it does not connect, return the problem."""
+    """Answer the measurements of the other node, which connects and reports them.
+
+    Returns an empty list, or a pair with the problem if the other node does not connect.
+    """
     connection = early.of(other.number)
     if connection is None:
         return [
@@ -373,7 +382,7 @@ def _await(other: Node, me: Node, early: _Early) -> list[NodePair]:
 
 
 def _once(pairs: Sequence[NodePair]) -> list[NodePair]:
-    """Return each pair once: with measurements if any node has them, else with the connecting node's problem."""
+    """Return each pair once, with its measurements if a node reported them, else with the connecting node's problem."""
     found: dict[tuple[int, int], NodePair] = {}
     for pair in pairs:
         known = found.get((pair.a, pair.b))

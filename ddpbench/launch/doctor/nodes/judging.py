@@ -15,9 +15,9 @@ from ddpbench.units import format_bit_rate, format_seconds
 SLOW = 0.7
 """A link is slow below this fraction of the other links' median rate."""
 OF_THE_INTERFACE = 0.5
-"""A link is also slow below this fraction of its interfaces' claimed rate, up to `ONE_STREAM`."""
+"""A link is also slow below this fraction of its interfaces' claimed rate or of `ONE_STREAM`, whichever is less."""
 ONE_STREAM = 10e9
-"""Limit on the claimed rate in that comparison, bit/s: one connection from Python may not fill a faster link."""
+"""The highest rate that is expected of one connection, bit/s, because Python may not fill a faster link with it."""
 CLOCKS_APART_S = 0.5
 """Clock differences above this confuse readers of two nodes' logs; ddpbench's numbers do not depend on them."""
 
@@ -89,7 +89,7 @@ def _links(nodes: Sequence[Node], pairs: Sequence[NodePair]) -> Iterator[CheckRe
 
 
 def _slow(nodes: Sequence[Node], pairs: Sequence[NodePair]) -> Iterator[CheckResult]:
-    """Report each node whose links are all slow compared with the others', then other slow links."""
+    """Report each node whose links are all slow compared with the other nodes' links, then other slow links."""
     if len(pairs) < 3:
         return  # the one link of two nodes has nothing to compare with
     named: set[int] = set()

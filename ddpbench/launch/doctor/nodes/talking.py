@@ -1,4 +1,4 @@
-"""The tests between two nodes over one connection: latency, data rates, and the offset of clocks."""
+"""The measurements between two nodes over one connection: latency, data rates, and the offset of the clocks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WARM_S = 0.1
 """Seconds at the start that are not counted, because a connection starts slowly."""
 PATIENCE_S = 10.0
 MEASURED_S = 40.0
-"""Time limit for all tests of a pair, s; normally they take one or two."""
+"""Time limit for all measurements of a pair, seconds. Normally they take one or two."""
 MOST_NODES = 1 << 20
 _BLOCK = bytes(1 << 18)
 _PING = struct.Struct("!qq")
@@ -36,8 +36,9 @@ _Amount = Annotated[float, Field(ge=0, lt=1e18)]
 class NodePair:
     """Measurements between nodes `a` and `b`, which are numbers in the list of nodes, `a` below `b`.
 
-    Rates are bit/s, times seconds. `clock_s` is how far b's clock is ahead of a's, known to within `clock_error_s`.
-    `problem` says why numbers are missing.
+    The rates `a_to_b` and `b_to_a` are in bit/s, and times in seconds. `latency_s` is that of one direction. `clock_s`
+    is how far b's clock is ahead of a's, with an error of up to `clock_error_s`. `problem` says why numbers are
+    missing.
     """
 
     a: _Number
@@ -76,7 +77,7 @@ def serve(connection: socket.socket) -> None:
 
 
 def measure(connection: socket.socket, a: int, b: int) -> NodePair:
-    """Measure the connection to node `b` from this side, node `a`.
+    """Measure the connection from this node, `a`, to node `b`, which runs `serve`.
 
     Raises:
         OSError: the connection broke.
@@ -152,7 +153,7 @@ def _take_stream(connection: socket.socket, deadline: float) -> float:
         else:
             counted += len(buffer)
     passed = max(time.perf_counter() - counted_from, 1e-9)
-    # The link is so slow that nothing came after the first tenth of a second: count all of it.
+    # If everything came within `WARM_S`, count only the last block, over the entire time.
     rate = 8 * counted / passed if counted else 8 * len(buffer) / (time.perf_counter() - start)
     connection.sendall(_PING.pack(round(rate), 0))
     return rate
