@@ -54,7 +54,7 @@ def _is_measured_alone(case: Case) -> bool:
 def _lost(experiment: Experiment, planned: Sequence[Case], runnable: Sequence[Case]) -> str:
     """Return words for an axis (backend, launcher or device) of which only one of several values can run here.
 
-    The text is empty if there is no such axis.
+    The text is empty if several values can run.
     """
     for name in (name for name in _COMPARED if name in experiment.axes):
         every, left = (

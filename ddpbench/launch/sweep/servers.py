@@ -43,7 +43,7 @@ class Servers(AbstractContextManager["Servers"]):
         return ServerProcess(env, self._log, log_stays=self._log_stays)
 
     def charged_s(self, server: Ranks, number: int) -> float:
-        """Return the start-up time that is charged to round `number`, seconds. It is 0 after the server's first round."""
+        """Return the start-up time charged to round `number`, seconds, which is 0 after the server's first round."""
         if not server.start_s:  # a different launcher, which serves one launch
             return 0.0
         return server.start_s if self._first_round.setdefault(server, number) == number else 0.0
