@@ -95,7 +95,7 @@ class Sweep:
         return self.result
 
     def _take_back(self, made: Made, error: BaseException) -> None:
-        """After an error, remove the files of a new run without measurements, so that the next try does not resume it."""
+        """After an error, remove the files of a new run without measurements, which the next try would else resume."""
         if isinstance(error, KeyboardInterrupt):
             self.result.stop_reason = "interrupted"
         elif self._prepared.resumes:
