@@ -1,4 +1,4 @@
-"""Facts about users' classes, read from the text of their files, because only ranks import these files."""
+"""Facts about users' classes, found by parsing their files, because only ranks import these files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddpbench.errors import nearest
 
 
 def tree_of(name: str) -> ast.Module | None:
-    """Parse the file in a name such as `train.py:Mine`; None if the name has no file, or it cannot be parsed."""
+    """Return the syntax tree of the file in a name such as `train.py:Mine`; None if there is no file to parse."""
     head = name.rpartition(":")[0]
     if not head.endswith(".py"):
         return None
@@ -25,11 +25,11 @@ def tree_of(name: str) -> ast.Module | None:
 
 
 def missing(name: str, kind: str = "") -> str:
-    """Return why the file in a name such as `train.py:Mine` certainly lacks the class; empty if only a rank can tell.
+    """Return why the file in a name such as `train.py:Mine` certainly lacks the class; empty if it may have it.
 
-    This is certain if the file cannot be parsed, or if its text shows all names that it defines and the class is not
-    among them. `kind` is `workload`, `strategy` or `algorithm`, or empty for any; the message suggests classes of that
-    kind.
+    The file certainly lacks the class if it cannot be parsed, or if its text shows all names that it defines and the
+    class is not among them. The message suggests classes of the given `kind`, which is `workload`, `strategy` or
+    `algorithm`, or empty for all.
     """
     head, _, attribute = name.rpartition(":")
     path = Path(head)
@@ -60,10 +60,10 @@ def missing(name: str, kind: str = "") -> str:
 
 
 def missing_module(name: str) -> str:
-    """Return why the module in `package.module:Mine` certainly does not exist; empty if only a rank can tell.
+    """Return why the module in `package.module:Mine` certainly does not exist; empty if it may exist.
 
-    Nothing is imported. The name's first part must be a module in the working directory, from which ranks import, or
-    an installed one. If further parts follow, it must be a package.
+    Nothing is imported. Only the first part of the name is checked. It must be a module in the working directory, from
+    which ranks import, or an installed one. If further parts follow, it must be a package.
     """
     head, _, attribute = name.rpartition(":")
     if head.endswith(".py"):
@@ -97,18 +97,18 @@ _NAMING = frozenset(
     {"*", "__getattr__", "__setattr__", "__dict__", "__class__"}
     | {"exec", "eval", "globals", "locals", "vars", "setattr", "modules", "f_globals"}
 )
-"""A file that mentions one of these names may define or change names that its text does not show."""
+"""Names with which a file may define or change other names that its text does not show."""
 _TELLING: dict[str, set[str]] = {
     "workload": {"model"},
     "strategy": {"build", "hook"},
     "algorithm": {"_all_reduce"},
 }
-"""Methods, or assigned names, that suggest a class's kind."""
+"""Methods or class attributes that suggest a class's kind."""
 _LOGGERS = frozenset({"getLogger", "get_logger"})
 
 
 def _named_in(tree: ast.Module) -> Iterator[str]:
-    """Yield every name that a file mentions, and `*` if it passes `__name__` to a call, which may change the module."""
+    """Yield every name that a file mentions, and `*` if it passes `__name__` to a call that may change the module."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name
@@ -132,7 +132,7 @@ def _last_names(node: ast.expr) -> list[str]:
 
 
 def _declared(node: ast.ClassDef) -> set[str]:
-    """Return the names that a class's body defines as functions or by assignment."""
+    """Return the names of the methods and of the assigned attributes in a class's body."""
     declared = {child.name for child in node.body if isinstance(child, ast.FunctionDef)}
     for child in node.body:
         targets = child.targets if isinstance(child, ast.Assign) else []
@@ -147,9 +147,9 @@ def _base_name(base: ast.expr) -> str:
 
 
 def not_an_algorithm(name: str) -> str:
-    """Return why the class in a name such as `mine.py:MyRing` is certainly no algorithm; empty if only a rank can tell.
+    """Return why the class in a name such as `mine.py:MyRing` is certainly not an algorithm; empty if it may be one.
 
-    This is certain if all its base classes, direct and indirect, are in the same file or are strategies of ddpbench.
+    This is certain if its base classes, direct and indirect, are all in the same file or are strategies of ddpbench.
     """
     head, _, attribute = name.rpartition(":")
     tree = tree_of(name)
@@ -197,10 +197,10 @@ def bound_in(node: ast.ClassDef) -> Iterator[str]:
 
 
 def has_own_step(name: str) -> bool:
-    """Return whether files show that a class makes its steps itself, with a `step` in the class or in a base class.
+    """Return whether a user's class or one of its base classes has a `step` method, as far as files show it.
 
-    A base class may be imported from a different file, next to the class's file or below the working directory. What
-    no file shows, such as a base class in an installed package, is left to a later inspection in a rank.
+    A base class may be imported from a file next to the class's file or below the working directory. Base classes in
+    installed packages are not looked at; a later inspection in a rank does so.
     """
     head, _, attribute = name.rpartition(":")
     path = Path(head) if head.endswith(".py") else _module_file(head, Path())
@@ -240,9 +240,10 @@ def _parsed_as_of(path: Path, _changed_ns: int) -> ast.Module | None:
 
 
 def _imported(tree: ast.Module, path: Path, name: str, base: Path) -> list[tuple[Path, str]]:
-    """Return the possible files and names of a class that a file calls `Name` or `module.Name`, if it imports it.
+    """Return the files from which a file may import a class, each with the class's name in it.
 
-    Modules are looked for in `base`, the folder of the file that the user named, from which a rank imports.
+    `path` is the importing file and `tree` its syntax tree. `name` is what the class is called there, such as `Name`
+    or `module.Name`. Absolute imports are looked for in `base`, the folder of the file that the user named.
     """
     head, _, attribute = name.rpartition(".")
     candidates: list[tuple[Path | None, str]] = []
@@ -266,10 +267,9 @@ def _imported(tree: ast.Module, path: Path, name: str, base: Path) -> list[tuple
 
 
 def _module_file(module: str, folder: Path) -> Path | None:
-    """Return a module's file in a folder, or else in the working directory; None if absent or one of ddpbench's.
+    """Return a module's file in a folder, or else in the working directory; None if it is absent or one of ddpbench's.
 
-    ddpbench's own modules are left out because `Workload`, from which a class may derive, has a `step` that only says
-    that there is none.
+    ddpbench's own modules are left out because the `step` of its class `Workload` only raises an error.
     """
     if module.partition(".")[0] == "ddpbench":
         return None

@@ -74,11 +74,7 @@ class LaunchRunner:
         on_pulse: Callable[[Pulse], None] = lambda _: None,
         lost: Callable[[], str] = str,
     ) -> LaunchOutcome:
-        """Run one launch and return its outcome.
-
-        `server` starts the ranks. `server_share_s` is the part of its start-up time that is charged to this launch,
-        seconds. `lost` returns words on something that the launch needs and that was lost, such as its emulated
-        network; empty if nothing was.
+        """Run one launch and return its outcome. `lost` returns words if something that it needs was lost, else empty.
 
         Raises:
             LaunchError: no rank can be started, or their records cannot be written.
