@@ -69,7 +69,9 @@ def sweep(
 
 
 def carry_out(work: Sweep, interrupted: Callable[[], None] = lambda: None) -> None:
-    """Run a prepared sweep's launches. If interrupted, call `interrupted` and write finished results into the table.
+    """Run a prepared sweep's launches.
+
+    If interrupted, call `interrupted` and write the table of finished results.
 
     Raises:
         ddpbench.errors.LaunchError: ranks cannot be started, or their records cannot be written.
@@ -110,9 +112,10 @@ def load(run_dir: str | Path, *, write: bool = False) -> pd.DataFrame:
 
 
 def load_steps(run_dir: str | Path) -> pd.DataFrame:
-    """Return the timed, instrumented and evaluation steps of every rank in successful launches, one per row.
+    """Return a table of the steps in successful launches, with a row for each rank and step.
 
-    The columns are `ddpbench.analysis.export.STEP_COLUMNS`; times are seconds.
+    The steps are the timed, instrumented and evaluation ones. The columns are
+    `ddpbench.analysis.export.STEP_COLUMNS`; times are seconds.
 
     Raises:
         ddpbench.errors.IdentityError: `run_dir` is not a run directory, or was written with a different schema.
@@ -124,9 +127,10 @@ def load_steps(run_dir: str | Path) -> pd.DataFrame:
 
 
 def load_transfers(run_dir: str | Path) -> pd.DataFrame:
-    """Return every rank's part in each transfer of its instrumented steps, one per row, from successful launches.
+    """Return a table of the transfers in successful launches, with a row for each rank's part in a transfer.
 
-    The columns are `ddpbench.analysis.export.TRANSFER_COLUMNS`; times are seconds, sizes bytes.
+    The transfers are those of instrumented steps. The columns are
+    `ddpbench.analysis.export.TRANSFER_COLUMNS`; times are seconds, sizes bytes.
 
     Raises:
         ddpbench.errors.IdentityError: `run_dir` is not a run directory, or was written with a different schema.
@@ -152,7 +156,7 @@ def report_on(
 ) -> tuple[Path, RunSummary]:
     """Like `write_report`, but also return the summary from which the page was made.
 
-    `wanted` says in which further formats to write the pictures. `on_progress` is called with the progress.
+    `wanted` has further file formats for the pictures. `on_progress` is called with the progress.
 
     Raises:
         ddpbench.errors.IdentityError: `run_dir` is not a run directory, or was written with a different schema.

@@ -4,10 +4,7 @@ import signal
 
 
 def main() -> None:
-    """Run the command line.
-
-    Ctrl-C while it is imported ends the process without a traceback, because there is nothing to explain yet.
-    """
+    """Run the command line. Ctrl-C during its import ends the process without a traceback."""
     ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # false if SIGINT is ignored
     if ours:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

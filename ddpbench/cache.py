@@ -1,4 +1,4 @@
-"""A cache per user of results that can be computed again from the same input. If the cache fails, only time is lost.
+"""Cache a user's results that can be computed again from the same input, so that a failing cache costs only time.
 
 Cached values are pickled, so the cache is never in a run directory, which may come from a stranger. Entries are in a
 subfolder that this module created and marked; nothing else is ever removed.
@@ -44,7 +44,7 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def cache_folder() -> Path | None:
-    """Return the folder of entries, in `DDPBENCH_CACHE`, `XDG_CACHE_HOME` or `~/.cache`; None if nothing is cached."""
+    """Return the folder of entries, in `DDPBENCH_CACHE`, `XDG_CACHE_HOME` or `~/.cache`; None if caching is off."""
     if (own := os.environ.get(FOLDER)) is not None:
         return Path(own).absolute() / SUBFOLDER if own else None
     given = os.environ.get("XDG_CACHE_HOME", "")
@@ -53,7 +53,7 @@ def cache_folder() -> Path | None:
 
 
 def kept(name: str, stamp: bytes) -> Any:
-    """Return the value cached under this name and stamp; None if nothing is found or the stamp is empty."""
+    """Return the value cached under this name and stamp; None if nothing is cached or the stamp is empty."""
     if not stamp:
         return None
     name, head = name + _ENDING, _ENTRY + stamp
@@ -133,7 +133,7 @@ def _read(folder: int, name: str) -> BinaryIO:
 
 @contextmanager
 def _opened(*, make: bool = False) -> Iterator[int]:
-    """Yield the descriptor of the open cache folder, which stays the right one even if its path is replaced.
+    """Yield a descriptor of the cache folder, which refers to that folder even if its path is replaced.
 
     Raises:
         OSError: the folder does not exist, was not made by this module, is not this user's, or others can write in it.
@@ -158,7 +158,7 @@ def _opened(*, make: bool = False) -> Iterator[int]:
 
 
 def _mark(folder: int) -> None:
-    """Write the mark into a folder that is empty or has only a mark that was cut short."""
+    """Write the file `CACHEDIR.TAG` into a folder that is empty or has only an incomplete one."""
     with suppress(FileNotFoundError), _read(folder, MARK) as file:
         if not _MARK_TEXT.startswith(file.read()):
             return
@@ -170,7 +170,7 @@ def _mark(folder: int) -> None:
 def _make(path: Path) -> None:
     """Make the folder and any missing ones above it, with access for this user alone.
 
-    Unless `DDPBENCH_CACHE` is set, none is made in another user's folder, because HOME may still be theirs under sudo.
+    Unless `DDPBENCH_CACHE` is set, no folder is made in another user's, because HOME may still be theirs under sudo.
 
     Raises:
         OSError: it cannot be made, would be in another user's folder, or below a home directory that does not exist.
@@ -192,14 +192,17 @@ def _is_ours(found: os.stat_result, kind: int) -> bool:
 
 
 def fingerprint(found: os.stat_result) -> tuple[int, ...]:
-    """Return values that change whenever a file changes; among them is `st_ctime_ns`, which users cannot set."""
+    """Return a file's status values, some of which change whenever the file does.
+
+    Among them is `st_ctime_ns`, which users cannot set.
+    """
     return found.st_mode, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def code_stamp() -> bytes:
     """Return a digest of this package's code and of the versions of Python and the packages that compute and draw.
 
-    The digest is empty if nothing is cached, or if any of this is unknown. It is also empty if this package's code has
+    The digest is empty if caching is off, or if a part of this is unknown. It is also empty if this package's code has
     changed since this process began, because the process may have imported the earlier code.
     """
     if cache_folder() is None:

@@ -63,7 +63,7 @@ _UNPICKLED = re.compile(r"Can't (?:pickle|get) local object|Can't pickle <functi
 
 
 def environments_part(error: BaseException) -> str:
-    """Return a clause `; ...` on what in the user's environment led to an exception; empty if nothing is known.
+    """Return a clause `; ...` on what in the user's environment caused an exception; empty if nothing is known.
 
     Examples are a warning filter, a text encoding, code that calls `sys.exit`, and a limit on memory or processes.
     """
@@ -107,7 +107,7 @@ _UNICODE_LINE = re.compile(r"Unicode(?:En|De)codeError: '(?:ascii|latin-1)'")
 
 
 def environments_part_of(line: str, trace: str = "") -> str:
-    """Like `environments_part`, for another process's exception, given as the last `line` of that process's log.
+    """Like `environments_part`, for an exception in another process, of whose log `line` is the last line.
 
     `trace` is the traceback above that line.
     """
@@ -139,7 +139,7 @@ _OF_PROCESSES = re.compile(
 
 
 def limits_part(words: str) -> str:
-    """Return a clause `; ...` on the resource limit that led to this text of an exception or a log; empty if none did.
+    """Return a clause `; ...` on the resource limit that an error message is due to; empty if it is due to none.
 
     The limit is that on address space, if one is set and `words` say that memory ran out. Otherwise it is the limit on
     processes, if `words` say that a process or thread could not be started.
@@ -153,7 +153,7 @@ def limits_part(words: str) -> str:
 
 
 def signals_part(name: str) -> str:
-    """Return a clause `; ...` on the environment variable that may have led to a rank's signal; empty if none did."""
+    """Return a clause `; ...` on the environment variable that may be why a signal ended a rank; empty if none."""
     if name == "SIGSEGV" and os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
         return "; TORCH_DISTRIBUTED_DEBUG=DETAIL in the environment may be why, DDP over gloo crashes so: unset it"
     return ""
@@ -222,7 +222,7 @@ def _of_callback(text: str) -> str:
 
 
 def _shortened(text: str) -> str:
-    """Return a text; if it is longer than `LONGEST`, only its first sentence and those of its last ones that fit."""
+    """Return a text; if it is longer than `LONGEST`, only its first sentence and as many of its last as fit."""
     if len(text) <= LONGEST:
         return text
     first, *others = [_cut(part, LONGEST // 2) for part in _SENTENCE_END.split(text) if part.strip()]

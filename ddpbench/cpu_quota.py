@@ -1,4 +1,4 @@
-"""Read the cores and the memory that a control group grants; a container may see all of a machine, but get less."""
+"""Read how many cores and how much memory a control group grants, which may be less than the machine has."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PROC = Path("/proc")
 
 
 def granted_cores() -> int:
-    """Return how many logical cores this process may keep busy by its affinity and its CPU quota, at least one."""
+    """Return the number of logical cores that this process may use by its affinity and its CPU quota, at least 1."""
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
     quota = cpu_quota()

@@ -104,7 +104,7 @@ class IdentityError(RequestError):
 
 
 class SideError(RequestError):
-    """A side of a comparison cannot begin; `side` is `base` or `new`."""
+    """A side of a comparison that cannot begin; `side` is `base` or `new`."""
 
     def __init__(self, side: str, message: str) -> None:
         super().__init__(message)
@@ -139,7 +139,7 @@ class ServerGoneError(LaunchError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error message: a question for the nearest known name, then all known names."""
+    """Return the end of an error message on an unknown name: a suggestion of the nearest name, then all names."""
     names = sorted(set(map(on_one_line, known)))
     return f"{meant(name, names)}known: {', '.join(names) if names else 'none'}"
 

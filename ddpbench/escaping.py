@@ -171,7 +171,7 @@ _ACCENTS = "\u0300\u0301\u0302\u0303\u0308\u030a\u030c\u0327"
 
 
 def escape_latex(text: str) -> str:
-    """Return LaTeX that shows a text in any engine and font; other than Latin characters become question marks."""
+    """Return LaTeX that shows a text in any engine and font. Characters that are not Latin become question marks."""
     plain = clean(text).replace("\n", " ")
     whole = "".join(_LATEX.get(one) or _latin(one) for one in plain)
     return re.sub(r"-(?=-)", "-{}", whole)  # two hyphens would become a dash

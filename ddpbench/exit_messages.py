@@ -25,7 +25,7 @@ def tell(text: str) -> None:
 def explained(error: BaseException) -> int:
     """Return the exit code for an exception, after printing its traceback.
 
-    Nothing is printed for a SystemExit with a code other than 1, because such a code tells why the process ends.
+    Nothing is printed for a SystemExit with a code other than 1, because such a code says why the process ends.
     """
     code = error.code if isinstance(error, SystemExit) else None
     if isinstance(code, int) and code != 1:

@@ -158,7 +158,7 @@ def _reap() -> bool:
 
 
 class Traces:
-    """Traces that a launch may leave in addition to processes: temporary files, and names in shared memory.
+    """Files and shared memory that a launch may leave behind.
 
     `path` is the ranks' temporary folder, which is in the run directory if sockets can be made there. If the user has
     set TMPDIR, perhaps because data are staged there, ranks use that folder. Then only the files of Python's
@@ -210,7 +210,7 @@ class Traces:
                 tempfile.tempdir = None  # forget the folder that was looked up before
 
     def keep(self) -> None:
-        """Let `clear` spare the files that are in the temporary folder now, because they belong to no launch."""
+        """Exempt the files that are now in the temporary folder from `clear`, because they belong to no launch."""
         self._kept = set(self._files())
 
     def clear(self, ended: Iterable[int]) -> None:
@@ -234,7 +234,7 @@ class Traces:
                 folder.rmdir()
 
     def _now_at(self, path: Path) -> Path:
-        """Return the present path of something in the constructor's `folder`, which may have been moved meanwhile."""
+        """Return the present path of something in the constructor's folder, which may have been moved since."""
         if self._parent is None or path.parent != self._cache.parent:
             return path
         try:

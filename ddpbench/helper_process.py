@@ -1,4 +1,4 @@
-"""Helper processes that work in parallel with this one, such as on a large run's report.
+"""Helper processes that work in parallel with this one, for example on a large run's report.
 
 This module, run as `python -m ddpbench.helper_process MODULE ...`, is such a process. It imports the modules while it
 has no question to answer. A question is a pair of a function and its argument. Questions and answers are pickled.
@@ -47,7 +47,7 @@ _Answer = TypeVar("_Answer")
 
 
 class Helper(AbstractContextManager["Helper"]):
-    """A helper process, which answers one question after another; the answer is None if it fails."""
+    """A helper process, which calls the functions that it is sent. If it fails, its answer is None."""
 
     def __init__(self, *modules: str) -> None:
         self.process = subprocess.Popen(
@@ -99,7 +99,7 @@ class Helper(AbstractContextManager["Helper"]):
 
 
 class Others(AbstractContextManager["Others"]):
-    """The processes that work in parallel with this one, perhaps none; they end with the `with` block."""
+    """The helper processes of this one, perhaps none. They end with the `with` block."""
 
     def __init__(self, *processes: Helper) -> None:
         self.processes = processes
@@ -124,12 +124,15 @@ NOBODY = Others()
 
 
 class Dealt(Generic[_Question, _Answer]):
-    """Questions of one kind, each answered by the next free process; this process answers those that fail."""
+    """Calls of one function with many arguments, spread over helper processes.
+
+    This process takes part, and repeats the calls in which a helper fails.
+    """
 
     def __init__(
         self, work: Callable[[_Question], _Answer], questions: Sequence[_Question], others: Others
     ) -> None:
-        """Start the other processes on the first questions; this process takes part in `answers`."""
+        """Start the helpers on the first questions, the arguments of `work`. This process takes part in `answers`."""
         self._work = work
         self._questions = questions
         self._left = iter(range(len(questions)))
@@ -180,7 +183,7 @@ _OF_A_REPORT = (
 
 
 def for_report(cases: int) -> Others:
-    """Start helpers for a report on this many cases, planned or measured; start none if they are not worth it.
+    """Start helpers for a report on this many cases; start none if the report is too small for them to be of use.
 
     Call this before importing pandas, so that the helpers start during that import.
     """
@@ -189,7 +192,7 @@ def for_report(cases: int) -> Others:
 
 
 def start_others(*modules: str) -> Others:
-    """Start a helper for each core other than this process's, up to `_MOST_HELPERS`; they import `modules` first."""
+    """Start a helper for each further core, up to `_MOST_HELPERS`, and have them import `modules`."""
     started: list[Helper] = []
     with suppress(OSError):  # if the system allows no more processes, use those that have started
         while len(started) < min(further_cores(), _MOST_HELPERS):
@@ -203,7 +206,7 @@ def further_cores() -> int:
 
 
 def serve(questions: BinaryIO, answers: BinaryIO, modules: list[str]) -> None:
-    """Answer one question after another until `questions` ends; import `modules` meanwhile. Any failure is raised."""
+    """Answer questions until the stream `questions` ends, and import `modules` in between. Any failure is raised."""
     gc.disable()  # nothing becomes garbage before the answer is sent
     while True:
         while modules and not select.select([questions], [], [], 0)[0]:

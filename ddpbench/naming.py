@@ -50,7 +50,10 @@ class Setting:
 
 
 class Namer:
-    """Names some cases by what distinguishes them. A case that is not among them is named as if it were."""
+    """Names cases by the settings that distinguish them from each other.
+
+    A case that is not among the given cases is named as if it were.
+    """
 
     def __init__(self, cases: Iterable[Case], *, among: Namer | None = None) -> None:
         """Name each of `cases` as distinct from the others; name strategies and workloads as `among` does, if given."""
@@ -61,7 +64,7 @@ class Namer:
         self._labelled = _Labelled(self._cases, self._called)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle without the contents, because each row of a page has a `Namer`, and figures get names as text."""
+        """Pickle an empty object, because each row of a page has a `Namer`, and figures get names as text."""
         return object.__new__, (type(self),)
 
     def of(self, cases: Iterable[Case]) -> Namer:
@@ -69,12 +72,15 @@ class Namer:
         return Namer(cases, among=self._whole or self)
 
     def full(self, case: Case, *, but: Collection[str] = ()) -> str:
-        """Return a case's label and what distinguishes it from others with that label, without the words in `but`."""
+        """Return a case's full name: its label, and the settings that distinguish it from others with that label.
+
+        Words in `but` are left out.
+        """
         first, *words = self._among(case)._labelled.full[case]
         return JOINT.join([first, *(word for word in words if word not in but)])
 
     def key(self, case: Case) -> str:
-        """Return a case's name in data: its label, and the settings that differ, most as `name=value`.
+        """Return a case's name in data: its label, and the settings that differ, mostly as `name=value`.
 
         The wording stays the same in all versions of ddpbench.
         """
@@ -95,7 +101,7 @@ class Namer:
     def variant(
         self, case: Case, of: Iterable[str] = EVERY, *, layouts: bool = True, more: Iterable[str] = ()
     ) -> str:
-        """Return a case's strategy as a sentence names it, with its `details` in these fields and `more` in brackets.
+        """Return a case's strategy for a sentence, followed in brackets by its `details` and by `more`.
 
         The number of ranks is left out. If `layouts` is true, the layout on nodes is included if cases of the strategy
         with that number of ranks differ in it.
@@ -103,7 +109,7 @@ class Namer:
         return _bracketed(self.spoken_strategy(case), [*self.details(case, of, layouts=layouts), *more])
 
     def details(self, case: Case, of: Iterable[str] = EVERY, *, layouts: bool = True) -> list[str]:
-        """Return words for a case's values of these fields that distinguish it from others of its strategy.
+        """Return words for a case's values of the fields `of`, where these distinguish it from others of its strategy.
 
         The others may have different numbers of ranks.
 
@@ -114,7 +120,7 @@ class Namer:
         return [*words, *([layout_of(case)] if layouts and alike.several_layouts(case.world_size) else [])]
 
     def apart(self, case: Case, of: Iterable[str] = EVERY) -> list[str]:
-        """Return words for a case's values of those fields in `of` in which the cases differ.
+        """Return words for a case's values of those fields in `of` in which the named cases differ.
 
         An option of a workload or strategy is included if cases of that workload or strategy differ in it. If workloads
         differ, the other fields are compared only within each workload, to leave out what follows from the workload.
@@ -143,7 +149,7 @@ class Namer:
 
     @cached_property
     def _alike(self) -> dict[str, _Group]:
-        """Return a group of the cases of each strategy, by the strategy's name in sentences."""
+        """Return the cases of each strategy as a group, by the strategy's name in sentences."""
         return {name: _Group(of, self._called) for name, of in _grouped(self._cases, self.spoken_strategy)}
 
     @cached_property
@@ -158,7 +164,7 @@ class Namer:
 
 
 class _Called:
-    """Names of strategies and workloads among some cases."""
+    """Names strategies and workloads so that they are distinct among some cases."""
 
     def __init__(self, cases: Collection[Case]) -> None:
         self._cases = cases
@@ -175,7 +181,7 @@ class _Called:
         return {name: word if counts[word] == 1 else name for name, word in few.items()}
 
     def strategy(self, case: Case, name: str) -> str:
-        """Return `name`, which is the strategy's, or a ring's name made from it if the case is to be called a ring."""
+        """Return a strategy's `name`, but `ring (DDP)` for `DDP` if it is compared with other algorithms."""
         return as_ring(name) if self._rings and is_ring(case) else name
 
     def workload(self, case: Case) -> str:
@@ -184,7 +190,7 @@ class _Called:
 
 
 class _Labelled:
-    """Names of cases that begin with their labels."""
+    """Names cases by their labels, and by what distinguishes cases with the same label."""
 
     def __init__(self, cases: Iterable[Case], called: _Called) -> None:
         self._cases = cases
@@ -196,7 +202,7 @@ class _Labelled:
 
     @cached_property
     def full(self) -> dict[Case, list[str]]:
-        """Return the words of each case's full name."""
+        """Return, by case, the words of its full name."""
         labels: dict[Case, list[str]] = {}
         for label, members in self._groups:
             group = _Group(members, self._called)
@@ -277,7 +283,7 @@ def curve_key(case: Case, among: Collection[Case], *, more: Iterable[str] = ()) 
 
 
 def _key_words(cases: Sequence[Case]) -> Iterator[tuple[Case, list[str]]]:
-    """Yield cases of one label with the words after the label in their keys.
+    """Yield each case with the words that follow the label in its key. All of the cases have the same label.
 
     Settings are compared only between cases of one workload.
     """

@@ -30,7 +30,7 @@ def is_planted(path: Path) -> bool:
 
 
 def is_planted_in(folder: int, owner: int) -> bool:
-    """Return whether an entry with this owner (a user id) in an open folder may be planted, as `is_planted` tells."""
+    """Return whether an entry of an open folder may be planted (see `is_planted`). `owner` is the entry's user id."""
     if owner in (os.geteuid(), 0):
         return False
     return bool(os.fstat(folder).st_mode & stat.S_IWOTH) and owner != shown_as(folder)
@@ -67,7 +67,7 @@ def shown_as(folder: int) -> int | None:
 
 
 def exchangeable_above(path: Path) -> Path | None:
-    """Return the nearest folder above a path that is another user's and in which everybody can replace entries.
+    """Return the nearest folder above a path that another user owns and in which everybody can replace entries.
 
     Raises:
         OSError: a folder cannot be reached.
@@ -79,7 +79,7 @@ def exchangeable_above(path: Path) -> Path | None:
 
 
 def exchangeable_in(folder: Path) -> Path | None:
-    """Return the nearest of a folder and those above it in which everybody can replace other users' entries.
+    """Return the nearest folder, at or above `folder`, in which everybody can replace other users' entries.
 
     Raises:
         OSError: a folder cannot be reached.

@@ -1,4 +1,4 @@
-"""The callback by which code that works for long reports its progress to its caller."""
+"""The type of the functions that long work calls to report its progress."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def in_pytest(text: str) -> str:
 
 
 def _within_limits(name: str) -> Callable[[str], float]:
-    """Return a parser of an option's number, which refuses what is outside the range `name` of `spec.limits`."""
+    """Return a parser for an option's number, which refuses values outside the range `name` of `spec.limits`."""
 
     def read(text: str) -> float:
         from ddpbench.spec import limits
@@ -123,7 +123,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Gate:
-    """A session's gate, which compares with `saved` results, or with code that is measured `in_turn` with this code."""
+    """The check of a test session for slower code, against `saved` results or code measured `in_turn`."""
 
     limit: float
     drift: float | None
@@ -604,7 +604,7 @@ def _with_files(settings: dict[str, Any], file_of: Callable[[str, str], str]) ->
 
 
 def _within(settings: dict[str, Any], root: Path) -> dict[str, Any]:
-    """Return the settings, with paths of users' files below `root` made relative, as they are valid for both codes."""
+    """Return the settings with paths of users' files relative to `root`, which differs between the two codes."""
 
     def file_of(_kind: str, given: str) -> str:
         file, colon, name = given.rpartition(":")

@@ -1,4 +1,4 @@
-"""The type of entries in the tables of strategies, workloads and algorithms, which tell about them without import."""
+"""Define the entries in tables of strategies, workloads and algorithms, which are read without importing these."""
 
 from __future__ import annotations
 

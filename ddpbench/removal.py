@@ -110,7 +110,7 @@ class TemporaryFolder:
         self.made = Identity.of(self.path.lstat())
 
     def remove(self, now_at: Path | None = None) -> bool:
-        """Remove the folder and its contents, unless another has its name; return whether its path is free now.
+        """Remove the folder and its contents, unless something else has its name; return whether its path is free now.
 
         `now_at` is its path if it was moved.
         """
@@ -265,13 +265,13 @@ def _now(folder: int) -> int:
 
 @contextlib.contextmanager
 def _placed(path: Path) -> Iterator[int]:
-    """Yield a descriptor of a folder by which to reach its entries, without permission to list them."""
+    """Yield a descriptor of a folder that gives access to entries by name, without permission to list them."""
     yield from _closed(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
 
 
 @contextlib.contextmanager
 def _listed(name: str, folder: int) -> Iterator[int]:
-    """Yield a descriptor of a subfolder of an open folder by which to list its entries."""
+    """Yield a descriptor of a subfolder of an open folder that can list the subfolder's entries."""
     yield from _closed(
         os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     )

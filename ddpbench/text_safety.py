@@ -118,7 +118,7 @@ def has_long_key(text: str) -> bool:
 
 
 def why_not_read(text: str) -> str:
-    """Return why an experiment's TOML is refused unread, as a clause without subject; empty if it can be read."""
+    """Return why an experiment's TOML is too large or nested to be parsed, as a clause; empty if it can be parsed."""
     if len(text) > MOST_TOML_BYTES:
         return TOO_LARGE_TOML
     return (
@@ -132,7 +132,7 @@ def toml_text(text: str) -> str:
 
 
 def given_twice(before: object, now: object, hint: str = "give it once") -> str:
-    """Return the message that refuses a key with two values."""
+    """Return the error message for a key that was given two values."""
     return f"given twice, as {shortened(str(before))} and {shortened(str(now))}; {hint}"
 
 

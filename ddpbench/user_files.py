@@ -125,7 +125,7 @@ _THREADS: dict[threading.Thread, str] = {}
 
 @contextlib.contextmanager
 def _threads_noted(name: str) -> Iterator[None]:
-    """Note the threads that the body starts and leaves running as those of the file or module `name`."""
+    """Record the threads that the body starts and leaves running as started by the file or module `name`."""
     before = {*threading.enumerate()}
     try:
         yield
@@ -178,7 +178,7 @@ class _SharedFolder:
 
 
 def _importer() -> str:
-    """Return the first part of the name of the module that runs the import statement in progress."""
+    """Return the first part of the name of the module whose import statement is running."""
     frame = inspect.currentframe()
     while frame is not None:
         name = str(frame.f_globals.get("__name__", "")).partition(".")[0]
@@ -200,13 +200,19 @@ def _shared(folder: Path) -> _SharedFolder:
 
 
 def shared_folders() -> str:
-    """Return, as JSON for `search_shared_folders`, the folders in use for modules in which other users can write."""
+    """Return the folders that are searched for modules although other users can write in them.
+
+    The result is JSON for `search_shared_folders`.
+    """
     finders = [finder for finder in sys.meta_path if isinstance(finder, _SharedFolder)]
     return json.dumps([[str(one.folder), sorted(one.importers), sorted(one.found)] for one in finders])
 
 
 def search_shared_folders(folders: str) -> None:
-    """Find modules in the `shared_folders` of another process; any importer finds those that the process has found."""
+    """Search the `shared_folders` of another process for modules.
+
+    Modules that the other process has found there can be imported by any module.
+    """
     for folder, importers, found in json.loads(folders):
         finder = _shared(Path(folder))
         finder.importers |= {*importers}

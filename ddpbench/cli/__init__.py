@@ -153,7 +153,7 @@ def _end_without_threads(code: int) -> None:
 
 
 def _left_running() -> list[Any]:
-    """Return the threads and processes that Python would wait for at exit."""
+    """Return the non-daemon threads and processes, for which Python would wait at exit."""
     processes = sys.modules.get("multiprocessing.process")
     threads = [one for one in threading.enumerate() if one is not threading.main_thread()]
     return [one for one in (*threads, *(processes.active_children() if processes else ())) if not one.daemon]
@@ -246,7 +246,10 @@ def _function(arguments: argparse.Namespace) -> Callable[[argparse.Namespace], i
 
 
 def _explained(error: OSError) -> int:
-    """Print what the system refused. Return the exit code: 2 if a file that the user named is the cause, else 1."""
+    """Print an error of the operating system, and return the exit code.
+
+    The code is 2 if a file that the user named is the cause, else 1.
+    """
     from ddpbench.records import explain_os_error, explain_unreadable
 
     _give_up_output()
@@ -286,7 +289,7 @@ def _tell(sentence: str) -> None:
 
 @contextlib.contextmanager
 def _guarded_stderr() -> Iterator[None]:
-    """Suppress failed writes to standard error, as on a full disk: the exit code still reports the outcome."""
+    """Ignore failed writes to standard error, as on a full disk, because the exit code still reports the outcome."""
     try:
         yield
     except BrokenPipeError:

@@ -130,7 +130,7 @@ def _worst(changes: Sequence[Change]) -> Change | None:
 
 
 class _Quiet:
-    """Prints events, and nothing about single rounds."""
+    """Prints events of a comparison, but nothing about single rounds."""
 
     def begun(self, out: Path) -> None:
         """Do nothing."""

@@ -48,7 +48,7 @@ def page() -> str:
 
 
 def _shared() -> dict[str, argparse.Action]:
-    """Return the arguments that `ddpbench.cli.flags` defines for several commands, by name."""
+    """Return the arguments that `ddpbench.cli.flags` defines for several commands, by argument name."""
     parser = argparse.ArgumentParser(add_help=False)
     flags.experiment(parser)
     flags.run_dir(parser)
@@ -59,7 +59,7 @@ def _shared() -> dict[str, argparse.Action]:
 
 
 def _repeats(action: argparse.Action, shared: Mapping[str, argparse.Action]) -> bool:
-    """Return whether the help is that of a shared argument, apart from an example after a colon."""
+    """Return whether an argument's help repeats that of a shared argument, apart from an example after a colon."""
     same = shared.get(_name(action))
     return same is not None and _stem(action) == _stem(same)
 
@@ -83,7 +83,7 @@ def _list(meanings: Mapping[str, str]) -> str:
 
 
 def _usage(name: str, parser: argparse.ArgumentParser, optional: Sequence[argparse.Action]) -> str:
-    """Return a command's required arguments, its others that are not flags, and these optional flags."""
+    """Return a command's usage: its name, required and positional arguments, and the flags in `optional`."""
     words = ["ddpbench", name]
     for action in parser._actions:
         value = _value(action)

@@ -73,7 +73,7 @@ def table(prepared: Prepared, width: int) -> list[str]:
 
 
 def _claims(prepared: Prepared, width: int) -> list[str]:
-    """Return lines on claims: how many pairs of cases decide each, how many of them are skipped or oversubscribed."""
+    """Return lines on claims: the number of pairs of cases that decide each, and how many will not run as planned."""
     claims = prepared.plan.claims
     entries = {entry.case.case_id: entry for entry in prepared.plan.cases}
     lines = ["", f"claims: {len(claims)}"] if claims else []
@@ -95,7 +95,7 @@ def _claims(prepared: Prepared, width: int) -> list[str]:
 
 
 def launches(prepared: Prepared, catalog: Catalog) -> Iterator[str]:
-    """Yield a line for each launch of the first `rounds_min` rounds, proofs first, and its ranks' command lines."""
+    """Yield a line for each launch of the first `rounds_min` rounds, and its ranks' command lines; proofs first."""
     plan, rounds = prepared.plan, prepared.experiment.budget.rounds_min
     names = plan.names
     yield _order_words(prepared)
@@ -186,7 +186,7 @@ def _total(prepared: Prepared) -> str:
 
 
 def _left(prepared: Prepared) -> str:
-    """Return words for how many launches of a run are done, and how long the rest of its `rounds_min` rounds takes."""
+    """Return words for how many launches of a run are done, and how long the rest of `rounds_min` rounds takes."""
     done = Done(prepared.run, prepared.plan)
     done.read()
     left_s = prepared.plan.left_s(done, shared=own_environment_allows_sharing())

@@ -46,7 +46,7 @@ _broken: dict[str, str] = {}
 
 
 def note_words(words: Collection[str]) -> None:
-    """From now on, print parts of these command-line paths on one line even if they contain line breaks."""
+    """Print these command-line paths on one line from now on, even if they contain line breaks."""
     _broken.clear()
     parts = {part for word in words if "\n" in word or "\r" in word for part in word.split("/")}
     for part in sorted(parts, key=len, reverse=True):
@@ -158,7 +158,7 @@ def _in_columns(
 
 
 def broken(label: str, width: int) -> list[str]:
-    """Break a label into lines, between its parts if each fits into a line, else between words."""
+    """Break a case's name into lines, between its parts if each part fits into a line, else between words."""
     lines = [""]
     for part in label.split(JOINT):
         joined = f"{lines[-1]}{JOINT}{part}" if lines[-1].strip() else f"{lines[-1]}{part}"
@@ -179,7 +179,7 @@ def wrapped(text: str, width: int, indent: int = 0) -> list[str]:
 
 
 def _least(label: str) -> int:
-    """Return the smallest width for which no word of a label has to be broken."""
+    """Return the smallest width at which no word of a case's name has to be broken."""
     return max((len(word) + 2 for word in _held(label).split(" ")), default=0)
 
 

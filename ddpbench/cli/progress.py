@@ -71,7 +71,7 @@ class LineListener(Listener):
     def _left(self) -> str:
         """Return words for the expected time left; empty below one second.
 
-        However long the current launch takes, the launches after it keep their part of the estimate.
+        A current launch that takes longer than expected does not reduce the time expected for the launches after it.
         """
         after = self._total - self._done
         left_s = max(self._left_s - (self._clock() - self._since), self._left_s * after / (after + 1))

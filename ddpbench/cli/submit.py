@@ -111,7 +111,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _asked_for(arguments: argparse.Namespace) -> Submission:
-    """Return the submission that the flags describe: a new one, or an existing one with the given flags replaced.
+    """Return the submission that the flags describe: a new one, or an existing one changed by the given flags.
 
     Raises:
         RequestError: the flags contradict each other, or do not apply.
@@ -245,7 +245,7 @@ def _without_script(error: BaseException) -> BaseException:
 
 
 def _say_left(submission: Submission) -> None:
-    """Print that the jobs continue, and how to follow or end them."""
+    """Print that the jobs still run, and how to follow or end them."""
     from ddpbench.text_safety import command
 
     jobs = [size.jobs[-1].job_id for size in submission.sizes if size.jobs]

@@ -100,7 +100,7 @@ def _dry_run(request: SweepRequest, *, as_json: bool, verbose: bool) -> int:
 
 
 def _finished_for(prepared: Prepared) -> str:
-    """Return the reason for which a run has nothing left to launch; empty if it has."""
+    """Return why a run has nothing left to launch; empty if it has launches left."""
     from ddpbench.launch.listener import Listener
     from ddpbench.launch.sweep.identification import check_resumable
     from ddpbench.launch.sweep.progress import Progress
@@ -242,7 +242,10 @@ def _print_json(result: SweepResult, page: Path, summary: RunSummary) -> None:
 
 
 def _print_report(result: SweepResult, page: Path, summary: RunSummary, start: float) -> None:
-    """Print the table, sentences on the results, the fraction of time since `start` spent measuring, and the path."""
+    """Print the table, sentences on the results, the share of time spent measuring, and the page's path.
+
+    The share is of the time since `start`.
+    """
     from ddpbench.cli.results import sentences, table
 
     show(*table(summary.cases, summary.planned, columns_here()))

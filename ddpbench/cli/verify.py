@@ -182,7 +182,7 @@ class _Columns:
 
 
 def _called(name: str, strategy: str, called: Mapping[str, str]) -> str:
-    """Return a verdict's name, with its strategy as the user named it."""
+    """Return a verdict's name, in which its strategy is named as the user did."""
     return called.get(strategy, strategy) + name.removeprefix(strategy)
 
 
@@ -211,7 +211,7 @@ def _detail(verdict: ProofVerdict) -> str:
 
 
 def _left_out(verdict: ProofVerdict) -> str:
-    """Return words for what the proof should have compared but could not, and why; empty if there is nothing."""
+    """Return words for what a proof could not compare, and why; empty if it compared everything."""
     made = {proof.compared for proof in verdict.proofs if proof.was_made}
     left: dict[str, str] = {}
     for proof in verdict.proofs:

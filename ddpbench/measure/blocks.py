@@ -80,12 +80,15 @@ class AwaitTurn(Protocol):
     """Rank 0's wait before each block if the launch takes turns with another; the other ranks wait for rank 0."""
 
     def __call__(self, *, meet: bool) -> int:
-        """Return the time waited, ns, once this job may continue; with `meet`, only once the other launch is there."""
+        """Wait until this job may continue, and return the time waited (ns).
+
+        With `meet`, also wait until the other launch is there.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Stepper:
-    """The timed step, its samples on this rank, and the clock and control that time it."""
+    """A rank's training step, the number of its samples, and the clock and control with which it is timed."""
 
     step: Callable[[], None]
     samples_per_step: int
@@ -142,9 +145,9 @@ def _minor_faults() -> int:
 
 
 def _until_ready(stepper: Stepper, ready: Callable[[], bool]) -> tuple[int, bool]:
-    """Step until one-time work is done on all ranks; return the number of steps and whether the work is done.
+    """Step until one-time work, such as compilation, is done on all ranks.
 
-    The number includes the first step, which the caller has made.
+    Return the number of steps, including the first, which the caller has made, and whether the work is done.
     """
     steps, control = 1, stepper.control
     is_ready = bool(control.agree(int(ready())))
@@ -223,7 +226,10 @@ _REASONS = {
 
 
 def _verdict(times: Sequence[int], late: bool, least: Least) -> int:
-    """Judge the warm-up by the times of all its steps; return `_GO_ON`, or how it ends, given whether it is `late`."""
+    """Return `_GO_ON`, or the outcome of the warm-up, from the times of all its steps.
+
+    `late` says whether its time is used up.
+    """
     change = change_of(times[-max(WARMUP_BLOCKS * least.warmup, len(times) // 2) :])
     if change is None or change.excluded:
         return _STEADY

@@ -11,7 +11,7 @@ Mark = Any
 
 
 class Clock(Protocol):
-    """Notes moments cheaply, and turns them into nanoseconds of the host's monotonic clock later."""
+    """Records moments cheaply, and later converts them to nanoseconds of the host's monotonic clock."""
 
     def anchor(self) -> None:
         """Relate the device's clock to the host's again.
@@ -20,7 +20,7 @@ class Clock(Protocol):
         """
 
     def mark(self) -> Mark:
-        """Note this moment in the device's work; costs well under a microsecond on the CPU."""
+        """Record the present moment in the device's work; costs well under a microsecond on the CPU."""
 
     def resolve(self, marks: Sequence[Mark]) -> list[int]:
         """Return the moments as nanoseconds. May wait for the device: call it outside timed regions."""

@@ -31,7 +31,7 @@ def _sleep(nanoseconds: int) -> None:
 
 
 class Pacer:
-    """Paces one rank's replay. Unless `active`, it neither waits nor notes anything.
+    """Paces one rank's replay. Unless `active`, it neither waits nor records anything.
 
     Waking takes 50 µs and more on a virtual machine, even with the least timer slack, and longer the longer the core
     was idle. This delay is learned for sleeps of about the same length and subtracted, so that moments are met on
@@ -89,12 +89,12 @@ class Pacer:
         self._late.append(max(-ahead, 0))
 
     def updated(self, update_ns: int) -> None:
-        """Note how long an update of the parameters took; a step has one, none, or on a server several."""
+        """Record the duration of an update of the parameters. A step may have one, none or, on a server, several."""
         if self.active:
             self._updates.append(update_ns)
 
     def end_step(self) -> None:
-        """End a step, and note its worst lateness."""
+        """End a step, and record its worst lateness."""
         if not self.active:
             return
         late, self._late = self._late, []
@@ -115,7 +115,7 @@ class Pacer:
 
 
 class Pass:
-    """A device's work on one batch, as moments after its start that are waited for in turn."""
+    """Paces a device's work on one batch by waiting for moments relative to the work's start."""
 
     __slots__ = ("_pacer", "_scale", "_start_ns")
 
@@ -129,14 +129,15 @@ class Pass:
             self._pacer.wait(self._start_ns + round(offset_ns * scale), round(grain_ns * scale))
 
     def end(self, offset_ns: float, wake_early: Callable[[], object]) -> None:
-        """Wait for a phase's end, `offset_ns` after the pass's start; `wake_early` does a little of the next phase's
-        work.
+        """Wait for the end of a phase, `offset_ns` after the pass's start.
+
+        `wake_early` does a little of the next phase's work.
         """
         if self._pacer.active:
             self._pacer.wait(self._start_ns + round(offset_ns * self._scale), wake_early=wake_early)
 
     def resume(self, offset_ns: float) -> None:
-        """Continue as if exactly `offset_ns` of the pass were done now, after the rank has waited for others."""
+        """Shift the pass so that exactly `offset_ns` of it have elapsed now, after a wait for other ranks."""
         if self._pacer.active:
             self._start_ns = self._pacer.now() - round(offset_ns * self._scale)
 

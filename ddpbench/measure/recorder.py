@@ -1,4 +1,4 @@
-"""Note a step's spans and transfers while it runs, and turn them into records afterwards."""
+"""Record a step's spans and transfers while it runs, and turn them into records afterwards."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class TransferFacts(TypedDict, total=False):
 
 
 class Recorder(Protocol):
-    """The interface by which strategies and the training loop note the parts of a step."""
+    """The interface by which strategies and the training loop record the parts of a step."""
 
     @property
     def active(self) -> bool:
-        """Return whether notes are recorded."""
+        """Return whether anything is recorded."""
 
     def span(self, name: str) -> AbstractContextManager[None]:
-        """Note the enclosed work under this name, such as one of `ddpbench.records.COMPUTE_SPANS`.
+        """Record the time of the enclosed work under this name, such as one of `ddpbench.records.COMPUTE_SPANS`.
 
         A `synchronize` span within another span interrupts it, since a blocked rank does no work.
         """
@@ -45,7 +45,7 @@ class Recorder(Protocol):
         """Return this moment, for `add_span` and `add_transfer`."""
 
     def add_span(self, name: str, start: Mark, end: Mark) -> None:
-        """Note a span whose start and end are known."""
+        """Record a span whose start and end are known."""
 
     def add_transfer(
         self,
@@ -57,19 +57,17 @@ class Recorder(Protocol):
         end: Mark,
         **known: Unpack[TransferFacts],
     ) -> None:
-        """Note this rank's part in one transfer of `size` bytes, from the call to its result.
+        """Record this rank's part in one transfer of `size` bytes, from the call to its result.
 
         May be called from a thread other than the step's.
         """
 
     def add_later(self, note: Callable[[], None]) -> None:
-        """Have `note` called once the step's records are asked for, to note more of this step by `add_span` and the
-        like.
-        """
+        """Call `note` when the step's records are requested, so that it can add spans and transfers of this step."""
 
 
 class _Nothing:
-    """The context manager of a span that is not noted.
+    """The context manager of a span that is not recorded.
 
     Its methods are C functions, which are cheaper than Python ones. After a model has run through the caches, each
     Python function called in a step takes a microsecond, ten times what a loop of calls shows.
@@ -237,7 +235,7 @@ class StepRecorder:
 
 
 def interrupted(spans: Sequence[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
-    """Return spans by start time, cut where a `synchronize` span within them blocked the rank."""
+    """Return spans by start time, split where a `synchronize` span within them blocked the rank."""
     blocked = sorted((start, end) for name, start, end in spans if name == "synchronize")
     pieces: list[tuple[str, int, int]] = []
     for name, start, end in spans:

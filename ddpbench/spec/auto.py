@@ -1,4 +1,4 @@
-"""Replace the values `auto` and `all` in an experiment by those for the machine's devices, or for its fabric."""
+"""Replace the values `auto` and `all` in an experiment by values for the machine's devices or the emulated network."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _with_all_threads(experiment: Experiment, cores: int | None) -> Experiment:
 
 
 def _counted(values: Sequence[Any], count: int | None) -> list[Any]:
-    """Return these numbers of threads, with `all` replaced by `count`, or left out if `count` is None."""
+    """Return numbers of threads, in which `count` replaces `all`. Without a count, `all` is left out."""
     if count is None:
         return [value for value in values if value != _ALL]
     return [count if value == _ALL else value for value in values]
@@ -79,8 +79,8 @@ def _counted(values: Sequence[Any], count: int | None) -> list[Any]:
 def left_out(experiment: Experiment) -> str:
     """Return a sentence on the powers of two that `auto` leaves out because they do not fit the fabric's layouts.
 
-    Return an empty text if none is left out. If both world sizes and nodes are axes, `auto` means one rank per node,
-    and the sentence says this instead.
+    Return an empty text if all of them fit. If both world sizes and nodes are axes, `auto` means one rank per node, and
+    the sentence says this instead.
     """
     fitting = _fitting(experiment)
     if not fitting or "auto" not in experiment.axes.get("world_size", []):
@@ -113,7 +113,7 @@ def _layouts(experiment: Experiment) -> list[tuple[int, int]]:
 
 
 def _of_fabric(experiment: Experiment, name: str) -> Sequence[Any]:
-    """Return the values of a fabric's setting as a list, which has one value if the setting is not an axis."""
+    """Return the values of a fabric's setting: those of its axis, or a list with its single value."""
     fabric = experiment.fabric
     values: Sequence[Any] = experiment.axes.get(
         f"fabric.{name}", [getattr(fabric, name) if fabric is not None else None]
@@ -122,13 +122,13 @@ def _of_fabric(experiment: Experiment, name: str) -> Sequence[Any]:
 
 
 def _fitting(experiment: Experiment) -> list[int]:
-    """Return 1 (the base case) and the world sizes of the fabric's layouts, sorted; empty if it has no layouts."""
+    """Return 1, for base cases, and the world sizes of the fabric's layouts, sorted; empty without such layouts."""
     layouts = _layouts(experiment)
     return sorted({1, *(nodes * a_node for nodes, a_node in layouts)}) if layouts else []
 
 
 def _unfit_pairs(experiment: Experiment, sizes: Sequence[int]) -> list[dict[str, list[Any]]]:
-    """Return exclude rules for these world sizes combined with nodes or layouts that they do not fit."""
+    """Return exclude rules for combinations of these world sizes with nodes or layouts that they do not fit."""
     given = experiment.axes["world_size"]
     rules: list[dict[str, list[Any]]] = []
     if crossed_axis(experiment) == "nodes":
@@ -144,7 +144,7 @@ def _unfit_pairs(experiment: Experiment, sizes: Sequence[int]) -> list[dict[str,
 
 
 def _most_ranks(experiment: Experiment) -> int | None:
-    """Return the largest world size of `auto` on a fabric, that of its largest layout; None if it sets no nodes."""
+    """Return the world size of the fabric's largest layout; None if the fabric sets no nodes."""
     nodes, a_node = (_of_fabric(experiment, name) for name in ("nodes", "ranks_per_node"))
     return max((n * (m or 1) for n in nodes for m in a_node if n is not None), default=None)
 

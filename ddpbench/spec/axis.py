@@ -1,4 +1,4 @@
-"""Declare the role of a `Case` field in comparisons, its words and its column in `cases.csv`, along with the field."""
+"""Declare a field of `Case` together with its role in comparisons, its words and its column in `cases.csv`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KEY = "axis"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Axis:
-    """The declaration of a field of `Case`; `word` and `always_shown` are called with the field's value."""
+    """The declaration of a field of `Case`. The functions `word` and `always_shown` take the field's value."""
 
     role: Role
     title: str

@@ -1,4 +1,4 @@
-"""Compute the buckets that DDP makes of gradients, to find bucket caps with the same buckets before any timing."""
+"""Compute the gradient buckets that DDP makes, to find bucket caps that make the same ones before any timing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def bucket_bytes(sizes: Sequence[int], cap: BucketCap, shrink: int = 1) -> tuple
 
 
 def caps_worth(sizes: Sequence[int], taken: Sequence[BucketCap], shrink: int = 1) -> tuple[float, ...]:
-    """Return caps in MiB, largest first, that cut these gradients into buckets other than those of the caps `taken`."""
+    """Return caps in MiB, largest first, that make different buckets of these gradients than the caps `taken` do."""
     known = {bucket_bytes(sizes, cap, shrink) for cap in taken}
     caps: list[float] = []
     for parts in _PARTS:
@@ -59,7 +59,7 @@ def _rounded(value: float) -> float:
 def equal_words(
     workload: str, cap: BucketCap, stands_for: Sequence[BucketCap], worth: Sequence[float]
 ) -> str:
-    """Return a sentence on the caps `stands_for`, which make the same buckets as `cap`, and on caps that make others.
+    """Return a sentence on caps that make the same buckets as `cap`, which are `stands_for`, and on other caps.
 
     For example: `gpt:nano: bucket caps default and 1 MiB make the same buckets and are run once; caps that make
     others: ...`.

@@ -1,4 +1,4 @@
-"""A case, which is one point of an experiment's matrix, with an id made from its contents."""
+"""Define a case, which is one combination of an experiment's settings, with an id made from its contents."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ class Case:
 
     @property
     def case_id(self) -> str:
-        """Return a short readable name with a digest of every field that determines what is trained and how."""
+        """Return a short readable name with a digest of all fields that determine what is trained and how."""
         contents = self._contents()
         for name in _NOT_IN_ID:
             del contents[name]
@@ -252,7 +252,7 @@ class Case:
         return "-".join([*parts, digest])
 
     def too_few(self, samples: int) -> str:
-        """Return why a dataset of this many samples is too small for a step; empty if it is not."""
+        """Return why a dataset of this many samples is too small for one step; empty if it is large enough."""
         if samples >= self.global_batch:
             return ""
         return (
@@ -299,25 +299,26 @@ class Case:
 
     @property
     def times_transfers(self) -> bool:
-        """Return whether the end of a transfer can be timed, which is not the case for gloo with GPU memory.
+        """Return whether the end of a transfer can be timed.
 
-        There, gloo copies through host memory, with its own threads and streams, and reports the end of neither.
+        With gloo and GPU memory it cannot: gloo copies through host memory, with its own threads and streams, and
+        reports the end of neither.
         """
         return not (self.backend == "gloo" and self.device == "cuda")
 
     @property
     def known_algorithm(self) -> str:
-        """Return the algorithm from which bytes and times can be predicted; empty for a user's own, or if unknown.
+        """Return the algorithm from which bytes and times can be predicted.
 
-        gloo's all-reduce is a ring for all sizes, while MPI, NCCL and UCC choose by message size and by the layout of
-        ranks.
+        It is empty if the algorithm is unknown or a user's. gloo's all-reduce is a ring for all sizes, while MPI, NCCL
+        and UCC choose by message size and by the layout of ranks.
         """
         chooses = self.algorithm == "all_reduce" and self.backend != "gloo"
         return "" if chooses or is_import_path(self.algorithm) else self.algorithm
 
     @property
     def chosen(self) -> list[str]:
-        """Return words for the algorithm and schedule if they differ from the strategy's defaults."""
+        """Return words for the algorithm and the schedule, for each that is not the strategy's default."""
         usual = _USUAL.get(self.strategy)
         asked = zip((short_name(self.algorithm), self.schedule), usual, strict=True) if usual else ()
         return [word.replace("_", " ") for word, own in asked if word not in ("", own)]
@@ -378,7 +379,7 @@ class Case:
 
     @property
     def proof_key(self) -> str:
-        """Return a key that is equal for cases that compute the same, and so can share a proof.
+        """Return a key that is equal for cases that compute the same, so that one proof is valid for all of them.
 
         Recovery is not part of the key, nor are the link rates and the dilation of a case with a fabric.
         """
@@ -406,7 +407,7 @@ _ADDED_LATER = _COMPARED[_COMPARED.index("replicate") + 1 :]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedCase:
-    """A case of the matrix; if it will not run, `skip_reason` says why."""
+    """A case of the matrix. If it will not run, `skip_reason` says why."""
 
     case: Case
     skip_reason: str | None = None

@@ -1,4 +1,4 @@
-"""The facts on strategies and workloads that `spec` needs to validate an experiment, without importing them."""
+"""The facts on strategies and workloads with which experiments are validated, without importing them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class NoOptions(BaseModel, extra="forbid", frozen=True):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StrategyInfo:
-    """Traits that a strategy states without importing torch; see `ddpbench.strategies.Strategy`."""
+    """Traits that a strategy states without torch being imported; see `ddpbench.strategies.Strategy`."""
 
     name: str
     options: type[BaseModel]
@@ -67,7 +67,7 @@ class StrategyInfo:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkloadInfo:
-    """Traits that a workload states without importing torch; see `ddpbench.workloads.Workload`.
+    """Traits that a workload states without torch being imported; see `ddpbench.workloads.Workload`.
 
     `name` includes the size, also if the experiment leaves it out: `gpt` is the workload `gpt:nano`.
     """
@@ -114,7 +114,7 @@ class Catalog(Protocol):
         """
 
     def options_table(self, name: str) -> str:
-        """Return the canonical name of a table of options, which an experiment may write in several ways.
+        """Return the name of a strategy's or workload's table of options, for any name that an experiment may use.
 
         For a user's class, this has the file's path; for an installed package's, the path that it registered. The size
         or class of a workload is left out.
@@ -137,7 +137,7 @@ def known_names(kind: str, catalog: Catalog) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Devices:
-    """The machine's devices for ranks, from which the values of `auto` follow."""
+    """The machine's devices for ranks, which decide the values of `auto`."""
 
     kind: str  # "cpu" or "cuda"
     gpus: int
@@ -147,5 +147,5 @@ class Devices:
     """Words for a GPU that cannot compute in bf16 itself, and why; empty if all can."""
 
     def ranks(self, device: str, threads_per_rank: int) -> int:
-        """Return how many ranks can have a device each: one rank per GPU, or one per `threads_per_rank` cores."""
+        """Return how many ranks the devices suffice for: one per GPU, or one per `threads_per_rank` cores."""
         return self.gpus if device == "cuda" else max(1, self.cores // threads_per_rank)

@@ -118,14 +118,14 @@ class Claim(BaseModel, extra="forbid", frozen=True):
 
     @property
     def sides(self) -> tuple[tuple[str, _Selection], tuple[str, _Selection]]:
-        """Return the key and the selection of the side that the claim is about, then of the side compared with it."""
+        """Return the keys and selections of both sides: first of the side that the claim is about."""
         if self.faster is not None:
             return ("faster", self.faster), ("than", self.than or {})
         return ("cases", self.cases or {}), ("as_fast_as", self.as_fast_as or {})
 
 
 def malformed(claim: Mapping[str, Any], path: str) -> list[Problem]:
-    """Return problems for keys of a claim that are missing, or that do not go together."""
+    """Return problems for keys of a claim that are missing or that exclude each other."""
     problems: list[tuple[str, str]] = []
     if "says" not in claim:
         problems.append(("says", f"is missing: say in {MOST_WORDS} words or fewer what is claimed"))
@@ -164,7 +164,7 @@ def malformed(claim: Mapping[str, Any], path: str) -> list[Problem]:
 
 
 def numbered_twice(claims: Sequence[Any]) -> Iterator[Problem]:
-    """Yield a problem for each claim whose number an earlier claim of the file has."""
+    """Yield a problem for each claim with the number of an earlier claim in the file."""
     first: dict[int, int] = {}
     for index, claim in enumerate(claims):
         number = claim.get("number") if isinstance(claim, Mapping) else None
@@ -178,7 +178,7 @@ def numbered_twice(claims: Sequence[Any]) -> Iterator[Problem]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Past:
-    """An entry of a claim's history, as in a run's plan; see `Earlier`."""
+    """An entry of a claim's history, in the form of a run's plan (see `Earlier`)."""
 
     number: int
     says: str
@@ -202,17 +202,17 @@ class Past:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JudgedAgain(Past):
-    """An entry for the run itself, with the verdict that earlier rules gave on the run's own records."""
+    """An entry of a claim's history on the same run, with the verdict that earlier rules gave."""
 
 
 def past(history: Sequence[Earlier]) -> tuple[Past, ...]:
-    """Return a claim's history in the form for a plan."""
+    """Return a claim's history in the form of a run's plan."""
     return tuple(Past(**one.model_dump()) for one in history)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedClaim:
-    """A claim as in a run's plan, with the pairs of cases that decide it."""
+    """A claim in the form of a run's plan, with the pairs of cases that decide it."""
 
     says: str
     number: int | None = None
@@ -241,7 +241,7 @@ class _Matched:
 def planned_claims(
     claims: Sequence[Claim], axes: Collection[str], entries: Sequence[PlannedCase]
 ) -> tuple[PlannedClaim, ...]:
-    """Return the claims with the pairs of these cases that decide them; a claim may have no pairs."""
+    """Return the claims in the form of a run's plan, each with the pairs of cases that decide it, if any."""
     return tuple(
         PlannedClaim(
             says=claim.says,
@@ -317,7 +317,7 @@ def _matched(claim: Claim, axes: Collection[str], entries: Sequence[PlannedCase]
 
 
 def _rest(setting: Mapping[str, Any], axes: Collection[str], free: Collection[str]) -> str:
-    """Return a text that two combinations must share to be a pair: their values of all axes except the free ones."""
+    """Return the values of all axes except `free` ones, as text. It is equal for combinations that form a pair."""
     return repr([setting.get(axis) for axis in axes if axis not in free])
 
 

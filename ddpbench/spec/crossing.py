@@ -1,4 +1,4 @@
-"""Combinations of world sizes with numbers of nodes, if both are axes, and the rule for which of them are cases."""
+"""Decide which combinations of world sizes and numbers of nodes are cases, if both are axes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Pair = tuple[int, int]
 
 
 def crossed_axis(experiment: Experiment) -> str:
-    """Return the name of the axis of nodes that is combined with an axis of world sizes; empty unless both are axes.
+    """Return the name of the axis of nodes if world sizes are an axis, too; else an empty text.
 
-    Also empty on a fabric whose ranks per node are given, because then the nodes decide the world size.
+    It is also empty on a fabric whose ranks per node are given, because then the nodes decide the world size.
     """
     axes, fabric = experiment.axes, experiment.fabric
     name = "fabric.nodes" if experiment.emulates else "nodes"
@@ -28,12 +28,12 @@ def crossed_axis(experiment: Experiment) -> str:
 
 
 def fits(ranks: int, nodes: int) -> bool:
-    """Return whether ranks divide evenly over nodes; a single rank, as in a base case, always fits."""
+    """Return whether the ranks divide evenly over the nodes. A single rank, as in a base case, always fits."""
     return ranks == 1 or ranks % nodes == 0
 
 
 def misfits(experiment: Experiment, pairs: Iterable[Pair]) -> Iterable[Problem]:
-    """Yield a problem if some pairs do not fit, and world sizes are combined with nodes.
+    """Yield a problem if world sizes are combined with nodes and some pairs do not fit.
 
     A fabric with fewer ranks than nodes would reduce its nodes to the number of ranks, which gives a case that exists
     already, or that nobody asked for.
@@ -55,7 +55,7 @@ def misfits(experiment: Experiment, pairs: Iterable[Pair]) -> Iterable[Problem]:
 
 
 def crossed_words(experiment: Experiment, pairs: Collection[Pair]) -> str:
-    """Return a sentence on the layouts of world sizes that are combined with nodes; empty if each has only one."""
+    """Return a sentence on the layouts if world sizes are combined with nodes; empty if each has only one layout."""
     axis = crossed_axis(experiment)
     nodes_of: dict[int, list[int]] = {}
     for ranks, nodes in dict.fromkeys(pairs):

@@ -1,4 +1,4 @@
-"""The settings in which two experiments differ."""
+"""Describe the settings in which two experiments differ."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def settings_apart(
 ) -> str:
     """Return words for the settings in which two experiments' texts differ: `budget.total: 60.0 there, 90.0 here`.
 
-    If many settings differ, only the first are named. Return an empty text if no settings differ, except those
-    `ignored`, or if one of the texts is missing or cannot be read.
+    If many settings differ, only the first are named. The result is empty if only settings in `ignored` differ, or if
+    one of the texts is missing or cannot be read.
     """
     if not before or not now:
         return ""

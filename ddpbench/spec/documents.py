@@ -1,4 +1,4 @@
-"""Read TOML from users within limits of size, depth and texts, which do not depend on what keys mean."""
+"""Read users' TOML files, and refuse those that are too large or too deeply nested."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def too_deep(data: object) -> bool:
 
 
 def odd_parts(data: dict[str, Any]) -> list[Problem]:
-    """Return problems that do not depend on what keys mean: deep nesting, too many keys, texts that cannot be shown."""
+    """Return problems that do not depend on the meaning of keys: deep nesting, too many keys, unprintable texts."""
     if too_deep(data):
         return [Problem(path="", message=_too_deep())]
     return list(_odd_parts(data, ""))
@@ -136,7 +136,7 @@ def _odd_text(text: str) -> str:
 
 
 def huge_numbers(data: object, path: str = "") -> Iterator[Problem]:
-    """Yield problems for integers beyond TOML's range; those under keys with known limits are reported elsewhere."""
+    """Yield problems for integers beyond TOML's range, except under keys whose limits are checked elsewhere."""
     if isinstance(data, dict):
         for key, value in data.items():
             yield from huge_numbers(value, f"{path}.{key}" if path else key)

@@ -1,4 +1,4 @@
-"""Environment variables of ranks as settings: which of them an experiment may set, and which are probably misspelt.
+"""Validate the environment variables that an experiment sets for its ranks, and find misspelt ones.
 
 `[env]` sets variables for all cases, and an axis `env.NAME` varies one. They are set before a rank imports anything. An
 empty text leaves a variable unset, regardless of its value in the shell.
@@ -75,7 +75,7 @@ def meant(name: str) -> str:
 
 
 def to_json(variables: Mapping[str, str]) -> str:
-    """Return variables in the form of `Case.env_json`: sorted, `{}` if there are none."""
+    """Return variables as JSON for `Case.env_json`, sorted by name."""
     return json.dumps(dict(variables), sort_keys=True)
 
 
@@ -90,7 +90,7 @@ def without_transport(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def own_json(text: str) -> str:
-    """Like `without_transport`, for variables in the form of `Case.env_json`."""
+    """Like `without_transport`, for variables as JSON (`Case.env_json`)."""
     return text if text == NONE else to_json(without_transport(json.loads(text)))
 
 

@@ -55,7 +55,7 @@ def load_experiment(
     overrides: Sequence[str] = (),
     on_note: Callable[[str], None] = lambda _: None,
 ) -> Experiment:
-    """Read and validate an experiment file, after applying `--set` style overrides (`base.local_batch=16`).
+    """Read and validate an experiment file, after applying overrides such as `base.local_batch=16`.
 
     `on_note` is called with a sentence for each axis that an override replaces, and for each variable that looks
     misspelt.
@@ -89,8 +89,8 @@ def parse_experiment(
 ) -> Experiment:
     """Build an experiment from its TOML text, after applying overrides.
 
-    `name` is used if the text does not set `name`. If an override replaces something in the text, such as `base.X` an
-    axis X, `on_note` is called with a sentence on this.
+    `name` is used if the text does not set `name`. `on_note` is called with a sentence for each setting in the text
+    that an override replaces, for example an axis X by `base.X`.
 
     Raises:
         ExperimentError: the text is not TOML, or has invalid settings, all of which are listed.
@@ -137,7 +137,7 @@ def parse_experiment(
 
 
 def _blamed(source: str, problems: Sequence[Problem], settings: Sequence[Sequence[str]]) -> ExperimentError:
-    """Return the error for these problems; it names `--set`, not the file, for those that an override causes."""
+    """Return the error for these problems. It names `--set` instead of the file for those that an override causes."""
     given = {".".join(keys) for keys in settings}
     own = [problem.path == "--set" or _owner_path(problem.path) in given for problem in problems]
     if all(own):
@@ -152,7 +152,7 @@ def _blamed(source: str, problems: Sequence[Problem], settings: Sequence[Sequenc
 
 
 def _owner_path(path: str) -> str:
-    """Return a problem's path without the index of a list's item."""
+    """Return a problem's path without the index of an item in a list."""
     return path.partition("[")[0]
 
 
@@ -192,7 +192,7 @@ def _uneven_rounds(experiment: Experiment) -> Iterator[Problem]:
 
 
 def _with_dtype(experiment: Experiment, catalog: Catalog) -> Experiment:
-    """Return the experiment with the `dtype` `default` replaced by float32, unless a workload is a user's own class."""
+    """Return the experiment with float32 as its `default` dtype, unless a workload is a user's own class."""
     names = experiment.axes.get("workload", [experiment.base.workload])
     if experiment.base.dtype != "default" or any(catalog.workload(name).own for name in names):
         return experiment
@@ -200,7 +200,7 @@ def _with_dtype(experiment: Experiment, catalog: Catalog) -> Experiment:
 
 
 def _env(data: object, problems: list[Problem]) -> dict[str, str]:
-    """Return the variables of `[env]`, numbers as texts; add a problem for each invalid one."""
+    """Return the variables of `[env]`, with numbers turned into texts; add a problem for each invalid variable."""
     if not isinstance(data, dict):
         problems.append(Problem(path="env", message=f"must be a table, not {shortened(data)}"))
         return {}
@@ -237,7 +237,7 @@ def _section(model: type[_Model], data: object, path: str, problems: list[Proble
 def explain(
     error: ValidationError, path: str, known: Sequence[str], *, of_one: bool = False
 ) -> list[Problem]:
-    """Return validation errors of a model as problems, one for each field, with the field's path below `path`.
+    """Return pydantic's validation errors as problems, one for each field, with the field's path below `path`.
 
     With `of_one`, all errors are about one value, whose path is `path`. `known` are the names of the model's fields.
     """
@@ -267,7 +267,7 @@ def explain(
 
 
 def _choice_meant(item: ErrorDetails) -> str:
-    """Return `did you mean ...? ` for the nearest allowed value; empty if none is near, or values are not listed."""
+    """Return `did you mean ...? ` for the nearest allowed value; empty if none is near or no values are listed."""
     if item["type"] != "literal_error" or not isinstance(item["input"], str):
         return ""
     return meant(item["input"], re.findall("'([^']*)'", str(item.get("ctx", {}).get("expected", ""))))
@@ -337,7 +337,7 @@ def _own_excludes(
     models: Mapping[str, type[BaseModel]],
     problems: list[Problem],
 ) -> None:
-    """Add problems for excludes by options of users' own classes, or by values of them, that no case has.
+    """Add problems for excludes by options of users' own classes, or values of these options, that no case has.
 
     No model describes these options, so they are compared with those that the experiment sets.
     """
@@ -483,7 +483,7 @@ def _options(
 
 
 def _not_an_owner(owner: str, models: Iterable[str], catalog: Catalog) -> str:
-    """Return words on why a table of options cannot have this name, and which of the names `models` may be meant."""
+    """Return words on why a table of options cannot have the name `owner`, and on which of `models` may be meant."""
     table = catalog.options_table(owner)
     for name in models:
         whole = catalog.options_table(name)

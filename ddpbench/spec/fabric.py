@@ -1,4 +1,4 @@
-"""An emulated network: the settings in an experiment's `[fabric]`, and a case's links, which a text can represent."""
+"""An emulated network: the settings in an experiment's `[fabric]`, and the links of a case."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class FabricSettings(BaseModel, extra="forbid", frozen=True):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Links:
-    """The links of a case's fabric, as in `Case.fabric`. Rates are nominal, without dilation and shrink, in bit/s."""
+    """The links of a case's fabric, from `Case.fabric`. Rates are in bit/s, before dilation and shrink."""
 
     bandwidth: tuple[float, ...]
     """A single rate for all nodes, or one for each node."""
@@ -99,7 +99,7 @@ class Links:
 
     @property
     def rates_alone(self) -> bool:
-        """Return whether only rates slow gradients down, without latency, losses, or input data on the same link."""
+        """Return whether nothing but link rates slows gradients down: no latency, losses, or input data on the link."""
         return not self.latency_s and not self.loss and self.storage != "shared"
 
     def of_node(self, node: int) -> float:
@@ -112,11 +112,11 @@ class Links:
         return rate if self.uplink is None else min(rate, self.uplink)
 
     def limiting(self, algorithm: str, nodes: int) -> float:
-        """Return the rate of the link that limits an algorithm with one rank per node, bit/s.
+        """Return the effective rate of the link that limits an algorithm with one rank per node, bit/s.
 
-        A ring runs at the rate of its slowest link; an uplink carries as much as a node's link. With a master, the
+        A ring runs at the rate of its slowest link. Its uplinks carry as much as a node's link. With a master, the
         master's link carries the gradients of all other nodes, the uplink of its rack those of the other racks, and
-        every other link those of one node. A link that carries less than the master's counts as accordingly faster.
+        every other link those of one node. A link that carries less than the master's counts as faster in proportion.
         """
         if algorithm != "master" or nodes == 1:
             return self.slowest(nodes)
@@ -127,7 +127,7 @@ class Links:
         return rate
 
     def slowed(self, *, dilation: float = 1.0, shrink: float = 1.0) -> Links:
-        """Return the links as emulated under dilation and shrink; latency is multiplied by the dilation only."""
+        """Return the links as they are emulated under dilation and shrink. Only the dilation multiplies the latency."""
         by = dilation * shrink
         return Links(
             bandwidth=tuple(rate / by for rate in self.bandwidth),
@@ -214,7 +214,7 @@ def fabric_overrides(text: str) -> list[str]:
 
 @contextlib.contextmanager
 def _named(what: str) -> Iterator[None]:
-    """Prefix the message of a ValueError in the body with the name of the number."""
+    """Add the name of the number, `what`, to the message of a ValueError in the body."""
     try:
         yield
     except ValueError as error:

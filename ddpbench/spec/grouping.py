@@ -1,4 +1,4 @@
-"""The role of each field of a case in comparisons, the quantities that it decides, and its words.
+"""Define, for each field of a case, its role in comparisons, the quantities that it decides, and its words.
 
 A **panel** has cases that may be compared. Within a panel, cases differ in **variant** (the strategy, and what
 distinguishes two uses of one strategy) and in **scale** (ranks, nodes, bucket cap: the x axis of a curve). A series is
@@ -66,17 +66,17 @@ def loading(case: Case) -> str:
 
 
 def batch(case: Case) -> int:
-    """Return the batch that a case's kind of scaling fixes, a rank's or the whole job's, in samples."""
+    """Return the batch that stays fixed as ranks are added, in samples: the local or the global one."""
     return case.local_batch if case.scaling == "weak" else case.global_batch
 
 
 def batch_words(case: Case) -> str:
-    """Return words for `batch`: `local batch of 8`, `global batch of 64`."""
+    """Return words for the batch that stays fixed as ranks are added: `local batch of 8`, `global batch of 64`."""
     return f"{'local' if case.scaling == 'weak' else 'global'} batch of {batch(case):,}"
 
 
 def number_words(case: Case, machine: Mapping[str, Any]) -> str:
-    """Return words for the type of parameters and for the autocast type, which a user's workload may enter itself.
+    """Return words for the type of parameters and the autocast type, which a user's workload may set itself.
 
     `machine` is the run's `machine.json`, which has facts on users' own workloads.
     """
@@ -96,7 +96,7 @@ def own_types(case: Case, machine: Mapping[str, Any]) -> str:
 
 
 def _own_facts(case: Case, machine: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the facts in `machine.json` on a case's workload, from a trial of it; empty if there are none."""
+    """Return the facts in `machine.json` on a case's workload, found when one step was tried; empty without facts."""
     context = machine.get("context")
     own = context.get("own_workloads", {}) if isinstance(context, Mapping) else {}
     facts: object = None
@@ -250,7 +250,7 @@ AXES: dict[str, Axis] = {one.name: axis for one in fields(Case) if (axis := axis
 
 
 def check_complete(names: Iterable[str], known: Collection[str], where: str) -> None:
-    """Check that each of these names has an entry in `known`, and that each entry is for one of the names.
+    """Check that `names` and the keys of `known` are the same.
 
     Raises:
         TypeError: a name has no entry, or an entry has no name; the message begins with `where`.
@@ -290,17 +290,17 @@ def _key(case: Case, names: tuple[str, ...], but: Collection[str]) -> GroupKey:
 
 @cache
 def _readers(names: tuple[str, ...], but: tuple[str, ...]) -> list[Callable[[Case], Hashable]]:
-    """Return functions that read a case's values of these fields, cached because a report needs very many keys."""
+    """Return functions that read a case's values of these fields, from a cache because reports need many keys."""
     return [_VALUES[name] for name in names if name not in but]
 
 
 def panel(case: Case, *, but: Collection[str] = ()) -> GroupKey:
-    """Return the key of a case's panel, which cases must share to be compared; leave out the fields `but`."""
+    """Return the key of a case's panel, in which cases may be compared. The fields `but` are left out."""
     return _key(case, PANEL, but)
 
 
 def panel_value(case: Case, name: str) -> Hashable:
-    """Return the value of a field by which comparisons group cases."""
+    """Return the value of the field `name` by which comparisons group cases."""
     return _VALUES[name](case)
 
 
@@ -313,14 +313,15 @@ def variant(case: Case, *, but: Collection[str] = ()) -> GroupKey:
 
 
 def alike(case: Case, *, but: Collection[str] = ()) -> GroupKey:
-    """Return a key of all fields except bookkeeping and `but`."""
+    """Return a key that is equal for cases that differ only in bookkeeping and the fields `but`."""
     return _key(case, _ALIKE, but)
 
 
 def deciding(what: Decided, case: Case) -> GroupKey:
-    """Return the key that cases must share for a comparable course of the loss, bytes of state, or rank's computation.
+    """Return a key that is equal for cases whose `loss`, `state` or `compute` (`what`) can be compared.
 
-    For the loss, the number of samples per step is not part of the key; callers must take care of it.
+    These are the course of the loss, the bytes of state and a rank's computation. For the loss, the number of samples
+    per step is not part of the key; callers must take care of it.
     """
     names = _DECIDING[what]
     if what == "compute":  # depends on the rank's batch under either scaling, and not on transport variables
@@ -330,7 +331,7 @@ def deciding(what: Decided, case: Case) -> GroupKey:
 
 
 def base_of_none(cases: Iterable[Case]) -> set[Case]:
-    """Return the base cases with which no case is compared, and which have more threads than compared cases have.
+    """Return the base cases that no case is compared with and that have more threads than other base cases.
 
     Their speed-up relative to themselves would read as if they trained no faster than the base case of the others.
     """
@@ -357,13 +358,13 @@ def _but_threads(case: Case) -> GroupKey:
 
 
 def differing(cases: Iterable[Case], names: Iterable[str] = tuple(FACETS)) -> list[str]:
-    """Return those of these fields in which the cases differ, in the given order."""
+    """Return those of the fields `names` in which the cases differ."""
     every = list(cases)
     return [name for name in names if len(set(map(_VALUES[name], every))) > 1]
 
 
 def qualifiers(case: Case) -> list[str]:
-    """Return the words that must accompany a case's numbers: emulated, replayed, dilated, shrunk, ..."""
+    """Return words that must be shown with a case's numbers, such as `emulated 1 Gbit/s link` or `replayed`."""
     return [
         _env_word(case) if name == "env_json" else facet.word(case)
         for name, facet in FACETS.items()
@@ -388,7 +389,10 @@ def is_virtual(case: Case) -> bool:
 
 
 def virtual_words(case: Case, *, but: Collection[str] = ()) -> list[str]:
-    """Return words for a case's emulated links and replayed, dilated or shrunk computation, without fields `but`."""
+    """Return words for a case's emulated links and replayed, dilated or shrunk computation.
+
+    The fields `but` are left out.
+    """
     return [
         FACETS[name].word(case) for name in VIRTUAL if name not in but and FACETS[name].always_shown(case)
     ]
@@ -402,7 +406,7 @@ def cap_order(cap: float | str | None) -> tuple[int, float]:
 
 
 def varied(cases: Iterable[Case], name: str) -> list[str]:
-    """Return the keys of `name`, a field of `OPTIONS`, in which cases of one strategy or workload differ.
+    """Return the keys in `name`, a field of `OPTIONS`, whose values differ among cases of one strategy or workload.
 
     Environment variables are compared between all cases.
     """
@@ -418,7 +422,10 @@ def varied(cases: Iterable[Case], name: str) -> list[str]:
 
 
 def option_word(name: str, key: str, case: Case) -> str:
-    """Return words for a case's value of the option `key` in `name`, a field of `OPTIONS`; empty if it is missing."""
+    """Return words for a case's value of an option; empty if the case lacks it.
+
+    The option has the key `key` in `name`, a field of `OPTIONS`.
+    """
     return _option_text(name, key, OPTIONS[name](case))
 
 
@@ -430,7 +437,7 @@ def _option_text(name: str, key: str, options: Mapping[str, Any]) -> str:
 
 
 def option_words(name: str, only: Collection[str] | None, case: Case) -> list[str]:
-    """Return `key=value` for each of a case's options in `name`, a field of `OPTIONS`, or for those in `only`."""
+    """Return `key=value` for a case's options in `name`, a field of `OPTIONS`; with `only`, for these keys."""
     return [
         environment.words(key, value)
         if name == "env_json"
@@ -441,7 +448,10 @@ def option_words(name: str, only: Collection[str] | None, case: Case) -> list[st
 
 
 def option_axis(name: str, key: str, case: Case) -> str:
-    """Return the experiment's setting for the option `key` in `name`: `options.train.py.width`, `env.NCCL_ALGO`."""
+    """Return the experiment's name for an option of a case: `options.train.py.width`, `env.NCCL_ALGO`.
+
+    The option has the key `key` in `name`, a field of `OPTIONS`.
+    """
     if name == "env_json":
         return f"env.{key}"
     owner = case.strategy if name == "options_json" else case.workload.rpartition(":")[0] or case.workload

@@ -58,7 +58,7 @@ def _fraction(text: str) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Range:
-    """Limits of a number. As metadata of a type, as in `Annotated[int, RANKS]`, it replaces pydantic's own validation.
+    """Limits of a number. In a type, as in `Annotated[int, RANKS]`, it replaces pydantic's own validation.
 
     `above` and `below` exclude the limits themselves. `low_why` and `high_why` are the reasons for the limits.
     """
@@ -84,7 +84,7 @@ class Range:
         return f"{start} {low} and {end} {high}"
 
     def checked(self, value: object) -> float:
-        """Return a valid value as an int or a float, as `whole` demands.
+        """Return a valid number as an int if `whole` is set, else as a float.
 
         Raises:
             ValueError: it is not a number, or not within the limits; the message has the limits.
@@ -121,7 +121,7 @@ class Range:
             raise ValueError(f"{shortened(value)} given; {error}") from None
 
     def check_flag(self, flag: str, value: float) -> None:
-        """Check the number that was given to a flag.
+        """Check a number that was given to a flag.
 
         Raises:
             RequestError: the number is not within the limits.
@@ -132,7 +132,7 @@ class Range:
             raise RequestError(f"{flag}: {shortened(value)} given; {error}") from None
 
     def read_flag(self, flag: str, text: str) -> float:
-        """Return the number in the text that was given to a flag.
+        """Parse and check the text that was given to a flag.
 
         Raises:
             RequestError: the text is not a number, or the number is not within the limits.

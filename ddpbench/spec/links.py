@@ -1,4 +1,4 @@
-"""Words for emulated links, and facts on them, from the texts in `Case.fabric`."""
+"""Describe emulated links in words, from the texts in `Case.fabric`."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def local_rate(fabric: str, ranks_per_node: int) -> float | None:
 
 
 def without_latency(fabrics: Iterable[str]) -> bool:
-    """Return whether at least one of these texts names emulated links, and none of those adds latency."""
+    """Return whether at least one of these texts names emulated links, and all that do add no latency."""
     every = [links_of(fabric) for fabric in fabrics if fabric]
     return bool(every) and all(links is not None and not links.latency_s for links in every)
 
 
 @cache
 def short_links(fabric: str) -> str:
-    """Return the links in a few words; if nodes have different rates, the usual rate comes first.
+    """Return the links in a few words. If nodes have different rates, the most common rate comes first.
 
     `1 Gbit/s, 1 Gbit/s, 1 Gbit/s, 100 Mbit/s` becomes `1 Gbit/s, node 3 at 100 Mbit/s`; nodes count from 0.
     """
@@ -47,7 +47,7 @@ def short_links(fabric: str) -> str:
 
 
 def links_apart(fabric: str, other: str) -> str:
-    """Return the links in a few words; if only the usual rate differs from the `other` links, only that rate."""
+    """Return the links in a few words, or only their most common rate if they differ from `other` in that alone."""
     rate, rest = _parts(fabric)
     return rate if rest == _parts(other)[1] and rate != _parts(other)[0] else short_links(fabric)
 
@@ -62,7 +62,7 @@ def link_words(fabric: str) -> str:
 
 
 def _parts(fabric: str) -> tuple[str, str]:
-    """Return words for the rate that most nodes have, and words for the rest of the links."""
+    """Return words for the most common rate of nodes' links, and words for the rest of the links."""
     links = links_of(fabric)
     if links is None:
         return fabric, ""

@@ -77,7 +77,7 @@ def expand(experiment: Experiment, catalog: Catalog, devices: Devices) -> list[P
 
 
 def _add_base_cases(planned: dict[str, PlannedCase], devices: Devices) -> None:
-    """Add the base case of each runnable case to `planned`, by id, unless it is there already."""
+    """Add the base case of each runnable case to `planned`, unless it is there. The keys are ids."""
     runnable = [entry for entry in planned.values() if entry.skip_reason is None]
     for entry in runnable:
         baseline = entry.case.baseline()
@@ -106,7 +106,7 @@ def _check_count(experiment: Experiment) -> None:
 def _setting(experiment: Experiment, axes: Mapping[str, Any]) -> dict[str, Any]:
     """Return all settings of a combination by name: fields of `Base`, `fabric.X`, `env.X`, and the axes.
 
-    `axes` has the combination's values of the axes, which take precedence.
+    `axes` has the combination's value of each axis, which takes precedence.
     """
     fabric = experiment.fabric or FabricSettings()
     linked = {f"fabric.{name}": getattr(fabric, name) for name in FabricSettings.model_fields}
@@ -121,9 +121,9 @@ def _plan_case(
     devices: Devices,
     problems: list[Problem],
 ) -> PlannedCase | None:
-    """Return a combination as a case, with the reason if it will not run.
+    """Return the case of a combination, with a reason if it will not run.
 
-    Add a problem and return None if the combination cannot be a case.
+    If the combination cannot be a case, add a problem and return None.
     """
     strategy = catalog.strategy(setting["strategy"])
     workload = catalog.workload(setting["workload"])
@@ -162,7 +162,7 @@ def _plan_case(
 
 
 def _against_fabric(setting: Mapping[str, Any], backend: str) -> Iterator[Problem]:
-    """Yield problems for settings of a combination that emulated links do not allow."""
+    """Yield problems for settings of a combination that cannot be used with emulated links."""
     if backend == "nccl":
         message = (
             "nccl does not talk over emulated links: they are the kernel's, between namespaces; use gloo"
@@ -177,7 +177,7 @@ def _against_fabric(setting: Mapping[str, Any], backend: str) -> Iterator[Proble
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Laid:
-    """The decisions for a combination: ranks, nodes, samples per step, device, backend and links."""
+    """The ranks, nodes, samples per step, device, backend and links that were decided for a combination."""
 
     world_size: int
     nodes: int
@@ -189,7 +189,10 @@ class _Laid:
 
     @property
     def ranks_per_node(self) -> int:
-        """Return the number of ranks per node; all ranks if they do not divide evenly, so that the case won't run."""
+        """Return the number of ranks per node.
+
+        If the ranks do not divide evenly, it is all ranks, and the case will not run.
+        """
         return self.world_size // self.nodes if self.world_size % self.nodes == 0 else self.world_size
 
 
@@ -249,7 +252,10 @@ def _batch(
     trainers: int,
     problems: list[Problem],
 ) -> tuple[int, int] | None:
-    """Return the local and the global batch; add a problem and return None if those given do not suit the scaling."""
+    """Return the local and the global batch of a case.
+
+    If the given ones do not suit the scaling, add a problem and return None.
+    """
     local_batch: int | None = setting["local_batch"]
     global_batch: int | None = setting["global_batch"]
     if "scaling" in experiment.axes:  # each kind of scaling uses the batch that it fixes
@@ -278,7 +284,7 @@ def _options_json(
     workload: WorkloadInfo,
     problems: list[Problem],
 ) -> tuple[str, str] | None:
-    """Return the options of strategy and workload as JSON; add problems and return None if any are invalid."""
+    """Return the options of strategy and workload as JSON; if any are invalid, add problems and return None."""
     owners = (
         (setting["strategy"], strategy.options),
         (setting["workload"].partition(":")[0], workload.options),
@@ -294,7 +300,7 @@ def _options_json(
 def _as_json(
     model: type[BaseModel], given: Mapping[str, Any], path: str, problems: list[Problem]
 ) -> str | None:
-    """Return validated options as JSON, for ranks; add problems and return None if they are invalid or not JSON."""
+    """Return validated options as JSON; if they are invalid or JSON cannot hold them, add problems and return None."""
     try:
         with process_kept():
             options = model.model_validate(given)
@@ -319,7 +325,7 @@ def _as_json(
 
 
 def _has_json(options: BaseModel, name: str) -> bool:
-    """Return whether one of the options can be written as JSON."""
+    """Return whether the option `name` can be written as JSON."""
     try:
         json.dumps(options.model_dump(mode="json", include={name}))
     except (Exception, SystemExit):
@@ -328,7 +334,7 @@ def _has_json(options: BaseModel, name: str) -> bool:
 
 
 def _device_and_backend(setting: Mapping[str, Any], devices: Devices) -> tuple[str, str]:
-    """Return the requested device and backend, or those that `auto` means on these devices."""
+    """Return the device and the backend of a case, with `auto` replaced by those for this machine."""
     device = devices.kind if setting["device"] == "auto" else setting["device"]
     backend = setting["backend"]
     if backend == "auto":
@@ -337,7 +343,10 @@ def _device_and_backend(setting: Mapping[str, Any], devices: Devices) -> tuple[s
 
 
 def _env_json(setting: Mapping[str, Any], *, uses_backend: bool) -> str:
-    """Return a combination's environment variables as JSON; those of transports only if a backend moves data."""
+    """Return a combination's environment variables as JSON.
+
+    Variables of communication libraries are only included if a backend moves data.
+    """
     variables = {
         name.removeprefix("env."): value for name, value in setting.items() if name.startswith("env.")
     }
@@ -360,7 +369,7 @@ def _dtype(asked: str, workload: WorkloadInfo) -> str:
 
 
 def _unknown_choices(experiment: Experiment, catalog: Catalog) -> Iterable[Problem]:
-    """Yield a problem for algorithms and schedules that no strategy of the experiment offers."""
+    """Yield a problem for each algorithm and schedule that no strategy of the experiment offers."""
     names = experiment.axes.get("strategy", [experiment.base.strategy])
     infos = [catalog.strategy(name) for name in names]
     for setting in ("algorithm", "schedule"):
@@ -394,7 +403,7 @@ def _missing_algorithms(names: Iterable[str], catalog: Catalog, where: str) -> I
 
 
 def _options(experiment: Experiment, setting: Mapping[str, Any], owner: str) -> dict[str, Any]:
-    """Return a strategy's or workload's options, including those that are axes."""
+    """Return the options of the strategy or workload `owner` in a combination, including those that are axes."""
     start = f"options.{owner}."
     axes = {key.removeprefix(start): value for key, value in setting.items() if key.startswith(start)}
     return {**experiment.options.get(owner, {}), **axes}
@@ -403,7 +412,7 @@ def _options(experiment: Experiment, setting: Mapping[str, Any], owner: str) -> 
 def _layout(
     experiment: Experiment, setting: Mapping[str, Any], problems: list[Problem]
 ) -> tuple[int, int] | None:
-    """Return a combination's world size and number of nodes; add a problem and return None if they are invalid.
+    """Return a combination's world size and number of nodes; if they are invalid, add a problem and return None.
 
     On a fabric, any two of nodes, ranks per node and world size determine the third. There are never more nodes than
     ranks.
@@ -454,9 +463,9 @@ def _layout_problem(experiment: Experiment, setting: Mapping[str, Any]) -> Probl
 def _links(
     setting: Mapping[str, Any], strategy: StrategyInfo, world_size: int, nodes: int, problems: list[Problem]
 ) -> str | None:
-    """Return the text for `Case.fabric`, empty if the case would not use a fabric.
+    """Return the text for `Case.fabric`, which is empty if the case would not use a fabric.
 
-    Add problems and return None if the fabric's settings are invalid.
+    If the fabric's settings are invalid, add problems and return None.
     """
     if setting["fabric.bandwidth"] is None:
         return ""
@@ -495,7 +504,7 @@ def _links(
 
 
 def _oversubscribed(case: Case, devices: Devices) -> bool:
-    """Return whether ranks on CPUs have more threads than there are cores; never for replays, whose ranks sleep."""
+    """Return whether ranks on CPUs have more threads than there are cores. Replays never do, because they sleep."""
     return (
         case.device == "cpu"
         and case.compute == "real"

@@ -1,4 +1,4 @@
-"""Apply the overrides of `--set`, and drop what they replace in an experiment.
+"""Apply the overrides of `--set` to an experiment, and remove what they replace.
 
 A bare name stands for the only setting that it can mean: `precision` for `base.precision`, `until_s` for
 `budget.until_s`, `accumulate` for `options.ddp.accumulate` if only ddp has this option. Nothing here validates values.
@@ -33,10 +33,10 @@ _Setting = tuple[list[str], Any, str]
 
 
 def places(name: str, models: Models, *, emulated: bool = True) -> list[str]:
-    """Return the full keys that a setting's bare name may stand for.
+    """Return the full keys that a setting's bare name may stand for, such as `base.precision` for `precision`.
 
     Args:
-        name: the bare name, such as `precision`.
+        name: the bare name.
         models: models of the options of the experiment's strategies and workloads, by name.
         emulated: whether there is a fabric; if not, a name that another section also has cannot mean the fabric's.
     """
@@ -48,7 +48,7 @@ def places(name: str, models: Models, *, emulated: bool = True) -> list[str]:
 
 
 def whole_keys(override: str) -> list[str]:
-    """Return the full keys that an override may mean, without `axes.`; for a table, those of all its settings.
+    """Return the full keys that an override may set, without `axes.`. A table sets each of its entries.
 
     A bare name of an option is returned unchanged.
     """
@@ -56,19 +56,19 @@ def whole_keys(override: str) -> list[str]:
 
 
 def sure_keys(override: str) -> list[str]:
-    """Return the full keys that an override means for certain, without those of ambiguous bare names."""
+    """Return the full keys that an override sets for certain, without those of ambiguous bare names."""
     return [keys[0] for keys in _meanings(override) if len(keys) == 1]
 
 
 def _meanings(override: str) -> list[list[str]]:
-    """Return, for each value that an override sets, the full keys that may be meant."""
+    """Return, for each value that an override sets, the full keys that its name may stand for."""
     given, value, _ = _read(override, []) or (setting_keys(override.partition("=")[0].strip()), None, "")
     names = [".".join(keys[1:] if keys[0] == "axes" else keys) for keys, _ in _leaves(tuple(given), value)]
     return [([] if "." in name else places(name, {})) or [name] for name in names]
 
 
 def contradiction(overrides: Iterable[str]) -> tuple[str, str] | None:
-    """Return the first two overrides of which the later replaces a value of the earlier; None if none does.
+    """Return the first override whose value a later one replaces, and the later one; None if no value is replaced.
 
     Bare names of options are compared as they are, because their strategy or workload depends on the experiment.
     """
@@ -77,7 +77,7 @@ def contradiction(overrides: Iterable[str]) -> tuple[str, str] | None:
 
 
 class GivenSettings:
-    """Overrides, added one after the other, to find one that replaces a value of an earlier one."""
+    """Collects overrides, to find one that replaces a value of an earlier one."""
 
     def __init__(self) -> None:
         """Begin without overrides."""
@@ -85,7 +85,7 @@ class GivenSettings:
         self._tables: dict[tuple[str, ...], str] = {}
 
     def add(self, override: str) -> tuple[str, str] | None:
-        """Add an override; return an earlier one whose value it replaces, and this one; None if it replaces none."""
+        """Add an override. If it replaces a value of an earlier one, return that one and this one; else None."""
         if not (setting := _read(override, [])):
             return None
         keys = setting[0]
@@ -94,7 +94,7 @@ class GivenSettings:
         )
 
     def put(self, keys: Sequence[str], value: Any, text: str) -> tuple[str, str] | None:
-        """Like `add`, for a parsed override."""
+        """Like `add`, for the parts of an override after parsing."""
         path, new = _path(keys), _leaves(tuple(keys), value)
         if path in self._tables and not _is_below_axes(path):  # this override replaces the whole table
             still = {leaf for leaf, _ in new}
@@ -121,19 +121,19 @@ def _is_below_axes(path: Sequence[str]) -> bool:
 
 
 def _path(keys: Sequence[str]) -> tuple[str, ...]:
-    """Return the parts of a key, with the name of an axis split at its dots, even if they were quoted."""
+    """Return the parts of a key, with an axis's name split at its dots even if the name was quoted."""
     return ("axes", *".".join(keys[1:]).split(".")) if keys[0] == "axes" and len(keys) > 1 else tuple(keys)
 
 
 def _leaves(path: tuple[str, ...], value: Any) -> list[tuple[tuple[str, ...], Any]]:
-    """Return the path and the value of each setting that an override sets; a table sets each of its entries."""
+    """Return the path and the value of each setting that an override sets. A table sets each of its entries."""
     if not isinstance(value, dict) or not value:
         return [(_path(path), value)]
     return [leaf for key, inner in value.items() for leaf in _leaves((*path, key), inner)]
 
 
 def with_whole_options(overrides: Iterable[str], models: Models, problems: list[Problem]) -> list[str]:
-    """Return the overrides with bare names of options replaced by full keys; add problems for ambiguous ones."""
+    """Return the overrides with full keys instead of bare names of options; add problems for ambiguous names."""
     written: list[str] = []
     for text in overrides:
         name, equals, value = text.partition("=")
@@ -149,17 +149,14 @@ def with_whole_options(overrides: Iterable[str], models: Models, problems: list[
 
 
 def _lacks_owner(keys: Sequence[str]) -> bool:
-    """Return whether a key such as `options.ratio`, or an axis of it, may be an option without its owner's name.
-
-    The owner is the strategy or workload that has the option.
-    """
+    """Return whether a key such as `options.ratio` may be an option without its strategy's or workload's name."""
     return keys[-2:-1] == ["options"] and list(keys[:-2]) in ([], ["axes"])
 
 
 def _owned(keys: list[str], models: Models, problems: list[Problem]) -> list[str]:
-    """Return the parts of the full key of an option that was given without its owner (the strategy or workload).
+    """Return the parts of the full key for an option that was given without its strategy or workload.
 
-    Return an empty list if it is not such an option. If several owners have it, also add a problem.
+    The result is empty if no strategy or workload has such an option. If several have it, also add a problem.
     """
     if not _lacks_owner(keys) or keys[-1] in models:
         return []
@@ -171,12 +168,12 @@ def _owned(keys: list[str], models: Models, problems: list[Problem]) -> list[str
 
 
 def quoted(part: str) -> str:
-    """Return a part of a key as TOML needs it, in quotes if necessary, such as `"mine.py:TopK"`."""
+    """Return a part of a key, in quotes if TOML requires them, as in `"mine.py:TopK"`."""
     return part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else toml_text(part)
 
 
 def _meant(name: str, candidates: Sequence[str], problems: list[Problem]) -> str:
-    """Return the only candidate for a bare name; empty if there is none. If there are several, add a problem."""
+    """Return the only candidate for a bare name; empty without candidates. If there are several, add a problem."""
     if len(candidates) > 1:
         message = f"{name} may be {' or '.join(candidates)}: write the one that is meant"
         problems.append(Problem(path="--set", message=message))
@@ -192,14 +189,14 @@ class Owner(NamedTuple):
 
     @property
     def table(self) -> str:
-        """Return the name of the owner's table of options; for a workload, this lacks the size or the class."""
+        """Return the name of the table of options. For a workload, this lacks the size or the class."""
         return self.name if self.kind == "strategy" else self.name.partition(":")[0]
 
 
 def owner_names(data: Mapping[str, Any], settings: Sequence[list[str]] = ()) -> list[Owner]:
     """Return the strategies and workloads of an experiment.
 
-    If `settings`, the keys of overrides, have `base.strategy` or `base.workload`, that replaces the axis.
+    `settings` are the keys of overrides. If they include `base.strategy` or `base.workload`, the axis does not count.
     """
     axes, base = data.get("axes"), data.get("base")
     names: list[Owner] = []
@@ -214,7 +211,7 @@ def owner_names(data: Mapping[str, Any], settings: Sequence[list[str]] = ()) -> 
 
 
 def option_models(owners: Iterable[Owner], catalog: Catalog) -> dict[str, type[BaseModel]]:
-    """Return the models of options by the names of their tables; unknown strategies and workloads are left out."""
+    """Return the models of strategies' and workloads' options, by the names of their tables, without unknown ones."""
     models: dict[str, type[BaseModel]] = {}
     for owner in owners:
         with suppress(KeyError, ValueError):  # reported elsewhere
@@ -224,7 +221,7 @@ def option_models(owners: Iterable[Owner], catalog: Catalog) -> dict[str, type[B
 
 
 def is_emulated(data: Mapping[str, Any]) -> bool:
-    """Return whether an experiment's contents ask for a fabric, by a section or an axis."""
+    """Return whether an experiment's contents have a fabric, as a section or as an axis."""
     axes = data.get("axes")
     return "fabric" in data or (
         isinstance(axes, dict) and any(str(name).partition(".")[0] == "fabric" for name in axes)
@@ -234,7 +231,7 @@ def is_emulated(data: Mapping[str, Any]) -> bool:
 def apply(
     data: dict[str, Any], overrides: Sequence[str], catalog: Catalog, problems: list[Problem]
 ) -> list[list[str]]:
-    """Set the overrides' values in `data`, and add problems; return the key, in parts, of each setting that was set."""
+    """Set the overrides' values in `data`, add problems, and return the key of each setting that was set, in parts."""
     if not isinstance(overrides, list | tuple) or not all(isinstance(one, str) for one in overrides):
         message = f'{shortened(overrides)}: give a list of texts, such as ["base.local_batch=16"]'
         problems.append(Problem(path="overrides", message=message))  # from Python: --set gives nothing else
@@ -261,12 +258,12 @@ def apply(
 
 
 def _parts(settings: Iterable[_Setting]) -> list[list[str]]:
-    """Return the parts of each key that these overrides set; for a table, those of the keys in it."""
+    """Return the keys that these overrides set, in parts. A table sets each of its entries."""
     return [list(leaf) for keys, value, _ in settings for leaf, _ in _leaves(tuple(keys), value)]
 
 
 def _whole(keys: list[str], models: Models, problems: list[Problem], *, emulated: bool) -> list[str]:
-    """Return the parts of the full key for a bare name; add a problem and return an empty list if it is not certain."""
+    """Return the parts of the full key for a bare name; if it is uncertain, add a problem and return an empty list."""
     axis, name = keys[0] == "axes", keys[-1]
     candidates = places(name, models, emulated=emulated)
     if axis:
@@ -282,21 +279,21 @@ def _whole(keys: list[str], models: Models, problems: list[Problem], *, emulated
 
 
 def _is_whole(keys: Sequence[str]) -> bool:
-    """Return whether a key names its section, or means the same setting in every experiment."""
+    """Return whether a key has its section or means the same setting in every experiment."""
     if keys[0] == "axes" and len(keys) == 2:
         return "." in keys[1] or keys[1] in Base.model_fields
     return len(keys) > 1 or keys[0] in _TOP_LEVEL
 
 
 def _split(key: str) -> list[str]:
-    """Return the parts of a full key, in which a strategy's or workload's name may contain dots, as in `train.py`."""
+    """Return the parts of a full key. Names of strategies or workloads may contain dots, as in `train.py`."""
     section, _, rest = key.partition(".")
     owner, _, name = rest.rpartition(".")
     return [section, owner, name] if owner else [section, name]
 
 
 def _near(name: str, models: Models) -> str:
-    """Return a clause that suggests the nearest setting, or else lists the sections."""
+    """Return a clause that suggests the setting with the nearest name, or else lists the sections."""
     known = {field for model in (*_SECTIONS.values(), *models.values()) for field in model.model_fields}
     return meant(name, known, 0.7) or nearest(name, _TOP_LEVEL)
 
@@ -310,7 +307,7 @@ def misplaced(name: str, models: Models) -> str:
 
 
 def _read(override: str, problems: list[Problem]) -> _Setting | None:
-    """Return a parsed override; add a problem and return None if it cannot be parsed."""
+    """Return a parsed override; if it cannot be parsed, add a problem and return None."""
     path, equals, raw = override.partition("=")
     keys = setting_keys(path.strip())
     if not equals or not all(keys):
@@ -334,7 +331,7 @@ def _read(override: str, problems: list[Problem]) -> _Setting | None:
 
 
 def _put(data: dict[str, Any], keys: Sequence[str], value: Any, text: str, problems: list[Problem]) -> bool:
-    """Set an override's value in `data`; add a problem and return False if its section is not a table."""
+    """Set an override's value in `data`; if its section is not a table, add a problem and return False."""
     if _is_below_axes(keys):  # the form that `dotted` makes
         written = [(["axes", ".".join(leaf[1:])], inner) for leaf, inner in _leaves(tuple(keys), value)]
     else:
@@ -359,7 +356,7 @@ _OF_OWN_FILE = re.compile(r"""options\.(?P<owner>[^"']*?(:\w+|\.py))\.(?P<option
 
 
 def setting_keys(path: str) -> list[str]:
-    """Return the parts of a setting's path, in which a part that contains dots is quoted as in TOML.
+    """Return the parts of a setting's path. A part that contains dots is quoted as in TOML.
 
     A user's file, as in `options.train.py.width` or `options.mine.py:TopK.ratio`, needs no quotes.
     """
@@ -436,7 +433,7 @@ def _replace_values(data: dict[str, Any], settings: Sequence[list[str]]) -> list
 
 
 def _leave_out(data: dict[str, Any], settings: Sequence[list[str]], before: Iterable[Owner]) -> list[str]:
-    """Remove settings of strategies and workloads that overrides have replaced; return a sentence for each of these."""
+    """Remove the options of strategies and workloads that overrides have replaced; return one sentence per name."""
     still = {owner.table for owner in owner_names(data)}
     asked = _axes_asked(settings)
     left_out = []
@@ -470,7 +467,7 @@ def _leave_out(data: dict[str, Any], settings: Sequence[list[str]], before: Iter
 
 
 def _names_option(rule: object, prefix: str) -> bool:
-    """Return whether an exclude, or a side of a claim, selects cases by an option with this prefix."""
+    """Return whether an exclude, or a side of a claim, selects by an option whose name begins with `prefix`."""
     if not isinstance(rule, dict):
         return False
     tables = [rule, *(rule[side] for side in SIDES if isinstance(rule.get(side), dict))]
@@ -490,7 +487,7 @@ def _value_at(data: Mapping[str, Any], keys: Sequence[str]) -> Any:
 
 
 def place_of(table: dict[str, Any], name: str) -> tuple[dict[str, Any], str] | None:
-    """Return the table that has a setting (a name with dots), and the key in that table; None if it is not set."""
+    """Return the table that has a setting, and its key there; None if it is not set. `name` may contain dots."""
     if name in table:
         return table, name
     for key, inner in table.items():

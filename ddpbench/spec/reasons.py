@@ -20,7 +20,7 @@ def skip_reason(
     catalog: Catalog,
     trainers: int,
 ) -> str | None:
-    """Return the first reason why a case will not run, or None; `trainers` is the number of its ranks that train."""
+    """Return the first reason why a case will not run, or None. `trainers` is the number of ranks that train."""
     return (
         _launcher_reason(case, strategy)
         or _layout_reason(case)
@@ -98,7 +98,7 @@ def _pieces_reason(
 
 
 def _virtual_reason(case: Case) -> str | None:
-    """Return why this case cannot be dilated or shrunk, or run on a fabric, as requested, or None."""
+    """Return why this case cannot be dilated, shrunk or run on emulated links as requested, or None."""
     if case.compute == "real" and (case.dilation != 1 or case.shrink != 1):
         what = "dilation" if case.dilation != 1 else "shrink"
         return f'{what} needs replayed computation: workload = "replay:PROFILE" (ddpbench profile makes one)'
@@ -186,7 +186,7 @@ def _processes_reason(case: Case) -> str | None:
 
 
 def _backend_reason(case: Case) -> str | None:
-    """Return why the case's backend, if it has one, cannot move data of its device, or None."""
+    """Return why the case's backend cannot move data in its device's memory, or None."""
     if case.backend == "nccl" and case.device != "cuda":
         return "nccl moves data between GPUs only; use gloo or mpi on CPU"
     if case.backend == "mpi" and case.device != "cpu":

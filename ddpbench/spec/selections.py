@@ -1,4 +1,4 @@
-"""Check axes, and tables that select combinations of them by settings: excludes, and the sides of claims.
+"""Check an experiment's axes, its excludes, and the sides of its claims.
 
 Only this module decides which names an axis or such a table may use, and which values.
 """
@@ -41,7 +41,7 @@ OwnValue = Annotated[Any, AfterValidator(_json_value)]
 
 
 def same_value(one: Any, other: Any) -> bool:
-    """Return whether two values are equal and of the same type, because a user's class may distinguish 1 from true."""
+    """Return whether two values are equal and of the same type, because a user's class may distinguish 1 from True."""
     return type(one) is type(other) and one == other
 
 
@@ -51,7 +51,7 @@ def variable_of(axis: str) -> str:
 
 
 def axis_field(name: str, models: Models) -> FieldInfo | None:
-    """Return the field of the setting with an axis's name; None if the setting does not exist.
+    """Return the model field of the setting that an axis varies; None if the setting does not exist.
 
     It may be a field of `Base` or of the fabric (`fabric.bandwidth`), an environment variable (`env.NCCL_ALGO`), or an
     option (`options.ddp.X`, `options.train.py.X`).
@@ -68,7 +68,7 @@ def axis_field(name: str, models: Models) -> FieldInfo | None:
 
 
 def _option_field(model: type[BaseModel] | None, key: str) -> FieldInfo | None:
-    """Return the field of an option, or None; any keyword may be an option of a user's class, for ranks to check."""
+    """Return the model field of an option, or None. A user's class may have any option, which ranks check."""
     if model is None:
         return None
     field = model.model_fields.get(key)
@@ -85,7 +85,7 @@ def is_own_option(name: str, models: Models) -> bool:
 
 
 def axis_names(models: Models) -> list[str]:
-    """Return all names that an axis may have, except environment variables, whose names are free."""
+    """Return all names that an axis may have, except environment variables, which may have any name."""
     options = [f"options.{owner}.{key}" for owner, model in models.items() for key in model.model_fields]
     return [*Base.model_fields, *(f"fabric.{key}" for key in FabricSettings.model_fields), *options]
 
@@ -104,7 +104,7 @@ def dotted(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def written_twice(data: Mapping[str, Any], path: str) -> list[Problem]:
-    """Return a problem for each dotted name that a table has twice, in quotes and in a nested table."""
+    """Return a problem for each name that a table has both with dots, in quotes, and as a nested table."""
     counts = Counter(name for name, _ in _dotted(data))
     return [
         Problem(
@@ -126,7 +126,9 @@ def _dotted(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def check_selection(
     rule: dict[str, Any], path: str, models: Models, catalog: Catalog, *, would: str
 ) -> list[Problem]:
-    """Return the problems of a table; convert its entries to dotted names and lists of values of the settings' types.
+    """Return the problems of a table that selects cases, and bring its entries into a common form.
+
+    Names become dotted, and values become lists of the settings' types.
 
     Args:
         rule: the table, which is changed; invalid entries are removed.
@@ -159,7 +161,7 @@ def check_selection(
 
 
 def _unknown_names(rule: Mapping[str, list[Any]], path: str, catalog: Catalog) -> list[Problem]:
-    """Return problems for unknown strategies and workloads in a table, and replace known names by full ones."""
+    """Return problems for unknown strategies and workloads in a table, and replace known names by their full names."""
     problems: list[Problem] = []
     for key, look_up in (("strategy", catalog.strategy), ("workload", catalog.workload)):
         values = rule.get(key, [])

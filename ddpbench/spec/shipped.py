@@ -1,4 +1,4 @@
-"""Look up the histories of a run's claims in the experiments that ship with ddpbench."""
+"""Find the histories of a run's claims in the experiments that ship with ddpbench."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Experiment(BaseModel):
 def with_known_history(
     claims: Sequence[PlannedClaim], experiment: str, run_id: str, folder: Path | None = None
 ) -> tuple[PlannedClaim, ...]:
-    """Return a run's claims, with histories from the shipped experiment of that name if the run's plan lacks them.
+    """Return a run's claims. If its plan lacks their histories, take these from the shipped experiment of that name.
 
     A history belongs to a claim if one of its entries has the run's id and the claim's wording. That entry becomes a
     `JudgedAgain`, with the verdict that the run had when the history was written; later entries are left out.

@@ -1,4 +1,4 @@
-"""A loss to train down to, and the rule, for ranks and for the analysis, by which it counts as reached."""
+"""A loss to train down to, and the rule by which it counts as reached, for ranks and for the analysis."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SMOOTHED_BATCHES = 32
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TargetLoss:
-    """The loss to reach, and the steps and the seconds of training after which a launch gives up."""
+    """The loss to reach, and the number of steps and seconds of training after which a launch gives up."""
 
     loss: float
     steps: int
@@ -24,14 +24,14 @@ class TargetLoss:
 def smoothing_steps(case: Case) -> int:
     """Return the number of steps over which to average a case's losses.
 
-    It is chosen so that the averages of all cases cover the same number of samples. Thus they are equally noisy and lag
+    With this number, the averages of all cases cover the same number of samples. Thus they are equally noisy and lag
     equally far behind, so that no case reaches a loss sooner only because of the size of its batches.
     """
     return max(1, round(SMOOTHED_BATCHES * case.baseline().global_batch / case.global_batch))
 
 
 def mean_losses(ranks: Sequence[Sequence[float]]) -> list[float]:
-    """Return the job's mean loss of each step, from the ranks' losses, which are empty for ranks without a loss.
+    """Return the job's mean loss at each step, from each rank's losses. Ranks without a loss have an empty sequence.
 
     Ranks that have a loss must have the same number of samples per step.
     """

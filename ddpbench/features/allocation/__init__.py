@@ -1,4 +1,4 @@
-"""Feature: write up a run for an allocation proposal."""
+"""Feature: describe a run for a proposal to an HPC centre (an allocation of computing time)."""
 
 from ddpbench.installed import Registered
 

@@ -1,4 +1,4 @@
-"""`ddpbench allocation RUN_DIR`: write what an HPC centre asks for in a proposal, ready to paste."""
+"""`ddpbench allocation RUN_DIR`: write the numbers and text that an HPC centre requests in a proposal."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _resolved(kind: str, name: str | None) -> str | None:
-    """Return the name that runs use for a strategy, workload or algorithm that an installed package has registered.
+    """Return the name under which runs record a strategy, workload or algorithm of an installed package.
 
     Raises:
         RequestError: several packages register it, or the registered object is not a class.
@@ -132,7 +132,7 @@ def _resolved(kind: str, name: str | None) -> str | None:
 
 
 def _where(given: list[str]) -> dict[str, str]:
-    """Return values by name, from texts such as `local_batch=32`.
+    """Return a dictionary from texts such as `local_batch=32`.
 
     Raises:
         RequestError: a text is not of that form, or a name is repeated.

@@ -1,4 +1,4 @@
-"""Feature: find since when cases are slower or faster, from many runs."""
+"""Feature: compare many runs, to find since when cases are slower or faster."""
 
 from ddpbench.installed import Registered
 

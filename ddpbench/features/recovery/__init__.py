@@ -1,4 +1,4 @@
-"""Feature: the cost of a failure during training with snapshots, with findings and a section of the page."""
+"""Feature: the cost of a failure during training with snapshots, with findings and a section of the report."""
 
 from ddpbench.installed import Registered
 

@@ -1,1 +1,1 @@
-"""Computes job sizes, their costs, and the size to request."""
+"""Compute the job sizes of a proposal, their costs, and the size to request."""

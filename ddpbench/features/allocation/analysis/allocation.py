@@ -1,4 +1,4 @@
-"""A scaling curve in the form that HPC centres request: job sizes, wall times, core- or GPU-hours, recommended size.
+"""Compute a scaling curve as HPC centres request it: job sizes, wall times, core- or GPU-hours, recommended size.
 
 Uses only measurements on real links with real computation, where each rank has its own core or GPU.
 """
@@ -33,7 +33,10 @@ from ddpbench.spec import Case, grouping
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobSize:
-    """A job size. Times are in seconds; hours are core-hours, or GPU-hours."""
+    """One row of a proposal: a number of ranks and its run time, hours and efficiency.
+
+    Times are in seconds; hours are core-hours, or GPU-hours.
+    """
 
     world_size: int
     base: bool
@@ -52,18 +55,21 @@ class JobSize:
 
     @property
     def finish_s(self) -> float | None:
-        """Queue wait plus run time."""
+        """Queue wait plus run time, seconds; None if either is unknown."""
         return None if self.wait_s is None or self.run_s is None else self.wait_s + self.run_s.value
 
     @property
     def surest_efficiency(self) -> float:
-        """The efficiency compared with the cut: the interval's lower end, or the value if there is no interval."""
+        """The lower end of the efficiency's interval, or the efficiency itself if there is no interval."""
         return self.efficiency.value if self.efficiency.low is None else self.efficiency.low
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allocation:
-    """The numbers of a proposal. `first` is the job size that finishes first; None if no queue waits are known."""
+    """The numbers of a proposal.
+
+    `first` is the job size that finishes first; None if no queue waits are known.
+    """
 
     name: str
     case: Case
@@ -103,7 +109,7 @@ class Allocation:
 
 
 def allocation_of(run: RunDir, request: AllocationRequest) -> Allocation:
-    """Return the allocation page's numbers for one curve of a run.
+    """Return the numbers of a proposal, from one curve of a run.
 
     Raises:
         RequestError: the request cannot be met from this run.
@@ -186,7 +192,7 @@ def _slurm_jobs(machine: Mapping[str, Any]) -> list[SlurmJob]:
 
 
 def _waited(jobs: Sequence[SlurmJob], runs: Sequence[CaseRun]) -> dict[int, dict[tuple[str, int], float]]:
-    """Return queue waits in seconds, by world size, then by job id and number of restarts.
+    """Return the recorded queue waits in seconds, by world size, then by job id and number of restarts.
 
     The waits of a world size are those of the smallest jobs with enough nodes for its case.
     """
@@ -238,7 +244,7 @@ def _jobs(curve: CaseCurve, base: CaseRun, request: AllocationRequest) -> list[J
 
 
 def _largest_worth_it(jobs: Sequence[JobSize], cut: float) -> JobSize:
-    """Return the largest job size whose efficiency is surely at least `cut`, or the base case if there is none."""
+    """Return the largest job size whose efficiency is surely at least `cut`; the base case if there is none."""
     able = [job for job in jobs if not job.base and job.surest_efficiency >= cut]
     return max(able, key=lambda job: job.world_size, default=jobs[0])
 

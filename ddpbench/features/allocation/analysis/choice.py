@@ -1,4 +1,4 @@
-"""The choice of the curve for an allocation: what a request may contain, and which curve it selects."""
+"""Choose the curve of a run for a proposal: what the user may request, and which curve the request selects."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MOST_NAMED = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AllocationRequest:
-    """The user's request for an allocation page.
+    """The user's request for a proposal.
 
     `where` selects among curves of one strategy and workload, by names of options or of `Case`'s fields, with their
     values. `waits_s` has queue waits in seconds, by world size; they are given, not measured. If `samples_per_epoch` is
@@ -128,7 +128,7 @@ def _is_of(curve: CaseCurve, request: AllocationRequest) -> bool:
 
 
 def _first_of(curves: Sequence[CaseCurve]) -> CaseCurve:
-    """Return DDP's curve, or that of the first strategy that exchanges gradients. If it has several, the longest."""
+    """Return DDP's longest curve, or else the longest of the first strategy that exchanges gradients."""
     ddp = [curve for curve in curves if traits_of(curve.first.case).role == "reference"]
     able = [curve for curve in curves if traits_of(curve.first.case).exchanges]
     strategy = (ddp or able or curves)[0].first.case.strategy
@@ -167,7 +167,7 @@ def _options(case: Case) -> list[_Option]:
 
 
 def _value(curve: CaseCurve, name: str) -> str | None:
-    """Return the value, as text, of a field or option that all cases of a curve share; None if they share none."""
+    """Return the value, as text, of a field or option if all cases of a curve have the same one; else None."""
     case = curve.first.case
     if name == ("global_batch" if case.scaling == "weak" else "local_batch"):
         return None  # it varies with the ranks
@@ -191,7 +191,7 @@ def _as_word(value: object) -> str:
 
 
 def _option_names(curves: Sequence[CaseCurve]) -> list[str]:
-    """Return the names of these curves' options. If an option shares its name with others, its axis's name is used."""
+    """Return the names of these curves' options. Options with the same name get the names of their axes."""
     every = [one for curve in curves for one in _options(curve.first.case)]
     owners: dict[str, set[str]] = {name: {""} for name in (*_APART, *_FIELDS, *_LAYOUT)}
     for one in every:
@@ -204,21 +204,21 @@ def _names(curves: Sequence[CaseCurve]) -> list[str]:
 
 
 def _has(curve: CaseCurve, name: str, asked: str) -> bool:
-    """Return whether a curve has the requested value; `none` stands for an option that the curve lacks."""
+    """Return whether a curve has the requested value of `name`; `none` stands for an option that the curve lacks."""
     value = _value(curve, name)
     lacks = value is None and name not in (*_FIELDS, *_LAYOUT)
     return asked == (_ABSENT if lacks else value)
 
 
 class _Others:
-    """The curves of a run that were not chosen, and the flags that choose each."""
+    """The curves of a run that the request did not choose, and the flags that choose each."""
 
     def __init__(self, cases: Sequence[CaseRun], chosen: CaseCurve) -> None:
         self._cases, self._chosen = cases, chosen
         self._at: dict[str | None, list[CaseCurve]] = {}
 
     def flags(self, curve: CaseCurve) -> str:
-        """Return ` (FLAGS)` with the flags that choose this curve alone; empty if none do."""
+        """Return ` (FLAGS)` with the flags that choose exactly this curve; empty if no flags do."""
         flags: dict[str, str] = {}
         rival: CaseCurve | None = self._chosen
         while rival is not None and (_ids(rival) != _ids(curve) or not flags):
@@ -236,7 +236,7 @@ class _Others:
         return f" ({' '.join(words)})"
 
     def _difference(self, curve: CaseCurve, rival: CaseCurve, flags: Mapping[str, str]) -> str:
-        """Return the first name, not yet among `flags`, in which two curves differ; empty if there is none."""
+        """Return the first setting, not among `flags`, in which two curves differ; empty if they do not differ."""
         options = _option_names(self._real_at(None))
         for name in (*_APART, *_FIELDS, *_LAYOUT, *options):
             value = _value(curve, name)
@@ -251,7 +251,7 @@ class _Others:
         return _first_of(found) if found else None
 
     def _real_at(self, cap: str | None) -> list[CaseCurve]:
-        """Return the curves among which `choose` would choose if it were asked for this bucket cap."""
+        """Return the curves on real links with this bucket cap, among which `choose` would choose."""
         if cap not in self._at:
             of_cap = [one for one in self._cases if cap in (None, _cap_of(one)) or _cap_of(one) == "none"]
             self._at[cap] = [curve for curve in _of_a_base_case(of_cap) if not curve.emulated]
@@ -269,7 +269,7 @@ class _Others:
         return found
 
     def with_cap(self, curve: CaseCurve) -> CaseCurve:
-        """Return a curve with its bucket cap in its name, if its configuration was also run at other caps."""
+        """Return a curve, named with its bucket cap if its configuration was also run at other caps."""
         words = f"with {FACETS['bucket_cap_mb'].word(curve.first.case)}"
         if words in curve.name or not _other_caps(self._cases, curve):
             return curve
@@ -286,7 +286,7 @@ def _alike(case: Case, other: Case) -> bool:
 
 
 def _unfinished(cases: Sequence[CaseRun]) -> str:
-    """Return words for how many cases have too few rounds, and for the first one's problem; empty if there are none."""
+    """Return words for how many cases have too few rounds, and for the first one's problem; empty if none has."""
     early = [one for one in cases if one.status == "unfinished" and not one.planned.oversubscribed]
     if not early:
         return ""

@@ -1,4 +1,4 @@
-"""The best snapshot period of a job, from the measured cost of snapshots and failures, and the failure rate."""
+"""Compute a job's best snapshot period from the measured costs of snapshots and failures, and the failure rate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ddpbench.text_safety import command
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Saving:
-    """The best time between snapshots for a job, and the fraction of time that then trains (`ettr`).
+    """The best time between snapshots for a job, and the fraction of time that is then spent training (`ettr`).
 
     Times are in seconds; `period_s` counts training only. The costs of a snapshot and a failure are means over
     launches, as the formula requires.

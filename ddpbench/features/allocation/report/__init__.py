@@ -1,4 +1,4 @@
-"""The allocation page as Markdown, LaTeX and a picture, with the same words and numbers in each."""
+"""Write a proposal's page as Markdown, LaTeX and a picture, with the same words and numbers in each."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _digest(content: bytes) -> str:
 
 
 def _check_unchanged(contents: Mapping[Path, bytes], written: str) -> None:
-    """Refuse to replace files that users edited after ddpbench wrote them, for example for their proposals.
+    """Refuse to replace files that users edited after ddpbench wrote them.
 
     Raises:
         OutputError: a file was edited.

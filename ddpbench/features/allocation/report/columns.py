@@ -1,4 +1,4 @@
-"""The columns of the allocation page's table."""
+"""The columns of the table of job sizes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from ddpbench.units import format_seconds
 
 @dataclass(frozen=True, slots=True)
 class JobColumn:
-    """A column: its title, and a function that returns its text for a job size."""
+    """A column of the table of job sizes: its title, and a function that returns its text for a job size."""
 
     title: str
     text: Callable[[JobSize], str]
 
 
 def columns_of(allocation: Allocation) -> list[JobColumn]:
-    """Return the table's columns, with the times of epochs and runs if their length is known, and any queue waits."""
+    """Return the columns of the table of job sizes.
+
+    Times of epochs and runs are included if their length is known, and queue waits if any are known.
+    """
     head = capital(allocation.unit)
     columns = [
         JobColumn("Nodes", lambda job: str(job.nodes)),

@@ -1,4 +1,4 @@
-"""The allocation page's figure: speed-up against ranks, with the ideal and the efficiency cut."""
+"""Draw a proposal's figure: speed-up against ranks, with the ideal and the efficiency cut."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _draw_references(axes: Axes, cut: float, low: float, high: float) -> None:
 
 
 def _draw_speedups(axes: Axes, allocation: Allocation) -> None:
-    """Draw the base case, and each job size with its whiskers."""
+    """Draw the speed-ups of the base case and of each job size, the latter with whiskers."""
     base = style.base_look()
     axes.plot([1], [1], base.marker, color=base.colour, markersize=6, zorder=3)
     look = style.look(allocation.case)
@@ -128,7 +128,7 @@ def _mark_chosen(axes: Axes, chosen: JobSize) -> None:
 
 
 def _heights(allocation: Allocation, low: float, high: float) -> tuple[float, float]:
-    """Return the ends of the speed-up axis, with room for both lines and for every whisker above 0."""
+    """Return the ends of the speed-up axis, with room for both reference lines and for every whisker above 0."""
     estimates = [job.speedup for job in allocation.jobs if not job.base]
     values = [bound for e in estimates for bound in (e.value, e.low) if bound and bound > 0]
     bottom = min([low * allocation.cut, *values]) / 1.05
@@ -139,7 +139,7 @@ def _heights(allocation: Allocation, low: float, high: float) -> tuple[float, fl
 def _finish(
     axes: Axes, sizes: Sequence[int], width: tuple[float, float], height: tuple[float, float]
 ) -> None:
-    """Set both axes: their ends, their names, and ticks at powers of two in plain numbers."""
+    """Set the limits, names and ticks of both axes; the ticks are at powers of two, in plain numbers."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     axes.set_xlim(*width)

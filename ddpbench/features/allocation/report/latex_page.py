@@ -1,4 +1,4 @@
-"""The allocation page as LaTeX."""
+"""Write a proposal's page as LaTeX."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The allocation page as Markdown."""
+"""Write a proposal's page as Markdown."""
 
 from __future__ import annotations
 

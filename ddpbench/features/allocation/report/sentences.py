@@ -1,4 +1,4 @@
-"""The allocation page's sentences: the choice and its reason, the lengths, the method."""
+"""Write a proposal's sentences: the recommended job size and the reason, the lengths, the method."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddpbench.version import VERSION
 
 
 def choice(allocation: Allocation) -> str:
-    """Return a few sentences on the chosen job size and the reason."""
+    """Return a few sentences on the recommended job size and the reason."""
     chosen, cut = allocation.chosen, f"{allocation.cut:g}"
     sized = [job for job in allocation.jobs if not job.base]
     words: list[str] = []
@@ -57,7 +57,7 @@ def _efficiency(job: JobSize) -> str:
 
 
 def _finishing(allocation: Allocation) -> list[str]:
-    """Return a sentence on which job size finishes first, in a list; empty if no queue waits are known."""
+    """Return a list with a sentence on which job size finishes first; empty if no queue waits are known."""
     first, chosen = allocation.first, allocation.chosen
     if first is None or first.wait_s is None or first.run_s is None or first.finish_s is None:
         return []
@@ -208,7 +208,7 @@ def _hardware(identity: Mapping[str, Any]) -> str:
 
 
 def _by_host(value: Any) -> list[Any]:
-    """Return a fact's values: one per host if `machine.json` lists it by host, else a single one."""
+    """Return the values of a fact in `machine.json`: one per host if it is listed by host, else a single one."""
     return list(value.values()) if isinstance(value, Mapping) else [value or ()]
 
 

@@ -1,4 +1,4 @@
-"""Finds, reads and orders the runs of a history, and refuses those that do not fit together."""
+"""Find, read and order the runs of a history, and refuse those that cannot be compared."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def read_sides(
 
 
 def differences(sides: Sequence[Side]) -> list[str]:
-    """Return words for the differences in machine, torch and the like from each run to the next."""
+    """Return words for each difference in machine, torch and the like between one run and the next."""
     return [line for before, after in pairwise(sides) for line in unlike(before, after)]
 
 
@@ -91,7 +91,7 @@ def _read(path: Path, name: str) -> Side:
 
 
 def _found(paths: Sequence[Path], on_skip: Callable[[Path, str], None]) -> tuple[list[Path], frozenset[Path]]:
-    """Return the runs and saved files that these paths and names select, and those of them found in a given folder.
+    """Return the runs and saved files that these paths and names select, and which of them were found in a folder.
 
     Raises:
         RequestError: there are none, or a path is not a folder.
@@ -115,10 +115,10 @@ def _found(paths: Sequence[Path], on_skip: Callable[[Path, str], None]) -> tuple
 
 
 def _runs_in(path: Path) -> tuple[list[Path], dict[Path, str]]:
-    """Return the run or saved file at a path or name, or those in a folder, by name; and the folder's other folders.
+    """Return the runs or saved files at a path or name, and the reasons why folders in it have no run, by folder.
 
-    A folder without a run has the reason as its value. A submission's directory selects a single run, as in every
-    command, because the runs of its jobs have the same launches.
+    A submission's directory selects a single run, as in every command, because the runs of its jobs have the same
+    launches. A reason is empty if unknown.
 
     Raises:
         RequestError: the path selects no run, or cannot be read.
@@ -141,7 +141,10 @@ def _runs_in(path: Path) -> tuple[list[Path], dict[Path, str]]:
 
 
 def _run_directories(folders: Sequence[Path]) -> tuple[list[Path], dict[Path, str]]:
-    """Return the runs in these folders, and the non-hidden folders without a run, each with the reason, if known."""
+    """Return the runs in these folders, and the reasons why the other folders have none, by folder.
+
+    Hidden folders are left out. A reason is empty if unknown.
+    """
     runs: list[Path] = []
     others: dict[Path, str] = {}
     for folder in folders:
@@ -173,7 +176,7 @@ def _check_once(paths: Sequence[Path]) -> None:
 
 
 def _measured_at(side: Side) -> datetime:
-    """Return when a run was started.
+    """Return the time at which a run was started.
 
     Raises:
         RequestError: the run's records do not say.

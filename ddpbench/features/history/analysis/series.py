@@ -1,4 +1,4 @@
-"""Each case's step time over runs: its levels, and the runs between which it changed.
+"""Find the runs between which each case's step time changed, and the level before and after each change.
 
 A run counts as one value, the mean over its launches of the log time per sample. The spread of these values contains
 the machine's drift between sessions, and launches do not count as replicates. Runs are taken to drift independently;
@@ -34,7 +34,7 @@ ABSENT = "not"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SeriesPoint:
-    """A case in one run, whose number in the history is `run`. `step` is in seconds; if it is None, `reason` says why.
+    """The result of a case in the run with the number `run`: a step time in seconds, or the `reason` why there is none.
 
     The step time is the geometric mean over launches, unlike in a report. Thus levels are means of runs, and the ratio
     of two levels is the ratio that is compared.
@@ -52,7 +52,10 @@ class SeriesPoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SeriesLevel:
-    """Consecutive runs of a case without a change. `step_s` is the geometric mean of their step times, in seconds."""
+    """Consecutive runs of a case without a change between them.
+
+    `step_s` is the geometric mean of their step times, in seconds.
+    """
 
     first: int
     last: int
@@ -62,7 +65,7 @@ class SeriesLevel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChangePoint:
-    """A change of level after the run `before`, at the latest in the run `after`.
+    """A change of a case's step time between the runs with the numbers `before` and `after`.
 
     `ratio` is the level after the change divided by the level before, with its 95 % interval over runs.
     """
@@ -84,7 +87,7 @@ class ChangePoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaseHistory:
-    """A case over runs, with one point for each run from the first that has the case to the last."""
+    """The results of a case over runs, one for each run from the first that has the case to the last."""
 
     label: str
     key: str
@@ -98,17 +101,17 @@ class CaseHistory:
 
     @property
     def measured(self) -> list[SeriesPoint]:
-        """The points that have numbers."""
+        """The points that have a step time."""
         return [point for point in self.points if point.step is not None]
 
     @property
     def gaps(self) -> list[SeriesPoint]:
-        """The points without numbers."""
+        """The points without a step time."""
         return [point for point in self.points if point.step is None]
 
     @property
     def largest(self) -> ChangePoint | None:
-        """The largest slowdown, or the largest speed-up if there is no slowdown; None without a change."""
+        """The largest slowdown, or else the largest speed-up; None if nothing changed."""
         return max(self.changes, key=lambda one: (one.slower, one.size), default=None)
 
 
@@ -130,7 +133,7 @@ class History:
 
     @property
     def changed(self) -> list[CaseHistory]:
-        """The cases with a change: those with a slowdown first, and of these the largest change first."""
+        """The cases with a change. Those with a slowdown come first, in the order of the largest change."""
         changes = [(one.largest, one) for one in self.cases if one.largest is not None]
         changes.sort(key=lambda each: (each[0].slower, each[0].size), reverse=True)
         return [one for _, one in changes]
@@ -177,7 +180,10 @@ def history_of(sides: Sequence[Side], *, only: str = "", alpha: float = ALPHA) -
 
 
 def _over_runs(sides: Sequence[Side]) -> list[tuple[CaseRun, list[CaseRun | None]]]:
-    """Return, for each case, its first run and its runs in all sides (None if absent), matched as between two sides."""
+    """Return, for each case, its first run and its results in all runs, None in those without the case.
+
+    Cases are matched as in a comparison of two runs.
+    """
     found: list[tuple[CaseRun, list[CaseRun | None]]] = []
     for number, side in enumerate(sides):
         pairs = matched([first for first, _ in found], side.cases)
@@ -190,7 +196,7 @@ def _over_runs(sides: Sequence[Side]) -> list[tuple[CaseRun, list[CaseRun | None
 
 
 def _points(runs: Sequence[CaseRun | None], sides: Sequence[Side]) -> tuple[SeriesPoint, ...]:
-    """Return a case's points, from the first run that plans it to the last."""
+    """Return a case's points, from the first run whose plan has the case to the last."""
     planned = [number for number, run in enumerate(runs) if run is not None]
     return tuple(
         _point(number, runs[number], sides[number].name) for number in range(planned[0], planned[-1] + 1)

@@ -1,4 +1,4 @@
-"""Writes a history as a sentence, a table, lines on changes, Markdown, and a JSON object."""
+"""Write a history as a sentence, a table, lines on changes, Markdown, and a JSON object."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MOST_GAPS = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChangePlace:
-    """Two runs between which cases changed, with the changes and the other differences between the runs."""
+    """Two consecutive runs between which cases changed, with the changes and the other differences of the runs."""
 
     before: Side
     after: Side
@@ -88,7 +88,7 @@ def verdict_words(history: History, case: CaseHistory) -> str:
 
 
 def rows(history: History) -> list[tuple[str, ...]]:
-    """Return a row for each case, with the columns `HEADS`."""
+    """Return a row of the table of changes for each case, with the columns `HEADS`."""
     return [
         (case.label, runs_words(case), *latest_words(case), verdict_words(history, case))
         for case in history.cases
@@ -96,13 +96,13 @@ def rows(history: History) -> list[tuple[str, ...]]:
 
 
 def runs_words(case: CaseHistory) -> str:
-    """Return words for how many runs have numbers of a case: `18`, or `16 of 18` if some lack them."""
+    """Return words for the number of runs in which a case was measured: `18`, or `16 of 18` if some lack it."""
     measured = len(case.measured)
     return f"{measured}" if not case.gaps else f"{measured} of {len(case.points)}"
 
 
 def latest_words(case: CaseHistory) -> tuple[str, str]:
-    """Return words for a case's step time in its latest run, in ms, and for the interval over that run's launches."""
+    """Return words for a case's step time (ms) in its latest run, and for the interval over that run's launches."""
     if not case.measured or case.measured[-1].step is None:
         return "", ""
     step = case.measured[-1].step.scaled(1e3)
@@ -112,7 +112,7 @@ def latest_words(case: CaseHistory) -> tuple[str, str]:
 
 
 def headline(history: History) -> str:
-    """Return a sentence on the result of a history."""
+    """Return a sentence on the result of a comparison of many runs."""
     cases, changed = history.cases, history.changed
     tested = [case for case in cases if case.enough]
     if not tested:
@@ -186,7 +186,7 @@ def _experiment(side: Side) -> str:
 
 
 def place_words(place: ChangePlace) -> str:
-    """Return sentences on what changed between two runs: the cases, and how the runs differ otherwise."""
+    """Return sentences on what changed between two runs: the cases, and the other differences."""
     largest = sorted(place.changes, key=lambda each: each[1].size, reverse=True)
     named = [f"{case.label} ({change_words(change)})" for case, change in largest[:_MOST_CASES]]
     more = len(largest) - len(named)
@@ -197,7 +197,7 @@ def place_words(place: ChangePlace) -> str:
 
 
 def remarks(history: History) -> list[str]:
-    """Return sentences on the limits of a history."""
+    """Return sentences on the limits of a comparison of many runs."""
     chance = f"one is reported for any case with a chance of {100 * ALPHA:g} % at most"
     found = [
         "Each run counts once. A ratio's interval is over runs: the machine's drift from one to the next is in it.",
@@ -226,7 +226,7 @@ def remarks(history: History) -> list[str]:
 
 
 def gap_words(history: History, case: CaseHistory) -> str:
-    """Return a sentence on the runs without numbers of a case; empty if there are none."""
+    """Return a sentence on the runs in which a case has no step time; empty if it has one in all."""
     gaps = case.gaps
     if not gaps:
         return ""
@@ -238,14 +238,14 @@ def gap_words(history: History, case: CaseHistory) -> str:
 
 
 def _named(history: History, points: Sequence[SeriesPoint]) -> str:
-    """Return the names of these points' runs; beyond a few, the number of others."""
+    """Return the names of these points' runs; for more than a few, also the number of the others."""
     more = len(points) - _MOST_GAPS
     names = [history.sides[point.run].name for point in points[:_MOST_GAPS]]
     return series_of([*names, *([f"{more} more"] if more > 0 else [])])
 
 
 def markdown(history: History) -> str:
-    """Return a history as Markdown."""
+    """Return a comparison of many runs as Markdown."""
     lines = [
         f"**ddpbench**: {escape_markdown(headline(history))}",
         "",
@@ -262,7 +262,10 @@ def markdown(history: History) -> str:
 
 
 def to_json(history: History) -> dict[str, Any]:
-    """Return a history as a JSON object: times in seconds, ratios after divided by before, runs numbered from 0."""
+    """Return a comparison of many runs as a JSON object.
+
+    Times are in seconds, ratios are after divided by before, and runs are numbered from 0.
+    """
     return {
         "runs": [
             {

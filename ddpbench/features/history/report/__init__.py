@@ -1,4 +1,4 @@
-"""Makes the page of a history: each case over runs, with its change-points."""
+"""Make the HTML page of a history: each case over runs, with its changes."""
 
 from ddpbench.features.history.report.page import history_page, write_history
 

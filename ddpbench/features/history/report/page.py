@@ -1,4 +1,4 @@
-"""A history as one HTML page, styled like a report: a headline, a table, and a figure of each case over the runs."""
+"""Write a history as one HTML page, styled like a report: a headline, a table, and a figure of each case."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MOST_FIGURES = 24
 
 
 def history_page(history: History) -> str:
-    """Return the page as HTML. It loads nothing, and all text from runs is escaped."""
+    """Return a history's page as HTML. It loads nothing, and all text from runs is escaped."""
     changed = history.changed
     ordered = [*changed, *(case for case in history.cases if case.measured and not case.changes)]
     drawn = ordered[:MOST_FIGURES]
@@ -63,7 +63,7 @@ def history_page(history: History) -> str:
 
 
 def write_history(history: History, path: Path) -> None:
-    """Write the page.
+    """Write a history's page.
 
     Raises:
         OutputError: the page cannot be written.

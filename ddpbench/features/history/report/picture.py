@@ -1,4 +1,4 @@
-"""The figure of a case over runs: each run's step time, the levels, and the change-points between the levels."""
+"""Draw a case over runs: each run's step time, the levels, and the changes between the levels."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _LEAST_SPAN = 0.2
 
 
 def case_picture(history: History, case: CaseHistory) -> Picture:
-    """Return the figure of one case."""
+    """Return the figure of one case over runs."""
     verdict = verdict_words(history, case)
     finding = verdict
     if len(case.changes) > 2:
@@ -118,7 +118,7 @@ def _paint(sheet: Sheet, *, history: History, case: CaseHistory, ticks: int) -> 
 
 
 def _limits(case: CaseHistory) -> tuple[float, float]:
-    """Return the ends of the vertical axis in seconds: around all intervals, and at least `_LEAST_SPAN` apart."""
+    """Return the ends of the step-time axis, seconds: around all intervals, and at least `_LEAST_SPAN` apart."""
     steps = [point.step for point in case.measured if point.step is not None]
     low = min(step.value if step.low is None else step.low for step in steps)
     high = max(step.value if step.high is None else step.high for step in steps)
@@ -154,7 +154,7 @@ def _paint_runs(axes: Axes, case: CaseHistory, scale: float) -> None:
 
 
 def _label_changes(sheet: Sheet, changes: Sequence[ChangePoint], wanted_in: Sequence[float]) -> None:
-    """Write each change above its line, with its interval if there is room for all of them, else as a ratio alone."""
+    """Write each change above its line: with its interval if there is room for all of them, else only the ratio."""
     if not changes:
         return
     long = [change_words(change, joint="\n") for change in changes]
@@ -171,7 +171,10 @@ def _label_changes(sheet: Sheet, changes: Sequence[ChangePoint], wanted_in: Sequ
 
 
 def _set_ticks(axes: Axes, history: History, first: int, last: int, most: int) -> None:
-    """Label a few runs with their day; with the time of day, UTC, if all have the same day; or with their number."""
+    """Label a few runs with their day, or with their time of day (UTC) if all were measured on the same day.
+
+    Runs whose time is unknown get their number.
+    """
     places = range(first, last + 1, max(1, math.ceil((last - first) / (most - 1))))
     days = [day_of(history.sides[place]) for place in places]
     if len(set(days)) == 1 and days[0]:

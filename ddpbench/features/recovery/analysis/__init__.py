@@ -1,1 +1,1 @@
-"""Findings on the cost of failures."""
+"""Findings on the cost of failures during training."""

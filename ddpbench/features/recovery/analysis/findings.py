@@ -31,11 +31,11 @@ def _costs(cases: Sequence[CaseRun]) -> list[tuple[CaseRun, RecoveryCost]]:
 
 
 _SETTINGS = ("workload", "strategy", "world_size")
-"""Settings that tell cases with the same kind of failure apart."""
+"""Settings that distinguish cases with the same kind of failure."""
 
 
 def recovery_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
-    """Return a finding for each case with a timed failure, from the cheapest to the most expensive."""
+    """Return a finding for each case in which the cost of a failure was measured, from the cheapest on."""
     able = [
         (run, cost) for run, cost in _costs(cases) if cost.total is not None and cost.restored is not None
     ]

@@ -1,1 +1,1 @@
-"""Training with snapshots, in a rank."""
+"""Train with snapshots in a rank, for launches with a planned failure."""

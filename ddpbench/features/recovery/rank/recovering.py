@@ -55,7 +55,7 @@ class PlannedError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FailurePlan:
-    """The steps after which the training fails, and ends."""
+    """The numbers of the steps after which the training fails, and ends."""
 
     fails: int
     joins: int | None
@@ -64,7 +64,7 @@ class FailurePlan:
 
     @classmethod
     def of(cls, case: Case, step_s: float, number: int) -> FailurePlan:
-        """Return the plan of launch `number`: a few snapshots, and then a failure at a random step.
+        """Return the plan of a launch: a few snapshots, and then a failure at a step drawn from the seed and `number`.
 
         At least two of the snapshots before the failure replace an older one. A launch without a failure trains longer,
         so that it covers every step of the other launches in its round.
@@ -81,7 +81,7 @@ class FailurePlan:
 
 
 class Marks:
-    """The folder shared by all gangs of a launch, with the plan and marks of past events."""
+    """The folder that all gangs of a launch share, with the plan and files that mark past events."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -114,7 +114,7 @@ class Marks:
         return FailurePlan(**json.loads(self._plan.read_bytes()))
 
     def first(self, name: str) -> bool:
-        """Make the mark `name`, and return whether it is new."""
+        """Make the mark `name`, and return whether it did not exist before."""
         try:
             create_file(self.folder / name).close()
         except FileExistsError:
@@ -122,7 +122,7 @@ class Marks:
         return True
 
     def next_gang(self) -> int:
-        """Return the number of a gang that starts now, and mark it as taken."""
+        """Return the number of a gang that starts now. Each number is returned once."""
         number = 0
         while not self.first(f"gang-{number}"):
             number += 1
@@ -140,7 +140,7 @@ def train(
     heartbeat: Heartbeat,
     writer: RecordWriter,
 ) -> str:
-    """Plan the failure if this gang has measured, and train to the plan's end. Return the parameters' checksum.
+    """Train to the end of the plan, and return the parameters' checksum. The first gang makes the plan.
 
     `step_s` is the time of a measured step in seconds, None in a later gang. `times` are as in `Recovering`.
 
@@ -164,7 +164,7 @@ def train(
 
 
 def _plan_the_failure(training: Training, control: Control, marks: Marks, plan: FailurePlan) -> None:
-    """Let rank 0 write the plan of the failure.
+    """Make rank 0 write the plan of the failure.
 
     Raises:
         CheckpointError: the plan cannot be written. Raised on all ranks.
@@ -181,7 +181,7 @@ def _plan_the_failure(training: Training, control: Control, marks: Marks, plan: 
 
 
 class Recovering:
-    """A rank's part in the training, from the last snapshot, or from the beginning, to the end."""
+    """One rank's training from the last snapshot, or from the beginning, to the end of the plan."""
 
     def __init__(
         self,
@@ -254,7 +254,7 @@ class Recovering:
         return _same_on_all_ranks(loop, self._control, self._place.processes)
 
     def _goes_on(self, plan: FailurePlan, first: int) -> Callable[[int], bool]:
-        """Return a function that tells whether to make a step, in a gang whose first step is `first`.
+        """Return a function that returns whether to make a step, in a gang whose first step is `first`.
 
         While a node is away, training has no end: torchrun stops the ranks when the node returns. The gang after that
         trains a while longer.
@@ -318,7 +318,7 @@ class Recovering:
         return loop, step
 
     def _batches(self, first: int) -> Iterator[tuple[Any, Any]]:
-        """Yield the rank's batches from position `first` in the order of samples, and record the samples of each."""
+        """Yield the rank's batches from position `first` in the order of samples, and record which samples each has."""
         training, case = self._training, self._case
         dataset: Any = getattr(training.loader, "dataset")  # noqa: B009 - `check` has made sure of it
         batches = batches_from(
@@ -395,11 +395,14 @@ class Recovering:
         self._heartbeat.beat()
 
     def _samples(self, made: int) -> int:
-        """Return how many samples all ranks have trained on after `made` steps."""
+        """Return the number of samples on which all ranks together have trained after `made` steps."""
         return self._samples_before + (made - self._first) * self._place.processes * self._case.local_batch
 
     def _is_victim(self) -> bool:
-        """Return whether this rank is to fail, or to make its agent fail: the last rank, or the last agent's first."""
+        """Return whether this rank is to fail, or to make its agent fail.
+
+        This is the last rank, or the first rank of the last agent.
+        """
         kind = self._case.recovery
         if kind in ("agent", "leave"):
             return os.environ.get(NODE) == str(self._case.agents - 1) and self._place.local_rank == 0
@@ -430,7 +433,7 @@ class Recovering:
 
 
 def _generators(control: Control, processes: int) -> list[torch.Tensor]:
-    """Return the states of all ranks' random generators."""
+    """Return the states of the random number generators of all ranks."""
     own = random_bytes()
     if processes == 1:
         return [own]
@@ -440,7 +443,7 @@ def _generators(control: Control, processes: int) -> list[torch.Tensor]:
 
 
 def _same_on_all_ranks(loop: StepLoop, control: Control, processes: int) -> str:
-    """Return the checksum of all parameters.
+    """Return the checksum of all parameters, which must be equal on all ranks.
 
     Raises:
         DivergedError: ranks have different checksums.
@@ -452,7 +455,7 @@ def _same_on_all_ranks(loop: StepLoop, control: Control, processes: int) -> str:
 
 
 def check(training: Training) -> None:
-    """Check that the training can be saved and resumed completely.
+    """Check that the training's entire state can be saved and resumed.
 
     Raises:
         ValueError: it cannot; the message says why.
@@ -481,5 +484,5 @@ def _variable_ns(env: Mapping[str, str], name: str) -> int | None:
 
 
 def _moment(name: str) -> int | None:
-    """Return when this rank's agent noted the event `name`, ns of the host's clock; None if it did not."""
+    """Return the time at which this rank's agent recorded the event `name`, ns of the host's clock; None if unknown."""
     return _variable_ns(os.environ, f"DDPBENCH_AGENT_{name}_NS")

@@ -1,4 +1,4 @@
-"""Snapshots from which training can be resumed: written atomically by rank 0, and read by all ranks.
+"""Write and read snapshots from which training can be resumed. Rank 0 writes them atomically, and all ranks read them.
 
 A snapshot counts once the file with its length and checksum exists next to it. That file is needed because torch.load
 detects a truncated snapshot but not changed bytes (seen with torch 2.13).
@@ -78,11 +78,11 @@ class Snapshots:
         return summing.length
 
     def _steps(self) -> list[int]:
-        """Return the steps with a snapshot, complete or not, oldest first."""
+        """Return the steps that have a snapshot, complete or not, oldest first."""
         return sorted(int(path.stem.partition("-")[2]) for path in self.folder.glob("snapshot-*.pt"))
 
     def newest(self) -> tuple[int | None, tuple[str, ...]]:
-        """Return the step of the newest complete snapshot, None if there is none, and the problems of later ones."""
+        """Return the step of the newest complete snapshot, or None, and the problems of later snapshots."""
         unreadable: list[str] = []
         for step in reversed(self._steps()):
             problem = self._problem(step)
@@ -92,7 +92,7 @@ class Snapshots:
         return None, tuple(unreadable)
 
     def _problem(self, step: int) -> str:
-        """Return words for what is wrong with a snapshot; empty if it is as written."""
+        """Return words for what is wrong with a snapshot; empty if its length and checksum are right."""
         try:
             checksums = json.loads(self._checksum_file(step).read_bytes())
         except FileNotFoundError:

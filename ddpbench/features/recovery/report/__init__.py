@@ -1,4 +1,4 @@
-"""The section on failures: what a failure costs, part by part, and how often a snapshot is worth while."""
+"""Write the report's section on failures: their cost, part by part, and the best time between snapshots."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddpbench.spec.grouping import RECOVERIES
 
 
 def section(run: RunSummary, rows: Sequence[Row]) -> Section | None:
-    """Return the section on failures; None if no failure happened."""
+    """Return the report's section on failures; None if no failure happened."""
     costs = costs_of(run.steps.launches, rows)
     if not costs:
         return None

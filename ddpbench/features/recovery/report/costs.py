@@ -1,4 +1,4 @@
-"""The cost of failures by case, and the tables that show it."""
+"""Compute the cost of failures by case, and the tables that show it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PARTS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FailureCosts:
-    """A case's failures. Times are in seconds."""
+    """The costs of a case's failures. Times are in seconds."""
 
     row: Row
     name: str
@@ -44,7 +44,7 @@ class FailureCosts:
 
 
 def costs_of(launches: Sequence[LaunchResult], rows: Sequence[Row]) -> list[FailureCosts]:
-    """Return the costs of failures for each case with any, the lowest first."""
+    """Return the costs of each case in which a failure happened, the lowest first."""
     failed = [(row, row.failed) for row in rows if row.failed is not None and row.failed.failures]
     names = _names([row for row, _ in failed])
     steps_s = {case_id: fmean(times) for case_id, times in raw_launches(launches).items()}
@@ -58,7 +58,7 @@ def costs_of(launches: Sequence[LaunchResult], rows: Sequence[Row]) -> list[Fail
 
 
 def _names(rows: Sequence[Row]) -> dict[str, str]:
-    """Return, for each case, words for its failure and the other settings that distinguish it."""
+    """Return, by case, words for its failure and the other settings that distinguish it."""
     names = Namer(row.case for row in rows)
     return {
         row.case_id: ", ".join(dict.fromkeys([RECOVERIES[row.case.recovery], *names.apart(row.case)]))
@@ -67,7 +67,7 @@ def _names(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def failures_table(costs: Sequence[FailureCosts]) -> Table:
-    """Return the table of failures: their number, outcome and cost for each case."""
+    """Return a table with the number, outcome and cost of each case's failures."""
     return Table(
         caption=(
             f"Failures, s: {MEDIAN}, with {MEDIAN_INTERVALS}. Recovery ends when the step that the failure "
@@ -104,7 +104,10 @@ def failures_table(costs: Sequence[FailureCosts]) -> Table:
 
 
 def _at_pace(cost: FailureCosts) -> Cell:
-    """Return a cell with when steps were as fast again as before, or in how many launches they were, if not in all."""
+    """Return a cell with the time until steps were as fast again as before the failure.
+
+    If this did not happen in all launches, the cell has the number of launches in which it did.
+    """
     if cost.found.regained_launches == cost.found.recoveries:
         return Cell.estimate(cost.found.regained)
     return Cell(
@@ -125,7 +128,7 @@ def _difference(found: tuple[float, int] | None) -> Cell:
 
 
 def rates_table(costs: Sequence[FailureCosts]) -> tuple[Table, ...]:
-    """Return the table of throughput before, during and after a node's absence; empty if no node came back."""
+    """Return the table of throughput before, during and after a node's absence; empty if no node returned."""
     left = [cost for cost in costs if cost.found.joined is not None]
     if not left:
         return ()

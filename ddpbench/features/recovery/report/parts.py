@@ -1,4 +1,4 @@
-"""The figure of the cost of failures: for each kind a bar of its parts. Much longer bars have a separate scale."""
+"""Draw the cost of failures: a bar of its parts for each kind. Much longer bars have a separate scale."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _PITCH_IN, _NARROW_PITCH_IN, _AXIS_IN, _LEGEND_IN = 0.42, 0.52, 0.62, 0.55
 
 
 def _groups(costs: Sequence[FailureCosts]) -> list[list[FailureCosts]]:
-    """Return the costs, lowest first, in groups. A much higher cost starts a new group, which has its own scale."""
+    """Return the costs, lowest first, in groups with one scale each. A much higher cost starts a new group."""
     groups = [[costs[0]]]
     for before, cost in itertools.pairwise(costs):
         if sum(cost.parts) > _MUCH_LONGER * sum(before.parts):
@@ -45,7 +45,7 @@ def _groups(costs: Sequence[FailureCosts]) -> list[list[FailureCosts]]:
 
 
 def parts_picture(costs: Sequence[FailureCosts]) -> Picture:
-    """Return the figure of the parts of timed recoveries, lowest cost first."""
+    """Return the figure of the parts of recoveries whose time was measured, lowest cost first."""
     groups = _groups(costs)
     heading = _heading(costs)
     caption = captioned(
