@@ -3,12 +3,13 @@
     DdpbenchError                 anything this package reports in a sentence
     ├── RequestError              the request was wrong: exit code 2
     │   ├── ExperimentError       an experiment, with all its problems listed
-    │   ├── OutputError           a run directory that cannot be written, or is in use
+    │   ├── OutputError           a run directory that cannot be written
     │   ├── WorkloadError         a user's own workload that does not work
     │   ├── StrategyError         a user's own strategy that does not work
     │   ├── SideError             a side of a comparison that cannot begin
     │   ├── IdentityError         a run directory of a different machine, experiment or schema
     │   ├── UnreadableError       a file of a run directory that is unreadable or no regular file; also a RecordError
+    │   ├── InUseError            cores, GPUs or a run directory that another command uses: exit code 3
     │   └── MachineError          what the request needs is not here (GPUs, a backend, torch)
     │       └── FabricError       an emulated network that cannot be made here, or lacks the rates that were asked for
     ├── RecordError               a record that cannot be read
@@ -88,7 +89,11 @@ class ExperimentError(RequestError):
 
 
 class OutputError(RequestError):
-    """A run directory that cannot be written or is in use."""
+    """A run directory that cannot be written."""
+
+
+class InUseError(RequestError):
+    """Another command uses the cores, the GPUs or the run directory; the same command may succeed later."""
 
 
 class WorkloadError(RequestError):

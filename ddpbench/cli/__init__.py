@@ -1,4 +1,4 @@
-"""The command line: parse, call, print. One file per subcommand; `main` documents the exit codes."""
+"""The command line: parse, call, print. One file per subcommand; `exit_codes` documents the exit codes."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from ddpbench.cli import (
     bisect,
     compare,
     doctor,
+    exit_codes,
     export,
     flags,
     init,
@@ -37,27 +38,14 @@ from ddpbench.cli import (
     verify,
 )
 from ddpbench.cli import list as list_command
+from ddpbench.cli import show as show_command
 from ddpbench.cli.lines import note_words, say, show
-from ddpbench.errors import DdpbenchError, RequestError, nearest
+from ddpbench.errors import DdpbenchError, InUseError, RequestError, nearest
 from ddpbench.installed import functions, packages_with, with_features
 from ddpbench.text_safety import on_one_line, shortened, within
 from ddpbench.version import VERSION
 
-EXIT_OK = 0
-EXIT_NOT_OK = 1
-EXIT_REQUEST = 2
-EXIT_INTERRUPTED = 130
-EXIT_NOT_READ = 128 + signal.SIGPIPE
-"""The exit code of a program that the kernel kills for writing to a closed pipe."""
-
-_EPILOG = """\
-exit codes:
-  0    all cases are ok or skipped
-  1    some case is not ok, or a promise was broken
-  2    the request was wrong; nothing was started
-  130  interrupted; the same command with the run directory resumes
-  141  nobody reads what is printed any more
-"""
+_EPILOG = "exit codes:\n" + "".join(f"  {code:<3}  {text}\n" for code, text in exit_codes.MEANINGS.items())
 
 
 def make_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
@@ -85,6 +73,7 @@ def make_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         plan,
         submit,
         report,
+        show_command,
         pack,
         merge,
         compare,
@@ -115,11 +104,11 @@ def make_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
 
 def _print_help(parser: argparse.ArgumentParser) -> int:
     show(parser.format_help(), end="")
-    return EXIT_REQUEST
+    return exit_codes.REQUEST
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run a command and exit with its code: 0 all well, 1 some case not ok, 2 invalid request, 130 interrupted."""
+    """Run a command and exit with its code (see `exit_codes`)."""
     _open_standard_streams()
     code = run(argv)
     _end_without_threads(code)
@@ -186,7 +175,7 @@ def run(argv: list[str] | None = None) -> int:
         return _ended(argv)
     except BrokenPipeError:  # the reader has closed the pipe, as head does
         _give_up_output()
-        return EXIT_NOT_READ
+        return exit_codes.NOT_READ
 
 
 def _ended(argv: list[str] | None) -> int:
@@ -210,7 +199,7 @@ def _ended(argv: list[str] | None) -> int:
         _flush_output()
     except DdpbenchError as error:
         _tell(f"ddpbench: {within(str(error))}")
-        return EXIT_REQUEST if isinstance(error, RequestError) else EXIT_NOT_OK
+        return _code(error)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -219,15 +208,21 @@ def _ended(argv: list[str] | None) -> int:
         if not str(error).startswith("Symlink loop"):
             raise
         _tell(f"ddpbench: {on_one_line(str(error))}: links that lead in a circle lead to no file")
-        return EXIT_REQUEST
+        return exit_codes.REQUEST
     except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+        return exit_codes.INTERRUPTED
     except (MemoryError, ImportError) as error:
         if isinstance(error, ImportError) and not any(words in str(error) for words in _NO_MEMORY):
             raise
         _tell(f"ddpbench: memory ran out; {_MORE_MEMORY}")
-        return EXIT_NOT_OK
+        return exit_codes.NOT_OK
     return code
+
+
+def _code(error: DdpbenchError) -> int:
+    if isinstance(error, InUseError):
+        return exit_codes.IN_USE
+    return exit_codes.REQUEST if isinstance(error, RequestError) else exit_codes.NOT_OK
 
 
 def _function(arguments: argparse.Namespace) -> Callable[[argparse.Namespace], int]:
@@ -256,12 +251,12 @@ def _explained(error: OSError) -> int:
     name = on_one_line(str(error.filename or ""))  # may come from someone else's folder
     if why := explain_unreadable(error):
         _tell(f"ddpbench: {name} cannot be read: {why}")
-        return EXIT_REQUEST
+        return exit_codes.REQUEST
     if error.errno == errno.ENAMETOOLONG:  # only names given on the command line can be that long
         _tell(f"ddpbench: {shortened(error.filename)}: the name is too long for this file system")
-        return EXIT_REQUEST
+        return exit_codes.REQUEST
     _tell(f"ddpbench: {f'{name}: ' if name else ''}{explain_os_error(error)}")
-    return EXIT_NOT_OK
+    return exit_codes.NOT_OK
 
 
 def _flush_output() -> None:

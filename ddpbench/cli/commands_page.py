@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
 
-from ddpbench.cli import flags, make_parser
+from ddpbench.cli import exit_codes, flags, make_parser
 
 ENVIRONMENT = {
     "DDPBENCH_SHARED_MACHINE": "`1`: run although another sweep uses these cores, and flag every number",
@@ -23,11 +23,7 @@ This page lists all commands with their arguments, as `ddpbench COMMAND --help` 
 
 Exit codes:
 
-- 0: every case is ok or skipped
-- 1: a case failed, a check was not passed, or `bisect` has several commits left
-- 2: the request was invalid, and nothing started
-- 130: interrupted
-- 141: the program that read the output has ended, such as `head`
+{exit_codes}
 
 Several commands have these arguments:
 """
@@ -36,7 +32,8 @@ Several commands have these arguments:
 def page() -> str:
     """Return the text of `docs/commands.md`."""
     shared = _shared()
-    parts = [_INTRO, _list(_meanings(shared.values()))]
+    codes = "\n".join(f"- {code}: {text}" for code, text in exit_codes.MEANINGS.items())
+    parts = [_INTRO.format(exit_codes=codes), _list(_meanings(shared.values()))]
     for name, parser in _commands().items():
         parts.append(f"## {name}\n\n{_sentence(parser.description or '')}\n")
         repeated = [action for action in parser._actions if _repeats(action, shared)]

@@ -257,6 +257,13 @@ def as_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
+def quiet(parser: argparse.ArgumentParser) -> None:
+    """Add `-q`, for users who want the answer only."""
+    parser.add_argument(
+        "-q", "--quiet", action="store_true", help="print only warnings, failed cases and the answer"
+    )
+
+
 def run_dir(parser: argparse.ArgumentParser, kind: str = "run directory of a sweep") -> None:
     """Add the argument that names an existing run."""
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help=kind)

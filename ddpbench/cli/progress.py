@@ -33,6 +33,20 @@ def listening(console: Console) -> Iterator[Listener]:
         yield LineListener(console)
 
 
+@contextmanager
+def only_warnings(console: Console) -> Iterator[Listener]:
+    """Yield a listener that prints warnings and nothing else."""
+    yield _WarningListener(console)
+
+
+class _WarningListener(Listener):
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def warn(self, text: str) -> None:
+        self._console.print(clean(f"warning: {text}"), markup=False, soft_wrap=True)
+
+
 def _result(label: str, what: str, outcome: LaunchOutcome, rate: float | None) -> str:
     shown = f"{format_number(rate)} samples/s" if rate is not None else outcome.status
     error = f": {outcome.error}" if outcome.error else ""

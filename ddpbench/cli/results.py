@@ -1,15 +1,17 @@
-"""The table of cases that a sweep prints at its end."""
+"""What a sweep prints at its end: the table of cases and the sentences, or the same as JSON."""
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddpbench.analysis.statistics.estimands import MEDIAN, WITHIN_ROUNDS
-from ddpbench.cli.lines import aligned, say
+from ddpbench.cli.lines import aligned, columns_here, say, show
 from ddpbench.naming import Namer, columns
 from ddpbench.records import RunDir
 from ddpbench.records.archive import outdated
@@ -29,6 +31,37 @@ _OVERSUBSCRIBED = "* oversubscribed: more threads of ranks than cores, which the
 
 
 _ESTIMANDS = f"samples/s: {MEDIAN}; speed-up: {WITHIN_ROUNDS}"
+
+
+def exit_code(summary: RunSummary) -> int:
+    """Return 0 if all cases are ok or skipped and at least one is ok, otherwise 1."""
+    statuses = {one.status for one in summary.by_case}
+    return 0 if statuses <= {"ok", "skipped"} and "ok" in statuses else 1
+
+
+def print_results(summary: RunSummary, *, quiet: bool = False) -> None:
+    """Print the table of cases and the sentences on a run; if `quiet`, only failed cases and the answer."""
+    if not quiet:
+        show(*table(summary.cases, summary.planned, columns_here()))
+    for sentence in answered(summary) if quiet else sentences(summary):
+        say(sentence)
+
+
+def as_json(summary: RunSummary, run: RunDir, **more: Any) -> str:
+    """Return a run's cases, findings, answer and checks as JSON; `more` replaces its fields."""
+    course, conclusions = summary.course, summary.conclusions
+    result = {
+        "run_dir": str(run.path),
+        "report": str(run.report) if run.report.exists() else None,
+        "stop_reason": course.stop_reason,
+        "measured_share": course.measured_share,
+        "findings": [finding.line for finding in conclusions.findings],
+        "answer": [one.line for one in conclusions.answer],
+        "claims": [asdict(one) for one in conclusions.claims],
+        "violations": [violation.to_json() for violation in conclusions.checks.violations],
+        "cases": json.loads(summary.cases.to_json(orient="records")),
+    }
+    return json.dumps({**result, **more}, indent=1)
 
 
 def table(frame: pd.DataFrame, planned: Mapping[str, Case], width: int) -> list[str]:
@@ -66,7 +99,7 @@ def table(frame: pd.DataFrame, planned: Mapping[str, Case], width: int) -> list[
 def sentences(summary: RunSummary) -> list[str]:
     """Return sentences on a run: failed cases, the answer, the findings, what is left out and failed checks."""
     lines = [_ESTIMANDS] if any(one.samples_per_s is not None for one in summary.by_case) else []
-    lines += [*failed(summary), *(one.line for one in summary.conclusions.answer)]
+    lines += answered(summary)
     lines += [
         f"- {finding.line}"
         for finding in summary.conclusions.findings
@@ -74,6 +107,11 @@ def sentences(summary: RunSummary) -> list[str]:
     ]
     lines += summary.conclusions.left_out
     return [*lines, *([summary.conclusions.checks.line] if summary.conclusions.checks.line else [])]
+
+
+def answered(summary: RunSummary) -> list[str]:
+    """Return the sentences on failed cases, then those of the answer."""
+    return [*failed(summary), *(one.line for one in summary.conclusions.answer)]
 
 
 def failed(summary: RunSummary) -> list[str]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
-from dataclasses import asdict
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from ddpbench.cli import flags
@@ -55,6 +54,7 @@ def add_parser(commands: Any) -> None:
         help="with --dry-run: each launch in order and each rank's command",
     )
     parser.add_argument("--retry-failed", action="store_true", help="when resuming: rerun failed launches")
+    flags.quiet(parser)
     flags.as_json(parser)
     parser.set_defaults(run=_run)
 
@@ -67,6 +67,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
     if arguments.verbose and not arguments.dry_run:
         raise RequestError("--verbose shows each launch of a plan: give it with --dry-run")
+    if arguments.quiet and arguments.dry_run:
+        raise RequestError("--quiet prints the answer, and --dry-run has none: give one of them")
     fabric = fabric_overrides(arguments.fabric) if arguments.fabric is not None else []
     request = SweepRequest(
         experiment=find_experiment(arguments.experiment),
@@ -76,7 +78,7 @@ def _run(arguments: argparse.Namespace) -> int:
     )
     if arguments.dry_run:
         return _dry_run(request, as_json=arguments.json, verbose=arguments.verbose)
-    return _sweep(request, arguments.json)
+    return _sweep(request, as_json=arguments.json, quiet=arguments.quiet)
 
 
 def _dry_run(request: SweepRequest, *, as_json: bool, verbose: bool) -> int:
@@ -136,7 +138,7 @@ def _describe(prepared: Prepared) -> None:
     show(*aligned(rows, width, left=(0, 1), breakable=(1,)), file=sys.stderr)
 
 
-def _sweep(request: SweepRequest, as_json: bool) -> int:
+def _sweep(request: SweepRequest, *, as_json: bool, quiet: bool) -> int:
     from ddpbench.cli.console import Progressive
     from ddpbench.launch.sweep.preparation import prepare
 
@@ -144,35 +146,47 @@ def _sweep(request: SweepRequest, as_json: bool) -> int:
     prepared = prepare(request)
     start = time.monotonic()
     if reason := _finished_for(prepared):
-        result, page, summary = _report_again(prepared, reason)
+        result, page, summary = _report_again(prepared, reason, quiet=quiet)
     else:
-        result, page, summary = _carry_out(prepared, console)
+        result, page, summary = _carry_out(prepared, console, quiet=quiet)
+    from ddpbench.cli import results  # loads pandas, as the report already has
+
     if as_json:
-        _print_json(result, page, summary)
+        show(
+            results.as_json(
+                summary,
+                result.run,
+                report=str(page),
+                stop_reason=result.stop_reason,
+                measured_share=result.measured_share,
+            )
+        )
     else:
-        _print_report(result, page, summary, start)
-    from ddpbench.cli.results import say_outdated  # loads pandas, as the report already has
-
-    say_outdated(summary)
-    statuses = {one.status for one in summary.by_case}
-    return 0 if statuses <= {"ok", "skipped"} and "ok" in statuses else 1
+        results.print_results(summary, quiet=quiet)
+        _print_end(result, page, None if quiet else start)
+    results.say_outdated(summary)
+    return results.exit_code(summary)
 
 
-def _report_again(prepared: Prepared, reason: str) -> tuple[SweepResult, Path, RunSummary]:
+def _report_again(prepared: Prepared, reason: str, *, quiet: bool) -> tuple[SweepResult, Path, RunSummary]:
     """Write the report of a finished run, without claiming cores or starting processes."""
     import ddpbench
     from ddpbench.launch.sweep.progress import SweepResult
 
-    say(_nothing_left(prepared), sys.stderr)
-    with PassingLine() as progress:
+    if not quiet:
+        say(_nothing_left(prepared), sys.stderr)
+    with nullcontext() if quiet else PassingLine() as progress:
         page, summary = ddpbench.report_on(prepared.run.path, on_progress=progress)
     return SweepResult(prepared.run, stop_reason=reason), page, summary
 
 
-def _carry_out(prepared: Prepared, console: Console) -> tuple[SweepResult, Path, RunSummary]:
-    """Print what is about to run, measure, and write the report; if interrupted, print how to resume."""
+def _carry_out(prepared: Prepared, console: Console, *, quiet: bool) -> tuple[SweepResult, Path, RunSummary]:
+    """Print what is about to run, measure, and write the report; if interrupted, print how to resume.
+
+    If `quiet`, print only warnings and how to resume.
+    """
     import ddpbench
-    from ddpbench.cli.progress import listening
+    from ddpbench.cli.progress import listening, only_warnings
     from ddpbench.errors import LaunchError, OutputError
     from ddpbench.launch.sweep.progress import SweepResult
     from ddpbench.launch.sweep.sweep import Sweep
@@ -188,12 +202,13 @@ def _carry_out(prepared: Prepared, console: Console) -> tuple[SweepResult, Path,
         console.print(clean(f"interrupted; {again}"), markup=False, soft_wrap=True)
 
     try:
-        _describe(prepared)
-        with listening(console) as listener:
+        if not quiet:
+            _describe(prepared)
+        with only_warnings(console) if quiet else listening(console) as listener:
             work = Sweep(prepared, listener)
             result = work.result
             ddpbench.carry_out(work, interrupted)
-        with PassingLine() as progress:
+        with nullcontext() if quiet else PassingLine() as progress:
             page, summary = ddpbench.report_on(run.path, on_progress=progress)
     except KeyboardInterrupt:
         if not said:  # interrupted while the report was being written
@@ -226,33 +241,10 @@ def _reason(error: LaunchError | OSError, run: RunDir) -> str:
     return f"{on_one_line(str(error.filename or run.path))}: {explain_os_error(error)}"
 
 
-def _print_json(result: SweepResult, page: Path, summary: RunSummary) -> None:
-    result_json = {
-        "run_dir": str(result.run.path),
-        "report": str(page),
-        "stop_reason": result.stop_reason,
-        "measured_share": result.measured_share,
-        "findings": [finding.line for finding in summary.conclusions.findings],
-        "answer": [one.line for one in summary.conclusions.answer],
-        "claims": [asdict(one) for one in summary.conclusions.claims],
-        "violations": [violation.to_json() for violation in summary.conclusions.checks.violations],
-        "cases": json.loads(summary.cases.to_json(orient="records")),
-    }
-    show(json.dumps(result_json, indent=1))
-
-
-def _print_report(result: SweepResult, page: Path, summary: RunSummary, start: float) -> None:
-    """Print the table, sentences on the results, the share of time spent measuring, and the page's path.
-
-    The share is of the time since `start`.
-    """
-    from ddpbench.cli.results import sentences, table
-
-    show(*table(summary.cases, summary.planned, columns_here()))
-    for sentence in sentences(summary):
-        say(sentence)
+def _print_end(result: SweepResult, page: Path, start: float | None) -> None:
+    """Print the path of the report and, unless `start` is None, the fraction of time since then spent measuring."""
     share = result.measured_share
-    if share is not None and result.launches:
+    if start is not None and share is not None and result.launches:
         seconds = time.monotonic() - start
         show(f"{share:.0%} of {seconds:.0f} s went into warm-up and measured steps")
     show(f"report: {page}")

@@ -9,7 +9,7 @@ import secrets
 import socket
 from collections.abc import Iterator, Sequence
 
-from ddpbench.errors import MachineError, RequestError
+from ddpbench.errors import InUseError, RequestError
 from ddpbench.machine.names import NameHolder, holder, holders
 from ddpbench.text_safety import shortened
 
@@ -31,7 +31,7 @@ def claimed(cores: Sequence[int] = (), gpus: Sequence[str] = ()) -> Iterator[Non
     user's sweeps see each other, no matter who holds the first ones. The kernel reports who owns a socket.
 
     Raises:
-        MachineError: another command holds one of the cores or GPUs; the message names its process.
+        InUseError: another command holds one of the cores or GPUs; the message names its process.
         RequestError: DDPBENCH_CLAIMS has any other value.
     """
     given = os.environ.get(CLAIMS, "")
@@ -47,7 +47,7 @@ def claimed(cores: Sequence[int] = (), gpus: Sequence[str] = ()) -> Iterator[Non
             if not _bound(name, held):
                 by = holder(name)
                 if not own_alone or by.may_be_own:
-                    raise MachineError(_explain(what, by, own_alone=own_alone))
+                    raise InUseError(_explain(what, by, own_alone=own_alone))
         ours = {f"{name}-of-{os.geteuid()}-": what for name, what in names.items()}
         drawn = {f"{name}{secrets.token_hex(8)}" for name in ours}
         # Before looking for others' names, so that two commands that start at once see each other.
@@ -56,7 +56,7 @@ def claimed(cores: Sequence[int] = (), gpus: Sequence[str] = ()) -> Iterator[Non
         for name, by in holders(tuple(ours), but=drawn).items():
             if by.may_be_own:
                 what = next(what for ours_of, what in ours.items() if name.startswith(ours_of))
-                raise MachineError(_explain(what, by, own_alone=own_alone))
+                raise InUseError(_explain(what, by, own_alone=own_alone))
         yield
 
 

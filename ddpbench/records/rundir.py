@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, Literal
 
 from ddpbench.errors import (
     IdentityError,
+    InUseError,
     OutputError,
     RequestError,
     UnreadableError,
@@ -710,7 +711,8 @@ class RunDir:
         `otherwise` says what this command's user can do instead of waiting.
 
         Raises:
-            OutputError: another process has the lock, or the file system has no locks.
+            InUseError: another process has the lock.
+            OutputError: the file system has no locks.
         """
         path = self.path / ".lock"
         lock, made = _locked_file(path, f" or {otherwise}" if otherwise else "")
@@ -754,7 +756,8 @@ def _locked_file(path: Path, instead: str) -> tuple[BinaryIO, bool]:
     """Take a directory's lock, and return its open file and whether this call has created the file.
 
     Raises:
-        OutputError: another process has the lock, or the file system has no locks; the message ends with `instead`.
+        InUseError: another process has the lock; the message contains `instead`.
+        OutputError: the file system has no locks.
     """
     while True:
         made = not os.path.lexists(path)
@@ -768,7 +771,7 @@ def _locked_file(path: Path, instead: str) -> tuple[BinaryIO, bool]:
                 return lock, made
         except BlockingIOError:
             lock.close()
-            raise OutputError(
+            raise InUseError(
                 f"{path.parent} is in use by {_held_by(path)}: wait until that ends{instead}"
             ) from None
         except OSError as error:  # a file system without locks, or whose lock service does not answer

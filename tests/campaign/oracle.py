@@ -23,7 +23,6 @@ from ddpbench.analysis.table.columns import TABLE
 
 TAG = "DDPBENCH_TEST_TAG"
 """Environment variable that all processes of one trial inherit."""
-CODES = {0: "all well", 1: "some case not ok", 2: "a wrong request", 130: "interrupted"}
 LONGEST = 4_000
 """Most characters on standard error: nobody reads more."""
 LEFT_S = 5.0

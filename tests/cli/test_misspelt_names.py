@@ -112,6 +112,7 @@ STEMS = {
     "plan": ["quick", "--nodes", "a"],
     "submit": ["quick", "--nodes", "1", "--dry-run"],
     "report": ["measured"],
+    "show": ["measured"],
     "pack": ["measured"],
     "allocation": ["measured", "--mtbf", "12h"],
     "merge": ["measured", "second", "--out", "merged"],

@@ -11,9 +11,9 @@ from pathlib import Path
 from tests.failures.conftest import ROOT, run_cli, workload
 
 
-def refused(*arguments: object, **environment: str) -> str:
+def refused(*arguments: object, code: int = 2, **environment: str) -> str:
     result = run_cli(*arguments, **environment)
-    assert result.returncode == 2, result
+    assert result.returncode == code, result
     assert "Traceback" not in result.stderr
     assert result.stdout == ""
     return result.stderr
@@ -86,7 +86,7 @@ def test_another_sweep_on_the_same_cores_is_named(
         claim.bind(f"\0ddpbench-core-{core}")
         claim.listen(1)
         path = write_experiment([workload("Sound")])
-        message = refused("sweep", path, "--out", tmp_path / "run", DDPBENCH_SHARED_MACHINE="")
+        message = refused("sweep", path, "--out", tmp_path / "run", code=3, DDPBENCH_SHARED_MACHINE="")
     assert f"process {os.getpid()}" in message
     assert "DDPBENCH_SHARED_MACHINE" in message
 
@@ -100,7 +100,7 @@ def test_a_run_directory_in_use_is_refused(write_experiment: Callable[..., Path]
     with (run / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         (run / "plan.json").write_text('{"schema_version": 1}', encoding="utf-8")
-        message = refused("sweep", path, "--out", run)
+        message = refused("sweep", path, "--out", run, code=3)
         assert "in use by another ddpbench command: wait until that ends or give another --out" in message
 
 

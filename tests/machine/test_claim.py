@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpbench.errors import MachineError, RequestError
+from ddpbench.errors import InUseError, RequestError
 from ddpbench.machine import claim, names
 from ddpbench.machine.claim import claimed
 
@@ -63,7 +63,7 @@ def test_a_word_that_means_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 @needs_root
 def test_another_users_claim_is_named_with_the_way_around(stranger: str) -> None:
-    with pytest.raises(MachineError, match=f"core {CORE}") as caught, claimed([CORE]):
+    with pytest.raises(InUseError, match=f"core {CORE}") as caught, claimed([CORE]):
         pass
     assert "of user 12345" in str(caught.value)
     assert "DDPBENCH_CLAIMS=own" in str(caught.value)
@@ -75,7 +75,7 @@ def test_with_own_claims_alone_a_stranger_stops_nobody_and_ones_own_sweep_does(
 ) -> None:
     monkeypatch.setenv("DDPBENCH_CLAIMS", "own")
     with claimed([CORE]):
-        with pytest.raises(MachineError, match=rf"\(process {os.getpid()}\)") as caught, claimed([CORE]):
+        with pytest.raises(InUseError, match=rf"\(process {os.getpid()}\)") as caught, claimed([CORE]):
             pass
         assert "DDPBENCH_CLAIMS" not in str(caught.value)
     with claimed([CORE]):
@@ -102,7 +102,7 @@ def test_a_sweep_that_passed_a_stranger_over_is_seen_once_the_stranger_has_gone(
             monkeypatch.setenv("DDPBENCH_CLAIMS", "own")
             sweep.enter_context(claimed([CORE]))
         monkeypatch.delenv("DDPBENCH_CLAIMS")
-        with pytest.raises(MachineError, match=f"process {os.getpid()}"), claimed([CORE]):
+        with pytest.raises(InUseError, match=f"process {os.getpid()}"), claimed([CORE]):
             pass
     with claimed([CORE]):
         pass
@@ -115,7 +115,7 @@ def test_a_sweep_is_named_and_respected_however_often_another_one_tries(
     with claimed([CORE]):
         for claims in [""] * 6 + ["own"] * 6:
             monkeypatch.setenv("DDPBENCH_CLAIMS", claims)
-            with pytest.raises(MachineError, match=rf"\(process {os.getpid()}\)") as caught, claimed([CORE]):
+            with pytest.raises(InUseError, match=rf"\(process {os.getpid()}\)") as caught, claimed([CORE]):
                 pass
             assert "DDPBENCH_CLAIMS" not in str(caught.value)
 
@@ -135,7 +135,7 @@ def test_a_stranger_who_has_others_wait_at_a_sweeps_names_hides_it_from_nobody(
                     one.setblocking(False)
                     with suppress(BlockingIOError):
                         one.connect(name)
-                with pytest.raises(MachineError, match=f"process {os.getpid()}"), claimed([CORE]):
+                with pytest.raises(InUseError, match=f"process {os.getpid()}"), claimed([CORE]):
                     pass
 
 
@@ -149,7 +149,7 @@ def test_a_stranger_with_all_names_of_a_user_has_two_sweeps_of_the_user_see_each
     with stranger_with(name, f"{name}-of-{os.geteuid()}", f"{name}-of-{os.geteuid()}-0123456789abcdef"):
         with (
             claimed([CORE]),
-            pytest.raises(MachineError, match=rf"\(process {os.getpid()}\)"),
+            pytest.raises(InUseError, match=rf"\(process {os.getpid()}\)"),
             claimed([CORE]),
         ):
             pass
@@ -184,7 +184,7 @@ def test_who_cannot_be_told_from_ones_own_is_not_passed_over(monkeypatch: pytest
             with suppress(BlockingIOError):
                 one.connect(f"\0ddpbench-core-{CORE}")
         with (
-            pytest.raises(MachineError, match="another ddpbench command is using") as caught,
+            pytest.raises(InUseError, match="another ddpbench command is using") as caught,
             claimed([CORE]),
         ):
             pass

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from ddpbench.errors import IdentityError, OutputError, RecordError
+from ddpbench.errors import IdentityError, InUseError, OutputError, RecordError
 from ddpbench.features.recovery.rank.recovering import NOTED_S, FailurePlan
 from ddpbench.records import (
     Block,
@@ -266,12 +266,12 @@ def test_one_command_holds_a_directory_at_a_time_and_is_named(tmp_path: Path) ->
     with run.locked("ddpbench pack"):
         for otherwise, end in (("", ""), ("give another --out", " or give another --out")):
             with (
-                pytest.raises(OutputError, match=f"^{re.escape(held)}: wait until that ends{end}$"),
+                pytest.raises(InUseError, match=f"^{re.escape(held)}: wait until that ends{end}$"),
                 RunDir(tmp_path).locked("a sweep", otherwise),
             ):
                 pytest.fail("two held it")
         lock.write_bytes(b"")  # a full disk
-        with pytest.raises(OutputError, match="in use by another ddpbench command: wait"), run.locked():
+        with pytest.raises(InUseError, match="in use by another ddpbench command: wait"), run.locked():
             pytest.fail("two held it")
     assert not lock.exists()
     lock.write_text("x" * 10_000, encoding="utf-8")  # of a killed process, or a stranger

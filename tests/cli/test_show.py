@@ -1,0 +1,87 @@
+"""`ddpbench show` prints what a sweep printed at its end, and `--quiet` the answer alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ddpbench.analysis import summarize
+from ddpbench.cli import run
+from ddpbench.cli.results import answered
+from ddpbench.records import RunDir
+from tests.cli.test_dry_run import REPLAYS, finished_run
+from tests.failures.conftest import run_cli, workload
+from tests.synthetic import write_run
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> RunDir:
+    experiment = tmp_path / "replays.toml"
+    experiment.write_text(REPLAYS, encoding="utf-8")
+    return finished_run(str(experiment), tmp_path / "finished")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_it_prints_what_the_sweep_printed_and_writes_nothing(
+    finished: RunDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = run(["sweep", str(finished.path)])
+    *swept, page = capsys.readouterr().out.splitlines()
+    assert page == f"report: {finished.report}"
+    before = contents(finished.path)
+    assert run(["show", str(finished.path)]) == code
+    assert capsys.readouterr().out.splitlines() == swept
+    assert run(["sweep", str(finished.path), "--json"]) == code
+    swept_json = json.loads(capsys.readouterr().out)
+    assert run(["show", str(finished.path), "--json"]) == code
+    shown_json = json.loads(capsys.readouterr().out)
+    assert {name for name in swept_json if swept_json[name] != shown_json[name]} <= {
+        "stop_reason",
+        "measured_share",
+    }  # those of the last session
+    finished.report.unlink()
+    assert run(["show", str(finished.path), "--json"]) == code
+    assert json.loads(capsys.readouterr().out)["report"] is None
+    assert not finished.report.exists()
+    assert contents(finished.path) == {
+        name: text for name, text in before.items() if name != str(finished.report)
+    }
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_quiet_prints_failed_cases_and_the_answer(
+    failing: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = write_run(tmp_path / "run", 6, failing=failing)
+    answer = [one.line for one in summarize(made).conclusions.answer]
+    assert run(["show", str(made.path), "-q"]) == failing
+    *failed, last = capsys.readouterr().out.splitlines()
+    assert [last] == answer
+    assert len(failed) == failing
+    assert all("ValueError: made up" in line for line in failed)
+
+
+def test_a_quiet_sweep_prints_its_answer_and_its_page(finished: RunDir, tmp_path: Path) -> None:
+    experiment = tmp_path / "tiny.toml"
+    experiment.write_text(
+        f'[base]\nstrategy = "single"\nworld_size = 1\nlocal_batch = 4\nworkload = "{workload("Sound")}"\n'
+        '[budget]\nrounds_min = 1\nrounds_max = 1\nmeasured_s = "60 ms"\n',
+        encoding="utf-8",
+    )
+    new = tmp_path / "new"
+    for path, words in ((new, (experiment, "--out", new)), (finished.path, (finished.path,))):
+        ended = run_cli("sweep", *words, "-q")
+        assert not ended.stderr
+        *answer, page = ended.stdout.splitlines()
+        assert page.startswith("report: ")
+        assert answer == answered(summarize(RunDir(path)))
+
+
+def test_a_dry_run_has_no_answer_to_print(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["sweep", "quick", "--dry-run", "--quiet"]) == 2
+    assert "--dry-run has none" in capsys.readouterr().err
