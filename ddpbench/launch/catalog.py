@@ -49,7 +49,7 @@ def _environment_kept() -> Iterator[None]:
 
 
 class TableCatalog:
-    """The strategies of `ddpbench.strategies.TABLE`, the workloads of `ddpbench.workloads.TABLE`, and users' classes.
+    """A catalog of the strategies and workloads in the tables of their packages, and of users' classes.
 
     Users' files and profiles are first looked for in `folder`, which holds the experiment. `batches` maps the names
     of users' workloads to the local batches that their classes state.

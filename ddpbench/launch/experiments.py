@@ -1,4 +1,4 @@
-"""Find experiment files by name: as a path, in ./experiments, and among those that come with ddpbench."""
+"""Find experiment files by path, or by name in ./experiments and among those that come with ddpbench."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def experiment_folders() -> list[Path]:
 
 
 def known_experiments() -> dict[str, Path]:
-    """Return the files of the experiments that can be given by name alone, by name."""
+    """Return the file of each experiment that can be given by name instead of path, keyed by name."""
     paths: dict[str, Path] = {}
     for folder in experiment_folders():
         for path in sorted(folder.glob("*.toml")):
@@ -53,7 +53,7 @@ def find_experiment(name: str) -> Path:
     """Return the experiment file or run directory that a name or path means.
 
     Raises:
-        RequestError: there is neither.
+        RequestError: there is no experiment or run directory with that name or path.
     """
     if is_not_meant(name):
         return known_experiments()[name]

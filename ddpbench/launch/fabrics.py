@@ -1,4 +1,4 @@
-"""The emulated networks of a sweep: made and checked before the first launch, and removed at the end."""
+"""The emulated networks of a sweep, which are made and checked before the first launch, and removed at the end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ddpbench.fabric import Fabric
 
 MOST_AT_ONCE = 24
-"""The most fabrics that exist at once. Beyond it the least recently used is removed, and remade when needed."""
+"""The most networks that exist at once. Beyond it, the least recently used is removed, and made again when needed."""
 
 
 def made_links(case: Case) -> Links:
@@ -31,7 +31,7 @@ def made_links(case: Case) -> Links:
 
 
 def check_drawable(cases: Iterable[Case]) -> None:
-    """Refuse emulated networks that no machine can make, before anything is started.
+    """Check that the emulated networks of these cases are possible, before anything is started.
 
     Raises:
         FabricError: a case's network has too many parts, or links that are too slow once slowed down.

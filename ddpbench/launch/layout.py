@@ -24,7 +24,7 @@ from ddpbench.text_safety import command, quoted, shortened
 
 DEFAULT_PORT = 29500
 SLURM_PLACE = "RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID NODE_RANK=$SLURM_NODEID"
-"""Environment variables of a rank's process, set from the variables that srun sets for each task."""
+"""Shell assignments that give each process of a job its variables, from those that srun sets for its task."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 

@@ -52,7 +52,7 @@ def stated_batches(names: Iterable[str]) -> dict[str, int]:
 
 
 def stored_batches(stored: StoredPlan | None) -> dict[str, int]:
-    """Return the local batch that each user's workload of a run was planned with."""
+    """Return the planned local batches of the user-defined workloads of a run, by import path."""
     cases = [entry.case for entry in stored.cases] if stored is not None else []
     return {case.workload: case.local_batch for case in cases if is_import_path(case.workload)}
 

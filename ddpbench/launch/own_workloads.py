@@ -79,7 +79,7 @@ def _named(name: str, path: Path, attribute: str) -> str:
 
 
 def _found(name: str, folders: Iterable[Path]) -> Path | None:
-    """Return the file at a relative path, in the first folder that has it; None if none has, or if it is absolute."""
+    """Return the file at a relative path in the first folder that has it; None if no folder has, or it is absolute."""
     if Path(name).is_absolute():
         return None
     for folder in folders:
@@ -125,7 +125,7 @@ def cast_notes(cases: Iterable[PlannedCase]) -> list[str]:
 
 
 def check_profile(name: str, own_folder: Path | None) -> None:
-    """Refuse a replay of a profile that does not exist.
+    """Check that the profile of a replay exists, if `name` has the profile's path.
 
     Raises:
         ValueError: the file does not exist; the message says which paths were tried.
@@ -136,9 +136,9 @@ def check_profile(name: str, own_folder: Path | None) -> None:
 
 
 def check_file(name: str, own_folder: Path | None, kind: str = "") -> None:
-    """Refuse a name such as `mine.py:TopK`, as `located` returns it, if the file does not exist or lacks the class.
+    """Check that the file in a name such as `mine.py:TopK`, returned by `located`, exists and has the class.
 
-    For `package.module:TopK`, refuse a package that does not exist.
+    For a name such as `package.module:TopK`, check that the package exists.
 
     Raises:
         ValueError: the file or package does not exist (the message says where a file was looked for), or the
@@ -206,7 +206,7 @@ def with_located(experiment: Experiment, own_folder: Path) -> Experiment:
 
 
 def _check_values(kind: str, found: Sequence[str], given: Sequence[str]) -> None:
-    """Refuse two names of one strategy, workload or algorithm (`kind`), because their cases would be equal.
+    """Check that no two names mean the same strategy, workload or algorithm (`kind`), as their cases would be equal.
 
     Raises:
         RequestError: an axis has two such names.
@@ -231,7 +231,7 @@ def _whole(kind: str, name: str) -> str:
 
 
 def _check_apart(found: Sequence[str], given: Sequence[str]) -> None:
-    """Refuse two names of one file, module or class, because the settings under one name would be lost.
+    """Check that no two names mean the same file, module or class, as the settings under one name would be lost.
 
     Raises:
         RequestError: there are such names.

@@ -73,7 +73,7 @@ class Plan:
     run_id: str = ""
     """The id that all records of the run have, so that a different run's are recognized; empty for older runs."""
     tried: Mapping[str, Tried] = field(default_factory=dict)
-    """Results of trials of users' workloads, by name with options, which estimates use."""
+    """Results of trial steps of users' workloads, which estimates use, by the workload's name with options."""
     claims: tuple[PlannedClaim, ...] = ()
     """The experiment's claims, with the pairs of cases that decide them."""
     crowded: frozenset[str] = field(init=False, repr=False, compare=False)
@@ -167,10 +167,10 @@ def with_seed(experiment: Experiment, stored: StoredPlan | None = None) -> Exper
 
 
 def make_plan(experiment: Experiment, cases: Sequence[PlannedCase], stored: StoredPlan | None = None) -> Plan:
-    """Return a plan in which the order of each round is random, from the budget's seed, and balanced.
+    """Return a plan whose rounds have random orders, which `ddpbench.runtime.order` balances.
 
-    The balance is described in `ddpbench.runtime.order`. Without a seed, one is drawn and stored in the plan's
-    experiment. A resumed run keeps its `stored` order unless its cases changed, and then the sweep refuses it.
+    Orders are drawn with the budget's seed. If it is not set, a random seed is stored in the plan's experiment. A
+    resumed run keeps its `stored` order unless its cases changed, and then the sweep refuses it.
 
     Raises:
         ExperimentError: there would be too many launches; raised before their order is made.

@@ -52,7 +52,7 @@ class PreparedProfile:
 
 
 def prepare_profile(request: ProfileRequest) -> PreparedProfile:
-    """Validate the request, which stands for an experiment with one case, and measure nothing.
+    """Validate the request and return the case to profile; measure nothing.
 
     Raises:
         RequestError: the request cannot be met; the message says why.

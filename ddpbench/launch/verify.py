@@ -82,7 +82,7 @@ def name_of(case: Case) -> str:
 
 
 def registered_names(strategies: Iterable[str], workloads: Iterable[str]) -> dict[str, str]:
-    """Return those of these names that installed packages have registered, by the import paths that they stand for."""
+    """Return the names that installed packages have registered, keyed by the import paths that the names stand for."""
     asked = (("strategy", strategies), ("workload", workloads))
     found = {resolved(kind, name): name for kind, names in asked for name in names}
     return {path: name for path, name in found.items() if path != name}
@@ -151,10 +151,10 @@ def verification_cases(
 
 
 def _check_names(strategies: Sequence[str], workloads: Sequence[str], algorithms: Sequence[str]) -> None:
-    """Refuse unknown names, and users' strategies that cannot be used.
+    """Check that all names are known, and that users' strategies can be used.
 
     Raises:
-        ExperimentError: there are such names.
+        ExperimentError: some are not; the message lists them.
     """
     catalog = TableCatalog()
     problems: list[Problem] = []
@@ -178,7 +178,10 @@ def _check_names(strategies: Sequence[str], workloads: Sequence[str], algorithms
 
 
 def _registered(what: str, name: str, problems: list[Problem]) -> bool:
-    """Return whether an installed package has registered the name. On an error, add it to `problems`; return True."""
+    """Return whether an installed package has registered the name.
+
+    If the lookup fails, add the reason to `problems` and return True.
+    """
     try:
         return resolved(what, name) != name
     except ValueError as error:

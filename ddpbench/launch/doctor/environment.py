@@ -49,7 +49,7 @@ _HARMLESS = {
 }
 """Variables that only name versions and folders, and those checked under a different topic."""
 _OFF = ("", "0", "OFF", "FALSE", "PASSIVE", "WARN", "VERSION")
-"""Values, in upper case, with which a variable has no effect that needs a finding."""
+"""Values (in upper case) of variables that need no finding."""
 
 
 def threads(host: Host) -> Iterator[CheckResult]:
@@ -127,7 +127,7 @@ def sharing(host: Host) -> Iterator[CheckResult]:
 
 
 def job(host: Host) -> Iterator[CheckResult]:
-    """Report a surrounding Slurm job, and variables that a launcher such as torchrun has set."""
+    """Report the Slurm job in which this process runs, and variables that a launcher such as torchrun has set."""
     if "SLURM_JOB_ID" in host.env:
         count = host.env.get("SLURM_JOB_NUM_NODES", "1")
         yield ok("job", f"Slurm job {host.env['SLURM_JOB_ID']} on {count} node{'s' if count != '1' else ''}")

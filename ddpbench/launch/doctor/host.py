@@ -25,9 +25,9 @@ from ddpbench.machine.interfaces import Interface, list_interfaces, look_up
 from ddpbench.spec import Catalog
 
 TORCH_TIMEOUT_S = 120.0
-"""Time limit for a first import of torch, s, which is slow from a slow disk."""
+"""Time limit for a first import of torch, seconds. From a slow disk it takes long."""
 COMMAND_TIMEOUT_S = 20.0
-"""Time limit for a command, s; nvidia-smi is slow if no process keeps the driver loaded."""
+"""Time limit for a command, seconds; nvidia-smi is slow if no process keeps the driver loaded."""
 
 ASK_TORCH = (sys.executable, "-P", "-m", "ddpbench.worker.checkup")
 GPU_FIELDS = (

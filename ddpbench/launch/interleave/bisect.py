@@ -48,7 +48,7 @@ class TriedCommit:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SearchResult:
-    """The result of a search. `commits` has the slow commit, or every commit that may be it if some were skipped.
+    """The result of a search. `commits` has the first slow commit, or several candidates if commits were skipped.
 
     `ratio` is the bad end's step time divided by the good end's, with its interval.
     """

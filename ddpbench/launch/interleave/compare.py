@@ -33,12 +33,12 @@ class ComparisonRequest:
     overrides: Sequence[str] = ()
     out: Path | None = None
     code: Path | None = None
-    """The folder whose subfolder `.code` has commits' files, perhaps of earlier comparisons; None stands for `out`."""
+    """The folder in whose subfolder `.code` commits' files are written, or found if they exist; None means `out`."""
     total_s: float
     fewest: int
     limit: float | None = None
     rare: bool = True
-    """True if rounds must be enough to see a slow-down of only a few rounds; if False, typical rounds decide."""
+    """True to run enough rounds to detect a slow-down that affects few rounds; False to judge typical rounds only."""
     alpha: float = 0.05
     """The joint error probability of all verdicts."""
     turns: TurnKind = "blocks"
@@ -80,7 +80,7 @@ def differing(overrides: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_empty(out: Path) -> None:
-    """Refuse an output directory that is not empty.
+    """Check that an output directory is empty or does not exist.
 
     Raises:
         OutputError: the path holds something, or is not a directory.

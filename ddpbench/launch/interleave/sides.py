@@ -70,7 +70,7 @@ class SideSpec:
 
 
 def parse_side(name: str, words: Sequence[str]) -> SideSpec:
-    """Parse the words of a side's flag.
+    """Parse the words of the flag for a side, whose `name` is `base` or `new`.
 
     Raises:
         RequestError: a word cannot be understood, or two contradict each other.
@@ -107,7 +107,7 @@ def parse_side(name: str, words: Sequence[str]) -> SideSpec:
 
 
 def check_common(overrides: Sequence[str], sides: Sequence[SideSpec] = (), fewest: str = "--rounds") -> None:
-    """Refuse settings for both sides that the comparison sets itself, or that a single side also sets.
+    """Check that the settings of both sides have none that the comparison sets itself, or that a single side also sets.
 
     Args:
         overrides: the settings of both sides.

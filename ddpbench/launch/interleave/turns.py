@@ -45,7 +45,7 @@ START_S = 300.0
 SILENT_S = 600.0
 """Longest silence of a side after its first message, s. Its sweep itself ends hanging launches and trials."""
 _END_S = 20.0
-"""Seconds that a side may take to end after its launch, and again after SIGTERM."""
+"""Seconds that a side may take to end when it is asked to, and once more after SIGTERM."""
 _AT_ONCE_S = 3.0
 """Seconds that interrupted sides may take to end before their processes are killed."""
 _STACK_S = 5.0
@@ -255,7 +255,7 @@ class Turns:
 
 
 def too_short(total_s: float, left_s: float, round_s: float, fewest: int) -> str:
-    """Return a sentence if the time is too short for `fewest` rounds, judged by the first one; else an empty text."""
+    """Return a sentence if the time is too short for `fewest` rounds like the first one; else an empty text."""
     rounds = 1 + max(0, math.floor(left_s / round_s)) if round_s > 0 else fewest
     if rounds >= fewest:
         return ""

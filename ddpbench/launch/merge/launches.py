@@ -46,7 +46,7 @@ class Merged:
 def all_cases(sources: Sequence[Source]) -> dict[str, dict[str, Any]]:
     """Return the plan entry of every case in any source, by case id.
 
-    A case is runnable if it was runnable in any source. It is oversubscribed only if it was so in each of these.
+    A case is runnable if any source could run it, and oversubscribed only if it was so in all sources that could.
     """
     cases: dict[str, dict[str, Any]] = {}
     for source in sources:

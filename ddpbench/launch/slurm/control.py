@@ -1,4 +1,4 @@
-"""Slurm's commands, and what their output means."""
+"""Runs Slurm's commands and parses their output."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _asked(argv: Sequence[str], script: Path | None = None) -> subprocess.Comple
 
 
 def _complaint(done: subprocess.CompletedProcess[str]) -> str:
-    """Return what a command printed on its standard error, on one line."""
+    """Return what a command printed as an error, on one line, or else its exit code."""
     text = done.stderr or done.stdout
     lines = [re.sub(r"^\w+: (error: )?", "", line.strip()) for line in text.splitlines()]
     return "; ".join(dict.fromkeys(filter(None, lines))) or f"exit code {done.returncode}"

@@ -37,7 +37,7 @@ class SizeCosts:
 
     @property
     def jobs(self) -> int:
-        """The approximate number of consecutive jobs that all launches take within the time limit."""
+        """The approximate number of jobs, one after the other, that all launches need with this time limit."""
         return max(1, -int(-self.estimated_s // self.limit_s))
 
     @property

@@ -163,7 +163,7 @@ class Follower:
             self._look(size, states)
 
     def follow(self) -> None:
-        """Submit and wait until every size is measured or abandoned.
+        """Submit jobs, and wait until the launches of every size are measured or given up.
 
         Raises:
             RequestError: sbatch refuses a script.

@@ -36,15 +36,15 @@ from ddpbench.text_safety import command, shortened
 
 SCRIPT = "job.sbatch"
 _START_S = 300.0
-"""Seconds of a job's time limit for the slots to import torch, perhaps from a slow file system, and to meet."""
+"""Time that a job's limit leaves for importing torch, perhaps from a slow file system, and for connecting, seconds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SubmittedJob:
-    """A submitted job. `launches` and `sessions` are how many its run had finished when the job was submitted.
+    """A submitted job, with the numbers of launches and sessions that its run had when the job was submitted.
 
-    Proofs count as launches. If no directory is shared, `nodes` are those on which the job was last seen, and `fetched`
-    says whether its final records have been fetched.
+    `launches` includes proofs. If no directory is shared, `nodes` are those on which the job was last seen, and
+    `fetched` says whether its final records have been fetched.
     """
 
     job_id: str

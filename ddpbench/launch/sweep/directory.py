@@ -1,4 +1,4 @@
-"""The run directory of a running sweep, which is new, or checked before it is resumed, and locked."""
+"""Checks and locks the run directory of a sweep, which is new or is resumed."""
 
 from __future__ import annotations
 

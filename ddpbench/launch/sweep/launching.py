@@ -1,4 +1,4 @@
-"""Run a sweep's launches, each placed on the machine and its network, perhaps interleaved with another side's."""
+"""Run a sweep's launches on their cores, GPUs and networks, in a comparison interleaved with the other side's."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class Progress:
         self.result.measured_s += outcome.measured_s
 
     def tell_plan(self) -> None:
-        """Report the plan and the estimated time left, and warn if the budget has no room for the promised rounds."""
+        """Report the plan and the estimated time left, and whether the budget has room for `rounds_min` rounds."""
         estimate = self.plan.left_s(self.done, shared=self._shared)
         self._listener.planned(self.plan, self._run, len(self.done.endings), estimate)
         self._tell_room("as estimated", self._budget.total, 0)
