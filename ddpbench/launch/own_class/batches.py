@@ -65,7 +65,7 @@ def _goes_through(tracer: Tracer, node: ast.expr, scope: Scope) -> tuple[Origin,
         name = last_name(found.node)
         if name == "enumerate":
             inner, path, _ = _goes_through(tracer, found.node.args[0], found.scope)
-            begins = len(found.node.args) > 1 or bool(found.node.keywords)  # perhaps not at 0
+            begins = len(found.node.args) > 1 or bool(found.node.keywords)  # the first number may not be 0
             return inner, (1, *path), None if begins else (0,)
         if name in _BARS or _passes_on(tracer.script.functions.get(name)):
             return _goes_through(tracer, found.node.args[0], found.scope)

@@ -305,7 +305,7 @@ class _Collected:
             for each in targets
         )
         if not calls and not placed:
-            return  # new names for existing objects
+            return  # a new name for an existing object
         left = {*self.of.script.functions, *self.of.script.classes}
         if calls and not placed and (first_name(calls[0]) in left or self._is_own_method(calls[0])):
             return  # its statements are visited separately
@@ -506,7 +506,7 @@ def _rest(call: ast.Call, known: Iterable[str]) -> list[ast.keyword]:
 
 
 def _reached(script: Script, body: list[ast.stmt], names: set[str]) -> set[str]:
-    """Return the names of the script's functions and classes that are used, directly or through other ones."""
+    """Return the script's functions and classes that `body` or `names` use, directly or through others."""
     found: set[str] = set()
     todo = names | set(_named(body))
     while todo:
@@ -519,7 +519,7 @@ def _reached(script: Script, body: list[ast.stmt], names: set[str]) -> set[str]:
 
 
 def names_read(script: Script, names: set[str]) -> set[str]:
-    """Return all names that the functions and classes in `names`, and those that they use, read."""
+    """Return all names read by the functions and classes in `names`, or by those that these use."""
     found = _reached(script, [], names)
     nodes = [each for each in (*script.functions.values(), *script.classes.values()) if each.name in found]
     return set(_named(nodes))

@@ -254,7 +254,7 @@ class _Where:
 
 
 def _given_by(node: ast.expr) -> Sequence[ast.expr]:
-    """Return the subexpressions whose values an expression may return or contain, or whose part it may be."""
+    """Return the subexpressions from which an expression's value may come, such as both branches of `a if b else c`."""
     match node:
         case ast.Attribute() | ast.Subscript() | ast.Starred() | ast.NamedExpr():
             return [node.value]
@@ -339,7 +339,7 @@ class Effects:
                     if id(each.node) not in own and each.part not in (
                         HELD,
                         RATE,
-                    ):  # from a function whose body replaces its call here
+                    ):  # in a function whose statements replace its call
                         found.setdefault((each.node.lineno, each.node.col_offset), each)
                 taint = dict.fromkeys(used, LOCAL)
                 for each in self._in(_Where(scope, taint, helper=False), _backward_of(loop)):
@@ -349,7 +349,7 @@ class Effects:
         return [found[place] for place in sorted(found)]
 
     def _is_called(self, scope: Scope) -> bool:
-        """Return whether the generated class calls this function of the script, so that it has all of its effects."""
+        """Return whether the generated class calls this function of the script, and so has the function's effects."""
         plain = not isinstance(scope.node, ast.Module) and scope.own is None
         return plain and getattr(scope.node, "name", "") in self.made
 
@@ -383,7 +383,7 @@ class Effects:
         return {key: (scope, _span_of(scope, entry.get(key, []))) for key, scope in found.items()}
 
     def _stands_in_loop(self, call: ast.Call, called: Scope) -> bool:
-        """Return whether the loop's examined statements contain a function's statements in place of this call."""
+        """Return whether `loop.body` has the called function's statements in place of this call."""
         loop = self.loop
         if not any(map(is_backward, here(called.node.body))):
             return False
@@ -497,7 +497,7 @@ class Effects:
         known = last_name(node.value) in _MAKERS | HARMLESS_METHODS
         made = (
             self.tracer.trace(node.value, where.scope).node is not node.value
-        )  # it is only moved, or wrapped
+        )  # the optimizer is only moved, or wrapped
         return "" if known or made or self._part(target, where) != "optimizer" else "optimizer"
 
     def _source(self, target: ast.expr, where: _Where) -> str:

@@ -95,7 +95,7 @@ def _bindings(script: Script, ends: Collection[ast.stmt]) -> Iterator[tuple[list
 
 
 def _reads(node: ast.AST, variables: Variables) -> Iterator[str]:
-    """Yield the module-level names that a node reads, unless only for facts such as the device (see `_is_used`)."""
+    """Yield the module-level names that a node reads for more than facts such as the device (see `_is_used`)."""
     module = id(variables.script.tree)
     for each in ast.walk(node):
         if not isinstance(each, ast.Name) or not isinstance(each.ctx, ast.Load):
@@ -105,7 +105,7 @@ def _reads(node: ast.AST, variables: Variables) -> Iterator[str]:
 
 
 def _is_used(name: ast.Name, variables: Variables) -> bool:
-    """Return whether a name is read for more than facts, such as a shape, that are equal for models made alike."""
+    """Return whether a name's object is used for more than facts about it, such as its shape or device."""
     inside: ast.AST = name
     for outer in variables.around(name):
         if isinstance(outer, ast.stmt):

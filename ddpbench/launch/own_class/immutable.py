@@ -92,7 +92,7 @@ def consumed(value: ast.expr | None) -> bool:
 
 
 def _parts_of(node: ast.AST) -> list[ast.expr] | None:
-    """Return the subexpressions that decide whether a value is immutable; None if they do not decide it."""
+    """Return the subexpressions that decide whether a value is immutable; None for other kinds of expressions."""
     match node:
         case ast.Constant() | ast.JoinedStr() | ast.Compare() | ast.Lambda():
             return []

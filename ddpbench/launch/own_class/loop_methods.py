@@ -259,13 +259,13 @@ class LoopMethods(Reading):
 def _made_before(loop: TrainingLoop) -> dict[str, tuple[ast.expr, ast.expr | None]]:
     """Return the names and attributes of `self` that are bound outside of the loop, each with two expressions.
 
-    The first expression reads it. The second is the last value that a plain assignment gives it, or None.
+    The first one reads the name or attribute. The second is the last value that a plain assignment gives it, or None.
     """
     within = {id(each) for part in (loop.node, *loop.body) for each in ast.walk(part)}
     found: dict[str, tuple[ast.expr, ast.expr | None]] = {}
     own = loop.body_scope.own
     methods = [each for each in own.body if isinstance(each, ast.FunctionDef)] if own is not None else []
-    methods.sort(key=lambda each: each.name == "__init__")  # last, as its values are those at the start
+    methods.sort(key=lambda each: each.name == "__init__")  # last, because it sets the first values
     for body in (*(each.body for each in methods), loop.scope.node.body):
         nodes = [each for each in here(body) if id(each) not in within]
         values = {
@@ -304,7 +304,7 @@ def _returns_loss(loop: TrainingLoop) -> bool:
 
 
 class _Ending(ast.NodeTransformer):
-    """Stops the `step()` of a `OneCycleLR` after its last step, where it would raise."""
+    """Guards each `step()` of a `OneCycleLR`, so that it stops after the last step instead of raising an error."""
 
     def __init__(self, scope: Scope, tracer: Tracer) -> None:
         self.scope, self.tracer = scope, tracer

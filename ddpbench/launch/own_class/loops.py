@@ -47,7 +47,7 @@ def training_loops(tracer: Tracer) -> list[TrainingLoop]:
 
 
 def other_trainings(tracer: Tracer, loop: TrainingLoop) -> list[tuple[ast.Call, list[ast.Call]]]:
-    """Return, for each function around the loop that several calls train with, the first call and the other calls.
+    """Return the training calls of each function around the loop that has several: the first one, and the others.
 
     The outermost function comes first. The generated class uses the arguments of the first call.
     """
@@ -217,7 +217,7 @@ def _trains(tracer: Tracer, loop: ast.For | ast.AsyncFor | ast.While, scope: Sco
         for function in nested
         for each in in_step([function])
     ):
-        return None  # an epoch in a nested function: its loop is found there
+        return None  # an epoch in a nested function, in which its loop is found
     if any(is_backward(node) for node in in_step(nested)):
         return TrainingLoop(loop, scope, [*nested, *loop.body], scope)
     for node in here(loop.body):
@@ -230,7 +230,7 @@ def _trains(tracer: Tracer, loop: ast.For | ast.AsyncFor | ast.While, scope: Sco
         looped = any(isinstance(each, _LOOPS) and any(map(is_backward, here(each.body))) for each in inside)
         if any(map(is_backward, inside)) and not (looped and _steps(function.node.body) == 0):
             if looped and any(isinstance(each, _LOOPS) and _steps(each.body) for each in inside):
-                continue  # an epoch: its loop is found in it
+                continue  # an epoch, in which its loop is found
             inlined = _inlined(loop.body, node, function.node)
             if inlined is not None:
                 return TrainingLoop(loop, scope, [*_nested(scope, inlined), *inlined], scope)
@@ -283,7 +283,7 @@ def _is_path(node: ast.expr) -> bool:
 
 
 class _Renamed(ast.NodeTransformer):
-    """Replaces a function's parameters by the arguments of a call."""
+    """Replaces a function's parameters with the arguments of a call."""
 
     def __init__(self, given: dict[str, ast.expr]) -> None:
         self.given = given

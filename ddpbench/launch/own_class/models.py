@@ -30,7 +30,7 @@ def models_of(
 ) -> dict[str, Origin]:
     """Return the modules that the optimizers update, by their names in the script.
 
-    Without a known one, return the module that the loop calls first.
+    If no such module is found, return the module that the loop calls first.
     """
     found: dict[str, Origin] = {}
     called = [tracer.trace(node.func, scope) for node in here(body) if isinstance(node, ast.Call)]
@@ -118,7 +118,7 @@ def is_module(tracer: Tracer, origin: Origin) -> bool:
 def settings_of(tracer: Tracer, module: Origin) -> dict[str, list[ast.AST]]:
     """Return the statements that freeze a module, or put it into evaluation mode.
 
-    The keys are `requires_grad_` and `eval`.
+    The result has the keys `requires_grad_` and `eval`, each only if there are such statements.
     """
     found: dict[str, list[ast.AST]] = {}
     if not is_module(tracer, module):
@@ -129,7 +129,7 @@ def settings_of(tracer: Tracer, module: Origin) -> dict[str, list[ast.AST]]:
             if receiver is not None and tracer.trace(receiver, scope).key == module.key:
                 found.setdefault(does, []).append(node)
     if found.pop("train", None) is not None:
-        found.pop("eval", None)  # the modes alternate, as for an evaluation
+        found.pop("eval", None)  # the script switches between both modes
     return dict(sorted(found.items()))
 
 

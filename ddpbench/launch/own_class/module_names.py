@@ -58,7 +58,7 @@ class ModuleNames(Unchanged):
         return value is not None and (self.values.is_immutable(value) or is_generator(value))
 
     def _reads_of(self, variable: ScopeVariable, within: set[int]) -> list[ast.AST]:
-        """Return the reads of a variable in the script that the generated class has, too."""
+        """Return the script's reads of a variable that the generated class contains, too."""
         uses = [each for each in self.variables.uses.get(variable, ()) if isinstance(each.ctx, ast.Load)]
         return [each for each in uses if id(each) in within or place_of_node(each) in self.places]
 
@@ -146,7 +146,7 @@ class ModuleNames(Unchanged):
                 yield node
 
     def _called_again(self, name: str) -> list[ast.AST]:
-        """Return the calls of a function that changes a mutable default, if there are several calls."""
+        """Return the calls of the function `name` if there are several and it changes a mutable default argument."""
         calls = self.variables.calls.get(name, [])
         function = self.script.functions.get(name)
         if function is None or len(calls) < 2:

@@ -129,7 +129,7 @@ class Reading:
         return inner if made and inner is not None and inner.node is not call else None
 
     def _returned_with(self, model: Origin) -> Origin:
-        """Return the model as a part of the result of the call that makes it, if its function is called."""
+        """Return the model's origin as an element of the result of the call that makes the model, if known."""
         call, caller = model.scope.call, model.scope.caller
         function = model.scope.node
         if call is None or caller is None or isinstance(function, ast.Module):
@@ -159,7 +159,7 @@ class Reading:
         return {name: self._returned_with(each) for name, each in found.items()}
 
     def _wholes(self, found: dict[str, Origin]) -> dict[str, Origin]:
-        """Remove modules that other modules among them contain.
+        """Return the modules without those that are contained in other ones.
 
         A module that the loop calls replaces the modules in it if the loop calls none of these.
         """
@@ -217,11 +217,14 @@ class Reading:
         return renderer.render(origin.node, origin.scope)
 
     def read_by_several(self) -> Set[tuple[int, Path]]:
-        """Return the keys of values that several methods read and would each compute differently, except for models."""
+        """Return the `Origin.key` of each value that several methods read and would compute differently.
+
+        Models and the objects that update them are left out.
+        """
         return {key for key, methods in self.drawn.items() if len(methods) > 1} - self._keys_of_class()
 
     def _keys_of_class(self) -> set[tuple[int, Path]]:
-        """Return the keys of the models, optimizers and schedulers."""
+        """Return the `Origin.key` of each model, optimizer and scheduler."""
         found = {each.key for each in (*self.models.values(), *self.updates.all.values())}
         return found | {*self.others, *self.others.values()}
 
@@ -232,7 +235,7 @@ class Reading:
         return [ast.unparse(each) for each in target.elts]
 
     def _unpacked(self) -> list[str]:
-        """Return the names of the optimizers and schedulers if the method `optimizer` returns several."""
+        """Return the names of the optimizers and schedulers if `optimizer()` returns several; else an empty list."""
         found = self.updates.all
         bundled = {id(each.node) for each in found.values()}
         if len(bundled) == 1 and all(each.path for each in found.values()):
@@ -326,6 +329,6 @@ class Reading:
         return replace(method, lines=lines)
 
     def _take(self, *nodes: ast.AST) -> None:
-        """Record the script's nodes that these nodes are copies of as contained in the generated class."""
+        """Record that the generated class contains copies of the script's nodes from which `nodes` were copied."""
         for node in nodes:
             self.places |= {place_of_node(each) for each in ast.walk(node)} - {-1}

@@ -177,7 +177,7 @@ class _Pass(ast.NodeTransformer):
             if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
         ]
         first = node.generators[0]
-        taken = self.visit(first.iter)  # computed once, with the names outside
+        taken = self.visit(first.iter)  # evaluated once, outside of the comprehension
         first.iter = ast.Constant(None)
         made = ast.NodeTransformer.generic_visit(self._with(names), node)
         first.iter = taken
@@ -230,7 +230,7 @@ class _Pass(ast.NodeTransformer):
         return "loader" in last_name(node).lower() or last_name(found.node) == "DataLoader"
 
     def _autocast(self, node: ast.Call) -> ast.AST:
-        """Replace the device in a call of `autocast` by a device type, such as `x.device.type`."""
+        """Replace the device in a call of `autocast` with a device type, such as `x.device.type`."""
         assert self.to.device is not None
         kind = ast.Attribute(deepcopy(self.to.device), "type", ast.Load())
 
@@ -380,7 +380,7 @@ class _Pass(ast.NodeTransformer):
         made: ast.expr = inner.visit(deepcopy(found.node))
         if another and self.repeats:
             self._shared(name, found, made)
-            return self._shared(name, found, copy(made))  # a name, even for a single use, which may run often
+            return self._shared(name, found, copy(made))  # twice, to assign a name even for a single use
         return self._shared(name, found, made) if calls and not self.hidden else made
 
     def _is_drawn_from_again(self, found: Origin) -> bool:
@@ -439,7 +439,7 @@ class _Pass(ast.NodeTransformer):
         return made
 
     def _shared(self, name: str, found: Origin, made: ast.expr) -> ast.expr:
-        """Return a value's expression; from its second use in a method, a local variable that is assigned once."""
+        """Return a value's expression, or from its second use in a method, a local variable that is assigned once."""
         first = self.to.inlined.setdefault(found.key, made)
         if first is made:
             return made
@@ -449,7 +449,7 @@ class _Pass(ast.NodeTransformer):
                 own += "_"
             value = copy(first)
             self.to.before = {own: [ast.Assign([ast.Name(own, ast.Store())], value)], **self.to.before}
-            first.__class__ = ast.Name  # also where it was used first
+            first.__class__ = ast.Name  # turn the first use into the name, too
             first.__dict__.clear()
             vars(first).update(id=own, ctx=ast.Load())
         return copy(first)
@@ -542,7 +542,7 @@ def _definitions(scope: Scope) -> dict[str, ast.ClassDef]:
 
 
 def _as_of(node: ast.expr, made: ast.expr) -> ast.expr:
-    """Give an expression the number of the script's node that it replaces, so that the node counts as contained."""
+    """Give an expression the number of the script's node that it replaces, which marks that node as copied."""
     made.place = place_of_node(node)  # type: ignore[attr-defined]
     return made
 

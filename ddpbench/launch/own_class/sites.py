@@ -102,7 +102,7 @@ class Sites:
         ]
 
     def _leading_to(self, node: ast.AST, function: ast.AST) -> list[ast.AST]:
-        """Return the nodes in `function` that run `node`: the node itself, or calls of the function around it."""
+        """Return the nodes in `function` that run `node`: the node itself, or calls that lead to it."""
         found, todo, seen = [], [node], set[int]()
         while todo:
             each = todo.pop()
@@ -115,7 +115,7 @@ class Sites:
         return found
 
     def _called_from(self, site: ast.AST, depth: int) -> list[ast.AST]:
-        """Return the nodes outside of helper functions that run a node: the node itself, or calls of its function."""
+        """Return the nodes outside of helper functions that run `site`: the node itself, or calls that lead to it."""
         own = self.variables.function(site)
         if (
             isinstance(own, ast.Module | ast.Lambda)

@@ -102,7 +102,7 @@ def _unparsed(node: ast.AST) -> str:
 
 
 def in_order(made: Mapping[str, list[ast.stmt]]) -> list[ast.stmt]:
-    """Return the statements that assign these names, so sorted that each name follows those it is made from."""
+    """Return the statements that assign these names, in an order in which each name follows those it depends on."""
     found: dict[str, list[ast.stmt]] = {}
 
     def take(name: str, around: frozenset[str]) -> None:
@@ -118,7 +118,7 @@ def in_order(made: Mapping[str, list[ast.stmt]]) -> list[ast.stmt]:
 
 
 def folded(made: list[ast.stmt]) -> list[ast.stmt]:
-    """Replace `loss = x; return loss` at the end of a method by `return x`."""
+    """Replace `loss = x; return loss` at the end of a method with `return x`."""
     if len(made) < 2:
         return made
     before, end = made[-2], made[-1]

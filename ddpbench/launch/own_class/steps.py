@@ -104,7 +104,7 @@ def with_methods(body: list[ast.stmt], scope: Scope, script: Script) -> list[ast
 
 
 class _Methods(ast.NodeTransformer):
-    """Replaces calls of methods of `self` by calls of functions, for methods that return a value and do not train."""
+    """Replaces calls of methods of `self` with calls of functions, for methods that return a value and do not train."""
 
     def __init__(self, methods: dict[str, ast.FunctionDef], made: dict[str, ast.FunctionDef]) -> None:
         self.methods, self.made = methods, made
@@ -291,7 +291,7 @@ def is_effect(statement: ast.stmt) -> bool:
 
 
 def no_effect(_statement: ast.stmt) -> bool:
-    """Return False, as the `effects` of callers that keep only statements that set needed names."""
+    """Return False. As the `effects` of `needed_for`, it keeps only the statements that set needed names."""
     return False
 
 
@@ -349,7 +349,7 @@ class _Unmoved(ast.NodeTransformer):
         )
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        """Replace an attribute of `self` that only a step uses, such as its loss, by a local variable."""
+        """Replace an attribute of `self` that only a step uses, such as its loss, with a local variable."""
         if isinstance(node.value, ast.Name) and node.value.id == "self" and node.attr in self.local:
             return ast.Name(node.attr, node.ctx)
         return self.generic_visit(node)

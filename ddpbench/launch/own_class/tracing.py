@@ -212,7 +212,7 @@ class Tracer:
             read = line if method.node is scope.node else _ELSEWHERE
             for binding in self._chosen(key, method, depth, read=read):
                 if self._is_set_again(key, binding, method, methods, depth):
-                    return None  # the object's value at that time
+                    return None  # the value depends on when it is read
                 self._pass(key, method, read, binding)
                 return self._of(binding, method, depth)
         for each in scope.own.body:
@@ -224,7 +224,7 @@ class Tracer:
         """Return whether the script sets an attribute through a name other than `self`, as in `t.lr = 0.1`."""
         passed, found = len(self._way), False
         for key in (name, ""):
-            waiting = self._set_elsewhere.pop(key, [])  # not again for the objects' own origins
+            waiting = self._set_elsewhere.pop(key, [])  # to avoid endless recursion by `trace`
             for node, scope in waiting:
                 made = self.trace(node, scope, depth + 1).node
                 kind = last_name(made) if isinstance(made, ast.Call) else own.name
@@ -299,11 +299,11 @@ class Tracer:
         read: int = 0,
         given: Binding | None = None,
     ) -> Iterator[Binding]:
-        """Yield the assignments that may be in effect, the most likely ones first.
+        """Yield the assignments to a name that may be in effect, the most likely ones first.
 
-        Assignments of a name's own earlier value, of None, and in branches that are not taken by default are left out.
-        Assignments by a loop around `line` come first, and those that are replaced before the line `read` last. `given`
-        is the binding of a parameter to its argument.
+        Assignments of the name's own earlier value, of None, and in branches that are not taken by default are left
+        out. Assignments by a loop around `line` come first, and those that are replaced before the line `read` last.
+        `given` is the binding of a parameter to its argument.
         """
         found = [
             each
@@ -393,7 +393,7 @@ class Tracer:
         }
         firsts = {name.partition(".")[0] for name in names}
 
-        def is_part(name: str, line: int) -> bool:  # a loop iterates over its parameters
+        def is_part(name: str, line: int) -> bool:  # as an item of a loop over the object
             bound = self.bindings_at(name, made.scope, line)
             return any(each.kind == "item" and first_name(each.value) in firsts for each in bound)
 
@@ -495,12 +495,12 @@ class Tracer:
             if place < len(call.args) and not starred:
                 return call.args[place], caller
             if starred or any(each.arg is None for each in call.keywords):
-                return None  # the argument may be among those
+                return None  # the argument may be in the unpacked ones
         default = default_of(scope.node, name)
         return (default, self.top) if default is not None else None
 
     def _is_called_otherwise(self, scope: Scope) -> bool:
-        """Return whether there may be calls of a function that are not seen, for example by a decorator."""
+        """Return whether a function may have unknown callers, such as a decorator or code that it is passed to."""
         node, made = scope.node, scope.own if _name(scope) == "__init__" else None
         if isinstance(node, ast.Module) or unknown_decorator(made or node, self.script) is not None:
             return True
@@ -639,7 +639,7 @@ class Tracer:
     def _keyword(self, holder: Origin, name: str) -> Origin | None:
         assert isinstance(holder.node, ast.Call)
         if any(each.arg is None for each in holder.node.keywords):
-            return None  # the value may be among those
+            return None  # the value may be in the unpacked dictionary
         for each in holder.node.keywords:
             if each.arg == name:
                 return Origin(each.value, holder.scope)
@@ -659,7 +659,7 @@ class Tracer:
                 return Origin(path, self.top)
         methods = [each for each in self.scopes if each.own is found]
         if any(getattr(each.node, "name", "") != "__init__" and self._sets(each, name) for each in methods):
-            return None  # a method changes it, so that the value at that time counts
+            return None  # the value depends on when it is read, as a method changes it
         for scope in methods:
             if getattr(scope.node, "name", "") == "__init__":
                 for binding in self.bindings(scope).get(f"self.{name}", ()):
@@ -674,7 +674,7 @@ class Tracer:
         return key in self.bindings(method) or key in self._changes(method)
 
     def _option(self, name: str) -> Origin | None:
-        """Return the origin of an option's value, which is passed to `set_defaults` or its default; None if unknown."""
+        """Return the origin of an option's default value, from `set_defaults` or `add_argument`; None if unknown."""
         for scope in self.scopes:
             for node in here(scope.node.body):
                 if not isinstance(node, ast.Call):
@@ -707,7 +707,7 @@ class Tracer:
         if isinstance(holder.node, ast.Dict):
             for key, value in reversed(list(zip(holder.node.keys, holder.node.values, strict=True))):
                 if not isinstance(key, ast.Constant):
-                    return None  # this may be the key
+                    return None  # a computed key may equal `name`
                 if key.value == name:
                     return value
         if isinstance(holder.node, ast.Call) and last_name(holder.node) == "dict" and isinstance(name, str):

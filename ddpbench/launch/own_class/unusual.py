@@ -1,4 +1,4 @@
-"""Finds where a training loop does not clear gradients, go backward, update and schedule once per batch."""
+"""Find where a training loop does not make exactly one backward pass, update and schedule step for each batch."""
 
 from __future__ import annotations
 
@@ -130,8 +130,8 @@ def evaluated_within(
 ) -> list[tuple[ast.Expr, set[int]]]:
     """Return a step's statements that put its model, or a part of it, into evaluation mode.
 
-    Only those are returned in whose mode something is computed that the generated class has, too. Each comes with a set
-    of two lines: its own, and that of the `train()` call that ends the evaluation.
+    A statement is only returned if, while the mode lasts, something is computed that the generated class has, too. Each
+    comes with a set of two lines: its own, and that of the `train()` call that ends the evaluation.
     """
 
     def place(node: ast.Expr | ast.Call) -> tuple[int, int]:

@@ -89,7 +89,7 @@ class UpdateMethods(Reading):
 
 
 class _Parameters(ast.NodeTransformer):
-    """Replaces `model.parameters()` by `parameters`, and counts the replacements."""
+    """Replaces `model.parameters()` with `parameters`, and counts the replacements."""
 
     count = 0
 

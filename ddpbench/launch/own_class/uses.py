@@ -109,7 +109,7 @@ _SHOWS = (
 class _Held:
     """The object that is followed, or only its entry or attribute `part`.
 
-    With `inner`, the object is inside the value at hand.
+    With `inner`, the object is inside the value of the expression that is examined.
     """
 
     part: str | None = None
@@ -171,7 +171,7 @@ class Calls(ABC):
         """Yield the nodes that may change an object because it is an argument of a call."""
         call = self.variables.above[id(parent)] if isinstance(parent, ast.keyword) else parent
         if not isinstance(call, ast.Call):
-            return  # the keywords of a class
+            return  # a keyword of a class statement, such as `metaclass=`
         if call.func is node:
             own = self.values.made_by(held.value)
             for each in own.body if own is not None else ():
