@@ -101,9 +101,10 @@ _NEXT_CELL = re.compile(r"""([;|\t\n][\s"]*+)('*+)""")
 def escape_csv(text: str) -> str:
     """Return a text for a CSV cell that no spreadsheet takes for a formula; `unescape_csv` reverses this.
 
-    A text gets an apostrophe in front if it begins with `=`, `+`, `-` or `@` (also after white space or quotes), or
-    with a tab, a line break or an apostrophe. Any `;`, `|`, tab or line break within the text starts a cell in some
-    spreadsheets, so a formula after one gets an apostrophe too. Don't pass numbers: they need no escaping.
+    A text gets an apostrophe in front if it begins with `=`, `+`, `-` or `@`, also after white space or quotes. So does
+    a text that begins with a tab, a line break or an apostrophe. Any `;`, `|`, tab or line break within the text starts
+    a cell in some spreadsheets, so a formula after one gets an apostrophe too. Don't pass numbers: they need no
+    escaping.
     """
     plain = _NEXT_CELL.sub(_marked, clean(text))
     marked = plain.startswith((_TEXT_MARK, "\t", "\n")) or plain.lstrip('" \t\n').startswith(tuple(_FORMULA))

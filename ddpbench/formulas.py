@@ -49,8 +49,8 @@ def tree_s(n: int, size: float, rate: float, alpha: float = 0.0) -> float:
 def halving_doubling_s(n: int, size: float, rate: float, alpha: float = 0.0) -> float:
     """Return the time of halving-doubling: 2 log2 p · α + 2(p-1)/p · S/B, with p the largest power of two up to n.
 
-    If n is not a power of two, the ranks beyond p first send their gradients to others, which return the result at the
-    end: 2(α + S/B) more.
+    If n is not a power of two, it takes 2(α + S/B) more. The ranks beyond p first send their gradients to others, which
+    return the result at the end.
     """
     p = power_of_two(n)
     folded = 2 * (alpha + size / rate) if p != n else 0.0

@@ -363,8 +363,8 @@ def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
 def _await(worker: int, connection: socket.socket, woken: int, asked: Iterable[int]) -> int:
     """Return the wait status of the worker once it has ended.
 
-    Return earlier if the worker is to be ended: 0 if `connection` was closed, or the number of a signal in `asked` that
-    this process got.
+    If the worker is to be ended, return earlier. The result is then 0 if `connection` was closed, or the number of a
+    signal in `asked` that this process got.
     """
     poll = select.poll()
     poll.register(connection, 0)  # reports only that it was closed

@@ -1,10 +1,14 @@
 """Name cases by what distinguishes each from the others, with every setting in the words of `FACETS`.
 
-A `Namer` has all cases of a table, a figure, a text or a run, and gives each of them a unique name, in four forms:
-**full** for terminals (`ddp · 2 ranks · 25 MiB buckets · 1 thread per rank`), **short** for figures and tables (`DDP, 2
-ranks, 25 MiB buckets`), **spoken** for sentences (`DDP at 2 ranks (25 MiB buckets)`), and **key** for data, which stays
-the same in all versions of ddpbench (`ddp · 2 ranks · 25 MiB buckets · threads_per_rank=1`). No other module makes
-names.
+A `Namer` has all cases of a table, a figure, a text or a run. It gives each of them a unique name in four forms:
+
+- **full**, for terminals: `ddp · 2 ranks · 25 MiB buckets · 1 thread per rank`;
+- **short**, for figures and tables: `DDP, 2 ranks, 25 MiB buckets`;
+- **spoken**, for sentences: `DDP at 2 ranks (25 MiB buckets)`;
+- **key**, for data, which stays the same in all versions of ddpbench: `ddp · 2 ranks · 25 MiB buckets ·
+  threads_per_rank=1`.
+
+No other module makes names.
 """
 
 from __future__ import annotations

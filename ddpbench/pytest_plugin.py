@@ -4,10 +4,9 @@
         ddp_benchmark(workload="train.py:Measured", strategy="ddp", world_size=2, bucket_cap_mb=25)
 
 Each round is a launch of fresh ranks. pytest-benchmark gets the launch's mean step time as if it had timed a round
-itself, so that its table, --benchmark-autosave, --benchmark-compare and --benchmark-histogram work. The case's columns
+itself. Thus its table, --benchmark-autosave, --benchmark-compare and --benchmark-histogram work. The case's columns
 are in `extra_info`. `--ddpbench-gate 3% --ddpbench-baseline BASELINE` fails a test that is shown to be slower than its
-saved result, or than other code that is measured in alternation with this code. Importing this file imports neither
-torch nor pandas.
+saved result, or than other code that is measured in alternation. Importing this file imports neither torch nor pandas.
 """
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ def make_folder(name: str, folder: int, mode: int = 0o777) -> int:
     """Make a subfolder of an open folder, and return its descriptor after checking that it is the new subfolder.
 
     A user who can rename entries of the open folder could have replaced the new one, even by a different folder of this
-    user's. A replacement is left as it is. It is recognised by being at least 5 s older than this call on the disk's
-    clock, or by not being empty, or by being another user's.
+    user's. A replacement is left as it is. It is recognised because it is at least 5 s older than this call on the
+    disk's clock, is not empty, or is another user's.
 
     Raises:
         FileExistsError: something has the name already.

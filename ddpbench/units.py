@@ -135,8 +135,10 @@ def decimals_borne(
 
     If the value is larger than the interval's half-width, the half-width gets one significant digit, but the value at
     least two and at most three. If it is smaller, the half-width gets two significant digits. Without an interval, the
-    value gets three. At most `most` decimals are returned, but more, up to 6, if otherwise an end of the interval would
-    be rounded to one of `nulls`, the values of no difference.
+    value gets three.
+
+    The result is at most `most`. It is larger, up to 6, if an end of the interval would otherwise be rounded to one of
+    `nulls`, which are the values of no difference.
     """
     if not value or not math.isfinite(value):
         return 0

@@ -85,7 +85,7 @@ def load_class(name: str, able: Callable[[object, ModuleType], bool], *, first: 
 def _surroundings_kept() -> Iterator[None]:
     """Protect a command from what an import does to the process.
 
-    Restore the working directory afterwards, move new entries of `sys.path` to its end, and send output to standard
+    Restore the working directory afterwards, and move new entries of `sys.path` to its end. Send output to standard
     error, because the command's standard output may be a table for programs.
     """
     before, here = [*sys.path], ""
@@ -150,8 +150,9 @@ _ROOT = 0
 class _SharedFolder:
     """Finds modules in a folder in which other users can write, but only for imports by the user's own modules.
 
-    It comes after all other finders. Such a folder is not put into `sys.path`, because libraries that look for optional
-    packages, as torch does for triton, and look-ups of entry points could then find another user's file.
+    It comes after all other finders. Such a folder is not put into `sys.path`, where any import could find another
+    user's file. Libraries look for optional packages there, as torch does for triton, and so do look-ups of entry
+    points.
     """
 
     def __init__(self, folder: Path) -> None:

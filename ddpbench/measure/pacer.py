@@ -37,7 +37,7 @@ class Pacer:
     was idle. This delay is learned for sleeps of about the same length and subtracted, so that moments are met on
     average rather than always missed.
 
-    Code after a long sleep runs slowly at first, since other code has filled the caches: in a measurement, 15 µs became
+    Code after a long sleep runs slowly at first, since other code has filled the caches: 15 µs were measured to become
     150 after 5 ms. Such code follows the end of each phase, so a sleeping rank may wake early.
     """
 

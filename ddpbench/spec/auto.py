@@ -16,9 +16,9 @@ _THREADS, _ALL = "threads_per_rank", "all"
 def resolve(experiment: Experiment, devices: Devices) -> Experiment:
     """Return the experiment with `auto` and `all` replaced by values for this machine.
 
-    World sizes become 1, 2, 4 ... up to the number of devices. On a fabric whose nodes and ranks per node are given,
-    they become 1 and the product of the two; `left_out` names the world sizes that do not fit. Device and backend
-    become those of the machine, and `all` threads becomes the number of cores.
+    World sizes become 1, 2, 4 ... up to the number of devices. On a fabric with given nodes and ranks per node, they
+    become 1 and the product of the two, and `left_out` names the world sizes that do not fit. Device and backend become
+    those of the machine, and `all` threads becomes the number of cores.
     """
     base, axes, exclude = experiment.base, dict(experiment.axes), experiment.exclude
     automatic = "cpu" if experiment.emulates else devices.kind  # emulated links do not connect GPUs
@@ -46,8 +46,8 @@ def without_all_threads(experiment: Experiment) -> Experiment:
 def _with_all_threads(experiment: Experiment, cores: int | None) -> Experiment:
     """Return the experiment with `cores` threads in place of `all`, only for the strategy `single`.
 
-    No such case is added if `cores` is None, if the experiment already has that number of threads, if it lacks
-    `single`, or if it has only replays, whose ranks sleep instead of computing.
+    No such case is added if `cores` is None or the experiment already has that number of threads. It is not added
+    either if the experiment lacks `single`, or has only replays, whose ranks sleep instead of computing.
     """
     given = experiment.axes.get(_THREADS, [])
     if _ALL not in given:

@@ -308,10 +308,10 @@ class Case:
 
     @property
     def known_algorithm(self) -> str:
-        """Return the algorithm from which bytes and times can be predicted.
+        """Return the algorithm from which bytes and times can be predicted; empty if it is unknown, or a user's.
 
-        It is empty if the algorithm is unknown or a user's. gloo's all-reduce is a ring for all sizes, while MPI, NCCL
-        and UCC choose by message size and by the layout of ranks.
+        The all-reduce of gloo is a ring for all sizes. MPI, NCCL and UCC choose by message size and by the layout of
+        ranks.
         """
         chooses = self.algorithm == "all_reduce" and self.backend != "gloo"
         return "" if chooses or is_import_path(self.algorithm) else self.algorithm

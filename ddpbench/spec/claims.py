@@ -1,7 +1,7 @@
 """Claims that an experiment is to decide: how a file states them, and which pairs of cases decide each of them.
 
-A claim compares two selections of cases. Two cases are a pair if their combinations of the axes are equal except for
-the keys that both selections name; a key that only one of them names applies to both. Verdicts are computed by
+A claim compares two selections of cases. Two cases are a pair if they have the same values of all axes but the keys
+that both selections name. A key that only one of them names applies to both. Verdicts are computed by
 `ddpbench.analysis.findings.claims`.
 """
 

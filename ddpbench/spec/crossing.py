@@ -35,8 +35,8 @@ def fits(ranks: int, nodes: int) -> bool:
 def misfits(experiment: Experiment, pairs: Iterable[Pair]) -> Iterable[Problem]:
     """Yield a problem if world sizes are combined with nodes and some pairs do not fit.
 
-    A fabric with fewer ranks than nodes would reduce its nodes to the number of ranks, which gives a case that exists
-    already, or that nobody asked for.
+    A fabric with fewer ranks than nodes would reduce its nodes to the number of ranks. The result would be a case that
+    exists already, or that nobody requested.
     """
     axis = crossed_axis(experiment)
     wrong = (

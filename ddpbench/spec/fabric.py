@@ -115,8 +115,9 @@ class Links:
         """Return the effective rate of the link that limits an algorithm with one rank per node, bit/s.
 
         A ring runs at the rate of its slowest link. Its uplinks carry as much as a node's link. With a master, the
-        master's link carries the gradients of all other nodes, the uplink of its rack those of the other racks, and
-        every other link those of one node. A link that carries less than the master's counts as faster in proportion.
+        master's link carries the gradients of all other nodes. The uplink of its rack carries those of the other racks,
+        and every other link those of one node. A link that carries less than the master's counts as faster in
+        proportion.
         """
         if algorithm != "master" or nodes == 1:
             return self.slowest(nodes)

@@ -25,7 +25,7 @@ def smoothing_steps(case: Case) -> int:
     """Return the number of steps over which to average a case's losses.
 
     With this number, the averages of all cases cover the same number of samples. Thus they are equally noisy and lag
-    equally far behind, so that no case reaches a loss sooner only because of the size of its batches.
+    equally far behind. Otherwise a case could reach a loss sooner only because of the size of its batches.
     """
     return max(1, round(SMOOTHED_BATCHES * case.baseline().global_batch / case.global_batch))
 
