@@ -1,4 +1,6 @@
-"""The table of workloads, with one line each. Importing this module imports neither torch nor pydantic."""
+"""The table of workloads, and functions that load them by name. Importing this module imports neither torch nor
+pydantic.
+"""
 
 from __future__ import annotations
 
@@ -55,12 +57,12 @@ TABLE: dict[str, Entry] = {
 
 
 def workload_names() -> list[str]:
-    """Return the names of all workloads, with each of their sizes."""
+    """Return the names of all workloads; a workload with sizes has one name per size, such as `gpt:nano`."""
     return [name for head, entry in TABLE.items() for name in _names(head, entry)]
 
 
 def summaries() -> dict[str, str]:
-    """Return a summary of each workload, keyed by its name and size, such as `gpt:nano`."""
+    """Return a one-line summary of each workload, by name with size, such as `gpt:nano`."""
     return {
         name: profile_summary(profile_path(name.removeprefix(PREFIX)))
         if name.startswith(PREFIX)
@@ -75,7 +77,7 @@ def _names(head: str, entry: Entry) -> list[str]:
 
 
 def is_import_path(name: str) -> bool:
-    """Return whether the name is the import path of a user's workload, such as `train.py:MyWorkload`."""
+    """Return whether a name is the import path of a user's workload class, such as `train.py:MyWorkload`."""
     return (
         user_files.is_import_path(name)
         and not name.startswith(PREFIX)
@@ -84,7 +86,9 @@ def is_import_path(name: str) -> bool:
 
 
 def load_workload(name: str) -> Workload[Any]:
-    """Return the workload with a name such as `gpt:nano`, or from a user's import path (call this in a rank only).
+    """Return the workload with a name such as `gpt:nano` or a user's import path.
+
+    A user's import path may be loaded only in a rank's process, because its code runs then.
 
     Raises:
         KeyError: no workload has that name or size.
@@ -127,7 +131,7 @@ def _own(name: str) -> Workload[Any]:
 
 
 def _is_workload(value: object, module: ModuleType) -> bool:
-    """Return whether a value is a class that the module itself defines and that has what a workload needs."""
+    """Return whether a value is a class that `module` itself defines and that can be a workload."""
     from ddpbench.workloads.base import Workload
     from ddpbench.workloads.plain import lacks
 
@@ -149,7 +153,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import names of `base` on first use, since its pydantic models take longer to import than a list of names."""
+    """Import the names of `base` on first use, because its pydantic models are slow to import."""
     if name in __all__:
         return getattr(importlib.import_module("ddpbench.workloads.base"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

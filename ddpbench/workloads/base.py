@@ -1,4 +1,4 @@
-"""The interface of workloads: a model, data, a loss and an optimizer."""
+"""The interface of workloads. A workload has a model, data, a loss and an optimizer."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ OptionsT = TypeVar("OptionsT", bound=BaseModel)
 
 
 class Workload(ABC, Generic[OptionsT]):
-    """A thing to train: a model, data, a loss and an optimizer. Each has a file and a line in `workloads.TABLE`.
+    """Base class of workloads, each of which has a model, data, a loss and an optimizer.
 
-    `size` is what follows the colon of a name such as `gpt:nano`, or "". `for_case`, `check` and `pieces` are also
-    called without torch; other methods run in a rank and may import it. The model and the data must be the same in
-    every rank for the same seed.
+    Each workload of this package has a file and a line in `workloads.TABLE`. `size` is the part after the colon of a
+    name such as `gpt:nano`, or "". `for_case`, `check` and `pieces` are also called without torch installed or
+    imported; the other methods run in a rank and may import torch. For the same seed, the model and the data must be
+    the same in every rank.
     """
 
     name: ClassVar[str]
@@ -32,25 +33,26 @@ class Workload(ABC, Generic[OptionsT]):
     batch_statistics: ClassVar[bool] = False
     """True if the model has layers such as BatchNorm, whose output depends on the entire batch."""
     whole_batches: ClassVar[bool] = False
-    """True if the model maps a batch to its loss, so that `loss` only averages over replicas."""
+    """True if the model's forward takes a batch and returns its loss, so that `loss` only averages over replicas."""
 
     owns_step: bool = False
-    """True if the workload makes its own steps: forward, backward and update. `loss` is not called then, and `step` is
-    called with the model's attribute `network`, which a strategy may have wrapped."""
+    """True if the workload makes its own steps (forward, backward and update). Training then calls `step` instead of
+    `loss`, with the model's attribute `network`, which a strategy may have wrapped.
+    """
 
     evaluates: bool = True
-    """True if the model and `loss` compute a batch's loss without making a step, so that evaluation can be timed."""
+    """True if a batch's loss can be computed without a training step, so that evaluation can be timed."""
 
     compute: Literal["real", "replayed", "synthetic"] = "real"
-    """`real` if the workload computes; else it replays a profile, measured (`replayed`) or made up (`synthetic`)."""
+    """`real` if the workload computes. Otherwise it replays a profile, either measured (`replayed`) or `synthetic`."""
     has_loss: ClassVar[bool] = True
-    """True if the loss is meaningful; a replay's is an arbitrary number."""
+    """True if the loss is meaningful; the loss of a replay is an arbitrary number."""
     default_batch: int | None = None
-    """The local batch size if an experiment sets none."""
+    """Local batch size, if an experiment sets none."""
     pacer: Pacer | None = None
-    """In a rank of a replay, the object that keeps the profile's times."""
+    """Object that makes a replay's ranks take the profile's times; None for other workloads."""
     sample_bytes: int | None = None
-    """A sample's input bytes if the input is fetched over a network; None for the bytes of the sample's tensors."""
+    """Input bytes of a sample when data are read over a network; None for the bytes of the sample's tensors."""
     imports: ClassVar[tuple[str, ...]] = ()
     """Modules that are slow to import, which a fork server imports once for all ranks."""
 
@@ -58,45 +60,50 @@ class Workload(ABC, Generic[OptionsT]):
         self.size = size
 
     def for_case(self, case: Case, rank: int, launch: int = 0) -> Workload[OptionsT]:
-        """Return the workload for a rank in a launch of a case: by default `self`, for all ranks alike."""
+        """Return the workload for `rank` in launch number `launch` of a case; by default `self`, which is equal for all
+        ranks.
+        """
         return self
 
     def check(self, case: Case) -> str | None:
-        """Return words on why the workload cannot run this case, or None. Called without torch."""
+        """Return why the workload cannot run this case, or None if it can. Called without torch."""
         return None
 
     def pieces(self, kind: Pieces) -> int:
-        """Return into how many `stages` (layers in a row) or `branches` (side by side) the model can be cut, or 0.
+        """Return into how many `stages` (successive layers) or `branches` (parallel parts) the model can be cut; 0 if
+        it cannot.
 
-        Called without torch. A model that can be cut has a method `stages() -> list[Module]` or
-        `branches() -> (list[Module], Module)`. Stages, called one after the other, compute the model. Branches all
-        take the inputs, and the second module, the head, takes the list of their outputs.
+        Called without torch. A model that can be cut has a method `stages() -> list[Module]` or `branches() ->
+        (list[Module], Module)`. Calling the stages one after another computes the model. Each branch gets the model's
+        inputs, and the second item of the tuple, the head, gets the list of the branches' outputs.
         """
         return 0
 
     @abstractmethod
     def model(self, options: OptionsT) -> torch.nn.Module:
-        """Return a new model on the CPU, in the default dtype, initialised from torch's global generator."""
+        """Return a new model on the CPU, in the default dtype, initialised by torch's global random generator."""
 
     @abstractmethod
     def dataset(self, options: OptionsT) -> Dataset[Any]:
-        """Return the training data, a dataset of pairs `(inputs, targets)`; each is a tensor or contains several.
+        """Return the training data, as a dataset of pairs `(inputs, targets)`.
 
-        A map-style dataset must be the same in every rank; its samples are divided among ranks. An iterable dataset
-        must yield only the samples of its own rank, and may be endless. The environment variables RANK and WORLD_SIZE
-        tell the rank, as does `torch.distributed` once iteration has begun.
+        Inputs and targets are each a tensor or contain several tensors. A map-style dataset must be the same in every
+        rank, and its samples are divided among ranks. An iterable dataset must yield only its own rank's samples, and
+        may be endless. It finds its rank in the environment variables RANK and WORLD_SIZE, or in `torch.distributed`
+        once iteration has begun.
         """
 
     @abstractmethod
     def loss(self, outputs: Any, targets: Any) -> torch.Tensor:
-        """Return the mean loss over the batch's samples, a scalar."""
+        """Return the loss as a scalar tensor, the mean over the batch's samples."""
 
     def step(
         self, model: torch.nn.Module, network: torch.nn.Module, batch: Any, optimizers: Any
     ) -> torch.Tensor:
         """Make a full training step and return its loss; called only if `owns_step`.
 
-        `network` is `model.network`, or the strategy's wrapper around it.
+        `network` is `model.network`, or a strategy's wrapper around it. `optimizers` is the result of
+        `self.optimizers`.
         """
         raise NotImplementedError(f"{type(self).__name__} makes no steps itself")
 
@@ -105,24 +112,30 @@ class Workload(ABC, Generic[OptionsT]):
         return self.optimizer(parameters, options)
 
     def loader(self, options: OptionsT, rank: int, world_size: int, batch: int) -> Iterable[Any] | None:
-        """Return an iterable over batches of `batch` samples for this rank; each iteration starts again.
+        """Return an iterable over this rank's batches, each of `batch` samples; each iteration starts from the
+        beginning.
 
         Return None if the harness is to load batches from `dataset`.
         """
         return None
 
     def samples_in(self, batch: Any) -> int | None:
-        """Return how many samples a batch of a user's loader has; None for the length of the batch's first tensor."""
+        """Return the number of samples in a batch from a user's loader; None if it is the length of the batch's first
+        tensor.
+        """
         return None
 
     def collate(self, samples: list[Any]) -> Any:
-        """Return a batch made of samples of the dataset. Loader workers get a pickled copy of the workload for this."""
+        """Return a batch made from samples of the dataset.
+
+        Loader workers call this method on a pickled copy of the workload.
+        """
         from torch.utils.data import default_collate
 
         return default_collate(samples)
 
     def optimizer(self, parameters: Any, options: OptionsT) -> torch.optim.Optimizer:
-        """Return an optimizer for these parameters."""
+        """Return an optimizer for these parameters; the default is SGD with momentum."""
         import torch
 
         return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)

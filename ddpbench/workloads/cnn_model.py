@@ -1,4 +1,4 @@
-"""The network of the `cnn` workload. Imports torch when imported, so only `Cnn.model` imports it."""
+"""The network of the `cnn` workload. Only `Cnn.model` imports this module, because it imports torch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class DigitsNet(nn.Module):
         return logits
 
     def stages(self) -> list[nn.Module]:
-        """Return the model as a list of modules to call one after the other."""
+        """Return the model as modules to call one after another."""
         return [
             nn.Sequential(self.conv1, nn.ReLU(), nn.MaxPool2d(2)),
             nn.Sequential(self.conv2, nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),

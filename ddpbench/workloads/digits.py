@@ -1,4 +1,4 @@
-"""Real images that need no download: the handwritten digits that come with scikit-learn."""
+"""Images of handwritten digits that need no download, because scikit-learn includes them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 CLASSES = 10
 SIDE = 8
 FULL = 16.0
-"""The value of a fully inked pixel."""
+"""Pixel value of full ink in the file; images are divided by it."""
 _SEED = 0
-"""Seed of the order of samples, which are shuffled once because the file is ordered by writer."""
+"""Seed for shuffling the samples once, because the file is sorted by writer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Digits:
         return self.images[index], self.labels[index]
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Return the samples of a batch at once, since taking them one by one would mostly spend time in Python."""
+        """Return the samples with these indices in one call, which is faster than one call per sample."""
         import torch
 
         chosen = torch.tensor(indices)
@@ -44,12 +44,12 @@ class Digits:
 
 
 def read_digits() -> Digits:
-    """Return the 1,797 digits of the UCI Optical Recognition set (Alpaydin and Kaynak 1998) that scikit-learn ships.
+    """Read the 1,797 digits of the UCI Optical Recognition set (Alpaydin and Kaynak 1998) that scikit-learn includes.
 
-    Only the data file is read, since importing scikit-learn takes longer than a launch.
+    Only the data file is read, because importing scikit-learn takes longer than a launch.
 
     Raises:
-        FileNotFoundError: scikit-learn is not installed, or has the file elsewhere.
+        FileNotFoundError: scikit-learn is not installed, or its data file is in an unexpected place.
     """
     import numpy as np
     import torch

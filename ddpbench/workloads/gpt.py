@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shape:
-    """A decoder's size, and its default block size in tokens."""
+    """Size of a GPT: layers, attention heads, width, and default block size (tokens)."""
 
     layers: int
     heads: int
@@ -37,10 +37,12 @@ SHAPES = {
     "large": Shape(layers=36, heads=20, width=1280, block_size=1024),
     "xl": Shape(layers=48, heads=25, width=1600, block_size=1024),
 }
-"""minGPT's configurations up to `small` (its `gpt2`), with ddpbench's block sizes; then GPT-2's larger ones.
+"""Sizes by name: minGPT's configurations up to `small` (minGPT's `gpt2`), with ddpbench's block sizes, and GPT-2's
+larger ones.
 
-With bytes as the vocabulary `medium` has 304 million parameters, `large` 710 million and `xl` 1,478 million. With
-AdamW each takes 16 bytes (value, gradient and two states), so `xl` needs 24 GB plus activations."""
+With bytes as the vocabulary, `medium` has 304 million parameters, `large` 710 million and `xl` 1,478 million. With
+AdamW, each parameter takes 16 bytes (value, gradient and two states), so `xl` needs 24 GB plus activations.
+"""
 
 
 class GptOptions(BaseModel, extra="forbid", frozen=True):

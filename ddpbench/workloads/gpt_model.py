@@ -1,4 +1,4 @@
-"""The decoder of the `gpt` workload. Imports torch when imported, so only `Gpt.model` imports it."""
+"""The model of the `gpt` workload. Only `Gpt.model` imports this module, because it imports torch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SelfAttention(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """A pre-norm transformer block: attention, then a two-layer perceptron of four times the width."""
+    """A pre-norm transformer block: attention, then a perceptron with a hidden layer of four times the width."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -48,12 +48,12 @@ class TransformerBlock(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A GPT over a small vocabulary, which maps int64 tokens [batch, time] to logits [batch, time, vocabulary].
+    """A GPT, which maps int64 tokens [batch, time] to logits [batch, time, vocabulary].
 
-    Architecture and initialisation are minGPT's (github.com/karpathy/minGPT, mingpt/model.py), after
-    Radford et al. 2019: pre-norm blocks, GELU in its tanh form, learned positions, a separate output layer
-    without bias, weights from N(0, 0.02²), and the layers that write into the residual stream scaled
-    by 1/√(2·layers). There is no dropout, since replicas must be comparable with one process.
+    Architecture and initialisation are those of minGPT (github.com/karpathy/minGPT, mingpt/model.py), after Radford et
+    al. 2019: pre-norm blocks, GELU in its tanh form, learned positions, and a separate output layer without bias.
+    Weights are drawn from N(0, 0.02²), and layers that write into the residual stream are scaled by 1/√(2·layers).
+    Dropout is left out, because replicas must be comparable with one process.
     """
 
     def __init__(self, *, layers: int, heads: int, width: int, block_size: int, vocabulary: int) -> None:
@@ -76,7 +76,7 @@ class Decoder(nn.Module):
         return logits
 
     def stages(self) -> list[nn.Module]:
-        """Return the model as a list of modules to call one after the other."""
+        """Return the model as modules to call one after another."""
         first = Piece(self._embedded, self.tokens, self.positions)
         return [first, *self.blocks, nn.Sequential(self.norm, self.head)]
 

@@ -1,4 +1,4 @@
-"""The `hf` workload: models of the transformers library, built from a configuration without any download."""
+"""The `hf` workload: models of the transformers library, built from a configuration without a download."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ BERT_POSITIONS = 512
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Built:
-    """A model of the transformers library, and how its configuration differs from the library's defaults."""
+    """A configuration of a model of the transformers library; `changes` are settings that differ from the library's
+    defaults.
+    """
 
     kind: Literal["bert", "gpt2", "resnet"]
     tokens: int = 0
@@ -49,7 +51,7 @@ MODELS = {
     "gpt2": Built(kind="gpt2", tokens=512, vocabulary=50257),
     "resnet-50": Built(kind="resnet"),
 }
-"""Models by size. The library's defaults are bert-base-uncased, the small GPT-2 and ResNet-50. `bert-tiny` has the
+"""Models by size. The library's defaults are bert-base-uncased, the smallest GPT-2 and ResNet-50. `bert-tiny` has the
 layers of BERT-tiny (Turc et al. 2019) and a small vocabulary, for quick tests."""
 
 
@@ -65,7 +67,7 @@ class HfOptions(BaseModel, extra="forbid", frozen=True):
 
 
 class HuggingFace(Workload[HfOptions]):
-    """BERT trained on masked tokens, GPT-2 on next tokens, or ResNet-50 on classes, all with made-up data."""
+    """BERT trained on masked tokens, GPT-2 on next tokens, or ResNet-50 on classes, all with random data."""
 
     name = "hf"
     options = HfOptions

@@ -1,4 +1,7 @@
-"""Models of the transformers library from their configurations. Imports torch when imported, the library when used."""
+"""Build models of the transformers library from configurations.
+
+This module imports torch at once, and the library only when it builds a model.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from torch import nn
 
 
 class Logits(nn.Module):
-    """A wrapper that makes a model return only its logits, [batch, classes] or [batch, time, vocabulary]."""
+    """Wraps a model so that it returns only its logits, [batch, classes] or [batch, time, vocabulary]."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -22,7 +25,11 @@ class Logits(nn.Module):
 
 
 def build(kind: str, changes: dict[str, Any], vocabulary: int, dropout: float, classes: int) -> nn.Module:
-    """Return a model of this kind and configuration, with weights initialised by the library."""
+    """Return a model of this kind, with weights initialised by the library.
+
+    `kind` is "bert", "gpt2" or another text for a ResNet. `changes` are settings that differ from the library's
+    defaults.
+    """
     library: Any = importlib.import_module("transformers")
     model: nn.Module
     if kind == "bert":

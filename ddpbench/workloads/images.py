@@ -1,4 +1,4 @@
-"""Made-up images for the vision workloads: overlapping windows of one array of noise."""
+"""Random images for the vision workloads, taken as overlapping windows of one array of noise."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ CHANNELS = 3
 IMAGES = 1280
 """Number of images, a thousandth of ImageNet's 1.28 million."""
 STRIDE = 997
-"""Number of values between the starts of consecutive images, a prime, so that images overlap but all differ.
+"""Number of values between the starts of consecutive images in the array; a prime, so that images overlap but all
+differ.
 
-A thousand images thus take a few megabytes, and reading them is like reading a cached dataset."""
+A thousand images then need only a few megabytes, and reading them is like reading a cached dataset.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """A dataset of pairs `(image, label)`: float32 of shape [3, size, size] from N(0, 1), and an int64 scalar."""
+    """A dataset of pairs `(image, label)`: float32 [3, size, size] from N(0, 1), and an int64 scalar."""
 
     noise: torch.Tensor
     labels: torch.Tensor
@@ -37,7 +39,10 @@ class Images:
 
 
 def noise_images(size: int, classes: int, count: int = IMAGES) -> Images:
-    """Return `count` images of `size` x `size` pixels with labels below `classes`, the same in every process."""
+    """Return a dataset of `count` random images of `size` x `size` pixels with labels below `classes`.
+
+    The dataset is the same in every process.
+    """
     import torch
 
     generator = torch.Generator().manual_seed(0)

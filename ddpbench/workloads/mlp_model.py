@@ -1,4 +1,6 @@
-"""The perceptron of the `mlp` workload. Imports torch when imported, so only models import it."""
+"""The perceptron of the `mlp` and `two_branch` workloads. Only functions that build models import it, because of
+torch.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,10 @@ class Perceptron(nn.Module):
         return logits
 
     def stages(self) -> list[nn.Module]:
-        """Return the model as a list of modules to call one after the other."""
+        """Return the model as modules to call one after another."""
         first, *others = (nn.Sequential(layer, nn.GELU()) for layer in self.layers)
         return [Piece(lambda context: first(self._numbers(context)), first), *others, self.head]
 
     def _numbers(self, context: torch.Tensor) -> torch.Tensor:
-        """Return the bytes scaled to numbers in [-1, 1], in the model's dtype."""
+        """Return the bytes as numbers from -1 to 1, in the model's dtype."""
         return context.to(self.head.weight.dtype) / 127.5 - 1

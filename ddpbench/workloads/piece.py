@@ -1,4 +1,4 @@
-"""A module for a piece of a model that has no separate module. Imports torch when imported."""
+"""A module for a part of a model that the model does not define as a module. Imports torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from torch import nn
 
 
 class Piece(nn.Module):
-    """Some modules of a model with a function that computes with them; parameter names in the model do not change."""
+    """Makes a module of a function and the modules that the function uses; the model's parameter names stay as they
+    are.
+    """
 
     def __init__(self, act: Callable[..., Any], *parts: nn.Module) -> None:
         """Take the function `act`, which must use no parameters other than those of `parts`."""

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def lacks(found: type[Any]) -> str:
-    """Return words on which methods a class lacks to be a plain workload; empty if it lacks none."""
+    """Return the methods that a class lacks to be a workload, as words; `""` if it lacks none."""
     missing = [] if callable(getattr(found, "model", None)) else ["model"]
     if not any(callable(getattr(found, name, None)) for name in ("loss", "step")):
         missing.append("loss (or step)")
@@ -51,10 +51,10 @@ def lacks(found: type[Any]) -> str:
 
 
 def batch_of(found: type[Any]) -> int | None:
-    """Return the local batch size that a class sets as `batch`; None if it sets none, or if `batch` is a method.
+    """Return the local batch size that a class sets as its attribute `batch`; None if there is none or it is a method.
 
     Raises:
-        ValueError: the value is not a number of samples.
+        ValueError: the value is not a positive int.
     """
     batch = getattr(found, "batch", None)
     if batch is None or callable(batch) or hasattr(batch, "__get__"):
@@ -67,7 +67,7 @@ def batch_of(found: type[Any]) -> int | None:
 def check_updates(found: type[Any]) -> None:
     """Refuse a class with `step` and `before_update` if none of its methods mentions `before_update`.
 
-    If the class makes its own steps, nothing else would call `before_update`.
+    A class that makes its own steps must call `before_update` itself, because nothing else does.
 
     Raises:
         ValueError: the class is refused.
@@ -83,7 +83,9 @@ def check_updates(found: type[Any]) -> None:
 
 
 def _names(code: CodeType | None, name: str) -> bool:
-    """Return whether a function, or one nested in it, uses an attribute or a global of this name."""
+    """Return whether a function's code, or that of a function nested in it, uses an attribute or global called
+    `name`.
+    """
     if code is None:
         return False
     return name in code.co_names or any(
@@ -92,7 +94,7 @@ def _names(code: CodeType | None, name: str) -> bool:
 
 
 class PlainWorkload(Workload[BaseModel]):
-    """Adapts a user's class to `Workload`; the model's forward computes the loss, so that any strategy can run it."""
+    """Adapts a user's class to `Workload`. The model's forward computes the loss, so that any strategy can train it."""
 
     name = "plain"
     whole_batches = True
@@ -108,7 +110,9 @@ class PlainWorkload(Workload[BaseModel]):
         self._made: tuple[BaseModel, Any] | None = None
 
     def instance(self, options: BaseModel) -> Any:
-        """Return the user's object for these options, made once so that its methods may share attributes."""
+        """Return the user's object for these options; the object is reused, so that its methods can share
+        attributes.
+        """
         if self._made is None or self._made[0] != options:
             self._made = (options, self._own(**dict(options)))
         return self._made[1]
@@ -227,10 +231,10 @@ def _unpickled(own: type[Any], instance: Any) -> PlainWorkload:
 
 
 def options_of(own: type[Any]) -> type[BaseModel]:
-    """Return a pydantic model of the keywords of a class's constructor, with their annotated types and defaults.
+    """Return a pydantic model of the keyword arguments of a class's constructor, with their types and defaults.
 
-    A keyword without a default is required; `**others` in the signature allows any name. If a type cannot be
-    evaluated, such as one imported only under TYPE_CHECKING, any value is accepted.
+    An argument without a default is required. `**others` in the signature allows any name. If a type cannot be
+    evaluated, for example because it is imported only under TYPE_CHECKING, any value is accepted.
     """
     fields: dict[str, Any] = {}
     others = False

@@ -1,4 +1,4 @@
-"""Get a callable from a user's class: a method of the class, or a function that the class has assigned."""
+"""Get a callable from a user's class: a method, or a function assigned to a class attribute."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 
 def method_of(own: Any, name: str) -> Callable[..., Any]:
-    """Return the attribute of this name as a callable that takes no `self`.
+    """Return the attribute `name` of the user's object `own` as a callable to call without `self`.
 
-    A function that the class defines, or whose first parameter is `self`, is bound to the object. A function from
-    elsewhere that the class has assigned (`model = build_model`) is returned as it is.
+    A method is returned bound to the object. A function from elsewhere that the class has assigned (`model =
+    build_model`) is returned unbound, unless its first parameter is `self`.
     """
     found = inspect.getattr_static(own, name, None)
     if not inspect.isfunction(found) or name in vars(own):

@@ -1,4 +1,4 @@
-"""Modules that hold the user's model of a plain workload and compute its loss. Imports torch when imported."""
+"""Modules that hold the model of a user's plain class and compute its loss. Imports torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ddpbench.workloads.plain_state import copy_of
 
 
 class _Held:
-    """A user's object that belongs to one model; copying the model copies the object too."""
+    """Holds a user's object that belongs to one model, so that copying the model copies the object too."""
 
     def __init__(self, own: Any) -> None:
         self.own = own
@@ -27,14 +27,14 @@ class _Held:
 
 
 class OwnModel(nn.Module):
-    """A module that holds a user's model as `network`."""
+    """A module that holds a user's model in `network`."""
 
     alive: ClassVar[weakref.WeakSet[OwnModel]] = weakref.WeakSet()
-    """All existing instances in this process, including copies."""
+    """All instances that exist in this process, including copies."""
 
     network: nn.Module
     own: Any
-    """The user's object that belongs to this model alone."""
+    """The user's object that belongs to this model only."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -48,7 +48,9 @@ class OwnModel(nn.Module):
 
 
 class ModelWithStep(OwnModel):
-    """A user's model, and the object whose `step` trains it. A dict of modules becomes a ModuleDict."""
+    """A user's model and the object whose `step` trains it. If the model is a dict of modules, it becomes a
+    ModuleDict.
+    """
 
     def __init__(self, network: nn.Module | Mapping[str, nn.Module], own: Any) -> None:
         parts = network.values() if isinstance(network, Mapping | nn.ModuleDict) else ()
@@ -77,24 +79,26 @@ class ModelWithStep(OwnModel):
 
 
 class ModelWithLoss(OwnModel):
-    """A user's model with the user's loss. Maps a batch to its loss, of shape [1] so that replicas' can be gathered."""
+    """A user's model with the user's loss. Maps a batch to its loss, as a tensor of shape [1] that replicas can
+    gather.
+    """
 
     def __init__(self, network: nn.Module, own: Any) -> None:
-        """Take the model, and a copy of `own`, the user's object before training, which itself never changes."""
+        """Take the user's model, and `own`, the user's object before training, of which this model gets a copy."""
         super().__init__(network)
         parts = (*network.modules(), *network.parameters(), *network.buffers())
         self._held = _Held(copy_of(own, {id(part): part for part in parts}))
 
     @property
     def own(self) -> Any:
-        """Return the user's object that belongs to this model alone."""
+        """Return the user's object that belongs to this model only."""
         return self._held.own
 
     def forward(self, batch: Any) -> torch.Tensor:
         return scalar(self._held.loss(self.network, batch)).reshape(1)
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> ModelWithLoss:
-        """Cast or move this model, and further models in the user's object, such as one with averaged weights."""
+        """Cast or move this model, and also other models in the user's object, such as one with averaged weights."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         within = {id(module) for module in self.network.modules()}
         for kept in getattr(self.own, "__dict__", {}).values():
@@ -104,7 +108,8 @@ class ModelWithLoss(OwnModel):
 
 
 def scalar(returned: Any) -> torch.Tensor:
-    """Return the loss from what a user's `loss` returned: a tensor, or an output with a `loss` in it.
+    """Return the loss tensor from the return value of a user's `loss`, which is the tensor itself or has a `loss` in
+    it.
 
     Raises:
         TypeError: the loss is not a tensor with one element.
@@ -119,10 +124,10 @@ def scalar(returned: Any) -> torch.Tensor:
 
 
 def holder_of(parameters: Iterable[torch.Tensor]) -> OwnModel:
-    """Return the `OwnModel` to which these parameters belong.
+    """Return the `OwnModel` to which the first of these parameters belongs.
 
     Raises:
-        LookupError: no model has the first parameter.
+        LookupError: no model has the parameter.
     """
     first = next(iter(parameters))
     for model in OwnModel.alive:
@@ -152,7 +157,7 @@ def _check_bare(network: Any) -> None:
 
 
 def what(value: Any) -> str:
-    """Return words for a value that a method wrongly returned: `None`, `a str`, or a tensor with its shape."""
+    """Return words for a value of a wrong type: "None", "a str", or "a tensor of shape ..."."""
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {list(value.shape)}"
     return "None" if value is None else with_article(type(value).__name__)

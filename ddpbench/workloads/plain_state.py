@@ -1,4 +1,4 @@
-"""Copy a user's object for each model, so that state such as counts belongs to one model. Imports torch."""
+"""Copy a user's object for each model, so that state such as counters belongs to one model. Imports torch."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 MOST_BYTES = 256 * 1024 * 1024
-"""Maximum size of an attribute that is copied, bytes. A larger one is taken for data, which all models share."""
+"""Maximum size of an attribute that is copied (bytes). A larger attribute is taken for data, which all models share."""
 MOST_PARTS = 100_000
-"""Maximum number of objects in an attribute that is copied; a longer list, say, is taken for data."""
+"""Maximum number of objects in an attribute that is copied. An attribute with more, such as a long list, is taken for
+data.
+"""
 
 
 def copy_of(own: Any, memo: dict[int, Any]) -> Any:
-    """Return a copy of a user's object and of its state; `memo` is `deepcopy`'s, with objects that are not copied.
+    """Return a copy of a user's object with its state.
 
-    Datasets, large objects and objects that cannot be copied, such as open files, are shared with the original. If the
-    user's object itself cannot be copied, return the original.
+    `memo` is as in `copy.deepcopy`; objects listed in it are not copied. The copy shares datasets, large objects and
+    objects that cannot be copied, such as open files, with the original. If the user's object itself cannot be copied,
+    return the original.
     """
     try:
         made = copy.copy(own)
@@ -46,7 +49,9 @@ def copy_of(own: Any, memo: dict[int, Any]) -> Any:
 
 
 def _is_state(value: Any, memo: dict[int, Any]) -> bool:
-    """Return whether a value is small enough to be training state; add the datasets in it to `memo` to share them."""
+    """Return whether a value is small enough to be training state. Its datasets are added to `memo`, so that they are
+    shared.
+    """
     waiting, seen, held = deque([value]), set[int](), 0
     while waiting:
         each = waiting.popleft()

@@ -1,4 +1,4 @@
-"""A plain workload's optimizer, with hooks for what the user's class does around each update. Imports torch."""
+"""Make the optimizer of a user's plain class, with hooks for what the class does around each update. Imports torch."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def noting_optimizer(
 ) -> torch.optim.Optimizer:
     """Return an optimizer for these parameters, made by the user's object that belongs to their model.
 
-    `own` is the user's object to use if the parameters belong to no model. `default` makes the optimizer if the object
-    has no `optimizer`. `before_update` and the scheduler, if any, become hooks of the optimizer's step, so that they
-    run under every strategy and in the proof's single process.
+    `own` is the object to use if the parameters belong to no model. `default` makes the optimizer if the object has no
+    `optimizer`. The object's `before_update` and a scheduler become hooks of the optimizer's step, so that they run
+    under every strategy and in the proof's single process.
 
     Raises:
         TypeError: the object returned neither an optimizer nor a pair of an optimizer and a scheduler.
@@ -65,7 +65,7 @@ def noting_optimizer(
 
 
 def with_hooks(optimizer: torch.optim.Optimizer) -> None:
-    """Add the attributes for step hooks if an optimizer lacks them because its class skips torch's constructor."""
+    """Add the attributes that step hooks need to an optimizer whose class does not call torch's constructor."""
     if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
         optimizer.__dict__.setdefault("defaults", {})
         torch.optim.Optimizer.__setstate__(
@@ -74,7 +74,7 @@ def with_hooks(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _wants_value(scheduler: Any) -> bool:
-    """Return whether a scheduler's step requires an argument, as ReduceLROnPlateau's does."""
+    """Return whether a scheduler's step requires an argument, as that of ReduceLROnPlateau does."""
     try:
         wanted = inspect.signature(scheduler.step).parameters.values()
     except (TypeError, ValueError):
@@ -84,9 +84,9 @@ def _wants_value(scheduler: Any) -> bool:
 
 
 def _stepping(scheduler: Any) -> Callable[..., None]:
-    """Return a hook that steps a scheduler until the scheduler ends, as OneCycleLR does, and then does nothing.
+    """Return a hook that steps a scheduler, and does nothing once the scheduler has ended, as OneCycleLR does.
 
-    A benchmark may make more steps than the training for which the scheduler was made.
+    A benchmark may make more steps than the scheduler was made for.
     """
     ended = False
 
@@ -107,7 +107,7 @@ def _stepping(scheduler: Any) -> Callable[..., None]:
 def own_optimizers(
     parameters: list[torch.Tensor], default: Callable[..., torch.optim.Optimizer], options: Any
 ) -> Any:
-    """Return the result of the user's `optimizer` for the model with these parameters, which `step` gets.
+    """Return what the user's `optimizer` returns for the model with these parameters, to pass to the user's `step`.
 
     `default` makes an optimizer if the user's object has no `optimizer`.
     """
@@ -130,13 +130,13 @@ def own_optimizers(
 
 
 def _takes_model(make: Callable[..., Any]) -> bool:
-    """Return whether the first parameter's name says that `make` takes the model instead of its parameters."""
+    """Return whether the name of `make`'s first parameter indicates that it takes the model."""
     first = next(iter(inspect.signature(make).parameters), "")
     return any(word in first for word in ("model", "net", "module"))
 
 
 def _takes_parameters(make: Callable[..., Any]) -> bool:
-    """Return whether the first parameter's name says that `make` takes the model's parameters."""
+    """Return whether the name of `make`'s first parameter indicates that it takes the model's parameters."""
     return "param" in next(iter(inspect.signature(make).parameters), "")
 
 

@@ -1,21 +1,21 @@
-"""A profile: how long one device takes for a batch, and when each parameter's gradient is ready. Needs no torch.
+"""Profiles: how long one device takes for a batch, and when each parameter's gradient is ready. Needs no torch.
 
-A profile is a small JSON file, measured by `ddpbench profile` or made by a script, for a replay to follow:
+A profile is a small JSON file, which `ddpbench profile` measures or a script makes. A replay follows it:
 
     schema       {"name": "ddpbench profile", "version": 1}
     source       "measured" or "synthetic"
     workload     what was measured, such as "gpt:nano"
     local_batch  samples
-    device       "cpu", or its model name
-    precision    "full", or the autocast it ran under
+    device       "cpu", or the device's model name
+    precision    "full", or the type of autocast
     provenance   machine, torch, threads, date; publication and assumptions if it is synthetic
     sample_bytes bytes of one sample's inputs and targets
     steps        number of measured steps; 0 if it is synthetic
     forward_s, backward_s, optimizer_s
     parameters   in the order of model.parameters(): name, shape, dtype, ready_s since the start of backward
 
-Times are in seconds: `[mean, low, high]` with the 95 % interval of the mean over steps (which does not include the
-machine's drift), or the mean alone.
+A time is the mean in seconds, or `[mean, low, high]` with the 95 % interval of the mean over steps. The interval does
+not include the machine's drift.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ SCHEMA_VERSION = 1
 MAX_BYTES = 64 << 20
 MAX_PARAMETERS = 100_000
 MAX_DIMENSIONS = 16
-"""Maximum number of dimensions of a parameter."""
+"""Maximum number of dimensions of a parameter's shape."""
 _SLACK = 1e-6
-"""Relative amount by which a rounded time may exceed the end of backward."""
+"""Relative amount by which a gradient's rounded time may exceed the end of backward."""
 
 
 class Seconds(BaseModel, frozen=True):
-    """A mean time and, if known, its confidence interval, seconds."""
+    """A mean time (s) and, if known, its confidence interval."""
 
     mean: Annotated[float, limits.PROFILE_S]
     low: Annotated[float, limits.INTERVAL_S] | None = None
@@ -81,7 +81,7 @@ class Seconds(BaseModel, frozen=True):
 
 
 def _rounded(seconds: float) -> float:
-    """Round to five significant digits, and to a tenth of a microsecond."""
+    """Return a time rounded to five significant digits, but not finer than a tenth of a microsecond (s)."""
     return round(float(f"{seconds:.5g}"), 7)
 
 
@@ -95,7 +95,7 @@ def _never_ready(value: Any) -> Any:
 
 
 class Parameter(BaseModel, extra="forbid", frozen=True):
-    """A trained parameter, and when its gradient is ready, in seconds since the start of backward."""
+    """A trained parameter, and when its gradient is ready (s since the start of backward)."""
 
     name: str
     shape: Annotated[tuple[Annotated[int, limits.DIMENSION], ...], Field(max_length=MAX_DIMENSIONS)]
@@ -109,7 +109,7 @@ class Parameter(BaseModel, extra="forbid", frozen=True):
 
 
 class Provenance(BaseModel, extra="forbid", frozen=True):
-    """The origin of a profile's times."""
+    """The origin of a profile's times: measured on a machine, or derived from a publication or assumptions."""
 
     machine: str = ""
     torch: str = ""
@@ -120,7 +120,7 @@ class Provenance(BaseModel, extra="forbid", frozen=True):
 
 
 class Profile(BaseModel, extra="forbid", frozen=True):
-    """A complete profile whose values have been checked."""
+    """A complete profile with valid values."""
 
     source: Literal["measured", "synthetic"]
     workload: str
@@ -166,25 +166,25 @@ class Profile(BaseModel, extra="forbid", frozen=True):
 
     @property
     def dtype(self) -> str:
-        """Return the dtype that all parameters have."""
+        """Return the common dtype of all parameters."""
         return self.parameters[0].dtype
 
     @property
     def order(self) -> tuple[int, ...]:
         """Return the parameters' indices in the order in which their gradients become ready.
 
-        If several are ready at the same time, the last in the model comes first, as in backward.
+        If several gradients are ready at the same time, the model's last parameter comes first, as in backward.
         """
         moments = [parameter.ready_s.mean for parameter in self.parameters]
         return tuple(sorted(range(len(moments)), key=lambda number: (moments[number], -number)))
 
     @property
     def step_s(self) -> float:
-        """Return the time of forward, backward and update, seconds."""
+        """Return the mean time of a step, with forward, backward and update (s)."""
         return self.forward_s.mean + self.backward_s.mean + self.optimizer_s.mean
 
     def dumps(self) -> str:
-        """Return the profile as the text of its JSON file, with one line per parameter."""
+        """Return the text of the profile's JSON file, with one line per parameter."""
         data = self.model_dump(mode="json", exclude_defaults=True)
         parameters = data.pop("parameters")
         head = json.dumps({"schema": {"name": SCHEMA_NAME, "version": SCHEMA_VERSION}, **data}, indent=1)
@@ -196,10 +196,10 @@ _ADVICE = "restore the file from a copy, or profile again"
 
 
 def parse_profile(text: str) -> Profile:
-    """Return a profile from the text of its JSON file.
+    """Parse the text of a profile's JSON file, and return the profile.
 
     Raises:
-        ValueError: the text is truncated, has a different schema or impossible values; the message says which.
+        ValueError: the text is truncated, has a different schema, or has impossible values; the message says which.
     """
     try:
         data = parse_json(text, finite=False)  # pydantic says which number is not finite
@@ -230,7 +230,7 @@ _MOST_SENTENCES = 3
 
 
 def _sentences(error: ValidationError) -> list[str]:
-    """Return sentences on the first few problems, each with the field and the value that was given."""
+    """Return sentences on the first few problems, each with the field and the given value."""
     found: dict[str, str] = {}
     for item in error.errors(include_url=False):
         where = ".".join(str(part) for part in item["loc"])
@@ -279,11 +279,11 @@ def _read(path: Path, _changed_ns: int, _size: int) -> Profile:
 
 
 def _content(path: Path) -> bytes:
-    """Return the content of a profile's file, without ever blocking or reading more than `MAX_BYTES`.
+    """Return the content of a profile's file, without blocking and without reading more than `MAX_BYTES`.
 
     Raises:
         OSError: the file cannot be opened.
-        ValueError: it is not a regular file, or too large.
+        ValueError: the file is not a regular file, or is too large.
     """
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -295,7 +295,7 @@ def _content(path: Path) -> bytes:
 
 
 def profile_digest(path: Path) -> str:
-    """Return a short digest of a profile's file; empty if the file cannot be read."""
+    """Return a short SHA-256 digest of a profile's file; `""` if the file cannot be read."""
     try:
         return hashlib.sha256(_content(path)).hexdigest()[:16]
     except (OSError, ValueError):

@@ -1,9 +1,9 @@
-"""The `replay` workload: a profile's parameters, with sleeps for the profiled times instead of computation.
+"""The `replay` workload: it has a profile's parameters, and sleeps for the profiled times instead of computing.
 
     workload = "replay:path/to/profile.json"       a file that `ddpbench profile` wrote
     workload = "replay:resnet50-v100"              a profile that comes with ddpbench
 
-Ranks hand real gradients to the strategy at the profiled times, and use no core in between.
+Ranks pass real gradients to the strategy at the profiled times, and use no core in between.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 LEAST_SAMPLES = 4096
 """Minimum number of synthetic samples."""
 STEPS_A_PASS = 64
-"""Minimum number of steps of the entire job that the synthetic samples last for."""
+"""Minimum number of steps, with the global batch, for which the synthetic samples are enough."""
 
 
 class Replay(Workload[ReplayOptions]):
-    """A profile as a workload: gradients are real tensors, linear in synthetic data, and the loss has no meaning."""
+    """A profile as a workload. Gradients are real tensors, linear in synthetic data, and the loss has no meaning."""
 
     name = "replay"
     options = ReplayOptions
@@ -103,7 +103,7 @@ class Replay(Workload[ReplayOptions]):
         return samples  # `RandomSamples` returns full batches
 
     def loss(self, outputs: Any, targets: Any) -> torch.Tensor:
-        """Return the mean of the outputs, which are zeros; only its gradient matters."""
+        """Return the mean of the outputs, which is always zero, because a replay needs only its gradient."""
         mean: torch.Tensor = outputs.mean()
         return mean
 

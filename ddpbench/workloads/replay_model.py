@@ -1,9 +1,9 @@
-"""The model of `replay`, whose gradients become ready at the profile's times. Imports torch when imported.
+"""The model of `replay`, whose gradients become ready at the profile's times. Imports torch.
 
 Backward walks a chain of autograd nodes in the order in which gradients became ready in the profile. Each node fills
-one to three gradients, waits until they are due and returns them, so the reducer gets real gradients in the real order.
-The gradient of parameter i is w_i times the mean of the batch's vectors, repeated to the parameter's size. It is linear
-in the data, so the average over shards equals the full batch's gradient.
+one to three gradients, waits until they are due, and returns them. So the reducer gets real gradients in the real
+order. The gradient of parameter i is a factor w_i times the mean of the batch's vectors, repeated to the parameter's
+size. This is linear in the data, so the average over shards equals the full batch's gradient.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ddpbench.measure.pacer import Pass
 from ddpbench.workloads.rhythm import Rhythm
 
 WIDTH = 256
-"""Numbers per sample, and the period with which a gradient's values repeat."""
+"""Length of a sample's vector, and the period with which a gradient's values repeat."""
 TABLE_SAMPLES = 1024
 LEARNING_RATE = 1e-3
 
 
 class RandomSamples(Dataset[Any]):
-    """A dataset of `size` samples of `WIDTH` random numbers, taken from a smaller table, with meaningless targets."""
+    """A dataset of `size` vectors of `WIDTH` random numbers, from a table that is reused; targets are the indices."""
 
     def __init__(self, size: int, seed: int) -> None:
         self._size = size
@@ -38,7 +38,9 @@ class RandomSamples(Dataset[Any]):
         return self._size
 
     def __getitems__(self, indices: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return a full batch at once, since collating samples one by one would take longer than using them."""
+        """Return a full batch (inputs [samples, WIDTH], targets [samples]), which is faster than collating single
+        samples.
+        """
         chosen = torch.tensor(indices)
         return self._table[chosen % TABLE_SAMPLES], chosen
 
@@ -48,14 +50,14 @@ class RandomSamples(Dataset[Any]):
 
 
 class ReplayModel(nn.Module):
-    """A model that maps batches [samples, WIDTH] to zeros [samples] and takes the profile's time for it."""
+    """A model that maps batches [samples, WIDTH] to zeros [samples], and takes the profile's time for that."""
 
     def __init__(self, rhythm: Rhythm) -> None:
         super().__init__()
         self.rhythm = rhythm
         profile = rhythm.profile
         self.names = tuple(parameter.name for parameter in profile.parameters)
-        """The parameters' names in the profile; their attributes here have other names."""
+        """Names of the parameters in the profile; as attributes, parameters have other names."""
         self.sizes = [rhythm.elements(number) for number in range(len(self.names))]
         self.order = profile.order
         for number, parameter in enumerate(profile.parameters):
@@ -82,8 +84,9 @@ class ReplayModel(nn.Module):
     def gradient(self, number: int, parameter: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
         """Return a parameter's gradient: `row` times the parameter's factor, repeated to the parameter's size.
 
-        The gradient uses memory that is reused in each step, which autograd takes without a copy. It gets new memory
-        if gradients accumulate, as it would be added to itself, or if other replicas may fill the same memory.
+        The gradient's memory is reused in each step, and autograd takes the gradient without a copy. New memory is used
+        if gradients accumulate, because a gradient would be added to itself, or if other replicas may fill the same
+        memory.
         """
         if parameter.grad is not None or self._replica is not None:
             return _Gradient(number, parameter, row).filled(row)
@@ -93,14 +96,14 @@ class ReplayModel(nn.Module):
         return kept.filled(row)
 
     def end_pass(self, chain: _Chain) -> None:
-        """End a backward pass at its due time, and keep the chain for the next pass over the same parameters."""
+        """End a backward pass when it is due, and store the chain for the next pass over the same parameters."""
         chain.time.end(self.rhythm.end_ns, _wake_early)
         chain.model = None
         if self._replica is None:
             self._chains.give(chain)
 
     def _replicate_for_data_parallel(self) -> ReplayModel:
-        """Return a replica for one step, numbered by its device: torch requests replicas in the order of devices."""
+        """Return a replica for one step, numbered by its device; torch makes replicas in the order of devices."""
         replica: ReplayModel = super()._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
         replica._replica = self._replicas % self.rhythm.case.world_size
         self._replicas += 1
@@ -108,7 +111,9 @@ class ReplayModel(nn.Module):
 
 
 def _wake_early() -> None:
-    """Do a little work in the interpreter and in torch, so that their code is in the CPU caches when it is needed."""
+    """Do a little work in the interpreter and in torch shortly before they are needed, to bring their code into CPU
+    caches.
+    """
     (_STIRRED * 1).mean()
 
 
@@ -120,7 +125,7 @@ def _tiled(row: torch.Tensor, size: int) -> torch.Tensor:
 
 
 class _Gradient:
-    """The memory of one parameter's gradient, filled in a single operation."""
+    """The memory of one parameter's gradient, which a single operation fills."""
 
     __slots__ = ("memory", "seen", "weights")
 
@@ -138,15 +143,17 @@ class _Gradient:
 
 
 class _Chain:
-    """The autograd nodes that a backward pass walks. `end` is made last in forward and reached first in backward.
+    """The autograd nodes of one backward pass. `end` is made last in forward and reached first in backward.
 
-    One node returns all gradients that become ready together, since each node takes the host some 20 µs.
+    One node returns all gradients that become ready together, because each node takes the CPU some 20 µs.
     """
 
     def __init__(self, parameters: list[nn.Parameter], groups: Sequence[Sequence[int]]) -> None:
         self.parameters = parameters
         self.model: ReplayModel | None = None
-        """The model whose pass uses the chain; None between passes, so that the two don't keep each other alive."""
+        """Model whose pass uses the chain; None between passes, so that model and chain do not keep each other
+        alive.
+        """
         self.time: Pass
         self.batch: torch.Tensor
         self.row: torch.Tensor
@@ -165,13 +172,13 @@ class _Chain:
         return self.model
 
     def start(self, slope: torch.Tensor) -> None:
-        """Begin backward; `slope` is the loss's derivative by each sample's output."""
+        """Begin backward; `slope` is the derivative of the loss by each sample's output, [samples]."""
         if self.owner._replica is not None:  # the master has waited for the slowest replica's outputs
             self.time.resume(self.owner.rhythm.forward_ns)
         self.row = slope @ self.batch
 
     def gradients(self, numbers: Sequence[int]) -> list[torch.Tensor]:
-        """Return gradients that become ready together, once the first of them is due."""
+        """Return the gradients of the parameters with these indices, after waiting until the first of them is due."""
         model, row = self.owner, self.row
         rhythm = model.rhythm
         found = [model.gradient(number, self.parameters[number], row) for number in numbers]
@@ -180,7 +187,7 @@ class _Chain:
 
 
 class _Chains:
-    """Stores unused chains for reuse, since building a chain takes as long as walking it."""
+    """Stores unused chains for reuse, because building a chain takes as long as walking it."""
 
     def __init__(self) -> None:
         self._free: list[_Chain] = []
@@ -204,7 +211,7 @@ class _Chains:
 
 
 class _Start(Function):
-    """The autograd node that is last in forward and first in backward."""
+    """The autograd node that is last in forward and first in backward; its backward starts the chain."""
 
     @staticmethod
     def forward(ctx: Any, node: torch.Tensor, outputs: torch.Tensor, chain: _Chain) -> torch.Tensor:
@@ -218,7 +225,7 @@ class _Start(Function):
 
 
 class _Ready(Function):
-    """An autograd node that returns the gradients of up to three parameters, whose order autograd keeps."""
+    """An autograd node that returns the gradients of up to three parameters, in an order that autograd keeps."""
 
     @staticmethod
     def forward(
@@ -237,7 +244,9 @@ class _Ready(Function):
 
 
 class _End(Function):
-    """The autograd node that is first in forward and last in backward; `anchor` makes autograd walk it at all."""
+    """The autograd node that is first in forward and last in backward. Its input `anchor` makes autograd include the
+    node.
+    """
 
     @staticmethod
     def forward(ctx: Any, anchor: torch.Tensor, chain: weakref.ref[_Chain]) -> torch.Tensor:
@@ -252,14 +261,14 @@ class _End(Function):
 
 
 class PacedSGD(torch.optim.SGD):
-    """SGD that takes the time of the profile's update; it has no momentum, to save memory."""
+    """SGD that takes as long as the profile's update; it has no momentum, to save memory."""
 
     def __init__(self, parameters: Any, rhythm: Rhythm) -> None:
         super().__init__(parameters, lr=LEARNING_RATE)
         self._rhythm = rhythm
 
     def step(self, closure: Any = None) -> Any:
-        """Make one update; the closure, if given, computes the gradients first. Always returns None."""
+        """Make one update and return None; a closure, if given, is called first to compute the gradients."""
         if closure is not None:
             with torch.enable_grad():
                 closure()

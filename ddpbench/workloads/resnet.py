@@ -1,4 +1,4 @@
-"""The `resnet` workload: residual networks on made-up images, which need only torch."""
+"""The `resnet` workload: residual networks on random images, which need only torch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ResNetOptions(BaseModel, extra="forbid", frozen=True):
 
 
 class ResNet(Workload[ResNetOptions]):
-    """ResNet-18 or ResNet-50 with BatchNorm, which compute much for their number of parameters."""
+    """ResNet-18 or ResNet-50 with BatchNorm, which need much computation compared with their number of parameters."""
 
     name = "resnet"
     options = ResNetOptions

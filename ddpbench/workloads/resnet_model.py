@@ -1,8 +1,8 @@
-"""The networks of the `resnet` workload. Imports torch when imported, so only `ResNet.model` imports it.
+"""The networks of the `resnet` workload. Only `ResNet.model` imports this module, because it imports torch.
 
-They follow He et al. 2015 (arXiv 1512.03385, table 1) as torchvision builds them: the 3 x 3 convolution of a bottleneck
-has the stride, shortcuts that change the shape are 1 x 1 convolutions, and convolutions have no bias and are
-initialised from N(0, 2 / fan_out). So their parameters and operations can be compared with published numbers.
+They follow He et al. 2015 (arXiv 1512.03385, table 1) as torchvision builds them. The 3 x 3 convolution of a bottleneck
+has the stride, and shortcuts that change the shape are 1 x 1 convolutions. Convolutions have no bias and are
+initialised from N(0, 2 / fan_out). So the numbers of parameters and operations can be compared with published numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WIDENING = 4
 
 
 def _convolution(channels: int, width: int, size: int, stride: int = 1) -> nn.Sequential:
-    """Return a convolution followed by BatchNorm; the image's size must be divisible by the stride."""
+    """Return a convolution followed by BatchNorm; `size` is the kernel's. The stride must divide the image's size."""
     convolution = nn.Conv2d(channels, width, size, stride=stride, padding=size // 2, bias=False)
     nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
     return nn.Sequential(convolution, nn.BatchNorm2d(width))
@@ -54,7 +54,9 @@ class Residual(nn.Module):
 
 
 class Classifier(nn.Module):
-    """Maps images [batch, 3, height, width] to logits [batch, classes]; each stage after the first halves the image."""
+    """Maps images [batch, 3, height, width] to logits [batch, classes]; each stage after the first halves the image's
+    size.
+    """
 
     def __init__(self, blocks: Sequence[int], *, bottleneck: bool, classes: int) -> None:
         super().__init__()
@@ -75,7 +77,7 @@ class Classifier(nn.Module):
         return self._classified(self.layers(self.stem(images)))
 
     def stages(self) -> list[nn.Module]:
-        """Return the model as a list of modules to call one after the other."""
+        """Return the model as modules to call one after another."""
         return [self.stem, *self.layers, Piece(self._classified, self.head)]
 
     def _classified(self, x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The schedule of a replay: when one rank does what, from a profile's times."""
+"""Compute the times at which one rank of a replay does what, from a profile."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 from ddpbench.workloads.profile import Profile
 
 GRAIN = 2e-3
-"""Gradients due within this fraction of a step's time are not waited for, since each sleep costs a wake-up."""
+"""Gradients that are due within this fraction of a step's time are returned together, because each wait costs a
+wake-up.
+"""
 MOST_TOGETHER = 3
-"""Maximum number of gradients from one autograd node; with more, autograd would change their order."""
+"""Maximum number of gradients from one autograd node. If there were more, autograd would change their order."""
 
 
 class ReplayOptions(BaseModel, extra="forbid", frozen=True):
@@ -35,7 +37,9 @@ class ReplayOptions(BaseModel, extra="forbid", frozen=True):
 
 
 class Rhythm:
-    """A profile's times in one rank of a case, with time dilation, a straggler's slowdown and jitter between steps."""
+    """A profile's times for one rank of a case, with time dilation, a straggler's slowdown, and jitter between
+    steps.
+    """
 
     def __init__(self, profile: Profile, case: Case, rank: int, launch: int = 0) -> None:
         self.profile, self.case, self.rank = profile, case, rank
@@ -53,7 +57,9 @@ class Rhythm:
         self.grain_ns = GRAIN * 1e9 * profile.step_s
 
     def begin(self, replica: int | None = None) -> Pass:
-        """Begin a pass over a batch now and return it, for this rank or for one of several replicas in this process."""
+        """Begin a pass over a batch now, and return it; `replica` is the replica's number if this process has
+        several.
+        """
         rank = self.rank if replica is None else replica
         scale = self._base(rank)
         if self._spread:
@@ -64,15 +70,17 @@ class Rhythm:
         return self.pacer.begin(scale)
 
     def update(self) -> Pass:
-        """Begin an update now and return it; it is scaled like the pass before it."""
+        """Begin an update now, and return it; it has the same slowdown and jitter as the pass before."""
         return self.pacer.begin(self._scale)
 
     def elements(self, number: int) -> int:
-        """Return a parameter's number of elements in this case: the profile's, divided by `shrink` and rounded up."""
+        """Return the number of elements of parameter `number`: the profile's, divided by `case.shrink` and rounded
+        up.
+        """
         return -(-self.profile.parameters[number].elements // self.case.shrink)
 
     def together(self) -> list[tuple[int, ...]]:
-        """Return the parameters' indices in the order in which their gradients become ready, grouped by time."""
+        """Return groups of parameter indices whose gradients are returned together, in the order of readiness."""
         found: list[tuple[int, ...]] = []
         for number in self.profile.order:
             first = found[-1] if found else ()

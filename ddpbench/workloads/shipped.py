@@ -1,4 +1,4 @@
-"""Find the profiles that can be replayed, and summarize each in a line. Doesn't check that a profile is valid."""
+"""Find the profiles that can be replayed, and summarize each in a line. Profiles are not validated here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from ddpbench.units import format_number
 
 SHIPPED = Path(__file__).resolve().parents[1] / "profiles"
-"""The folder of the profiles that come with ddpbench."""
+"""Folder of the profiles that come with ddpbench."""
 PREFIX = "replay:"
 """Prefix of the name of a workload that replays a profile."""
 
@@ -20,17 +20,17 @@ def shipped() -> tuple[str, ...]:
 
 
 def is_path(name: str) -> bool:
-    """Return whether the part of a name after `replay:` is a file's path, not a profile that comes with ddpbench."""
+    """Return whether `name`, the part after `replay:`, is a file's path and not the name of a shipped profile."""
     return name.endswith(".json")
 
 
 def profile_path(name: str) -> Path:
-    """Return the path of the profile for the part of a name after `replay:`."""
+    """Return the path of the profile that `name`, the part after `replay:`, stands for."""
     return Path(name) if is_path(name) else SHIPPED / f"{name}.json"
 
 
 def profile_summary(path: Path) -> str:
-    """Return a line on a valid profile: what was computed, where, and how long a step takes."""
+    """Return a line on the profile in a file: what was computed, on which device, and how long a step takes."""
     data = json.loads(path.read_text(encoding="utf-8"))
     step_s = sum(_mean(data[part]) for part in ("forward_s", "backward_s", "optimizer_s"))
     step = f"{format_number(1e3 * step_s)} ms a step of {data['local_batch']} samples"
@@ -39,5 +39,5 @@ def profile_summary(path: Path) -> str:
 
 
 def _mean(time: Any) -> float:
-    """Return the mean of a time in a profile, which is `mean` or `[mean, low, high]`."""
+    """Return the mean of a time in a profile, which is stored as `mean` or as `[mean, low, high]`."""
     return float(time[0] if isinstance(time, list) else time)

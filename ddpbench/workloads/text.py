@@ -1,4 +1,4 @@
-"""Real text as bytes for the language workloads, and datasets of windows of it."""
+"""Real text as bytes for the language workloads, and datasets that cut it into windows."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ if TYPE_CHECKING:
     import torch
 
 VOCABULARY = 256
-"""Number of tokens: each byte is a token."""
+"""Number of different tokens, because each byte is a token."""
 DEFAULT_TEXT_BYTES = 2_000_000
-"""Maximum length of the default text, bytes: enough for thousands of windows, and read in a few milliseconds."""
+"""Maximum length of the default text (bytes). It is enough for thousands of windows, and is read in a few
+milliseconds.
+"""
 
 
 def default_files() -> list[Path]:
-    """Return the top-level modules of Python's standard library, sorted, as real text that is always available.
+    """Return the sorted paths of the top-level modules of Python's standard library, as text that is always available.
 
     The text differs between Python versions, but is the same for all ranks of a machine.
     """
@@ -26,7 +28,7 @@ def default_files() -> list[Path]:
 
 
 def read_text(files: Sequence[str], *, at_least: int) -> torch.Tensor:
-    """Return the bytes of these files, concatenated, as uint8 of shape [bytes].
+    """Return the bytes of these files, concatenated, as a uint8 tensor of shape [bytes].
 
     If `files` is empty, return the first `DEFAULT_TEXT_BYTES` of `default_files()`.
 
@@ -60,7 +62,7 @@ def read_text(files: Sequence[str], *, at_least: int) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """A dataset of non-overlapping windows of a text; the targets are the window shifted by one byte.
+    """A dataset of non-overlapping windows of a text, whose targets are the same windows shifted by one byte.
 
     Item i is `(inputs, targets)`, both int64 of shape [block_size]. A remainder too short for a window is left out.
     """
@@ -81,7 +83,7 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """A dataset of non-overlapping contexts of a text; the target is the byte after the context.
+    """A dataset of non-overlapping pieces of a text, whose target is the byte that follows.
 
     Item i is `(context, target)`: uint8 of shape [context_size], and an int64 scalar.
     """

@@ -1,4 +1,4 @@
-"""Made-up tokens for the language models of the `hf` workload, and datasets of windows of them."""
+"""Random tokens for the language models of the `hf` workload, and datasets that cut them into windows."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ if TYPE_CHECKING:
 
 TOKENS = 1_000_000
 MASK = 0
-"""The token that replaces masked tokens."""
+"""Token that replaces masked tokens."""
 MASKED_SHARE = 0.15
 IGNORED = -100
-"""The target value that cross-entropy ignores."""
+"""Target value that cross-entropy ignores."""
 
 
 def random_tokens(vocabulary: int, count: int = TOKENS) -> torch.Tensor:
-    """Draw random tokens of a vocabulary, without `MASK`; token k has a probability proportional to 1/k (Zipf's law).
+    """Return random tokens from 1 to `vocabulary` - 1, as int32 of shape [count].
 
-    Return int32 of shape [count]. As in real text, most tokens are common ones, so an embedding's gradient touches
-    rows about as in real training.
+    Token k has a probability proportional to 1/k (Zipf's law). As in real text, most tokens are common ones, so
+    gradients touch about as many rows of an embedding as in real training.
     """
     import torch
 
@@ -50,10 +50,10 @@ class Next:
 
 @dataclass(frozen=True, slots=True)
 class Masked:
-    """A dataset of pairs `(tokens, targets)`, both int64 of shape [length].
+    """A dataset of pairs `(tokens, targets)` for masked language modelling, both int64 of shape [length].
 
-    Some tokens are replaced by `MASK`. Targets are the original tokens there, and `IGNORED` elsewhere. Every sample has
-    the same number of masked tokens, so the mean loss over tokens equals the mean over samples.
+    Some tokens are replaced by `MASK`. The targets are the original tokens there, and `IGNORED` elsewhere. Every sample
+    has the same number of masked tokens, so the mean loss over tokens equals the mean over samples.
     """
 
     tokens: torch.Tensor

@@ -31,7 +31,9 @@ class TwoBranchOptions(BaseModel, extra="forbid", frozen=True):
 
 
 class TwoBranch(Workload[TwoBranchOptions]):
-    """A model from 64 bytes of context to 256 logits. Each branch has three layers of 256 or 2048 (`large`) units."""
+    """A model from 64 bytes of context to 256 logits, with two branches of three layers with 256 or 2048 (`large`)
+    units.
+    """
 
     name = "two_branch"
     options = TwoBranchOptions

@@ -1,4 +1,4 @@
-"""The model of the `two_branch` workload. Imports torch when imported, so only `TwoBranch.model` imports it."""
+"""The model of the `two_branch` workload. Only `TwoBranch.model` imports this module, because it imports torch."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from ddpbench.workloads.mlp_model import Perceptron
 
 
 class Head(nn.Module):
-    """The head that joins the branches: concatenates their outputs [batch, units], and maps them to logits by GELU and
-    a linear layer."""
+    """Joins the branches: concatenates their outputs, each [batch, units], and maps them to logits by GELU and a linear
+    layer.
+    """
 
     def __init__(self, features: int, vocabulary: int) -> None:
         super().__init__()
@@ -25,10 +26,10 @@ class Head(nn.Module):
 
 
 class Branched(nn.Module):
-    """Perceptrons that all take the same context, and a head that joins them.
+    """Perceptrons that all get the same context, and a head that joins them.
 
-    Maps uint8 contexts [batch, context] to logits [batch, vocabulary]. `units` has the width of each layer of a branch;
-    the GELU of the last layer is in the head.
+    Maps uint8 contexts [batch, context] to logits [batch, vocabulary]. `units` has the width of each layer of a branch.
+    The GELU of a branch's last layer is in the head.
     """
 
     def __init__(self, *, branches: int, context: int, units: tuple[int, ...], vocabulary: int) -> None:
@@ -44,5 +45,7 @@ class Branched(nn.Module):
         return logits
 
     def branches(self) -> tuple[list[nn.Module], nn.Module]:
-        """Return the branches, which all take the inputs, and the head, which takes the list of branches' outputs."""
+        """Return the branches, which all take the inputs, and the head, which takes the list of the branches'
+        outputs.
+        """
         return list(self.sides), self.head

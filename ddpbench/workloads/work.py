@@ -1,4 +1,4 @@
-"""Model sizes and operations per sample of ddpbench's own workloads, for estimates without torch."""
+"""Parameters and operations per sample of ddpbench's own workloads, for estimates without torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from ddpbench.spec import Case
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A model's size, and the operations for training on one sample with the workload's default options."""
+    """A model's number of parameters, and the operations for training on one sample with the workload's default
+    options.
+    """
 
     parameters: int
     flops: float
@@ -41,7 +43,7 @@ WORK: Mapping[str, Work] = {
     "hf:gpt2": Work(124_439_808, 3.795e11, 2),
     "hf:resnet-50": Work(25_557_032, 2.430e10, 2),
 }
-"""Work by workload name. A test checks the numbers."""
+"""Work of each workload, by name. A test checks the numbers."""
 _LENGTHS: Mapping[str, tuple[str, int, int]] = {
     "gpt:nano": ("block_size", 64, 1),
     "gpt:micro": ("block_size", 128, 1),
@@ -57,12 +59,13 @@ _LENGTHS: Mapping[str, tuple[str, int, int]] = {
     "hf:bert-tiny": ("tokens", 32, 1),
     "hf:gpt2": ("tokens", 512, 1),
 }
-"""By workload: the option that sets a sample's size, the option's default, and the power by which operations grow with
-it."""
+"""For each workload, the option that sets a sample's size, the option's default, and the power with which operations
+grow with the option.
+"""
 
 
 def work_of(case: Case) -> Work | None:
-    """Return the work of a case's workload; None for a replay, and for a user's workload, which must be tried first."""
+    """Return the work of a case's workload; None for a replay and for a user's workload, whose work is not known."""
     work = WORK.get(case.workload)
     if work is None or case.workload not in _LENGTHS:
         return work
@@ -72,7 +75,9 @@ def work_of(case: Case) -> Work | None:
 
 
 def state_bytes(case: Case) -> int | None:
-    """Return the bytes of a model's parameters, gradients and optimizer state; None if `work_of` returns None."""
+    """Return the size of a model's parameters, gradients and optimizer state (bytes); None if `work_of` returns
+    None.
+    """
     work = work_of(case)
     return (
         None if work is None else work.parameters * (2 + work.states) * (8 if case.dtype == "float64" else 4)
